@@ -1,0 +1,30 @@
+"""Time as an argument: whoever needs the time is handed a `Clock`, so tests hand over one they turn by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The two times a job needs."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go backwards: for orders, deadlines and durations on this machine."""
+        ...
+
+    def unix_s(self) -> float:
+        """Seconds since the epoch: for people and for files, never for deadlines."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def monotonic_s(self) -> float:
+        """Return CLOCK_MONOTONIC, which all processes of a machine share."""
+        return time.monotonic()
+
+    def unix_s(self) -> float:
+        """Return the wall time."""
+        return time.time()

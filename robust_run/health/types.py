@@ -1,0 +1,40 @@
+"""The words of health: what can be read from a worker's output."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FindingKind = Literal["exception", "peer_connection", "accelerator", "storage", "out_of_memory", "usage", "native_crash"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What the end of one worker's stderr says about why it failed. A symptom, not yet a cause."""
+
+    kind: FindingKind
+    """exception: the user's own Python exception. peer_connection: a peer went away; never a cause while another
+    explanation exists. accelerator: CUDA, NCCL or a device. storage: a file system or object store. out_of_memory: of the
+    host or of a device. usage: the program refused its arguments or could not be found. native_crash: a fatal signal's
+    report or abort in C++."""
+    line: str
+    """The one line that decided, without its newline."""
+    exception: str = ""
+    """Class name of the Python exception, without module for builtins; empty where there was none."""
+    message: str = ""
+    """The exception's text, at most 500 characters."""
+    frame: str = ""
+    """`file:line in function` of the innermost frame of the traceback, empty if unknown."""
+    excerpt: str = ""
+    """The lines a person wants to read (the traceback), at most 40 lines."""
+    heals: bool = True
+    """False where running the same program again cannot help: a syntax error, a missing import, wrong arguments."""
+
+    @property
+    def signature(self) -> str:
+        """Equal for two failures that a person would call the same: numbers and addresses in the message do not count."""
+        return f"{self.exception}|{_without_numbers(self.message)}|{self.frame}"
+
+
+def _without_numbers(text: str) -> str:
+    return "".join("#" if c.isdigit() else c for c in text)

@@ -1,0 +1,1 @@
+"""What people read: incidents, verdicts and summaries. Never decides anything."""
