@@ -87,8 +87,8 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """None: it never ended by itself or could not be started."""
     exited_at_s: float
     """When its end was seen."""
-    ended_by_us: bool
-    """We had sent it a signal before it ended."""
+    signalled_at_s: float | None = None
+    """When we first sent it a signal to end; None: we never did."""
     spoke_at_s: float | None = None
     """When the first line of its final traceback arrived, if one did."""
     finding: Finding | None = None
@@ -118,6 +118,16 @@ class JobStarted(msgspec.Struct, frozen=True, tag="job_started"):
     """The run directory exists; nothing runs yet."""
 
 
+class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only=True):
+    """Every worker of an attempt has been started."""
+
+    attempt: int
+    pids: tuple[int, ...]
+    """By local rank."""
+    port: int
+    """Where the workers' store listens."""
+
+
 class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):
     """A worker's process is gone."""
 
@@ -140,6 +150,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, tag="attempt_ended", kw_only=Tru
     """No process of the attempt is left, and its output is complete."""
 
     attempt: int
+    started_at_s: float
     ranks: tuple[RankEvidence, ...]
     progress: Progress
 
@@ -150,6 +161,14 @@ class SignalReceived(msgspec.Struct, frozen=True, tag="signal_received", kw_only
     signal: int
     again: bool = False
     """The same source sent one before: the user will not wait."""
+
+
+class SignalPassedOn(msgspec.Struct, frozen=True, tag="signal_passed_on", kw_only=True):
+    """The agent got a signal that is the workers' business (SIGUSR1, SIGUSR2)."""
+
+    signal: int
+    ranks: tuple[int, ...]
+    """Those whose program has a handler for it; the others would have died of it and were spared."""
 
 
 class StoreLost(msgspec.Struct, frozen=True, tag="store_lost", kw_only=True):
@@ -167,7 +186,7 @@ class Tick(msgspec.Struct, frozen=True, tag="tick"):
     """A time the core asked to be woken at has come."""
 
 
-Event = JobStarted | RankExited | SpawnFailed | AttemptEnded | SignalReceived | StoreLost | GuardLost | Tick
+Event = JobStarted | AttemptStarted | RankExited | SpawnFailed | AttemptEnded | SignalReceived | SignalPassedOn | StoreLost | GuardLost | Tick
 
 # --- actions: what to do --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,46 @@
+# Everything a developer or a newcomer types. `make demo` and `make test` set up a fresh machine by themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= 2
+
+.PHONY: demo test test-thrice check format bench packages clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) packages check
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-thrice: $(STAMP) packages
+	for run in 1 2 3; do $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal || exit 1; done
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/recovery.py
+
+# Small system tools that some tests use. A test that misses one is skipped with its reason.
+packages:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v setpriv >/dev/null; then \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends util-linux; fi
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis robust-runs

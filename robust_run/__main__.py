@@ -1,0 +1,5 @@
+"""`python -m robust_run` is `robust-run`."""
+
+from robust_run.cli import main
+
+main()

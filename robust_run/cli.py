@@ -1,0 +1,32 @@
+"""`robust-run`: the command people type where they typed `torchrun`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+
+def main() -> None:
+    """Entry point of the `robust-run` command; leaves without interpreter teardown, which would cost what it saves."""
+    exit_code = run(sys.argv[1:], os.environ)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run one command line and return its exit code: the job's, or 2 for a command line that makes no sense."""
+    from robust_run.errors import RobustRunError
+    from robust_run.launcher.command import parse
+    from robust_run.launcher.validate import resolve
+    from robust_run.launcher.world import system_world
+
+    try:
+        spec = resolve(parse(argv, env), system_world())
+        from robust_run.launcher.main import launch
+
+        return launch(spec, env)
+    except RobustRunError as error:
+        print(f"robust-run: {error}", file=sys.stderr)
+        return error.exit_code

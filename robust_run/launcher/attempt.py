@@ -1,0 +1,188 @@
+"""One attempt on this node: starts its ranks, watches them end, ends what is left, and says what was seen.
+
+Everything is told to the agent through `tell(event)`; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from robust_run.errors import PlatformError
+from robust_run.launcher import evidence, progress
+from robust_run.launcher.process_tree import ProcessStatus, Sweep, send_group
+from robust_run.launcher.types import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    Progress,
+    RankEvidence,
+    RankExited,
+    SpawnFailed,
+)
+from robust_run.launcher.workers import Worker
+
+if TYPE_CHECKING:
+    from robust_run.launcher.node import Node
+
+#: How long SIGKILLed processes may take to vanish before they are reported (uninterruptible sleep, another user's).
+KILL_S = 10.0
+
+#: How long output may keep coming after the last process is gone.
+OUTPUT_S = 1.0
+
+
+class Attempt:
+    """The processes of one attempt. Made by the agent when the core says so."""
+
+    def __init__(self, number: int, node: Node, tell: Callable[[Event], None]) -> None:
+        self.number = number
+        self.started_at_s = node.clock.monotonic_s()
+        self.workers: list[Worker] = []
+        self._node = node
+        self._tell = tell
+        self._files = progress.look_at(node.spec.progress_paths)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._hurry: asyncio.Event | None = None
+
+    def start(self) -> None:
+        """Start every rank, then say AttemptStarted, or SpawnFailed for the first that could not be."""
+        try:
+            port = self._node.open_store(self.number)
+            for rank in range(self._node.spec.nproc):
+                self.workers.append(self._node.start_worker(self.number, rank, port))
+            self._node.serve_store(self.number)
+        except PlatformError as error:
+            self._tell(SpawnFailed(attempt=self.number, rank=len(self.workers), message=str(error)))
+            return
+        self._tell(AttemptStarted(attempt=self.number, pids=tuple(worker.pid for worker in self.workers), port=port))
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See ends from now on; those that have already happened are seen at once."""
+        self._loop = loop
+        for worker in self.workers:
+            descriptor = worker.watch()
+            if descriptor >= 0:
+                loop.add_reader(descriptor, self._look_at, worker)
+            elif worker.exit_code is None:
+                self._poll(worker)
+
+    def _poll(self, worker: Worker) -> None:
+        """Look 20 times a second: for kernels without pidfd_open."""
+        assert self._loop is not None
+        if worker.exit_code is None:
+            self._look_at(worker)
+            self._loop.call_later(0.05, self._poll, worker)
+
+    def _look_at(self, worker: Worker) -> None:
+        if worker.exit_code is not None or not worker.poll(self._node.clock.monotonic_s()):
+            return
+        if self._loop is not None and worker.pidfd >= 0:
+            self._loop.remove_reader(worker.pidfd)
+        worker.close()
+        exit_code = worker.exit_code if worker.exit_code is not None else 0
+        finding = None
+        if exit_code != 0:
+            stderr, _ = self._node.router.tail(self.number, worker.rank)
+            finding = evidence.find(self._node.run_directory.error_file(self.number, worker.rank), stderr, exit_code)
+        self._tell(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
+
+    def signal(self, number: int) -> None:
+        """Signal every worker that lives."""
+        now_s = self._node.clock.monotonic_s()
+        for worker in self.workers:
+            worker.signal(number, now_s)
+
+    def pass_on(self, number: int) -> list[int]:
+        """Hand a signal to the ranks that have a handler for it; return them."""
+        return [worker.rank for worker in self.workers if worker.pass_on(number)]
+
+    def tell_resized(self) -> None:
+        """Say SIGWINCH to the workers: their terminals are nobody's controlling terminal, so the kernel does not."""
+        for worker in self.workers:
+            if worker.exit_code is None:
+                send_group(worker.pid, signal.SIGWINCH)
+
+    def living(self) -> list[int]:
+        """Return the ranks whose process has not been seen to end."""
+        return [worker.rank for worker in self.workers if worker.exit_code is None]
+
+    def end(self, grace_s: float) -> None:
+        """End every process of the attempt and then say AttemptEnded. Called again: no more grace."""
+        assert self._loop is not None
+        if self._hurry is not None:
+            self._hurry.set()
+            return
+        self._hurry = asyncio.Event()
+        if grace_s <= 0:
+            self._hurry.set()
+        self._ending = self._loop.create_task(self._end(grace_s))
+
+    def _sweep(self) -> Sweep:
+        return Sweep(os.getpid(), spare=self._node.helper_pids, owned=lambda: [worker.pid for worker in self.workers])
+
+    def reap_orphans(self) -> None:
+        """Collect the exit statuses of what workers left behind and we adopted."""
+        self._sweep().left()
+
+    async def _end(self, grace_s: float) -> None:
+        node = self._node
+        sweep = self._sweep()
+        await self._terminate(sweep, grace_s)
+        left = await self._kill(sweep)
+        for status in left:
+            node.say(f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device")
+        await node.router.finish_attempt(self.number, OUTPUT_S)
+        ranks = tuple(self._evidence(worker) for worker in self.workers)
+        for worker in self.workers:
+            if self._loop is not None and worker.pidfd >= 0:
+                self._loop.remove_reader(worker.pidfd)
+            worker.close()
+        self._tell(
+            AttemptEnded(
+                attempt=self.number, started_at_s=self.started_at_s, ranks=ranks, progress=self._progress(ranks)
+            )
+        )
+
+    async def _terminate(self, sweep: Sweep, grace_s: float) -> None:
+        """Ask what is left to end, and wait as long as the grace lasts."""
+        assert self._hurry is not None
+        if self._hurry.is_set():
+            return
+        give_up_at_s = time.monotonic() + grace_s
+        left = sweep.round(signal.SIGTERM)
+        while left and not self._hurry.is_set() and time.monotonic() < give_up_at_s:
+            await asyncio.sleep(0.005)
+            left = sweep.left()
+
+    async def _kill(self, sweep: Sweep) -> list[ProcessStatus]:
+        """Kill until nothing is left; return what would not go."""
+        give_up_at_s = time.monotonic() + KILL_S
+        now_s = self._node.clock.monotonic_s()
+        for worker in self.workers:
+            if worker.exit_code is None and worker.signalled_at_s is None and not worker.poll(now_s):
+                worker.signalled_at_s = now_s
+        while left := sweep.round(signal.SIGKILL):
+            if time.monotonic() > give_up_at_s:
+                return left
+            await asyncio.sleep(0.001)
+        for worker in self.workers:
+            worker.poll(self._node.clock.monotonic_s())
+        return []
+
+    def _evidence(self, worker: Worker) -> RankEvidence:
+        stderr, spoke_at_s = self._node.router.tail(self.number, worker.rank)
+        return evidence.gather(worker, self.number, self._node.run_directory, stderr, spoke_at_s)
+
+    def _progress(self, ranks: tuple[RankEvidence, ...]) -> Progress:
+        files = progress.look_at(self._node.spec.progress_paths)
+        return Progress(
+            lived_s=self._node.clock.monotonic_s() - self.started_at_s,
+            steps=max((rank.steps for rank in ranks if rank.steps is not None), default=None),
+            files_advanced=progress.advanced(self._files, files),
+        )

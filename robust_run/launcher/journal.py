@@ -1,0 +1,147 @@
+"""The journal: every event and every action of a job, appended before the action starts. The truth about a run.
+
+A line is `{"at": unix seconds, "mono": monotonic seconds, "event": {...}}` or `{..., "action": {...}}`; the first line is
+`{"schema": 1, "job": {...}}`. A journal that cannot be written (a full disk) is said once and never stops a job.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import UserError
+from robust_run.launcher.types import Action, Event, JobSpec
+from robust_run.version import RUN_DIR_SCHEMA, __version__
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """First line of a journal."""
+
+    schema: int
+    version: str
+    host: str
+    pid: int
+    job: JobSpec
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Any other line: an event or an action."""
+
+    at: float
+    """Seconds since the epoch."""
+    mono: float
+    """Seconds of the machine's monotonic clock."""
+    event: Event | None = None
+    action: Action | None = None
+
+
+class Journal:
+    """Appends to the journal file. `on_error(path, OSError)` is called at the first line that cannot be written."""
+
+    def __init__(self, path: str, clock: Clock, on_error: Callable[[str, OSError], None]) -> None:
+        self._path = path
+        self._clock = clock
+        self._on_error = on_error
+        self._encoder = msgspec.json.Encoder()
+        self._complained = False
+        self._written = self._durable = 0
+        self._changed: threading.Condition | None = None
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self._complain(error)
+
+    def open_with(self, job: JobSpec, host: str) -> None:
+        """Write the first line."""
+        self._append(Header(schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job))
+
+    def event(self, event: Event, now_s: float) -> None:
+        """Append an event and the time it is decided at, before anything is decided on it."""
+        self._append(Entry(at=self._clock.unix_s(), mono=now_s, event=event))
+
+    def action(self, action: Action, now_s: float) -> None:
+        """Append an action, before it starts."""
+        self._append(Entry(at=self._clock.unix_s(), mono=now_s, action=action))
+
+    def _append(self, line: msgspec.Struct) -> None:
+        if self._descriptor < 0:
+            return
+        data = self._encoder.encode(line) + b"\n"
+        try:
+            written = os.write(self._descriptor, data)
+            if written != len(data):
+                os.write(self._descriptor, b"\n")  # keeps the next line whole; a reader skips this one
+        except OSError as error:
+            self._complain(error)
+        self._written += 1
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            self._on_error(self._path, error)
+
+    def sync_soon(self) -> None:
+        """Start making what was appended durable, in the background."""
+        if self._changed is None:
+            self._changed = threading.Condition()
+            threading.Thread(target=self._sync_loop, args=(self._changed,), name="journal", daemon=True).start()
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_durable(self, timeout_s: float) -> bool:
+        """Wait until everything appended so far is on the disk; False if that takes too long."""
+        if self._changed is None:
+            self.sync_soon()
+        changed, goal = self._changed, self._written
+        assert changed is not None
+        with changed:
+            changed.notify_all()
+            return changed.wait_for(lambda: self._durable >= goal, timeout_s)
+
+    def _sync_loop(self, changed: threading.Condition) -> None:
+        while True:
+            with changed:
+                changed.wait_for(lambda: self._durable < self._written)
+                goal = self._written
+            try:
+                if self._descriptor >= 0:
+                    os.fdatasync(self._descriptor)
+            except OSError:
+                pass  # a file system that cannot sync; the line itself was written or complained about
+            with changed:
+                self._durable = goal
+                changed.notify_all()
+
+
+def read(path: str) -> tuple[Header, list[Entry]]:
+    """Return a journal's content. A torn last line (a crash while writing) and a line the disk cut short are skipped.
+
+    Raises UserError for a file that is no journal, or one that a newer robust-run wrote.
+    """
+    with open(path, "rb") as file:
+        lines = file.read().split(b"\n")
+    try:
+        schema = msgspec.json.decode(lines[0], type=dict[str, object]).get("schema")
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
+    if not isinstance(schema, int) or schema > RUN_DIR_SCHEMA:
+        raise UserError(f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one")
+    try:
+        header = msgspec.json.decode(lines[0], type=Header)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
+    return header, list(_entries(lines[1:]))
+
+
+def _entries(lines: list[bytes]) -> Iterator[Entry]:
+    decoder = msgspec.json.Decoder(Entry)
+    for line in lines:
+        try:
+            yield decoder.decode(line)
+        except msgspec.MsgspecError:
+            continue

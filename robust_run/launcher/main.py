@@ -1,0 +1,148 @@
+"""From a checked command line to an exit code: puts the parts of a job together and speaks the last word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Mapping
+
+from robust_run.clock import SystemClock
+from robust_run.errors import RobustRunError
+from robust_run.launcher.agent import Agent
+from robust_run.launcher.core import Policy
+from robust_run.launcher.evidence import hand_up_error_file
+from robust_run.launcher.guard import run_guarded
+from robust_run.launcher.incidents import IncidentBook
+from robust_run.launcher.journal import Journal
+from robust_run.launcher.node import Node
+from robust_run.launcher.output.files import FileSink
+from robust_run.launcher.output.route import OutputRouter
+from robust_run.launcher.output.sinks import BoundedWriter, open_console
+from robust_run.launcher.process_tree import become_subreaper
+from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.types import Finish, JobSpec, JobStarted, Std, StoreLost
+from robust_run.report import summary
+
+#: How long a reader of our output that has stopped reading may hold up our exit.
+DRAIN_S = 5.0
+
+
+def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
+    """Run a job to its end and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
+    run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
+    try:
+        return run_guarded(lambda lifeline: _agent(spec, env, run_directory, lifeline), spec.end_signals)
+    finally:
+        run_directory.remove_if_temporary()
+
+
+def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, lifeline: int) -> int:
+    clock = SystemClock()
+    started_at_s = clock.monotonic_s()
+    console_out, console_err = open_console(1, 2)
+    complain = _Complaint(console_err)
+    files = FileSink(on_error=complain)
+    router = OutputRouter(
+        spec.streams,
+        spec.role,
+        console_out=console_out,
+        console_err=console_err,
+        files=files,
+        clock=clock,
+        console_is_terminal=Std(out=os.isatty(1), err=os.isatty(2)),
+    )
+    agent: Agent | None = None
+
+    def on_store_lost(attempt: int, detail: str) -> None:
+        if agent is not None:
+            agent.tell(StoreLost(attempt=attempt, detail=_with_last_line(detail, run_directory.store_log)))
+
+    try:
+        become_subreaper()
+        node = Node(spec, env, clock, run_directory, router, complain, on_store_lost)
+        _hold_signals(spec)
+        host = socket.gethostname()
+        journal = Journal(run_directory.journal, clock, on_error=complain)
+        journal.open_with(spec, host)
+        book = IncidentBook(node, host)
+        agent = Agent(_policy(spec), node, journal, book)
+        agent.tell(JobStarted())
+        _greet(spec, node)
+        finish = agent.run(lifeline)
+        node.end_helpers()
+        _say_goodbye(spec, node, book, finish, agent.state.trail.restarts, clock.monotonic_s() - started_at_s)
+        journal.wait_durable(DRAIN_S)
+        return finish.exit_code
+    except RobustRunError as error:
+        router.say(f"robust-run: {error}")
+        return error.exit_code
+    finally:
+        files.stop()
+        console_out.drain(DRAIN_S)
+        console_err.drain(DRAIN_S)
+
+
+class _Complaint:
+    """Says once that the run directory cannot be written; called from any thread."""
+
+    def __init__(self, console: BoundedWriter) -> None:
+        self._console = console
+        self._said = False
+
+    def __call__(self, path: str, error: OSError) -> None:
+        """Say it, the first time."""
+        if not self._said:
+            self._said = True
+            line = f"robust-run: cannot write {path}: {error.strerror or error}; the job goes on, what cannot be written is left out\n"
+            self._console.offer(line.encode(errors="surrogateescape"))
+
+
+def _policy(spec: JobSpec) -> Policy:
+    return Policy(
+        nproc=spec.nproc,
+        max_restarts=spec.max_restarts,
+        progress_after_s=spec.progress_after_s,
+        restart_grace_s=spec.restart_grace_s,
+        shutdown_timeout_s=spec.shutdown_timeout_s,
+    )
+
+
+def _hold_signals(spec: JobSpec) -> None:
+    """Keep signals waiting until the loop can take them: the first workers are being started."""
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, *spec.end_signals}
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
+
+
+def _greet(spec: JobSpec, node: Node) -> None:
+    ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"
+    logs = "no logs kept" if node.run_directory.temporary else f"logs in {node.run_directory.shown(node.run_directory.path)}"
+    node.say(f"{ranks} of {spec.script} started, {logs}")
+    for note in spec.notes:
+        node.say(note)
+
+
+def _say_goodbye(spec: JobSpec, node: Node, book: IncidentBook, finish: Finish, restarts: int, lived_s: float) -> None:
+    match finish.outcome:
+        case "done" if restarts:
+            node.say(summary.done_line(spec.nproc, restarts, lived_s))
+        case "stopped":
+            node.say(f"{finish.reason} after {summary.duration(lived_s)}")
+        case "failed":
+            folder = node.run_directory.shown(node.run_directory.path)
+            for line in summary.failure_lines(book.incidents[-1], restarts + 1, lived_s, folder):
+                node.say(line)
+            if book.culprit is not None:
+                error_file = node.run_directory.error_file(book.incidents[-1].attempt, book.culprit.rank)
+                hand_up_error_file(error_file, finish.exit_code, os.environ.get("TORCHELASTIC_ERROR_FILE"))
+
+
+def _with_last_line(detail: str, path: str) -> str:
+    """Add the last line the store's process printed, which usually says why."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read()[-4096:].strip().splitlines()
+    except OSError:
+        return detail
+    return f"{detail}: {lines[-1]}" if lines else detail

@@ -1,0 +1,1 @@
+"""Everything workers print: from their pipes and terminals to the console, the log files and the evidence."""

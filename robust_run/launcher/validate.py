@@ -1,0 +1,157 @@
+"""From what was typed to a job that can be started: every value checked, every default decided."""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+
+from robust_run.errors import UserError
+from robust_run.launcher.devices import count_workers
+from robust_run.launcher.entrypoint import resolve_entrypoint
+from robust_run.launcher.options import Options
+from robust_run.launcher.rendezvous import resolve_rendezvous
+from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
+from robust_run.launcher.streams import resolve_streams
+from robust_run.launcher.types import JobSpec
+from robust_run.launcher.world import World, absolute
+
+MOST_WORKERS = 4096
+"""More workers than any node runs: a larger number is a slip of the finger."""
+
+_DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
+_UNSTOPPABLE = (signal.SIGKILL, signal.SIGSTOP)
+_DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
+
+
+def resolve(options: Options, world: World) -> JobSpec:
+    """Return the job the options describe. Raises UserError, one line, for the first thing that cannot be done."""
+    _check_nodes(options)
+    rendezvous = resolve_rendezvous(options)
+    _check_numbers(options)
+    end_signals = parse_signals(options.signals_to_handle)
+    shutdown_timeout_s = _shutdown_timeout_s(options, world)
+    entrypoint = resolve_entrypoint(options, world)
+    nproc = _workers(options.nproc_per_node, world)
+    streams, stream_notes = resolve_streams(options, nproc, world.env)
+    accepted_notes = _accepted_for_compatibility(options)
+    log_dir, log_notes = resolve_log_dir(options, world)
+    run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world)
+    return JobSpec(
+        argv=entrypoint.argv,
+        script=options.training_script,
+        is_python=entrypoint.is_python,
+        nproc=nproc,
+        role=options.role,
+        run_id=run_id,
+        rdzv_id=rendezvous.rdzv_id or run_id,
+        log_dir=log_dir,
+        master_addr=rendezvous.master_addr,
+        master_port=rendezvous.master_port,
+        max_restarts=options.max_restarts,
+        progress_after_s=options.progress_after,
+        progress_paths=tuple(absolute(path, world) for path in options.progress_path),
+        restart_grace_s=options.restart_grace,
+        shutdown_timeout_s=shutdown_timeout_s,
+        end_signals=end_signals,
+        numa_binding=options.numa_binding,
+        virtual_local_rank=options.virtual_local_rank,
+        streams=streams,
+        omp_threads_defaulted=nproc > 1 and "OMP_NUM_THREADS" not in world.env,
+        notes=(*accepted_notes, *stream_notes, *log_notes),
+    )
+
+
+def parse_signals(text: str) -> tuple[int, ...]:
+    """Return the numbers of `SIGTERM,int,...`, each once. Raises UserError for unknown names, SIGKILL and SIGSTOP."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        name = part.strip().upper()
+        full_name = name if name.startswith("SIG") else f"SIG{name}"
+        if full_name not in signal.Signals.__members__:
+            from difflib import get_close_matches
+
+            near = get_close_matches(full_name, signal.Signals.__members__, n=1)
+            hint = f"did you mean {near[0]}?" if near else "write names like SIGTERM,SIGINT"
+            raise UserError(f"--signals-to-handle: there is no signal {part.strip()!r}; {hint}")
+        number = signal.Signals[full_name]
+        if number in _UNSTOPPABLE:
+            raise UserError(f"--signals-to-handle: no program can handle {full_name}; take it out of the list")
+        if int(number) not in numbers:
+            numbers.append(int(number))
+    return tuple(numbers)
+
+
+def _check_nodes(options: Options) -> None:
+    text = options.nnodes
+    parts = text.split(":")
+    if len(parts) > 2 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
+        raise UserError(f"--nnodes {text!r} is neither a number nor MIN:MAX; for one node write --nnodes 1")
+    fewest, most = int(parts[0]), int(parts[-1])
+    if not 1 <= fewest <= most:
+        raise UserError(f"--nnodes {text}: needs 1 <= MIN <= MAX; for one node write --nnodes 1")
+    if most > 1:
+        raise UserError(f"--nnodes {text}: jobs of several nodes are not built yet; run on one node with --nnodes 1")
+    if options.node_rank != 0:
+        raise UserError(f"--node-rank {options.node_rank}: the only node of a job has rank 0; leave the option out")
+
+
+def _check_numbers(options: Options) -> None:
+    if options.max_restarts < 0:
+        raise UserError(f"--max-restarts {options.max_restarts}: must be 0 (never restart) or more")
+    for name, seconds in (("--restart-grace", options.restart_grace), ("--progress-after", options.progress_after)):
+        _check_seconds(name, seconds)
+    if not (options.monitor_interval > 0 and math.isfinite(options.monitor_interval)):
+        raise UserError(f"--monitor-interval {options.monitor_interval:g}: must be more than 0 seconds")
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise UserError(f"{name} {seconds:g}: must be 0 seconds or more, and not infinite")
+
+
+def _shutdown_timeout_s(options: Options, world: World) -> float:
+    variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    if options.shutdown_timeout is not None:
+        _check_seconds("--shutdown-timeout", options.shutdown_timeout)
+        return float(options.shutdown_timeout)
+    text = world.env.get(variable)
+    if not text:
+        return _DEFAULT_SHUTDOWN_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise UserError(f"{variable}={text!r} is not a number of seconds; unset it or write one, like 30") from None
+    _check_seconds(variable, seconds)
+    return seconds
+
+
+def _workers(text: str, world: World) -> int:
+    if text in _DEVICE_WORDS:
+        count = count_workers(text, world)
+    else:
+        try:
+            count = int(text)
+        except ValueError:
+            raise UserError(f"--nproc-per-node {text!r} is neither a number nor one of auto, cpu, gpu, xpu") from None
+    if not 1 <= count <= MOST_WORKERS:
+        raise UserError(f"--nproc-per-node {text}: must be 1 to {MOST_WORKERS} workers")
+    return count
+
+
+def _accepted_for_compatibility(options: Options) -> tuple[str, ...]:
+    """Check the options that change nothing here; return a note for each that asks for what is done differently."""
+    if options.logs_specs is not None:
+        raise UserError(
+            f"--logs-specs {options.logs_specs!r}: log plug-ins are not supported; use --log-dir, --redirects and --tee"
+        )
+    notes = []
+    if options.event_log_handler not in ("null", "console", "dynamic_rendezvous"):
+        raise UserError(f"--event-log-handler: there is no handler {options.event_log_handler!r}; use null or console")
+    if options.event_log_handler != "null":
+        notes.append(
+            f"--event-log-handler {options.event_log_handler} does nothing: events are in the run's journal.jsonl"
+        )
+    if options.start_method != "spawn":
+        notes.append(f"--start-method {options.start_method} does nothing: each worker is a new program")
+    return tuple(notes)

@@ -1,0 +1,112 @@
+"""Who failed first, and why: from what every rank showed to one verdict. Pure.
+
+Ranks of a distributed job fall like dominoes: one fails, and its peers die of broken connections moments later, sometimes
+before the first one has finished dying. So the order of exits alone is not enough, and three rules are used:
+
+1. A rank's failure dates from its first sign: its traceback's arrival or its exit, whichever came earlier.
+2. What a rank shows after we told it to end is our doing, not a cause.
+3. A broken connection is never the cause while any rank shows something else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.launcher.types import RankEvidence, VerdictDraft
+from robust_run.signals import describe_exit
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One rank that failed by itself."""
+
+    evidence: RankEvidence
+    at_s: float
+    """First sign of it."""
+
+    @property
+    def is_peer_error(self) -> bool:
+        """Whether all it shows is that somebody else went away."""
+        finding = self.evidence.finding
+        return finding is not None and finding.kind == "peer_connection"
+
+
+def own_failure(rank: RankEvidence) -> Failure | None:
+    """Return this rank's failure if it failed by itself, None if it did well or we ended it."""
+    told_at_s = rank.signalled_at_s
+    spoke_at_s = rank.spoke_at_s if rank.finding is not None else None
+    if rank.exit_code not in (0, None) and (told_at_s is None or rank.exited_at_s <= told_at_s):
+        return Failure(rank, min(rank.exited_at_s, spoke_at_s or rank.exited_at_s))
+    if spoke_at_s is not None and told_at_s is not None and spoke_at_s <= told_at_s:
+        return Failure(rank, spoke_at_s)
+    return None
+
+
+def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
+    """Return the verdict on an attempt, or None if no rank failed by itself."""
+    failures = sorted(filter(None, map(own_failure, ranks)), key=lambda failure: (failure.at_s, failure.evidence.rank))
+    if not failures:
+        return None
+    causes = [failure for failure in failures if not failure.is_peer_error]
+    if not causes:
+        return _peers_only(failures[0])
+    first = causes[0]
+    followers = len(failures) - 1
+    return _from_cause(first.evidence, followers)
+
+
+def _peers_only(first: Failure) -> VerdictDraft:
+    rank = first.evidence
+    return VerdictDraft(
+        kind="unknown",
+        ranks=(rank.rank,),
+        confidence="low",
+        rule="only_peer_errors",
+        sentence=f"rank {rank.rank} was first to lose a connection, and no rank shows why{_at_step(rank)}",
+        exit_code=job_exit_code(rank.exit_code),
+        culprit=rank,
+    )
+
+
+def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
+    finding = rank.finding
+    told = rank.signalled_at_s is not None and rank.exited_at_s > rank.signalled_at_s
+    if finding is not None and finding.kind in ("exception", "usage"):
+        kind, rule, confidence = "code", "user_exception", "high"
+    elif rank.exit_code is not None and rank.exit_code < 0 and not told:
+        kind, rule, confidence = "crash", "died_of_signal", "high"
+    else:
+        kind, rule, confidence = "crash", finding.kind if finding else "exit_code", "high" if finding else "medium"
+    after = f"; {followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""
+    return VerdictDraft(
+        kind=kind,  # type: ignore[arg-type]
+        ranks=(rank.rank,),
+        confidence=confidence,  # type: ignore[arg-type]
+        rule=rule,
+        sentence=f"rank {rank.rank} {_what_happened(rank)}{_at_step(rank)}{after}",
+        exit_code=1 if told else job_exit_code(rank.exit_code),
+        culprit=rank,
+    )
+
+
+def _what_happened(rank: RankEvidence) -> str:
+    finding = rank.finding
+    killed = rank.exit_code is not None and rank.exit_code < 0 and rank.signalled_at_s is None
+    if finding is None:
+        return describe_exit(rank.exit_code)
+    if finding.exception:
+        where = f" ({finding.frame})" if finding.frame else ""
+        text = finding.message.splitlines()[0] if finding.message else ""
+        raised = f"raised {finding.exception}{': ' + text if text else ''}{where}"
+        return f"{raised} and {describe_exit(rank.exit_code)}" if killed else raised
+    return f"{describe_exit(rank.exit_code)}: {finding.line.strip()}"
+
+
+def _at_step(rank: RankEvidence) -> str:
+    return f" after {rank.steps} steps of this attempt" if rank.steps else ""
+
+
+def job_exit_code(exit_code: int | None) -> int:
+    """Return what the launcher exits with for a worker's exit code: the code itself, 128 + n for signal n, never 0."""
+    if exit_code is None or exit_code == 0:
+        return 1
+    return 128 - exit_code if exit_code < 0 else exit_code

@@ -1,0 +1,26 @@
+"""Writes incidents: one JSON file per failure, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from robust_run.report.types import Incident
+
+
+def write(path: str, incident: Incident) -> None:
+    """Write or replace the incident's file in one step. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    draft = f"{path}.tmp"
+    with open(draft, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(incident), indent=2) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def read(path: str) -> Incident:
+    """Return an incident. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
+    with open(path, "rb") as file:
+        return msgspec.json.decode(file.read(), type=Incident)

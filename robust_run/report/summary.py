@@ -1,0 +1,49 @@
+"""The few lines a person sees on the terminal: at an incident, and at the end. Pure."""
+
+from __future__ import annotations
+
+from robust_run.report.types import Incident
+
+#: Lines of a failed rank's stderr that the last summary quotes.
+QUOTED_LINES = 20
+
+
+def incident_lines(incident: Incident, next_attempt: int) -> list[str]:
+    """Return what is said when a failure has been judged and the job goes on: one line, two where the rule needs it."""
+    return [
+        f"attempt {incident.attempt}: {incident.verdict.sentence}",
+        f"relaunched as attempt {next_attempt} ({incident.action.reason})",
+    ]
+
+
+def failure_lines(incident: Incident, attempts: int, lived_s: float, folder: str) -> list[str]:
+    """Return the closing lines of a failed job: verdict, last words, where the logs are, what was done."""
+    tries = f"{attempts} attempts" if attempts > 1 else "1 attempt"
+    lines = [f"FAILED after {tries} ({duration(lived_s)}): {incident.verdict.sentence}"]
+    for evidence in incident.evidence:
+        if evidence.text:
+            lines += ["  last lines of its stderr:"] + [f"  | {line}" for line in last_lines(evidence.text)]
+        if evidence.path:
+            lines.append(f"  whole log: {folder}/{evidence.path}")
+    lines.append(f"  not restarted: {incident.action.reason}")
+    return lines
+
+
+def last_lines(text: str) -> list[str]:
+    """Return the last lines that fit a screen, without empty ones at the end."""
+    return text.rstrip().splitlines()[-QUOTED_LINES:]
+
+
+def done_line(nproc: int, restarts: int, lived_s: float) -> str:
+    """Return the closing line of a job that finished after it was healed."""
+    ranks = f"{nproc} ranks" if nproc > 1 else "1 rank"
+    again = f"after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else "without a restart"
+    return f"done: {ranks} finished {again} in {duration(lived_s)}"
+
+
+def duration(seconds: float) -> str:
+    """Return `4.2 s`, `3 min 10 s` or `2 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

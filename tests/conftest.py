@@ -1,0 +1,21 @@
+"""What every test gets: an environment free of launchers above it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test must not depend on being run inside a job."""
+    for name in list(os.environ):
+        if name.startswith(OURS):
+            monkeypatch.delenv(name)

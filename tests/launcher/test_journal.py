@@ -1,0 +1,82 @@
+"""The journal is the truth about a run: what it says is what happened, even after a crash while writing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robust_run.clock import SystemClock
+from robust_run.errors import UserError
+from robust_run.launcher import core
+from robust_run.launcher.journal import Journal, read
+from robust_run.launcher.types import JobSpec, JobStarted, RankExited, StartAttempt, Std, Streams
+
+SPEC = JobSpec(
+    argv=("python", "train.py"),
+    script="train.py",
+    is_python=True,
+    nproc=1,
+    run_id="r",
+    rdzv_id="r",
+    log_dir="/tmp",
+    streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+)
+
+
+def fail(path: str, error: OSError) -> None:
+    raise AssertionError((path, error))
+
+
+def write(path: Path) -> Journal:
+    journal = Journal(str(path), SystemClock(), fail)
+    journal.open_with(SPEC, "here")
+    journal.event(JobStarted(), 1.0)
+    journal.action(StartAttempt(0), 1.0)
+    journal.event(RankExited(attempt=0, rank=0, exit_code=-9), 2.5)
+    assert journal.wait_durable(10.0)
+    return journal
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    write(tmp_path / "j")
+    header, entries = read(str(tmp_path / "j"))
+    assert header.job == SPEC
+    assert [entry.event or entry.action for entry in entries] == [
+        JobStarted(),
+        StartAttempt(0),
+        RankExited(attempt=0, rank=0, exit_code=-9),
+    ]
+
+
+def test_replaying_the_events_gives_the_state_of_the_core(tmp_path: Path) -> None:
+    write(tmp_path / "j")
+    _, entries = read(str(tmp_path / "j"))
+    policy = core.Policy(nproc=1, max_restarts=3, progress_after_s=600, restart_grace_s=3, shutdown_timeout_s=30)
+    state = core.replay(policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None])
+    assert state.end_sent
+    assert state.detected_at_s == 2.5
+
+
+@pytest.mark.parametrize("cut", [1, 10, 30])
+def test_a_torn_last_line_is_skipped(tmp_path: Path, cut: int) -> None:
+    write(tmp_path / "j")
+    data = (tmp_path / "j").read_bytes()
+    (tmp_path / "j").write_bytes(data[:-cut])
+    assert len(read(str(tmp_path / "j"))[1]) == (3 if cut == 1 else 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b'{"schema": 99}\n', b'{"schema": 1}\n', b"\x00\xff\n"])
+def test_a_file_that_is_no_journal_or_too_new_is_refused_clearly(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "j").write_bytes(content)
+    with pytest.raises(UserError, match="journal|newer"):
+        read(str(tmp_path / "j"))
+
+
+def test_a_journal_that_cannot_be_written_says_it_once_and_goes_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    journal = Journal(str(tmp_path / "no" / "such" / "j"), SystemClock(), lambda path, error: said.append(path))
+    journal.open_with(SPEC, "here")
+    journal.event(JobStarted(), 1.0)
+    assert journal.wait_durable(5.0)
+    assert len(said) == 1
