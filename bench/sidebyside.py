@@ -104,6 +104,11 @@ def start_job(command: list[str], folder: str) -> Job:
     return Job(folder, launcher, started_at_s)
 
 
+def unwind_on_sigterm() -> None:
+    """Make SIGTERM raise SystemExit, so that a bench which is told to stop ends its jobs first."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+
+
 def end_job(job: Job, grace_s: float = 5.0) -> None:
     """End every process of a job: ask the launcher, then SIGKILL whatever is left of it anywhere."""
     if job.launcher.poll() is None:

@@ -2,9 +2,9 @@
 
     python bench/startup.py --rounds 7 --nproc 2,4
 
-Two scripts, one that does not touch torch and one that imports it and makes one gloo all_reduce. Runs alternate; a first
-round of each is not counted, so that files are in the page cache and bytecode is compiled. Durations count from just
-before the launcher's exec. The last line of standard output is one JSON object.
+Two scripts, one that does not touch torch and one that imports it and makes one gloo all_reduce. Runs alternate; a
+first round of each is not counted, so that files are in the page cache and bytecode is compiled. Durations count from
+just before the launcher's exec. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from sidebyside import (
     print_result,
     sides,
     start_job,
+    unwind_on_sigterm,
 )
 
 RUN_LIMIT_S = 60.0
@@ -75,6 +76,7 @@ class Case:
 
     @property
     def name(self) -> str:
+        """For people."""
         return f"{self.script}, {self.nproc} ranks"
 
 
@@ -171,6 +173,7 @@ def main() -> int:
     parser.add_argument("--nproc", type=numbers, default=[2], help="numbers of workers, as in 2,4")
     add_common_options(parser, limit_s=600)
     args = parser.parse_args()
+    unwind_on_sigterm()
     cases = [Case(script, nproc) for nproc in args.nproc for script in SCRIPTS]
     figures, rounds, failures = run_rounds(args, cases)
     results: list[dict[str, Any]] = []

@@ -18,15 +18,16 @@ def main() -> None:
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run one command line and return its exit code: the job's, or 2 for a command line that makes no sense."""
     from robust_run.errors import RobustRunError
-    from robust_run.launcher.command import parse
+    from robust_run.launcher.command import Answered, parse
+    from robust_run.launcher.main import launch
     from robust_run.launcher.validate import resolve
     from robust_run.launcher.world import system_world
 
     try:
-        spec = resolve(parse(argv, env), system_world())
-        from robust_run.launcher.main import launch
-
-        return launch(spec, env)
+        return launch(resolve(parse(argv, env), system_world(env)), env)
+    except Answered as answer:
+        print(answer.text)
+        return 0
     except RobustRunError as error:
         print(f"robust-run: {error}", file=sys.stderr)
         return error.exit_code

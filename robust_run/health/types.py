@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-FindingKind = Literal["exception", "peer_connection", "accelerator", "storage", "out_of_memory", "usage", "native_crash"]
+FindingKind = Literal[
+    "exception", "peer_connection", "accelerator", "storage", "out_of_memory", "usage", "native_crash"
+]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ _SHORT = {option.short: option for option in (*OPTIONS, *HELP_OPTIONS) if option
 
 
 def canonical(argv: Sequence[str]) -> list[str]:
-    """Return `argv` (without the program's name) as words `--name` or `--name=value`, then `--`, the script and its words.
+    """Return `argv` (no program name in it) as words `--name` or `--name=value`, then `--`, script and its words.
 
     `["--help"]` or `["--version"]` alone if that was asked for before the script. Without a script there is no `--`.
     Raises UserError for an unknown or ambiguous option, a missing value and a value where none belongs.

@@ -17,7 +17,7 @@ _PROGRAM = "robust-run"
 _INTRODUCTION = "Run SCRIPT in several processes, as torchrun does, and restart them when one fails."
 _CLOSING = (
     "Names may be written with - or _ and cut short. What is not given is read from the environment: torchrun's options"
-    " from PET_<NAME> (PET_NNODES), robust-run's own from ROBUST_<NAME> (ROBUST_RUN_ID). What follows SCRIPT belongs to it."
+    " from PET_<NAME> (PET_NNODES), robust-run's from ROBUST_<NAME> (ROBUST_RUN_ID). Words after SCRIPT are its own."
 )
 _USAGE = f"{_PROGRAM} [options] SCRIPT [options of SCRIPT]"
 

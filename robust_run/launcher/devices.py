@@ -1,8 +1,8 @@
 """How many workers `--nproc-per-node auto|cpu|gpu|xpu` means, without importing torch where the machine can tell.
 
-NVIDIA's driver lists its GPUs under /proc/driver/nvidia/gpus, and CUDA_VISIBLE_DEVICES chooses among them. Whatever that
-does not settle (MIG slices, a container that hides devices, AMD, Intel and other accelerators, a torch built without CUDA)
-is asked of torch in a process of its own.
+NVIDIA's driver lists its GPUs under /proc/driver/nvidia/gpus, and CUDA_VISIBLE_DEVICES chooses among them. Whatever
+that does not settle (MIG slices, a container that hides devices, accelerators of others, a torch built without CUDA) is
+asked of torch in a process of its own.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 def count_workers(kind: str, world: World) -> int:
-    """Return the number of workers for `cpu`, `gpu`, `xpu` or `auto`. Raises UserError where there is no such device."""
+    """Return the number of workers for `cpu`, `gpu`, `xpu` or `auto`. Raises UserError where no such device is."""
     if kind == "cpu":
         return world.cpu_count()
     if kind == "auto":
         return _count_auto(world)
     if kind == "gpu":
-        count = _count_gpus(world)
+        known = _known_gpu_count(world)
+        count = world.ask_torch("gpu") if known is None else known
         if not count:
             hidden = world.env.get("CUDA_VISIBLE_DEVICES")
             because = "" if hidden is None else f" with CUDA_VISIBLE_DEVICES={hidden!r}"
@@ -124,16 +125,18 @@ def _count_auto(world: World) -> int:
         traces.add("/dev/dri")
     if not traces:
         return world.cpu_count()
-    count = _count_gpus(world) if traces <= {"/dev/nvidiactl", "/dev/dri"} and "/dev/nvidiactl" in traces else 0
+    only_nvidia = "/dev/nvidiactl" in traces and traces <= {"/dev/nvidiactl", "/dev/dri"}
+    count = _known_gpu_count(world) if only_nvidia else None
     return count or world.ask_torch("auto") or world.cpu_count()
 
 
-def _count_gpus(world: World) -> int:
+def _known_gpu_count(world: World) -> int | None:
+    """Return how many CUDA devices torch will find; None if only torch can say."""
     if not any(world.files.kind(path) != "missing" for path in _CUDA_TRACES):
         return 0
     visible = visible_gpus(world.files, world.env)
     if visible is None or not world.files.names(_GPU_FOLDER) or _torch_may_lack_cuda(world):
-        return world.ask_torch("gpu")
+        return None
     return len(visible)
 
 

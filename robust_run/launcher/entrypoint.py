@@ -34,10 +34,10 @@ def resolve_entrypoint(options: Options, world: World) -> Entrypoint:
     if options.no_python and not options.run_path:
         if options.module:
             raise UserError("-m needs Python and --no-python leaves it out; use one of them")
-        _check_program(script, "program", world)
+        _check_program(script, "program", "check the name, chmod +x it, or leave out --no-python", world)
         return Entrypoint((script, *args), is_python=False)
     python = python_of(world.env, world.executable)
-    _check_program(python, "Python ($PYTHON_EXEC)" if python != world.executable else "Python", world)
+    _check_program(python, "Python", "set PYTHON_EXEC to the Python that shall run the workers", world)
     if options.module and not options.run_path:
         return Entrypoint((python, "-u", "-m", script, *args), is_python=True)
     _check_script(script, world)
@@ -65,24 +65,21 @@ def _check_script(script: str, world: World) -> None:
         raise UserError(f"script {script!r} is a folder without a __main__.py; name the script in it")
 
 
-def _check_program(program: str, what: str, world: World) -> None:
+def _check_program(program: str, what: str, next_step: str, world: World) -> None:
     if "/" not in program:
         folders = world.env.get("PATH", os.defpath).split(os.pathsep)
         if any(_runnable(os.path.join(world.cwd, folder, program), world) for folder in folders):
             return
-        here = world.files.kind(os.path.join(world.cwd, program)) != "missing"
-        hint = f"; type {'./' + program!r} for the one in {shown(world.cwd)}" if here else "; check the name or give its path"
-        raise UserError(f"no {what} {program!r} on PATH{hint}")
+        here = world.files.kind(os.path.join(world.cwd, program)) == "file"
+        hint = f"type {'./' + program!r} for the one in {shown(world.cwd)}" if here else next_step
+        raise UserError(f"no {what} {program!r} on PATH; {hint}")
     path = os.path.join(world.cwd, program)
     kind = world.files.kind(path)
     if kind == "missing":
         raise UserError(f"no such {what}: {program!r}{_where(program, world)}{_suggestion(program, world)}")
-    if kind == "folder":
-        raise UserError(f"{what} {program!r} is a folder; name the program in it")
     if not _runnable(path, world):
-        raise UserError(
-            f"{what} {program!r} may not be executed; chmod +x it, or leave out --no-python if it is Python"
-        )
+        obstacle = "is a folder" if kind == "folder" else "may not be executed"
+        raise UserError(f"{what} {program!r} {obstacle}; {next_step}")
 
 
 def _runnable(path: str, world: World) -> bool:

@@ -53,7 +53,7 @@ def resolve_rendezvous(options: Options) -> Rendezvous:
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int | None]:
-    """Split `host:port`, `host`, `[v6]:port` or `[v6]`; empty means this machine. Raises UserError for anything else."""
+    """Split `host:port`, `host`, `[v6]:port` or `[v6]`; empty is this machine. Raises UserError for anything else."""
     text = endpoint.strip()
     if not text:
         return Rendezvous().master_addr, None
@@ -74,7 +74,7 @@ def parse_endpoint(endpoint: str) -> tuple[str, int | None]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Split `key=value,key=value`, also with quotes that a shell left around it. Raises UserError for any other part."""
+    """Split `key=value,key=value`, also with quotes a shell left around it. Raises UserError for any other part."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1].strip()

@@ -29,7 +29,7 @@ def resolve_streams(options: Options, nproc: int, env: Mapping[str, str]) -> tup
 
 
 def split_filters(text: str) -> tuple[str, ...]:
-    """Split at commas; two of them are one that belongs to a filter. Empty filters, which every line has, are dropped."""
+    """Split at commas; two of them are one that belongs to a filter. Empty filters would match all lines: dropped."""
     parts = text.replace(",,", _ESCAPED_COMMA).split(",")
     return tuple(part.replace(_ESCAPED_COMMA, ",") for part in parts if part)
 

@@ -129,7 +129,7 @@ def system_world(env: Mapping[str, str] | None = None) -> World:
 
 
 def absolute(path: str, world: World) -> str:
-    """Return `path` as an absolute one. A leading `~` is the user's home, which a shell leaves alone in `--log-dir=~/x`."""
+    """Return `path` as an absolute one. A leading `~` is the user's home: shells leave it alone in `--log-dir=~/x`."""
     home = world.env.get("HOME")
     if home and (path == "~" or path.startswith("~/")):
         path = home + path[1:]

@@ -72,14 +72,14 @@ def test_blocks_arrive_whole_and_in_order(pipe: Pipe) -> None:
     writer = BoundedWriter(pipe.write_fd)
     pipe.start_reading()
     blocks = [b"line %d\n" % number * (1 + number % 50) for number in range(2000)]
-    assert all([writer.offer(block) for block in blocks])
+    assert all(writer.offer(block) for block in blocks)
     assert writer.drain(30) == 0
     writer.close()
     assert pipe.finish() == b"".join(blocks)
 
 
 def test_a_reader_who_does_not_read_stops_nobody_and_learns_what_is_missing(pipe: Pipe) -> None:
-    writer = BoundedWriter(pipe.write_fd, on_dropped=name_gap, limit_bytes=50_000)
+    writer = BoundedWriter(pipe.write_fd, on_dropped=name_gap, limit_bytes=200_000)
     lines = [b"%06d" % number + b"." * 93 + b"\n" for number in range(5000)]
     taken = [writer.offer(line) for line in lines]  # Would wait for ever if it waited at all.
     assert not all(taken)
@@ -166,7 +166,7 @@ def test_a_console_made_non_blocking_by_its_owner_works(pipe: Pipe) -> None:
     os.set_blocking(pipe.write_fd, False)
     writer = BoundedWriter(pipe.write_fd)
     blocks = [b"%06d\n" % number * 1000 for number in range(100)]
-    assert all([writer.offer(block) for block in blocks])
+    assert all(writer.offer(block) for block in blocks)
     assert writer.drain(0.05) > 0, "nobody reads yet: more than a pipe holds cannot be delivered"
     assert not writer.is_broken
     pipe.start_reading()

@@ -22,6 +22,13 @@ def fds() -> Iterator[list[int]]:
         os.close(fd)
 
 
+@pytest.fixture
+def no_terminal(fds: list[int]) -> int:
+    """A descriptor that has no window size."""
+    fds.append(os.open(os.devnull, os.O_RDWR))
+    return fds[-1]
+
+
 def set_window_size(fd: int, rows: int, columns: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
@@ -61,8 +68,8 @@ def test_a_pipe_that_may_not_be_large_is_still_a_pipe(fds: list[int]) -> None:
     assert read_available(read_fd, 1) == b"x"
 
 
-def test_every_byte_passes_a_pty_unchanged(fds: list[int]) -> None:
-    master_fd, slave_fd = make_pty(-1)
+def test_every_byte_passes_a_pty_unchanged(fds: list[int], no_terminal: int) -> None:
+    master_fd, slave_fd = make_pty(no_terminal)
     fds += [master_fd, slave_fd]
     every_byte = bytes(range(256)) * 3
     os.write(slave_fd, every_byte)
@@ -82,16 +89,16 @@ def test_a_pty_is_a_terminal_of_the_same_size(fds: list[int]) -> None:
     assert os.get_terminal_size(slave_fd) == (100, 40)
 
 
-def test_copying_the_size_of_what_is_no_terminal_does_nothing(fds: list[int]) -> None:
-    fds += os.pipe()
-    copy_window_size(fds[0], fds[1])
-    master_fd, slave_fd = make_pty(fds[0])
+def test_copying_the_size_of_what_is_no_terminal_does_nothing(fds: list[int], no_terminal: int) -> None:
+    master_fd, slave_fd = make_pty(no_terminal)
     fds += [master_fd, slave_fd]
+    copy_window_size(no_terminal, master_fd)
+    copy_window_size(master_fd, no_terminal)
     assert os.get_terminal_size(slave_fd) == (0, 0)
 
 
-def test_a_pty_ends_like_a_pipe_and_keeps_what_was_written_before(fds: list[int]) -> None:
-    master_fd, slave_fd = make_pty(-1)
+def test_a_pty_ends_like_a_pipe_and_keeps_what_was_written_before(fds: list[int], no_terminal: int) -> None:
+    master_fd, slave_fd = make_pty(no_terminal)
     fds.append(master_fd)
     assert read_available(master_fd, 100) == b""
     os.write(slave_fd, b"last words")

@@ -1,0 +1,106 @@
+"""`parse`: options or one clear line, with values from the environment where the command line says nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.errors import UserError
+from robust_run.launcher.command import Answered, parse
+from robust_run.launcher.options import OPTIONS, Options
+from robust_run.version import __version__
+
+
+def refusal(*argv: str, **env: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse(argv, env)
+    return str(caught.value)
+
+
+def answer(*argv: str) -> str:
+    with pytest.raises(Answered) as caught:
+        parse(argv, {})
+    return caught.value.text
+
+
+def test_a_script_alone_gets_every_default() -> None:
+    assert parse(["train.py", "--lr", "1"], {}) == Options(
+        training_script="train.py", training_script_args=("--lr", "1")
+    )
+
+
+def test_numbers_become_numbers() -> None:
+    options = parse(["--max-restarts", "7", "--restart-grace", "0.5", "--master-port=0", "s.py"], {})
+    assert (options.max_restarts, options.restart_grace, options.master_port) == (7, 0.5, 0)
+
+
+def test_the_last_of_two_wins() -> None:
+    assert parse(["--role", "a", "--role", "b", "s.py"], {}).role == "b"
+
+
+def test_progress_paths_add_up() -> None:
+    assert parse(["--progress-path", "a", "--progress-path", "b c/*.pt", "s.py"], {}).progress_path == ("a", "b c/*.pt")
+
+
+def test_the_command_line_wins_over_the_environment() -> None:
+    env = {"PET_ROLE": "env", "PET_NNODES": "1", "PET_STANDALONE": "1", "PET_MODULE": "0", "ROBUST_PROGRESS_AFTER": "9"}
+    options = parse(["--role", "typed", "s.py"], env)
+    assert (options.role, options.nnodes, options.standalone, options.module) == ("typed", "1", True, False)
+    assert options.progress_after == 9.0
+
+
+def test_several_progress_paths_come_from_one_variable() -> None:
+    assert parse(["s.py"], {"ROBUST_PROGRESS_PATH": "/a:/b c"}).progress_path == ("/a", "/b c")
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    env = {option.env: "" for option in OPTIONS if option.env}
+    assert parse(["s.py"], env) == Options(training_script="s.py")
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "message"),
+    [
+        (["--max-restarts", "x", "s.py"], {}, "--max-restarts: 'x' is not a valid integer"),
+        (["--max_restarts=1\n2", "s.py"], {}, "--max-restarts: '1\\n2' is not a valid integer"),
+        (["--restart-grace", "soon", "s.py"], {}, "--restart-grace: 'soon' is not a valid float"),
+        (["--start-method", "spa", "s.py"], {}, "--start-method: 'spa' is not one of 'spawn', 'fork', 'forkserver'"),
+        (
+            ["s.py"],
+            {"PET_MAX_RESTARTS": "x"},
+            "PET_MAX_RESTARTS: 'x' is not a valid integer; it stands for --max-restarts",
+        ),
+        (["s.py"], {"PET_STANDALONE": "yes"}, "PET_STANDALONE must be 1 or 0, not 'yes': it stands for --standalone"),
+        ([], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
+        (["--standalone"], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
+    ],
+)
+def test_nonsense_is_one_line_that_names_where_it_stands(argv: list[str], env: dict[str, str], message: str) -> None:
+    assert refusal(*argv, **env) == message
+
+
+@given(st.lists(st.text(max_size=12), max_size=5))
+def test_whatever_is_typed_gives_options_an_answer_or_one_line(argv: list[str]) -> None:
+    try:
+        options = parse(argv, {})
+    except (UserError, Answered) as outcome:
+        assert isinstance(outcome, Answered) or str(outcome).isprintable()
+    else:
+        assert options.training_script in argv
+
+
+def test_version() -> None:
+    assert answer("--version") == f"robust-run {__version__}"
+
+
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS])
+def test_help_names_every_option(name: str) -> None:
+    assert f"--{name}" in answer("--help").split()
+
+
+def test_help_says_what_is_torchrun_s_and_what_is_ours() -> None:
+    page = answer("-h")
+    assert page.index("torchrun: workers:") < page.index("--nnodes") < page.index("robust-run's own:")
+    assert page.index("robust-run's own:") < page.index("--run-id")
+    assert "PET_<NAME>" in page

@@ -1,0 +1,262 @@
+"""However a job ends and whatever its workers do, no process of it is left. Real processes, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from jobs import Job, run, running, script, wait_for
+
+#: What a worker may be doing when the end comes. Each makes `up-<rank>` when it has got there.
+WORKERS = {
+    "sleeps": "hang()",
+    "made_children_in_other_sessions": """
+        import subprocess
+        for session in (False, True):
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=session)
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                hang()
+            os._exit(0)
+        hang()
+    """,
+    "is_stopped": """
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        hang()
+    """,
+    "is_in_a_busy_loop": """
+        up()
+        while True:
+            pass
+    """,
+    "ignores_sigterm_and_sigint": """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        hang()
+    """,
+}
+
+PREAMBLE = """
+import os, signal, sys, time
+rank = int(os.environ["RANK"])
+def up():
+    open(f"up-{rank}", "w").close()
+def hang():
+    up()
+    time.sleep(600)
+if rank == 1 and %(stops)r:
+    up()
+"""
+
+
+def worker(tmp_path: Path, kind: str) -> str:
+    import textwrap
+
+    text = PREAMBLE % {"stops": kind == "is_stopped"} + textwrap.dedent(WORKERS[kind])
+    return script(tmp_path, text)
+
+
+def wait_until_up(job: Job, tmp_path: Path, nproc: int = 2) -> None:
+    for rank in range(nproc):
+        job.wait_for_file(f"up-{rank}", tmp_path)
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_to_the_launcher_ends_the_job(tmp_path: Path, kind: str, number: signal.Signals) -> None:
+    with running(tmp_path, "--nproc-per-node", "2", "--shutdown-timeout", "1", worker(tmp_path, kind)) as job:
+        wait_until_up(job, tmp_path)
+        job.signal(number)
+        assert job.finish() == 128 + number
+        job.assert_nothing_left()
+    assert f"stopped by {number.name}" in job.err
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_ctrl_c_twice_ends_the_job_at_once(tmp_path: Path, kind: str) -> None:
+    with running(tmp_path, "--nproc-per-node", "2", "--shutdown-timeout", "600", worker(tmp_path, kind)) as job:
+        wait_until_up(job, tmp_path)
+        job.signal(signal.SIGINT)
+        wait_for(lambda: job.events("signal_received") or job.process.poll() is not None, "the first Ctrl-C to arrive")
+        if job.process.poll() is None:
+            job.signal(signal.SIGINT)
+        assert job.finish() == 130
+        job.assert_nothing_left()
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+@pytest.mark.parametrize("victim", ["the process the user started", "the agent", "both"])
+def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path, kind: str, victim: str) -> None:
+    with running(tmp_path, "--nproc-per-node", "2", worker(tmp_path, kind)) as job:
+        wait_until_up(job, tmp_path)
+        agent = job.agent_pid()
+        if victim != "the agent":
+            job.signal(signal.SIGKILL)
+        if victim != "the process the user started":
+            os.kill(agent, signal.SIGKILL)
+        job.finish()
+        if victim == "both" and kind == "made_children_in_other_sessions":
+            assert not set(map(str, job.pids())) & {line.partition(":")[0] for line in job.leftovers()}
+        else:
+            job.assert_nothing_left()
+    if victim == "the agent":
+        assert "died of SIGKILL" in job.err
+
+
+@pytest.mark.parametrize("kind", WORKERS)
+def test_a_failing_rank_ends_the_others(tmp_path: Path, kind: str) -> None:
+    failing = "import time\n" + PREAMBLE % {"stops": kind == "is_stopped"} + (
+        "\nif rank == 0:\n    while not os.path.exists('up-1'): time.sleep(0.01)\n    os._exit(7)\n"
+    )
+    import textwrap
+
+    path = script(tmp_path, failing + textwrap.dedent(WORKERS[kind]))
+    code, job = run(tmp_path, "--nproc-per-node", "2", "--max-restarts", "0", "--restart-grace", "0.5", path)
+    assert code == 7
+    assert "rank 0 exited with code 7" in job.err
+
+
+def test_a_dead_ranks_children_are_ended_too(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        os._exit(3)
+        """,
+    )
+    code, _ = run(tmp_path, "--max-restarts", "0", path)
+    assert code == 3
+
+
+def test_children_left_behind_by_a_job_that_ended_well_may_finish_within_the_grace(tmp_path: Path) -> None:
+    """They get SIGTERM, like any process at the end of a session, and the job's success is not theirs to spoil."""
+    child = script(
+        tmp_path,
+        """
+        import signal, sys, time
+        def save(*_):
+            open("saved", "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(600)
+        """,
+        "child.py",
+    )
+    path = script(
+        tmp_path,
+        f"""
+        import subprocess, sys
+        process = subprocess.Popen([sys.executable, {child!r}], start_new_session=True, stdout=subprocess.PIPE)
+        process.stdout.readline()
+        """,
+    )
+    code, _ = run(tmp_path, path)
+    assert code == 0
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_signal_for_the_workers_reaches_those_that_handle_it(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, signal, time
+        rank = os.environ["RANK"]
+        done = []
+        signal.signal(signal.SIGUSR1, lambda *_: done.append(1))
+        open(f"up-{rank}", "w").close()
+        while not done:
+            time.sleep(0.01)
+        print("rank", rank, "was told")
+        """,
+    )
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        wait_until_up(job, tmp_path)
+        job.signal(signal.SIGUSR1)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert "rank 0 was told" in job.out
+    assert "rank 1 was told" in job.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
+def test_a_signal_nobody_handles_kills_neither_launcher_nor_workers(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, "--nproc-per-node", "2", worker(tmp_path, "sleeps")) as job:
+        wait_until_up(job, tmp_path)
+        job.signal(number)
+        wait_for(lambda: job.events("signal_passed_on"), "the signal to arrive")
+        assert job.events("signal_passed_on")[0]["ranks"] == []
+        assert job.events("rank_exited") == []
+        job.signal(signal.SIGTERM)
+        assert job.finish() == 143
+    assert f"{number.name} was not passed to rank 0, 1" in job.err
+
+
+def test_a_handler_below_a_shell_script_is_found(tmp_path: Path) -> None:
+    python = script(
+        tmp_path,
+        """
+        import os, signal, time
+        done = []
+        signal.signal(signal.SIGUSR2, lambda *_: done.append(1))
+        open(f"up-{os.environ['RANK']}", "w").close()
+        while not done:
+            time.sleep(0.01)
+        """,
+    )
+    import sys
+
+    shell = tmp_path / "run.sh"
+    shell.write_text(f"#!/bin/sh\n{sys.executable} {python}\nexit $?\n")
+    shell.chmod(0o755)
+    with running(tmp_path, "--no-python", str(shell)) as job:
+        wait_until_up(job, tmp_path, nproc=1)
+        job.signal(signal.SIGUSR2)
+        assert job.finish() == 0
+
+
+def test_a_signal_listed_as_ending_ends_the_job_as_under_torchrun(tmp_path: Path) -> None:
+    arguments = ("--signals-to-handle", "SIGTERM,SIGUSR1", "--shutdown-timeout", "1")
+    with running(tmp_path, *arguments, worker(tmp_path, "sleeps")) as job:
+        wait_until_up(job, tmp_path, nproc=1)
+        job.signal(signal.SIGUSR1)
+        assert job.finish() == 128 + signal.SIGUSR1
+        job.assert_nothing_left()
+
+
+def test_a_graceful_shutdown_gets_its_time(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import signal, sys, time
+        def save(*_):
+            time.sleep(1.0)
+            open("saved", "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        open("up-0", "w").close()
+        time.sleep(600)
+        """,
+    )
+    with running(tmp_path, path) as job:
+        wait_until_up(job, tmp_path, nproc=1)
+        job.signal(signal.SIGTERM)
+        assert job.finish() == 143
+    assert (tmp_path / "saved").exists()
+
+
+def test_nohup_is_respected(tmp_path: Path) -> None:
+    with running(tmp_path, worker(tmp_path, "sleeps"), prefix=("nohup",)) as job:
+        wait_until_up(job, tmp_path, nproc=1)
+        job.signal(signal.SIGHUP)
+        job.signal(signal.SIGUSR1)
+        wait_for(lambda: job.events("signal_passed_on"), "the later signal to arrive")
+        assert job.events("signal_received") == []
+        job.signal(signal.SIGTERM)
+        assert job.finish() == 143

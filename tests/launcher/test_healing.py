@@ -1,0 +1,291 @@
+"""A job that loses workers goes on, correctly, and every time. Real workers, real gloo, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from jobs import Job, run, running, script, wait_for
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
+
+ALL_REDUCE = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+x = torch.ones(4)
+dist.all_reduce(x)
+assert x.tolist() == [float(dist.get_world_size())] * 4
+open(f"reduced-{attempt}-{rank}", "w").close()
+while int(attempt) < %(restarts)d:
+    x.fill_(1)
+    dist.all_reduce(x)
+    time.sleep(0.01)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("nproc", [2, 4])
+def test_twenty_of_twenty_restarts_succeed(tmp_path: Path, nproc: int) -> None:
+    restarts = 20
+    path = script(tmp_path, ALL_REDUCE % {"restarts": restarts})
+    with running(tmp_path, "--nproc-per-node", str(nproc), "--max-restarts", "100", path) as job:
+        for attempt in range(restarts):
+            for rank in range(nproc):
+                job.wait_for_file(f"reduced-{attempt}-{rank}", tmp_path)
+            os.kill(job.pids(attempt)[attempt % nproc], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    verdicts = [action["verdict"]["ranks"] for action in job.actions("record_incident")]
+    assert verdicts == [[attempt % nproc] for attempt in range(restarts)], "every kill was needed, seen and blamed rightly"
+    ports = [event["port"] for event in job.events("attempt_started")]
+    assert len(set(ports)) == restarts + 1, "a new store on a new port for every attempt"
+
+
+def train(tmp_path: Path, out: str, *more: str) -> tuple[str, ...]:
+    size = "--steps 24 --checkpoint-every 4 --width 32 --layers 1 --heads 2 --block 32 --batch 4 --log-every 8".split()
+    return ("--nproc-per-node", "2", *more, str(EXAMPLE), "--out", str(tmp_path / out), *size)
+
+
+def test_a_job_with_kills_ends_with_the_same_weights_as_an_undisturbed_one_bit_for_bit(tmp_path: Path) -> None:
+    code, _ = run(tmp_path, *train(tmp_path, "calm"))
+    assert code == 0
+    faults = [(1, 1), (0, 3), (1, 4)]  # (rank, after this many checkpoints of the run)
+    fired = []
+    with running(tmp_path, *train(tmp_path, "stormy", "--max-restarts", "10")) as job:
+        for attempt, (rank, checkpoints) in enumerate(faults):
+            pid = job.pids(attempt)[rank]
+            wait_for(lambda: len(saved(tmp_path / "stormy")) >= checkpoints, f"checkpoint {checkpoints}")  # noqa: B023
+            os.kill(pid, signal.SIGKILL)
+            fired.append((rank, checkpoints))
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert fired == faults
+    blamed = [tuple(action["verdict"]["ranks"]) for action in job.actions("record_incident")]
+    assert blamed == [(1,), (0,), (1,)]
+    calm, stormy = (json.loads((tmp_path / name / "final.json").read_text()) for name in ("calm", "stormy"))
+    assert calm["weights_sha256"] == stormy["weights_sha256"]
+
+
+SEEN: dict[Path, set[str]] = {}
+
+
+def saved(folder: Path) -> set[str]:
+    """Return every checkpoint name ever seen: old ones may be pruned."""
+    seen = SEEN.setdefault(folder, set())
+    seen |= {path.name for path in folder.glob("*.pt")} if folder.exists() else set()
+    return seen
+
+
+def test_a_survivor_that_ignores_sigterm_delays_a_restart_by_the_grace_and_no_more(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, signal, time
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+            raise SystemExit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open(f"up-{os.environ['RANK']}", "w").close()
+        time.sleep(600)
+        """,
+    )
+    with running(tmp_path, "--nproc-per-node", "2", "--restart-grace", "1", path) as job:
+        job.wait_for_file("up-0", tmp_path)
+        job.wait_for_file("up-1", tmp_path)
+        os.kill(job.pids()[0], signal.SIGKILL)
+        assert job.finish() == 0
+    lines = job.journal()
+    died = next(line["mono"] for line in lines if line.get("event", {}).get("type") == "rank_exited")
+    ended = next(line["mono"] for line in lines if line.get("action", {}).get("type") == "end_attempt")
+    woke = next(line["mono"] for line in lines if line.get("event", {}).get("type") == "tick")
+    assert 1.0 <= ended - died
+    assert ended == woke, "the end of the grace, not another wait, is what ended it"
+
+
+def test_an_exception_that_repeats_itself_stops_the_job_with_its_traceback(tmp_path: Path) -> None:
+    path = script(tmp_path, "def train():\n    raise ValueError('the learning rate is negative')\ntrain()\n")
+    code, job = run(tmp_path, "--nproc-per-node", "2", path)
+    assert code == 1
+    assert len(job.events("attempt_started")) == 2
+    summary = job.err[job.err.index("FAILED after 2 attempts") :]
+    assert "raised ValueError: the learning rate is negative" in summary
+    assert "Traceback (most recent call last)" in summary
+    assert "train.py" in summary
+    assert "the same exception came back" in summary
+    assert "attempt_1/" in summary
+
+
+def test_a_mistake_that_cannot_heal_is_not_tried_again(tmp_path: Path) -> None:
+    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, "import no_such_package_at_all\n"))
+    assert code == 1
+    assert len(job.events("attempt_started")) == 1
+    assert "ModuleNotFoundError" in job.err
+
+
+@pytest.mark.parametrize(("limit", "attempts"), [("0", 1), ("2", 3)])
+def test_crashes_without_progress_are_limited(tmp_path: Path, limit: str, attempts: int) -> None:
+    code, job = run(tmp_path, "--max-restarts", limit, script(tmp_path, "import os; os._exit(7)"))
+    assert code == 7
+    assert len(job.events("attempt_started")) == attempts
+
+
+def test_training_steps_are_progress(tmp_path: Path) -> None:
+    """Each attempt gets one step further before it dies: with one fruitless restart allowed, it still gets there."""
+    path = script(
+        tmp_path,
+        """
+        import os, torch
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(attempt + 1):
+            model(torch.ones(2)).sum().backward()
+            optimizer.step()
+        if attempt < 3:
+            os._exit(9)
+        """,
+    )
+    code, job = run(tmp_path, "--max-restarts", "1", path)
+    assert code == 0
+    assert [event["progress"]["steps"] for event in job.events("attempt_ended")] == [1, 2, 3, 4]
+
+
+def test_growing_checkpoints_are_progress(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        os.makedirs("checkpoints", exist_ok=True)
+        open(f"checkpoints/{attempt}.pt", "w").write("weights")
+        os._exit(9 if attempt < 3 else 0)
+        """,
+    )
+    code, _ = run(tmp_path, "--max-restarts", "1", "--progress-path", "checkpoints", path)
+    assert code == 0
+
+
+def test_surviving_for_a_while_is_progress(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, time
+        time.sleep(0.3)
+        os._exit(9 if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 3 else 0)
+        """,
+    )
+    code, _ = run(tmp_path, "--max-restarts", "1", "--progress-after", "0.2", path)
+    assert code == 0
+
+
+BLAME = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+try:
+    for step in range(1000):
+        if rank == 1 and step == 3:
+            raise ValueError("a bad batch")
+        dist.all_reduce(torch.ones(1))
+finally:
+    if %(destroys)r:
+        dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("destroys", [False, True], ids=["connections break at exit", "connections break before the traceback"])
+def test_broken_connections_are_not_blamed_while_somebody_says_why(tmp_path: Path, destroys: bool) -> None:
+    code, job = run(tmp_path, "--nproc-per-node", "3", "--max-restarts", "0", script(tmp_path, BLAME % {"destroys": destroys}))
+    assert code == 1
+    (incident,) = job.actions("record_incident")
+    assert incident["verdict"]["ranks"] == [1]
+    assert "ValueError: a bad batch" in incident["verdict"]["sentence"]
+
+
+def test_two_jobs_that_ask_for_the_same_port_both_run(tmp_path: Path) -> None:
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 0} + "open(f'done-{rank}', 'w').close()\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    arguments = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), path)
+    with running(folders[0], *arguments, cwd=folders[0]) as first, running(folders[1], *arguments, cwd=folders[1]) as second:
+        assert (first.finish(), second.finish()) == (0, 0)
+    ports = [job.events("attempt_started")[0]["port"] for job in (first, second)]
+    assert port in ports
+    assert ports[0] != ports[1]
+    assert "cannot listen" in first.err + second.err
+
+
+def test_a_port_stolen_between_attempts_is_survived(tmp_path: Path) -> None:
+    """The thief takes it the moment the first attempt's store has let go of it."""
+    path = script(
+        tmp_path,
+        """
+        import os, socket, sys, time
+        attempt, port = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["MASTER_PORT"])
+        if attempt == 0:
+            open("up", "w").close()
+            time.sleep(600)
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        """,
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    thief = socket.socket()
+    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with running(tmp_path, "--nproc-per-node", "2", "--master-port", str(port), path) as job, thief:
+        job.wait_for_file("up", tmp_path)
+        store = store_pid(job)
+        os.kill(store, signal.SIGSTOP)
+        os.kill(store, signal.SIGKILL)
+        wait_for(lambda: _bind(thief, port), "the port to be free for the thief")
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    first, second = (event["port"] for event in job.events("attempt_started"))
+    assert first == port
+    assert second != port
+
+
+def _bind(sock: socket.socket, port: int) -> bool:
+    try:
+        sock.bind(("127.0.0.1", port))
+        sock.listen()
+    except OSError:
+        return False
+    return True
+
+
+def store_pid(job: Job) -> int:
+    """Return the pid of the job's store process."""
+
+    def found() -> int | None:
+        for line in job.leftovers():
+            if "store_process" in line:
+                return int(line.partition(":")[0])
+        return None
+
+    return wait_for(found, "the store's process")
+
+
+def test_the_stores_death_is_survived(tmp_path: Path) -> None:
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        job.wait_for_file("reduced-0-0", tmp_path)
+        job.wait_for_file("reduced-0-1", tmp_path)
+        os.kill(store_pid(job), signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    (incident,) = job.actions("record_incident")
+    assert "store" in incident["verdict"]["sentence"]
+    assert incident["verdict"]["ranks"] == []

@@ -1,0 +1,85 @@
+"""The table of options says the same as torchrun's own parser, and the same as `Options`."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+import pytest
+from torch.distributed import argparse_util
+from torch.distributed.run import get_args_parser
+
+from robust_run.launcher.options import GROUPS, HELP_OPTIONS, OPTIONS, OWN, OptionDescription, Options
+
+TORCHRUN_S = [option for option in OPTIONS if option.group != OWN]
+ACTIONS = {action.dest: action for action in get_args_parser()._actions if action.option_strings}
+
+
+def by_name(option: OptionDescription) -> str:
+    return option.name
+
+
+def test_every_field_of_options_has_a_description_and_the_other_way_round() -> None:
+    fields = {field.name for field in msgspec.structs.fields(Options)} - {"training_script", "training_script_args"}
+    assert sorted(option.field for option in OPTIONS) == sorted(fields)
+
+
+def test_torchrun_has_no_option_that_is_missing_here() -> None:
+    assert {option.field for option in TORCHRUN_S} == set(ACTIONS) - {"help"}
+
+
+def test_names_and_letters_are_given_once() -> None:
+    everything = (*OPTIONS, *HELP_OPTIONS)
+    assert len({option.name for option in everything}) == len(everything)
+    letters = [option.short for option in everything if option.short]
+    assert sorted(letters) == sorted(set(letters))
+
+
+def test_every_option_is_on_the_help_page() -> None:
+    assert {option.group for option in (*OPTIONS, *HELP_OPTIONS)} == set(GROUPS)
+
+
+@pytest.mark.parametrize("option", TORCHRUN_S, ids=by_name)
+def test_it_is_spelled_as_in_torchrun(option: OptionDescription) -> None:
+    names = {f"--{option.name}", f"--{option.field}"} | ({f"-{option.short}"} if option.short else set())
+    assert set(ACTIONS[option.field].option_strings) == names
+
+
+@pytest.mark.parametrize("option", TORCHRUN_S, ids=by_name)
+def test_it_takes_a_value_where_torchrun_s_does(option: OptionDescription) -> None:
+    assert option.takes_value == (ACTIONS[option.field].nargs != 0)
+
+
+@pytest.mark.parametrize("option", TORCHRUN_S, ids=by_name)
+def test_it_takes_what_torchrun_s_takes(option: OptionDescription) -> None:
+    action = ACTIONS[option.field]
+    assert option.choices == tuple(action.choices or ())
+    expected = {int: "whole", float: "decimal"}.get(action.type, "text") if option.takes_value else "flag"  # type: ignore[call-overload]
+    assert option.kind == expected
+
+
+@pytest.mark.parametrize("option", TORCHRUN_S, ids=by_name)
+def test_its_default_is_torchrun_s_but_for_restarts(option: OptionDescription) -> None:
+    if option.name == "max-restarts":
+        assert (option.default, ACTIONS[option.field].default) == (3, 0)
+    elif option.name.startswith("duplicate-"):
+        assert (option.default, ACTIONS[option.field].default) == ("", [])
+    else:
+        assert option.default == ACTIONS[option.field].default
+
+
+@pytest.mark.parametrize("option", TORCHRUN_S, ids=by_name)
+def test_it_reads_the_variable_that_torchrun_reads(option: OptionDescription) -> None:
+    action: argparse.Action = ACTIONS[option.field]
+    reads = isinstance(action, (argparse_util.env, argparse_util.check_env))
+    assert option.env == (f"PET_{option.field.upper()}" if reads else None)
+
+
+def test_our_own_options_read_variables_of_ours() -> None:
+    ours = {option.name: option.env for option in OPTIONS if option.group == OWN}
+    assert ours == {
+        "run-id": "ROBUST_RUN_ID",
+        "restart-grace": "ROBUST_RESTART_GRACE",
+        "progress-after": "ROBUST_PROGRESS_AFTER",
+        "progress-path": "ROBUST_PROGRESS_PATH",
+    }
