@@ -224,15 +224,15 @@ def take_place() -> Place:
     return Place(dist.get_rank(), dist.get_world_size(), device)
 
 
-def share(model: nn.Module, place: Place) -> nn.Module:
+def across_processes(model: nn.Module, place: Place) -> nn.Module:
     """The model with its gradients averaged over all processes."""
     if not dist.is_initialized():
         return model
-    shared = DistributedDataParallel(model, broadcast_buffers=False)  # the only buffers are constant masks
+    parallel = DistributedDataParallel(model, broadcast_buffers=False)  # the only buffers are constant masks
     # DDP regroups gradients after its first backward pass, and so changes the order in which they are summed. One pass
     # that trains nothing gets that over with; else the first step after a resume would differ in the last bits.
-    shared(torch.zeros(1, 1, dtype=torch.long, device=place.device)).sum().backward()
-    return shared
+    parallel(torch.zeros(1, 1, dtype=torch.long, device=place.device)).sum().backward()
+    return parallel
 
 
 def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT, int]:
@@ -243,7 +243,7 @@ def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT
     config = {name: getattr(args, name) for name in ("width", "layers", "heads", "block", "batch", "lr", "seed")}
     config["world_size"] = place.world_size
     done = resume(model, optimizer, config, args.out, place)
-    shared = share(model, place)
+    parallel = across_processes(model, place)
     size = sum(parameter.numel() for parameter in model.parameters())
     place.say(f"{size:,} parameters, world size {place.world_size}, {place.device.type}, {done} steps done")
     began_s = time.perf_counter()
@@ -252,7 +252,7 @@ def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT
             group["lr"] = args.lr * min(1.0, step / WARMUP_STEPS)
         optimizer.zero_grad()
         batch = draw_batch(text, args.batch, args.block, f"train {args.seed} {step} {place.rank}")
-        loss = loss_of(shared, batch, place.device)
+        loss = loss_of(parallel, batch, place.device)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

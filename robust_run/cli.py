@@ -9,10 +9,20 @@ from collections.abc import Mapping, Sequence
 
 def main() -> None:
     """Entry point of the `robust-run` command; leaves without interpreter teardown, which would cost what it saves."""
+    _open_standard_streams()
     exit_code = run(sys.argv[1:], os.environ)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+def _open_standard_streams() -> None:
+    """Fill closed standard descriptors with /dev/null, so that no log file or socket becomes somebody's stdout."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:

@@ -10,7 +10,11 @@ def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if signal.SIGRTMIN <= number <= signal.SIGRTMAX else f"signal {number}"
+        return (
+            f"SIGRTMIN+{number - signal.SIGRTMIN}"
+            if signal.SIGRTMIN <= number <= signal.SIGRTMAX
+            else f"signal {number}"
+        )
 
 
 def describe_exit(exit_code: int | None) -> str:

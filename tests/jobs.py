@@ -67,7 +67,9 @@ class Job:
         """Return the workers' pids of an attempt, by rank, once they have all been started."""
 
         def started() -> list[int] | None:
-            return next((event["pids"] for event in self.events("attempt_started") if event["attempt"] == attempt), None)
+            return next(
+                (event["pids"] for event in self.events("attempt_started") if event["attempt"] == attempt), None
+            )
 
         return wait_for(started, f"attempt {attempt} of {self.run_id}")
 

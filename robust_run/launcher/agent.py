@@ -5,7 +5,6 @@ The first workers are started before the event loop exists, because importing as
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections import deque
@@ -31,6 +30,8 @@ from robust_run.launcher.types import (
 from robust_run.signals import signal_name
 
 if TYPE_CHECKING:
+    import asyncio
+
     from robust_run.launcher.journal import Journal
     from robust_run.launcher.node import Node
     from robust_run.launcher.types import Action
@@ -142,11 +143,15 @@ class Agent:
 
     def run(self, lifeline: int) -> Finish:
         """Run until the job is over; `lifeline` is the guard's pipe (see `guard`)."""
+        import asyncio
+
         asyncio.run(self._run(lifeline))
         assert self.finish is not None
         return self.finish
 
     async def _run(self, lifeline: int) -> None:
+        import asyncio
+
         loop = self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         os.set_blocking(lifeline, False)
@@ -238,4 +243,6 @@ class Agent:
         if spared and number not in self._spared:
             self._spared.add(number)
             ranks = ", ".join(map(str, spared))
-            self._node.say(f"{signal_name(number)} was not passed to rank {ranks}: no handler there, it would have died of it")
+            self._node.say(
+                f"{signal_name(number)} was not passed to rank {ranks}: no handler there, it would have died of it"
+            )

@@ -1,11 +1,11 @@
 """One attempt on this node: starts its ranks, watches them end, ends what is left, and says what was seen.
 
-Everything is told to the agent through `tell(event)`; nothing is decided here.
+Everything is told to the agent through `tell(event)`; nothing is decided here. asyncio is imported where it is needed,
+which is after the first workers have been started.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -27,6 +27,8 @@ from robust_run.launcher.types import (
 from robust_run.launcher.workers import Worker
 
 if TYPE_CHECKING:
+    import asyncio
+
     from robust_run.launcher.node import Node
 
 #: How long SIGKILLed processes may take to vanish before they are reported (uninterruptible sleep, another user's).
@@ -115,6 +117,8 @@ class Attempt:
     def end(self, grace_s: float) -> None:
         """End every process of the attempt and then say AttemptEnded. Called again: no more grace."""
         assert self._loop is not None
+        import asyncio
+
         if self._hurry is not None:
             self._hurry.set()
             return
@@ -136,7 +140,9 @@ class Attempt:
         await self._terminate(sweep, grace_s)
         left = await self._kill(sweep)
         for status in left:
-            node.say(f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device")
+            node.say(
+                f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device"
+            )
         await node.router.finish_attempt(self.number, OUTPUT_S)
         ranks = tuple(self._evidence(worker) for worker in self.workers)
         for worker in self.workers:
@@ -151,6 +157,8 @@ class Attempt:
 
     async def _terminate(self, sweep: Sweep, grace_s: float) -> None:
         """Ask what is left to end, and wait as long as the grace lasts."""
+        import asyncio
+
         assert self._hurry is not None
         if self._hurry.is_set():
             return
@@ -162,6 +170,8 @@ class Attempt:
 
     async def _kill(self, sweep: Sweep) -> list[ProcessStatus]:
         """Kill until nothing is left; return what would not go."""
+        import asyncio
+
         give_up_at_s = time.monotonic() + KILL_S
         now_s = self._node.clock.monotonic_s()
         for worker in self.workers:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from robust_run.health.output import classify, from_error_file
 from robust_run.health.types import Finding
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence
@@ -18,7 +17,9 @@ TAIL_BYTES = 4096
 LARGEST_ERROR_FILE_BYTES = 1 << 20
 
 
-def gather(worker: Worker, attempt: int, run_directory: RunDirectory, stderr: str, spoke_at_s: float | None) -> RankEvidence:
+def gather(
+    worker: Worker, attempt: int, run_directory: RunDirectory, stderr: str, spoke_at_s: float | None
+) -> RankEvidence:
     """Return all that is known of a rank; `stderr` is the end of what it printed."""
     rank = worker.rank
     logs = run_directory.logs_of(attempt, rank)
@@ -43,10 +44,14 @@ def find(error_file: str, stderr: str, exit_code: int | None) -> Finding | None:
     """Return what a failed rank shows: its error file says it best, its stderr next. None for one that did well."""
     if exit_code == 0:
         return None
+    from robust_run.health.output import classify  # its patterns take milliseconds, and only a failure needs them
+
     return _from_file(error_file) or classify(stderr, exit_code)
 
 
 def _from_file(path: str) -> Finding | None:
+    from robust_run.health.output import from_error_file
+
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return from_error_file(file.read(LARGEST_ERROR_FILE_BYTES))

@@ -46,7 +46,9 @@ def run_guarded(agent: Callable[[int], int], extra_signals: Iterable[int] = ()) 
     try:
         pid = os.fork()
     except OSError as error:
-        raise PlatformError(f"cannot start the agent process: {error}; is the process limit (ulimit -u) reached?") from error
+        raise PlatformError(
+            f"cannot start the agent process: {error}; is the process limit (ulimit -u) reached?"
+        ) from error
     if pid == 0:
         os.close(forward)
         os.setpgid(0, 0)  # a Ctrl-C reaches the guard alone, which passes it on once
@@ -90,7 +92,10 @@ def _exit_code(pid: int) -> int:
     if exit_code >= 0 and not leftovers:
         return exit_code
     if exit_code < 0:
-        print(f"robust-run: the agent (pid {pid}) died of {signal_name(-exit_code)}; its workers were ended", file=sys.stderr)
+        print(
+            f"robust-run: the agent (pid {pid}) died of {signal_name(-exit_code)}; its workers were ended",
+            file=sys.stderr,
+        )
     for name in leftovers:
         print(f"robust-run: {name} could not be ended; it may hold a device", file=sys.stderr)
     return 128 - exit_code if exit_code < 0 else exit_code

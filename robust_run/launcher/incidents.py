@@ -100,6 +100,4 @@ def _evidence(culprit: RankEvidence | None) -> tuple[Evidence, ...]:
         return ()
     excerpt = culprit.finding.excerpt if culprit.finding else ""
     what = "what its program raised" if excerpt else "the end of its stderr"
-    return (
-        Evidence(what=what, rank=culprit.rank, path=culprit.stderr_path, text=excerpt or culprit.stderr_tail),
-    )
+    return (Evidence(what=what, rank=culprit.rank, path=culprit.stderr_path, text=excerpt or culprit.stderr_tail),)

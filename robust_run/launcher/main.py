@@ -117,7 +117,11 @@ def _hold_signals(spec: JobSpec) -> None:
 
 def _greet(spec: JobSpec, node: Node) -> None:
     ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"
-    logs = "no logs kept" if node.run_directory.temporary else f"logs in {node.run_directory.shown(node.run_directory.path)}"
+    logs = (
+        "no logs kept"
+        if node.run_directory.temporary
+        else f"logs in {node.run_directory.shown(node.run_directory.path)}"
+    )
     node.say(f"{ranks} of {spec.script} started, {logs}")
     for note in spec.notes:
         node.say(note)

@@ -144,5 +144,7 @@ def _python() -> str:
     import sys
 
     if not sys.executable:
-        raise PlatformError("this Python does not know its own path (sys.executable is empty), so no store can be started")
+        raise PlatformError(
+            "this Python does not know its own path (sys.executable is empty), so no store can be started"
+        )
     return sys.executable

@@ -67,6 +67,10 @@ def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limi
     if fruitless >= limits.max_restarts:
         times = f"{fruitless} restart{'s' if fruitless > 1 else ''}"
         return seen, Decision(relaunch=False, reason=f"{times} in a row brought no progress (--max-restarts)")
-    reason = f"restart {fruitless + 1} of {limits.max_restarts} without progress" if not progressed else "it had made progress"
+    reason = (
+        f"restart {fruitless + 1} of {limits.max_restarts} without progress"
+        if not progressed
+        else "it had made progress"
+    )
     relaunched = msgspec.structs.replace(seen, restarts=seen.restarts + 1, fruitless=fruitless + 1)
     return relaunched, Decision(relaunch=True, reason=reason)

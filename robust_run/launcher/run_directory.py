@@ -1,12 +1,12 @@
 """The run directory: every file a job leaves, and where it is.
 
-    <log dir>/<run id>/
-        journal.jsonl                       what happened and what was done, a JSON object a line
-        attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
-        attempt_N/<rank>/error.json         written by torch's @record in the worker
-        attempt_N/<rank>/steps              64 bytes: how many optimizer steps it has made
-        incidents/0001.json                 one detected failure, its verdict and what was done
-        store.log                           what the store's process printed, normally nothing
+<log dir>/<run id>/
+    journal.jsonl                       what happened and what was done, a JSON object a line
+    attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
+    attempt_N/<rank>/error.json         written by torch's @record in the worker
+    attempt_N/<rank>/steps              64 bytes: how many optimizer steps it has made
+    incidents/0001.json                 one detected failure, its verdict and what was done
+    store.log                           what the store's process printed, normally nothing
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class RunDirectory:
             os.makedirs(log_dir, exist_ok=True)
             os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot make the run directory {path!r}: {error.strerror}; choose another --log-dir") from error
+            raise UserError(
+                f"cannot make the run directory {path!r}: {error.strerror}; choose another --log-dir"
+            ) from error
         if os.path.exists(os.path.join(path, "journal.jsonl")):
             raise UserError(f"the run directory {path!r} belongs to another run; choose another --run-id or remove it")
         return cls(path)

@@ -46,7 +46,11 @@ def listen(address: str, port: int | None) -> Listener:
     trouble = ""
     for wanted_address, wanted_port in ((address, port or 0), ("127.0.0.1", 0)):
         try:
-            note = f"{trouble}; this attempt's store listens on {wanted_address} instead, at a free port" if trouble else ""
+            note = (
+                f"{trouble}; this attempt's store listens on {wanted_address} instead, at a free port"
+                if trouble
+                else ""
+            )
             return Listener(_bound(wanted_address, wanted_port), wanted_address, note)
         except OSError as error:
             trouble = f"cannot listen on {wanted_address}:{wanted_port} ({error.strerror or error})"
@@ -72,7 +76,9 @@ class StoreHost:
     `on_lost(attempt, detail)` is called once if the process fails or dies.
     """
 
-    def __init__(self, start: StartsHelpers, python: str, env: Mapping[str, str], on_lost: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, start: StartsHelpers, python: str, env: Mapping[str, str], on_lost: Callable[[int, str], None]
+    ) -> None:
         self._start = start
         self._python = python
         self._env = env

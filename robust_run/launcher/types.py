@@ -186,7 +186,18 @@ class Tick(msgspec.Struct, frozen=True, tag="tick"):
     """A time the core asked to be woken at has come."""
 
 
-Event = JobStarted | AttemptStarted | RankExited | SpawnFailed | AttemptEnded | SignalReceived | SignalPassedOn | StoreLost | GuardLost | Tick
+Event = (
+    JobStarted
+    | AttemptStarted
+    | RankExited
+    | SpawnFailed
+    | AttemptEnded
+    | SignalReceived
+    | SignalPassedOn
+    | StoreLost
+    | GuardLost
+    | Tick
+)
 
 # --- actions: what to do --------------------------------------------------------------------------------------------
 

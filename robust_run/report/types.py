@@ -9,7 +9,18 @@ import msgspec
 from robust_run.version import RUN_DIR_SCHEMA
 
 VerdictKind = Literal[
-    "crash", "stopped", "hang", "mismatch", "desync", "comm_stall", "slow", "node_lost", "node_fault", "nan", "code", "unknown"
+    "crash",
+    "stopped",
+    "hang",
+    "mismatch",
+    "desync",
+    "comm_stall",
+    "slow",
+    "node_lost",
+    "node_fault",
+    "nan",
+    "code",
+    "unknown",
 ]
 ActionName = Literal["relaunch", "evict", "diagnose", "rollback", "replay", "stop", "report"]
 Confidence = Literal["high", "medium", "low"]

@@ -29,7 +29,9 @@ from robust_run.launcher.types import (
 )
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")
-BUG = Finding(kind="exception", line="ValueError: boom", exception="ValueError", message="boom", frame="train.py:3 in f")
+BUG = Finding(
+    kind="exception", line="ValueError: boom", exception="ValueError", message="boom", frame="train.py:3 in f"
+)
 TYPO = Finding(kind="exception", line="NameError: x", exception="NameError", message="x", heals=False)
 
 
@@ -59,22 +61,23 @@ class Story:
         return list(actions)
 
     def exits(self, rank: int, code: int, finding: Finding | None = None, after_s: float = 0.0) -> list[object]:
-        return self.happens(
-            RankExited(attempt=self.state.attempt, rank=rank, exit_code=code, finding=finding), after_s
-        )
+        return self.happens(RankExited(attempt=self.state.attempt, rank=rank, exit_code=code, finding=finding), after_s)
 
     def ended(self, *ranks: RankEvidence, steps: int | None = None, lived_s: float = 1.0) -> list[object]:
         progress = Progress(steps=steps, lived_s=lived_s)
-        return self.happens(
-            AttemptEnded(attempt=self.state.attempt, started_at_s=0.0, ranks=ranks, progress=progress)
-        )
+        return self.happens(AttemptEnded(attempt=self.state.attempt, started_at_s=0.0, ranks=ranks, progress=progress))
 
-    def crash_once(self, steps: int | None = None, lived_s: float = 1.0, finding: Finding | None = None) -> list[object]:
+    def crash_once(
+        self, steps: int | None = None, lived_s: float = 1.0, finding: Finding | None = None
+    ) -> list[object]:
         code = 1 if finding else -9
         self.exits(1, code, finding)
         self.exits(0, -15)
         return self.ended(
-            evidence(0, -15, 2.0, signalled_at_s=1.5), evidence(1, code, 1.0, finding=finding), steps=steps, lived_s=lived_s
+            evidence(0, -15, 2.0, signalled_at_s=1.5),
+            evidence(1, code, 1.0, finding=finding),
+            steps=steps,
+            lived_s=lived_s,
         )
 
 
@@ -153,7 +156,9 @@ def test_restarts_without_progress_are_limited() -> None:
     assert story.crash_once()[-1] == StartAttempt(1)
     assert story.crash_once()[-1] == StartAttempt(2)
     finish = story.crash_once()[-1]
-    assert finish == Finish(exit_code=137, outcome="failed", reason="2 restarts in a row brought no progress (--max-restarts)")
+    assert finish == Finish(
+        exit_code=137, outcome="failed", reason="2 restarts in a row brought no progress (--max-restarts)"
+    )
 
 
 def test_zero_restarts_means_never() -> None:
@@ -236,7 +241,9 @@ def test_losing_the_guard_ends_everything() -> None:
 
 def test_a_worker_that_cannot_be_started_is_the_platforms_fault() -> None:
     story = Story(max_restarts=0)
-    assert story.happens(SpawnFailed(attempt=0, rank=1, message="cannot start rank 1: no memory")) == [EndAttempt(attempt=0)]
+    assert story.happens(SpawnFailed(attempt=0, rank=1, message="cannot start rank 1: no memory")) == [
+        EndAttempt(attempt=0)
+    ]
     incident, finish = story.ended(evidence(0, -9, signalled_at_s=0.5))
     assert incident.verdict.kind == "node_fault"
     assert "no memory" in incident.verdict.sentence
@@ -315,6 +322,8 @@ def test_whatever_happens_the_core_keeps_its_promises(events: list[Event], nproc
                 assert finished == 1, "a job ends once"
         if finished:
             assert story.state.phase == "over"
-        if story.state.phase in ("suspecting",) or (story.state.phase in ("ending", "stopping") and not story.state.end_sent):
+        if story.state.phase in ("suspecting",) or (
+            story.state.phase in ("ending", "stopping") and not story.state.end_sent
+        ):
             assert story.state.deadline_at_s is not None, "nothing is waited for without a limit"
     assert story.happens(JobStarted()) == [] or not events

@@ -109,8 +109,10 @@ def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path, kind: str, victi
 
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_failing_rank_ends_the_others(tmp_path: Path, kind: str) -> None:
-    failing = "import time\n" + PREAMBLE % {"stops": kind == "is_stopped"} + (
-        "\nif rank == 0:\n    while not os.path.exists('up-1'): time.sleep(0.01)\n    os._exit(7)\n"
+    failing = (
+        "import time\n"
+        + PREAMBLE % {"stops": kind == "is_stopped"}
+        + ("\nif rank == 0:\n    while not os.path.exists('up-1'): time.sleep(0.01)\n    os._exit(7)\n")
     )
     import textwrap
 

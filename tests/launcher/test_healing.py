@@ -42,7 +42,9 @@ def test_twenty_of_twenty_restarts_succeed(tmp_path: Path, nproc: int) -> None:
         assert job.finish() == 0
         job.assert_nothing_left()
     verdicts = [action["verdict"]["ranks"] for action in job.actions("record_incident")]
-    assert verdicts == [[attempt % nproc] for attempt in range(restarts)], "every kill was needed, seen and blamed rightly"
+    assert verdicts == [[attempt % nproc] for attempt in range(restarts)], (
+        "every kill was needed, seen and blamed rightly"
+    )
     ports = [event["port"] for event in job.events("attempt_started")]
     assert len(set(ports)) == restarts + 1, "a new store on a new port for every attempt"
 
@@ -199,9 +201,13 @@ finally:
 """
 
 
-@pytest.mark.parametrize("destroys", [False, True], ids=["connections break at exit", "connections break before the traceback"])
+@pytest.mark.parametrize(
+    "destroys", [False, True], ids=["connections break at exit", "connections break before the traceback"]
+)
 def test_broken_connections_are_not_blamed_while_somebody_says_why(tmp_path: Path, destroys: bool) -> None:
-    code, job = run(tmp_path, "--nproc-per-node", "3", "--max-restarts", "0", script(tmp_path, BLAME % {"destroys": destroys}))
+    code, job = run(
+        tmp_path, "--nproc-per-node", "3", "--max-restarts", "0", script(tmp_path, BLAME % {"destroys": destroys})
+    )
     assert code == 1
     (incident,) = job.actions("record_incident")
     assert incident["verdict"]["ranks"] == [1]
@@ -217,7 +223,10 @@ def test_two_jobs_that_ask_for_the_same_port_both_run(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     arguments = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), path)
-    with running(folders[0], *arguments, cwd=folders[0]) as first, running(folders[1], *arguments, cwd=folders[1]) as second:
+    with (
+        running(folders[0], *arguments, cwd=folders[0]) as first,
+        running(folders[1], *arguments, cwd=folders[1]) as second,
+    ):
         assert (first.finish(), second.finish()) == (0, 0)
     ports = [job.events("attempt_started")[0]["port"] for job in (first, second)]
     assert port in ports

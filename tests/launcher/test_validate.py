@@ -1,0 +1,183 @@
+"""`resolve`: a job with nothing left to guess, or one line that says what cannot be done."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from worlds import PYTHON, Machine
+
+from robust_run.errors import UserError
+from robust_run.launcher.command import parse
+from robust_run.launcher.types import JobSpec
+from robust_run.launcher.validate import parse_signals, resolve
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def job(machine: Machine, *options: str, env: dict[str, str] | None = None) -> JobSpec:
+    world = machine.world()
+    if env is not None:
+        world = machine.world(env={**world.env, **env})
+    return resolve(parse([*options, "train.py", "--lr", "1"], {}), world)
+
+
+def refusal(machine: Machine, *options: str, env: dict[str, str] | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        job(machine, *options, env=env)
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
+
+
+def test_a_plain_command_line_is_a_job_with_every_default(machine: Machine) -> None:
+    spec = job(machine)
+    assert spec.argv == (PYTHON, "-u", "train.py", "--lr", "1")
+    assert (spec.nproc, spec.role, spec.max_restarts, spec.restart_grace_s) == (1, "default", 3, 3.0)
+    assert (spec.master_addr, spec.master_port) == ("127.0.0.1", None)
+    assert (spec.log_dir, spec.run_id, spec.rdzv_id) == (
+        "/job/robust-runs",
+        "20260309-140506-0123",
+        "20260309-140506-0123",
+    )
+    assert spec.end_signals == (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    assert (spec.shutdown_timeout_s, spec.progress_after_s) == (30.0, 600.0)
+    assert spec.notes == ()
+
+
+def test_what_is_asked_for_reaches_the_job(machine: Machine) -> None:
+    spec = job(
+        machine,
+        *("--nproc-per-node", "3", "--role", "actor", "--max-restarts", "0", "--restart-grace", "0", "--tee", "3"),
+        *("--progress-after", "5", "--progress-path", "ckpt/*.pt", "--progress-path", "~/x", "--virtual-local-rank"),
+        *("--numa-binding", "exclusive"),
+    )
+    assert (spec.nproc, spec.role, spec.max_restarts, spec.restart_grace_s) == (3, "actor", 0, 0.0)
+    assert (spec.progress_after_s, spec.progress_paths) == (5.0, ("/job/ckpt/*.pt", "/home/ann/x"))
+    assert (spec.virtual_local_rank, spec.numa_binding) == (True, "exclusive")
+    assert [tee.out and tee.err for tee in spec.streams.tee] == [True] * 3
+
+
+@pytest.mark.parametrize("nnodes", ["1", "1:1", " 1 "])
+def test_one_node_is_fine(machine: Machine, nnodes: str) -> None:
+    assert job(machine, "--nnodes", nnodes).nproc == 1
+
+
+@pytest.mark.parametrize("nnodes", ["2", "1:2", "4:8"])
+def test_several_nodes_are_refused_with_a_way_out(machine: Machine, nnodes: str) -> None:
+    assert refusal(machine, "--nnodes", nnodes) == (
+        f"--nnodes {nnodes}: jobs of several nodes are not built yet; run on one node with --nnodes 1"
+    )
+
+
+@pytest.mark.parametrize("nnodes", ["0", "0:1", "2:1", "x", "1:2:3", "-1", "1.5", "1:", "", "9" * 5000])
+def test_nonsense_for_nnodes_is_refused(machine: Machine, nnodes: str) -> None:
+    assert refusal(machine, f"--nnodes={nnodes}").startswith("--nnodes")
+
+
+def test_one_node_has_rank_0(machine: Machine) -> None:
+    assert refusal(machine, "--node-rank", "1").startswith("--node-rank 1: the only node of a job has rank 0")
+
+
+@pytest.mark.parametrize(("asked", "workers"), [("1", 1), ("4096", 4096), ("cpu", 6), ("auto", 6)])
+def test_workers_are_a_number_or_counted(machine: Machine, asked: str, workers: int) -> None:
+    assert job(machine, "--nproc-per-node", asked).nproc == workers
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "4097"])
+def test_an_impossible_number_of_workers_is_refused(machine: Machine, asked: str) -> None:
+    assert refusal(machine, f"--nproc-per-node={asked}") == f"--nproc-per-node {asked}: must be 1 to 4096 workers"
+
+
+@pytest.mark.parametrize("asked", ["gpus", "2.0", "", "all"])
+def test_a_word_that_counts_nothing_is_refused(machine: Machine, asked: str) -> None:
+    assert refusal(machine, f"--nproc-per-node={asked}") == (
+        f"--nproc-per-node {asked!r} is neither a number nor one of auto, cpu, gpu, xpu"
+    )
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--max-restarts=-1",
+        "--restart-grace=-0.1",
+        "--restart-grace=nan",
+        "--progress-after=inf",
+        "--progress-after=-1",
+        "--monitor-interval=0",
+        "--monitor-interval=nan",
+        "--shutdown-timeout=-1",
+    ],
+)
+def test_impossible_numbers_are_refused(machine: Machine, option: str) -> None:
+    name = option.split("=")[0]
+    assert refusal(machine, option).startswith(f"{name} ")
+
+
+def test_the_shutdown_timeout_comes_from_the_option_then_the_variable(machine: Machine) -> None:
+    env = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
+    assert job(machine, "--shutdown-timeout", "5", env=env).shutdown_timeout_s == 5
+    assert job(machine, env=env).shutdown_timeout_s == 7
+    assert refusal(machine, env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"}) == (
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT='soon' is not a number of seconds; unset it or write one, like 30"
+    )
+
+
+def test_signals_are_named_in_any_way_people_write_them() -> None:
+    assert parse_signals("SIGTERM, usr1,sigusr2,TERM") == (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SIGTRM", "there is no signal 'SIGTRM'; did you mean SIGTERM?"),
+        ("", "there is no signal ''; "),
+        ("SIGTERM,,SIGINT", "there is no signal ''; "),
+        ("15", "there is no signal '15'; "),
+        ("SIGTERM,kill", "no program can handle SIGKILL; take it out of the list"),
+        ("SIGSTOP", "no program can handle SIGSTOP; take it out of the list"),
+    ],
+)
+def test_signals_that_are_none_or_cannot_be_handled_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_signals(text)
+    assert str(caught.value).startswith(f"--signals-to-handle: {message}")
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "defaulted"),
+    [
+        (["--nproc-per-node", "2"], {}, True),
+        (["--nproc-per-node", "2"], {"OMP_NUM_THREADS": ""}, False),
+        (["--nproc-per-node", "1"], {}, False),
+    ],
+)
+def test_threads_are_limited_where_several_workers_share_cpus_and_nobody_chose(
+    machine: Machine, options: list[str], env: dict[str, str], defaulted: bool
+) -> None:
+    assert job(machine, *options, env=env).omp_threads_defaulted is defaulted
+
+
+def test_log_plug_ins_are_refused_with_what_to_use_instead(machine: Machine) -> None:
+    assert "use --log-dir, --redirects and --tee" in refusal(machine, "--logs-specs", "mine")
+
+
+def test_options_that_do_nothing_here_say_so_only_when_they_ask_for_something(machine: Machine) -> None:
+    assert job(machine, "--event-log-handler", "null", "--start-method", "spawn").notes == ()
+    notes = job(machine, "--event-log-handler", "console", "--start-method", "fork").notes
+    assert [note.split(" does nothing")[0] for note in notes] == ["--event-log-handler console", "--start-method fork"]
+    assert "there is no handler 'mine'" in refusal(machine, "--event-log-handler", "mine")
+
+
+def test_a_named_job_shows_its_name_to_the_workers_and_in_the_folder(machine: Machine) -> None:
+    spec = job(machine, "--rdzv-id", "exp 7/a")
+    assert (spec.rdzv_id, spec.run_id) == ("exp 7/a", "exp-7-a_01234567")
+
+
+def test_a_standalone_job_has_a_fresh_id(machine: Machine) -> None:
+    spec = job(machine, "--standalone", "--rdzv-id", "exp7")
+    assert spec.rdzv_id == spec.run_id == "20260309-140506-0123"
