@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -67,8 +66,3 @@ class _Guarded(RealFiles):
 
 def _no_torch(kind: str) -> int:
     raise UserError(f"this test did not expect torch to be asked for {kind}")
-
-
-def reads_and_writes() -> int:
-    """Access mode of a device a process may use."""
-    return os.R_OK | os.W_OK

@@ -103,7 +103,12 @@ def test_a_script_that_may_not_be_read_is_said_before_anything_starts(tmp_path: 
             "--inh-caps=-all",
             "--ambient-caps=-all",
         )
-        probe = [*nobody, sys.executable, "-c", "import robust_run, click, msgspec"]
+        probe = [
+            *nobody,
+            sys.executable,
+            "-c",
+            "import os, sys; import robust_run, click, msgspec; os.execv(sys.executable, [sys.executable, '-V'])",
+        ]
         if subprocess.run(probe, capture_output=True, cwd="/").returncode != 0:
             pytest.skip("this Python cannot be run by another user")
         argv = [*nobody, *COMMAND, "--log-dir", "/tmp/x", str(secret)]

@@ -107,7 +107,7 @@ def test_a_run_id_is_taken_as_it_is(machine: Machine) -> None:
 
 @pytest.mark.parametrize("name", ["a/b", ".", "..", "", "a b", "ä", "a\n", "x" * 129])
 def test_a_run_id_that_is_no_name_is_refused(machine: Machine, name: str) -> None:
-    with pytest.raises(UserError, match="^--run-id") as caught:
+    with pytest.raises(UserError, match=r"^--run-id") as caught:
         run_id(machine.world(), f"--run-id={name}")
     assert str(caught.value).isprintable()
 
