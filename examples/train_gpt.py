@@ -228,7 +228,7 @@ def across_processes(model: nn.Module, place: Place) -> nn.Module:
     """The model with its gradients averaged over all processes."""
     if not dist.is_initialized():
         return model
-    parallel = DistributedDataParallel(model, broadcast_buffers=False)  # the only buffers are constant masks
+    parallel = DistributedDataParallel(model)
     # DDP regroups gradients after its first backward pass, and so changes the order in which they are summed. One pass
     # that trains nothing gets that over with; else the first step after a resume would differ in the last bits.
     parallel(torch.zeros(1, 1, dtype=torch.long, device=place.device)).sum().backward()

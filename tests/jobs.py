@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +138,8 @@ def running(
         if process.poll() is None:
             process.kill()
         for line in job.leftovers():
-            try:
+            with suppress(OSError):
                 os.kill(int(line.partition(":")[0]), signal.SIGKILL)
-            except OSError:
-                pass
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()

@@ -77,7 +77,7 @@ _CANNOT_HEAL = frozenset(
 _NOT_A_FILE = re.compile(r"^<(?:unknown|string)>")
 
 
-def kind_of(exception: str, message: str) -> FindingKind:  # noqa: PLR0911 - a table of questions in order
+def kind_of(exception: str, message: str) -> FindingKind:
     """Return what an exception of this class and text tells of; "exception" where it is the user's own.
 
     `exception` is empty for text that no Python exception carried (a log line, a C++ report).

@@ -45,6 +45,8 @@ PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 DURABLE_S = 2.0
 
 HOUSEKEEPING_S = 1.0
+#: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
+ORPHAN_ROUNDS = 10
 
 
 class Agent:
@@ -65,6 +67,7 @@ class Agent:
         self._busy = False
         self._asked: dict[str, int] = {}
         self._spared: set[int] = set()
+        self._pending_end_s: float | None = None
 
     # --- events in, actions out ---
 
@@ -128,8 +131,6 @@ class Agent:
         else:
             self._current.end(grace_s)
 
-    _pending_end_s: float | None = None
-
     def _wake_at(self, delay_s: float) -> None:
         if self._wake is not None:
             self._wake.cancel()
@@ -170,11 +171,11 @@ class Agent:
         self._book.look_for_first_step()
         self._book.flush()
 
-    def _keep_house(self) -> None:
+    def _keep_house(self, rounds: int = 1) -> None:
         self._book.look_for_first_step()
-        if self._attempt is not None and self.state.phase == "running":
+        if rounds % ORPHAN_ROUNDS == 0 and self._attempt is not None and self.state.phase == "running":
             self._attempt.reap_orphans()
-        self._later(HOUSEKEEPING_S, self._keep_house)
+        self._later(HOUSEKEEPING_S, lambda: self._keep_house(rounds + 1))
 
     def _watch_store(self) -> None:
         """Listen to the store's process, which may be a new one."""
@@ -227,14 +228,14 @@ class Agent:
                 self._say_ending(number)
             self.tell(SignalReceived(signal=number, again=again))
         else:
-            self._pass_on(number, source)
+            self._pass_on(number)
 
     def _say_ending(self, number: int) -> None:
         timeout_s = self._policy.shutdown_timeout_s
         more = "; again to end them at once" if number == signal.SIGINT else ""
         self._node.say(f"{signal_name(number)}: passed to the workers, which have {timeout_s:g} s to end{more}")
 
-    def _pass_on(self, number: int, source: str) -> None:
+    def _pass_on(self, number: int) -> None:
         if self._attempt is None:
             return
         told = self._attempt.pass_on(number)

@@ -23,7 +23,6 @@ from robust_run.launcher.restart import Limits, Trail, decide
 from robust_run.launcher.types import (
     Action,
     AttemptEnded,
-    AttemptStarted,
     EndAttempt,
     Event,
     Finish,

@@ -94,7 +94,8 @@ class _Complaint:
         """Say it, the first time."""
         if not self._said:
             self._said = True
-            line = f"robust-run: cannot write {path}: {error.strerror or error}; the job goes on, what cannot be written is left out\n"
+            why = error.strerror or error
+            line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out\n"
             self._console.offer(line.encode(errors="surrogateescape"))
 
 

@@ -20,7 +20,7 @@ from robust_run.tracer.steps import create as create_steps
 class Node:
     """This machine as one job sees it."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a node
+    def __init__(
         self,
         spec: JobSpec,
         env: Mapping[str, str],
@@ -114,7 +114,7 @@ class Node:
             log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            helper = workers.start(argv, env, lambda: self._setup(), stdin=nothing, stdout=log, stderr=log, keep=keep)
+            helper = workers.start(argv, env, self._setup, stdin=nothing, stdout=log, stderr=log, keep=keep)
         finally:
             os.close(log)
             os.close(nothing)

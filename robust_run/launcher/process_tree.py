@@ -33,7 +33,7 @@ def become_subreaper() -> None:
 class ProcessStatus:
     """One process as /proc/PID/status tells it at one moment."""
 
-    __slots__ = ("name", "parent", "pid", "state", "_signals")
+    __slots__ = ("_signals", "name", "parent", "pid", "state")
 
     def __init__(self, pid: int, text: str) -> None:
         fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)

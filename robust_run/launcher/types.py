@@ -236,7 +236,7 @@ class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only
     symptom: str
     onset_at_s: float
     detected_at_s: float
-    verdict: "VerdictDraft"
+    verdict: VerdictDraft
     action: Literal["relaunch", "stop"]
     reason: str
 

@@ -351,7 +351,7 @@ def test_the_culprits_error_file_is_handed_up_with_its_exit_code(tmp_path: Path)
         """,
     )
     target = tmp_path / "error.json"
-    code, job = run(tmp_path, "--max-restarts", "0", path, env={"TORCHELASTIC_ERROR_FILE": str(target)})
+    code, _ = run(tmp_path, "--max-restarts", "0", path, env={"TORCHELASTIC_ERROR_FILE": str(target)})
     assert code == 1
     message = json.loads(target.read_text())["message"]
     assert message["message"] == "ValueError: boom"

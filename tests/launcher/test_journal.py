@@ -69,7 +69,7 @@ def test_a_torn_last_line_is_skipped(tmp_path: Path, cut: int) -> None:
 @pytest.mark.parametrize("content", [b"", b"hello\n", b'{"schema": 99}\n', b'{"schema": 1}\n', b"\x00\xff\n"])
 def test_a_file_that_is_no_journal_or_too_new_is_refused_clearly(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "j").write_bytes(content)
-    with pytest.raises(UserError, match="journal|newer"):
+    with pytest.raises(UserError, match=r"journal|newer"):
         read(str(tmp_path / "j"))
 
 
