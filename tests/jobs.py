@@ -104,6 +104,11 @@ class Job:
         while (left := self.leftovers()) and time.monotonic() < give_up_at:
             time.sleep(0.02)
         assert not left, left
+        memory = Path("/dev/shm")
+        if self.process.poll() is not None and memory.is_dir():
+            wait_for(
+                lambda: not list(memory.glob(f"robust-run-{self.run_id}-*")), "the folder in memory to be gone", 15.0
+            )
 
 
 @contextmanager

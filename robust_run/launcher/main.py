@@ -34,12 +34,13 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
     try:
         return run_guarded(lambda lifeline: _agent(spec, env, run_directory, lifeline), spec.end_signals)
     finally:
-        run_directory.remove_if_temporary()
+        run_directory.remove_temporary()
 
 
 def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, lifeline: int) -> int:
     clock = SystemClock()
     started_at_s = clock.monotonic_s()
+    guard_pid = os.getppid()
     console_out, console_err = open_console(1, 2)
     complain = _Complaint(console_err)
     files = FileSink(on_error=complain)
@@ -81,6 +82,8 @@ def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, l
         files.stop()
         console_out.drain(DRAIN_S)
         console_err.drain(DRAIN_S)
+        if os.getppid() != guard_pid:  # it was killed, so nobody else will
+            run_directory.remove_temporary()
 
 
 class _Complaint:

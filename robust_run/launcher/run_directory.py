@@ -19,8 +19,10 @@ from robust_run.errors import UserError
 class RunDirectory:
     """Makes and names the files of one run. With `log_dir` None a temporary folder is used and removed at the end."""
 
-    def __init__(self, path: str, temporary: bool = False) -> None:
+    def __init__(self, path: str, memory: str, temporary: bool = False) -> None:
         self.path = path
+        self.memory = memory
+        """Folder for what workers map."""
         self.temporary = temporary
 
     @classmethod
@@ -29,7 +31,8 @@ class RunDirectory:
         if log_dir is None:
             import tempfile
 
-            return cls(tempfile.mkdtemp(prefix="robust-run-"), temporary=True)
+            path = tempfile.mkdtemp(prefix="robust-run-")
+            return cls(path, _memory_folder(run_id) or path, temporary=True)
         path = os.path.join(log_dir, run_id)
         try:
             os.makedirs(log_dir, exist_ok=True)
@@ -40,7 +43,7 @@ class RunDirectory:
             ) from error
         if os.path.exists(os.path.join(path, "journal.jsonl")):
             raise UserError(f"the run directory {path!r} belongs to another run; choose another --run-id or remove it")
-        return cls(path)
+        return cls(path, _memory_folder(run_id) or path)
 
     @property
     def journal(self) -> str:
@@ -66,7 +69,7 @@ class RunDirectory:
 
     def steps_file(self, attempt: int, rank: int) -> str:
         """Path of the step counter."""
-        return os.path.join(self.rank(attempt, rank), "steps")
+        return os.path.join(self.memory, f"attempt_{attempt}-{rank}.steps")
 
     def incident(self, number: int) -> str:
         """Path of one incident."""
@@ -77,9 +80,20 @@ class RunDirectory:
         relative = os.path.relpath(path)
         return relative if len(relative) < len(path) else path
 
-    def remove_if_temporary(self) -> None:
-        """Remove a folder that nobody asked for."""
-        if self.temporary:
-            import shutil
+    def remove_temporary(self) -> None:
+        """Remove what was only of use while the job ran, and a run directory that nobody asked for."""
+        import shutil
 
+        if self.memory != self.path:
+            shutil.rmtree(self.memory, ignore_errors=True)
+        if self.temporary:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _memory_folder(run_id: str) -> str | None:
+    path = f"/dev/shm/robust-run-{run_id}-{os.getpid()}"  # noqa: S108 - made with mkdir, which follows no link, for us alone
+    try:
+        os.mkdir(path, mode=0o700)
+    except OSError:
+        return None
+    return path

@@ -1,0 +1,188 @@
+"""Runs at the start of a worker's interpreter, before the user's program, and counts its optimizer steps.
+
+The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.tracer.arming`), so Python's `site` imports
+this file in place of the user's own `sitecustomize`. It first undoes all of that: the program and its children see the
+path and the environment that they would see without us. Then it waits for `torch.optim.optimizer` to be imported, and
+registers torch's own global hook that runs after every `Optimizer.step`. Last it hands over to the user's `sitecustomize`.
+
+It imports nothing but what every Python has loaded by now, and nothing of robust_run: a worker may run another Python than
+the launcher. No exception of ours reaches the program: counting is given up instead, and that is said once.
+
+Not counted: steps of forked or spawned children, and steps that torch.compile has made part of a graph.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+OLDEST_TORCH = (2, 6)
+MODULE_WITH_HOOK = "torch.optim.optimizer"
+
+# The steps file, as robust_run.tracer.steps has it: a test keeps the two equal.
+MAGIC = b"RBSTEPS\n"
+VERSION = 1
+FILE_BYTES = 64
+MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL = range(6)
+
+
+said: list[Exception] = []
+
+
+def give_up(reason: Exception) -> None:
+    """Say once that nothing is counted, and why, on one line."""
+    said.append(reason)
+    if len(said) > 1:
+        return
+    try:
+        text = " ".join(f"{type(reason).__name__}: {reason}".split())
+        sys.stderr.write(f"robust-run: step counting is off in this worker: {text}\n")
+        sys.stderr.flush()
+    except Exception:  # noqa: S110 - a worker without stderr has nobody to tell
+        pass
+
+
+def undo_arming() -> str:
+    """Restore path and environment as they were before the launcher armed us, and return the path of the steps file."""
+    folder = os.path.dirname(__file__)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path_importer_cache.pop(folder, None)
+    original = os.environ.pop("ROBUST_ARM_PYTHONPATH", None)
+    if original:  # "=" and the value; only "" where there was none
+        os.environ["PYTHONPATH"] = original[1:]
+    elif original is not None:
+        os.environ.pop("PYTHONPATH", None)
+    return os.environ.pop("ROBUST_STEPS_FILE", "")
+
+
+class WaitForOptimizer:
+    """A finder that finds nothing: it lets the one module that it waits for tell when it has been executed."""
+
+    def __init__(self, then: Callable[[ModuleType], None]) -> None:
+        self.then = then
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """Return None, or for the awaited module what the other finders say, with its loader prepared."""
+        if name != MODULE_WITH_HOOK:
+            return None
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:
+            return None
+        for finder in list(sys.meta_path):
+            find_spec = getattr(finder, "find_spec", None)
+            spec = find_spec(name, path, target) if find_spec else None
+            if spec is not None:
+                try:
+                    self.prepare(spec.loader)
+                except Exception as error:
+                    give_up(error)
+                return spec
+        return None
+
+    def prepare(self, loader: Any) -> None:
+        """Replace `exec_module` of this one loader object until it has run: the module keeps its true loader."""
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            if module.__name__ == MODULE_WITH_HOOK:
+                loader.__dict__.pop("exec_module", None)
+            execute(module)
+            if module.__name__ == MODULE_WITH_HOOK:
+                try:
+                    self.then(module)
+                except Exception as error:
+                    give_up(error)
+
+        loader.exec_module = exec_module
+
+
+def open_cells(path: str) -> tuple[memoryview[int], memoryview[float]]:
+    """Map the steps file, and return its cells as whole numbers and as floating-point numbers."""
+    import mmap
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(descriptor).st_size < FILE_BYTES:
+            raise ValueError(f"{path} is shorter than {FILE_BYTES} bytes")
+        cells = memoryview(mmap.mmap(descriptor, FILE_BYTES))
+    finally:
+        os.close(descriptor)
+    numbers = cells.cast("Q")
+    if bytes(cells[: len(MAGIC)]) != MAGIC or numbers[VERSION_CELL] != VERSION:
+        raise ValueError(f"{path} is not a steps file of version {VERSION}")
+    return numbers, cells.cast("d")
+
+
+def counter(numbers: memoryview[int], times: memoryview[float], torch: Any) -> Callable[..., None]:
+    """Return the hook. It runs after every step of every optimizer, so it costs well below a microsecond."""
+    from time import monotonic
+
+    getpid = os.getpid
+    armed_pid = getpid()
+    counting = True
+
+    def start() -> bool:
+        # The first process to make a step owns the file: one that only imports torch does not keep others from it.
+        if numbers[PID_CELL] == 0:
+            numbers[PID_CELL] = armed_pid
+            times[FIRST_CELL] = monotonic()
+        return numbers[PID_CELL] == armed_pid
+
+    def count_step(*_: object) -> None:
+        nonlocal counting
+        # While torch.compile traces, this is True: the hook then adds nothing to the graph and does not break it.
+        if torch.compiler.is_dynamo_compiling():
+            return
+        try:
+            if counting and getpid() == armed_pid:
+                if numbers[STEPS_CELL] == 0:
+                    counting = start()
+                    if not counting:
+                        return
+                times[LAST_CELL] = monotonic()
+                numbers[STEPS_CELL] += 1
+        except Exception as error:
+            counting = False
+            give_up(error)
+
+    return count_step
+
+
+def count_into(path: str) -> Callable[[ModuleType], None]:
+    """Return what registers the hook in a freshly executed `torch.optim.optimizer`, in this very process only."""
+    armed_pid = os.getpid()
+
+    def register(module: ModuleType) -> None:
+        if os.getpid() == armed_pid:
+            version = module.torch.__version__
+            if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
+                raise RuntimeError(f"torch {version} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}")
+            numbers, times = open_cells(path)
+            module.register_optimizer_step_post_hook(counter(numbers, times, module.torch))
+
+    return register
+
+
+def arm() -> None:
+    """Undo the launcher's changes and, unless ROBUST_TRACE=0, wait for torch."""
+    try:
+        path = undo_arming()
+        if path and os.environ.get("ROBUST_TRACE") != "0":
+            sys.meta_path.insert(0, WaitForOptimizer(count_into(path)))
+    except Exception as error:
+        give_up(error)
+
+
+if __name__ == "sitecustomize":
+    arm()
+    # Hand over: `site` gets the user's module or the user's exception; with neither, the ImportError that it expects.
+    del sys.modules["sitecustomize"]
+    __import__("sitecustomize")

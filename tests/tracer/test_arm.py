@@ -1,0 +1,310 @@
+"""What an armed worker's program sees: exactly what it would see unarmed. And what is counted of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from robust_run.tracer import steps
+from robust_run.tracer.arming import ARM_FOLDER, arm_environment
+
+OFF = "robust-run: step counting is off in this worker: "
+
+LOOK_AROUND = """
+import json, os, subprocess, sys
+child = subprocess.check_output(
+    [sys.executable, "-c", "import json, os, sys; print(json.dumps([dict(os.environ), sys.path]))"]
+)
+print(json.dumps({
+    "environment": dict(os.environ),
+    "path": sys.path,
+    "importers": sorted(sys.path_importer_cache),
+    "argv": sys.argv,
+    "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
+    "child": json.loads(child),
+}))
+"""
+
+LOOP = """
+from torch.optim import Optimizer
+optimizer = Optimizer()
+for _ in range(5):
+    optimizer.step()
+print("done")
+"""
+
+#: A torch as far as counting needs one: starting the real one takes seconds.
+FAKE_TORCH = {
+    "torch/__init__.py": "__version__ = '2.13.0+cpu'\nfrom torch import compiler, optim\n",
+    "torch/compiler.py": "def is_dynamo_compiling():\n    return False\n",
+    "torch/optim/__init__.py": "from torch.optim.optimizer import Optimizer\n",
+    "torch/optim/optimizer.py": """
+import torch
+hooks = []
+def register_optimizer_step_post_hook(hook):
+    hooks.append(hook)
+class Optimizer:
+    def step(self):
+        for hook in hooks:
+            hook(self, (), {})
+""",
+}
+
+
+class Worker:
+    """Runs programs as the launcher would: armed, with a steps file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.steps_file = str(folder / "steps")
+        steps.create(self.steps_file)
+        kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
+        self.env = {name: os.environ[name] for name in kept if name in os.environ}
+
+    def write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    def use_fake_torch(self, **changed: str) -> None:
+        for name, text in {**FAKE_TORCH, **changed}.items():
+            self.write(f"fake/{name}", text)
+        self.env["PYTHONPATH"] = str(self.folder / "fake")
+
+    def run(self, *argv: str, armed: bool = True) -> subprocess.CompletedProcess[str]:
+        env = {**self.env, **(arm_environment(self.env, self.steps_file) if armed else {})}
+        return subprocess.run(argv, env=env, cwd=self.folder, capture_output=True, text=True, timeout=150, check=False)
+
+    def python(self, program: str, *, armed: bool = True, options: tuple[str, ...] = ()):
+        return self.run(sys.executable, *options, self.write("program.py", program), "argument", armed=armed)
+
+    @property
+    def counted(self) -> int:
+        count = steps.read(self.steps_file)
+        assert count is not None
+        return count.steps
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
+
+
+@pytest.mark.parametrize("pythonpath", [None, "", "somewhere", "/one:/two", "/one::/two", ":"])
+def test_the_program_and_its_children_see_an_untouched_world(worker: Worker, pythonpath: str | None) -> None:
+    if pythonpath is not None:
+        worker.env["PYTHONPATH"] = pythonpath
+    armed, plain = worker.python(LOOK_AROUND), worker.python(LOOK_AROUND, armed=False)
+    assert (armed.returncode, armed.stderr) == (0, "")
+    assert json.loads(armed.stdout) == json.loads(plain.stdout)
+
+
+def test_a_module_run_with_dash_m_sees_an_untouched_world(worker: Worker) -> None:
+    worker.write("program.py", LOOK_AROUND)
+    argv = (sys.executable, "-m", "program")
+    assert json.loads(worker.run(*argv).stdout) == json.loads(worker.run(*argv, armed=False).stdout)
+
+
+def test_variables_that_are_not_for_arming_stay(worker: Worker) -> None:
+    worker.env.update(ROBUST_RUN_ID="r1", ROBUST_TRACE="1")
+    seen = json.loads(worker.python(LOOK_AROUND).stdout)["environment"]
+    assert {name for name in seen if name.startswith("ROBUST_")} == {"ROBUST_RUN_ID", "ROBUST_TRACE"}
+
+
+def test_the_users_sitecustomize_runs_once_as_itself(worker: Worker) -> None:
+    theirs = worker.write("site/sitecustomize.py", "import sys\nprint('theirs', __name__, __file__, len(sys.path))\n")
+    worker.env["PYTHONPATH"] = str(worker.folder / "site")
+    program = "import sitecustomize, sys\nprint(sitecustomize.__file__, sitecustomize.__spec__.origin)\n"
+    armed, plain = worker.python(program), worker.python(program, armed=False)
+    assert (armed.stdout, armed.stderr) == (plain.stdout, plain.stderr)
+    assert armed.stdout.count("theirs") == 1
+    assert theirs in armed.stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["1 / 0", "import not_there", "raise ImportError('no')", "raise SystemExit(7)", "def ("]
+)
+def test_a_failing_sitecustomize_fails_as_ever(worker: Worker, text: str) -> None:
+    worker.write("site/sitecustomize.py", text)
+    worker.env["PYTHONPATH"] = str(worker.folder / "site")
+    armed, plain = worker.python("print('ran')"), worker.python("print('ran')", armed=False)
+    assert (armed.returncode, armed.stdout) == (plain.returncode, plain.stdout)
+    if plain.returncode == 0:
+        assert armed.stderr == plain.stderr != ""
+
+
+def test_without_a_sitecustomize_ours_cannot_be_imported(worker: Worker) -> None:
+    program = "try:\n    import sitecustomize\nexcept ImportError as error:\n    print(error.name)\n"
+    armed = worker.python(program)
+    plain = worker.python(program, armed=False)
+    assert armed.stdout == plain.stdout
+    assert ARM_FOLDER not in armed.stdout
+
+
+def test_steps_of_a_real_training_loop_are_counted_and_those_of_children_are_not(worker: Worker) -> None:
+    program = """
+import multiprocessing, os, torch
+from torch.utils.data import DataLoader, Dataset
+
+def optimizer():
+    return torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+
+class StepsInEveryItem(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        optimizer().step()
+        return float(index)
+
+if __name__ == "__main__":
+    own = optimizer()
+    for batch in DataLoader(StepsInEveryItem(), num_workers=2):
+        own.step()
+    spawned = multiprocessing.get_context("spawn").Process(target=StepsInEveryItem().__getitem__, args=(0,))
+    spawned.start()
+    spawned.join()
+    for _ in range(3):
+        own.step()
+    print(os.getpid(), spawned.exitcode)
+"""
+    result = worker.python(program)
+    count = steps.read(worker.steps_file)
+    assert result.returncode == 0, result.stderr
+    assert count is not None
+    assert (f"{count.pid} 0\n", count.steps) == (result.stdout, 7)
+    assert OFF not in result.stderr
+
+
+def test_a_compiled_optimizer_runs_unbroken_and_an_eager_one_beside_it_is_counted(worker: Worker) -> None:
+    program = """
+import torch
+
+class Plain(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+    def step(self):
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+
+model = torch.nn.Linear(4, 4)
+custom, standard = Plain(model.parameters()), torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3))
+whole = torch.compile(custom.step, backend="eager", fullgraph=True)  # any graph break would raise
+parts = torch.compile(standard.step, backend="eager")
+compiled_model = torch.compile(model, backend="eager", fullgraph=True)
+for _ in range(3):
+    compiled_model(torch.ones(2, 4)).sum().backward()
+    whole()
+    parts()
+before = model.weight.clone()
+for _ in range(4):
+    standard.step()
+print(bool((before != model.weight).any()))
+"""
+    result = worker.python(program, options=("-W", "ignore"))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "True\n"
+    assert worker.counted == 4
+    assert OFF not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file"),
+        (b"", "shorter than 64 bytes"),
+        (b"x" * 64, "not a steps file of version"),
+        (steps.MAGIC + b"\xff" * 56, "not a steps file of version"),
+    ],
+)
+def test_a_broken_steps_file_costs_one_line_and_nothing_else(
+    worker: Worker, content: bytes | None, reason: str
+) -> None:
+    worker.use_fake_torch()
+    path = Path(worker.steps_file)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    result = worker.python(LOOP)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert result.stderr.startswith(OFF)
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_torch_without_the_hook_and_one_too_old_cost_one_line(worker: Worker) -> None:
+    without = FAKE_TORCH["torch/optim/optimizer.py"].replace("def register_optimizer_step_post_hook", "def other")
+    worker.use_fake_torch(**{"torch/optim/optimizer.py": without})
+    result = worker.python(LOOP)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (0, "done\n", 1)
+    worker.use_fake_torch(**{"torch/__init__.py": FAKE_TORCH["torch/__init__.py"].replace("2.13", "2.5")})
+    result = worker.python(LOOP)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert result.stderr == f"{OFF}RuntimeError: torch 2.5.0+cpu is older than 2.6\n"
+
+
+def test_a_torch_that_cannot_be_imported_raises_what_it_raises(worker: Worker) -> None:
+    worker.use_fake_torch(**{"torch/optim/optimizer.py": "raise OSError('libtorch.so is broken')\n"})
+    result = worker.python("try:\n    import torch\nexcept OSError as error:\n    print(error)\n")
+    assert (result.stdout, result.stderr) == ("libtorch.so is broken\n", "")
+
+
+def test_robust_trace_0_counts_nothing(worker: Worker) -> None:
+    worker.use_fake_torch()
+    armed = arm_environment(worker.env, worker.steps_file)
+    worker.env.update(armed, ROBUST_TRACE="0")
+    result = worker.python(LOOP, armed=False)
+    assert (result.returncode, result.stdout, result.stderr, worker.counted) == (0, "done\n", "", 0)
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S"])
+def test_a_python_that_ignores_the_arming_runs_uncounted(worker: Worker, option: str) -> None:
+    result = worker.python("print('done')", options=(option,))
+    assert (result.returncode, result.stdout, result.stderr, worker.counted) == (0, "done\n", "", 0)
+
+
+def test_python_options_that_look_at_imports_work(worker: Worker) -> None:
+    worker.use_fake_torch()
+    result = worker.python(LOOP, options=("-X", "importtime"))
+    assert (result.returncode, result.stdout, worker.counted) == (0, "done\n", 5)
+    assert "torch.optim.optimizer" in result.stderr
+    result = worker.python(LOOP, options=("-X", "dev", "-W", "error"))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
+
+
+def test_the_module_keeps_its_loader_and_can_be_reloaded(worker: Worker) -> None:
+    worker.use_fake_torch()
+    result = worker.python(
+        """
+import importlib, inspect, sys
+from torch.optim import optimizer
+print(type(optimizer.__loader__).__name__, "exec_module" in vars(optimizer.__spec__.loader))
+print("class Optimizer" in inspect.getsource(optimizer))
+print(any("Optimizer" in type(finder).__name__ for finder in sys.meta_path))
+print(importlib.reload(optimizer) is optimizer)
+"""
+    )
+    assert result.stderr == ""
+    assert result.stdout.split() == ["SourceFileLoader", "False", "True", "False", "True"]
+
+
+def test_a_program_that_only_imports_torch_leaves_the_file_to_the_one_that_trains(worker: Worker) -> None:
+    worker.use_fake_torch()
+    worker.write("program.py", LOOP)
+    result = worker.run("/bin/sh", "-c", f"{sys.executable} -c 'import torch' && {sys.executable} program.py")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
+    assert worker.counted == 5
+
+
+def test_a_worker_that_is_killed_leaves_its_count(worker: Worker) -> None:
+    worker.use_fake_torch()
+    result = worker.python(LOOP + "import os\nos.kill(os.getpid(), 9)\n")
+    assert (result.returncode, worker.counted) == (-9, 5)
