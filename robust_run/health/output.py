@@ -35,11 +35,15 @@ MAX_EXCERPT_MESSAGE_LINES = 15
 MAX_LINE_CHARS = 500
 
 #: Lines that may follow a traceback that ended the program: (raised freely, found below a log message).
-_ROOM_AFTER_EXIT_1 = (None, 20)
+_ANY = -1
+_ROOM_AFTER_EXIT_1 = (_ANY, 20)
 _ROOM_OTHERWISE = (12, 3)
 #: How many of the last lines are searched for words that no traceback carries.
 _LAST_LINES = 12
 _CRASH_LINES = 200
+#: SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: as a signal, and as a shell tells it.
+_CRASH_EXITS = frozenset(code for number in (4, 5, 6, 7, 8, 11) for code in (-number, 128 + number))
+_WARNING = re.compile(r"^\[?W\d{3,4} |^\S[^:]*:\d+: \w*Warning: ")
 
 #: Raised and caught all the time to ask whether something is there: being handled, they explain nothing.
 _LOOKUPS = frozenset(
@@ -76,7 +80,7 @@ def classify(stderr_tail: str, exit_code: int | None) -> Finding | None:
     side = next((report for report in reversed(reports) if report.origin == "side"), None)
     if side and (exit_code is None or not _is_final(side, reports, lines, exit_code)):
         side = None
-    return _crashed(lines) or (_from_report(side, lines) if side else _from_last_lines(lines))
+    return _crashed(lines, exit_code) or (_from_report(side, lines) if side else _from_last_lines(lines, exit_code))
 
 
 def from_error_file(text: str) -> Finding | None:
@@ -93,7 +97,7 @@ def from_error_file(text: str) -> Finding | None:
     if not isinstance(message, str):
         return None
     found = classify(callstack, 1) if isinstance(callstack, str) else None
-    return found or classify(message, 1) or _from_summary(message)
+    return found or (classify(message, 1) if "Traceback" in message else None) or _from_summary(message)
 
 
 def _from_summary(message: str) -> Finding | None:
@@ -132,16 +136,17 @@ def _refused(lines: list[str], exit_code: int | None) -> Finding | None:
 def _is_final(report: Report, reports: list[Report], lines: list[str], exit_code: int | None) -> bool:
     """Whether a report is what ended the program, judged by how much was printed after it."""
     room = (_ROOM_AFTER_EXIT_1 if exit_code == 1 else _ROOM_OTHERWISE)[report.chain[0].logged]
-    if room is None:
-        return True
-    known = {index for other in reports for index in range(other.first, other.end)}
-    after = 0
-    for index in range(report.end, len(lines)):
-        line = lines[index]
-        after += bool(line) and line[0] not in " \t" and index not in known and not is_noise(line)
-        if after > room:
-            return False
-    return True
+    return room == _ANY or _count_after(report.end, reports, lines) <= room
+
+
+def _count_after(start: int, reports: list[Report], lines: list[str]) -> int:
+    """Count the lines from `start` on that a program prints only while it goes on."""
+    known = {index for report in reports for index in range(report.first, report.end)}
+    return sum(
+        1
+        for index in range(start, len(lines))
+        if lines[index] and lines[index][0] not in " \t" and index not in known and not is_noise(lines[index])
+    )
 
 
 def _from_report(report: Report, lines: list[str]) -> Finding | None:
@@ -200,11 +205,16 @@ def _frame(report: Report, raised: Raised) -> str:
     return _innermost(raised).frame
 
 
-def _crashed(lines: list[str]) -> Finding | None:
-    """What C++ (`what():` says why), the C library or Python itself print when they end the process."""
+def _crashed(lines: list[str], exit_code: int | None) -> Finding | None:
+    """What C++ (`what():` says why), the C library or Python itself print when they end the process.
+
+    It may have been a child that shares the stream: where the exit does not confirm it, little may follow.
+    """
     start = max(0, len(lines) - _CRASH_LINES)
     first = next((index for index in range(start, len(lines)) if _CRASH.search(lines[index][:MAX_LINE_CHARS])), None)
     if first is None:
+        return None
+    if exit_code not in _CRASH_EXITS and _count_after(first + 1, [], lines) > _ROOM_OTHERWISE[0]:
         return None
     line, said = lines[first], lines[first : first + 8]
     what = next((text for text in said if text.lstrip().startswith("what(): ")), "")
@@ -218,11 +228,15 @@ def _crashed(lines: list[str]) -> Finding | None:
     )
 
 
-def _from_last_lines(lines: list[str]) -> Finding | None:
-    """A known trouble named in one of the last lines. A lost peer only if nothing else is named."""
-    last = [line for line in lines[-_LAST_LINES * 8 :] if line][-_LAST_LINES:]
+def _from_last_lines(lines: list[str], exit_code: int | None) -> Finding | None:
+    """A known trouble named in one of the last lines. A lost peer only if nothing else is named.
+
+    torch warns of connections that it then makes after all, so a lost peer counts only where the worker itself gave up.
+    """
+    last = [line for line in lines[-_LAST_LINES * 8 :] if line and not _WARNING.match(line)][-_LAST_LINES:]
     named = [(kind_of("", line[: MAX_LINE_CHARS * 4]), line) for line in last]
-    known = [pair for pair in named if pair[0] != "exception"]
+    gave_up = exit_code is not None and (exit_code > 0 or exit_code in _CRASH_EXITS)
+    known = [pair for pair in named if pair[0] != "exception" and (pair[0] != "peer_connection" or gave_up)]
     if not known:
         return None
     kind, line = next((pair for pair in known if pair[0] != "peer_connection"), known[0])

@@ -27,7 +27,7 @@ _DEVICE = re.compile(
 _PEER = re.compile(
     r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator (?:was|has been) aborted"
     r"|Watchdog caught collective operation timeout|ProcessGroupNCCL's watchdog got stuck|monitored_?[Bb]arrier"
-    r"|flight recorder dump signal from another rank|connectFullMesh failed|failed to recv, got 0 bytes"
+    r"|flight recorder dump signal from another rank|connectFullMesh failed|[Ff]ailed to recv, got 0 bytes"
     r"|Timed out waiting \d+ ?ms for (?:recv|send) operation|[Cc]lient socket has (?:failed|timed out)"
     r"|clients joined|another rank's failure"
 )

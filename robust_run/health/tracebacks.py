@@ -51,10 +51,11 @@ _EMBEDDED_AFTER = re.compile(r'^(?:"""|\'\'\'|-- Process \d+ terminated with the
 
 #: What interpreters, C++ libraries and well-known tools say while a process ends: no sign that the program went on.
 _NOISE = re.compile(
-    r"^\[?[IWEFC]\d{4} \d\d:\d\d:\d\d|^frame #\d+:|^\S[^:]*:\d+: \w*Warning: |^sys:1: |^Exception ignored "
-    r"|^Exception in thread |^terminate called|^ *what\(\): |^Fatal Python error|^(?:Current t|T)hread 0x"
-    r"|^Extension modules: |^\*\*\* |^wandb: |^(?:free|malloc|realloc|munmap_chunk)\(\): |^double free|^corrupted "
-    r"|\bNCCL (?:INFO|WARN) |resource_tracker|^Aborted|^Segmentation fault|^Bus error|\d%\||^Exception raised from "
+    r"^\[?[IWEFC]\d{3,4} \d\d:\d\d:\d\d|^\[[IWEFC] \w+\.\w+:\d+\]|^frame #\d+:|^<omitting |^Exception raised from "
+    r"|^\S[^:]*:\d+: \w*Warning: |^sys:1: |^Exception ignored |^Exception in thread |^terminate called|^ *what\(\): "
+    r"|^Fatal Python error|^(?:Current t|T)hread 0x|^Extension modules: |^\*\*\* |^wandb: |^double free|^corrupted "
+    r"|^(?:free|malloc|realloc|munmap_chunk)\(\): |\bNCCL (?:INFO|WARN) |resource_tracker|^Aborted|^Segmentation fault"
+    r"|^Bus error|\d%\|"
 )
 _LOG_LINE = re.compile(
     r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|^(?:INFO|DEBUG|WARNING|ERROR|CRITICAL):|^\[?\d\d:\d\d:\d\d[\]., ]"
