@@ -9,8 +9,9 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from robust_run.errors import InternalError
 from robust_run.launcher import core
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.incidents import IncidentBook
@@ -68,6 +69,7 @@ class Agent:
         self._asked: dict[str, int] = {}
         self._spared: set[int] = set()
         self._pending_end_s: float | None = None
+        self._bug: BaseException | None = None
 
     # --- events in, actions out ---
 
@@ -143,10 +145,15 @@ class Agent:
     # --- the loop ---
 
     def run(self, lifeline: int) -> Finish:
-        """Run until the job is over; `lifeline` is the guard's pipe (see `guard`)."""
+        """Run until the job is over; `lifeline` is the guard's pipe (see `guard`). Raises InternalError.
+
+        A fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
+        """
         import asyncio
 
         asyncio.run(self._run(lifeline))
+        if self._bug is not None:
+            raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
         assert self.finish is not None
         return self.finish
 
@@ -155,6 +162,7 @@ class Agent:
 
         loop = self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
+        loop.set_exception_handler(self._on_bug)
         os.set_blocking(lifeline, False)
         loop.add_reader(lifeline, self._read_lifeline, lifeline)
         self._handle_signals(loop)
@@ -170,6 +178,12 @@ class Agent:
         await self._done.wait()
         self._book.look_for_first_step()
         self._book.flush()
+
+    def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._bug = context.get("exception") or InternalError(str(context.get("message")))
+        loop.default_exception_handler(context)
+        if self._done is not None:
+            self._done.set()
 
     def _keep_house(self, rounds: int = 1) -> None:
         self._book.look_for_first_step()

@@ -126,6 +126,7 @@ class Attempt:
         if grace_s <= 0:
             self._hurry.set()
         self._ending = self._loop.create_task(self._end(grace_s))
+        self._ending.add_done_callback(_report_failure)
 
     def _sweep(self) -> Sweep:
         return Sweep(os.getpid(), spare=self._node.helper_pids, owned=lambda: [worker.pid for worker in self.workers])
@@ -195,4 +196,13 @@ class Attempt:
             lived_s=self._node.clock.monotonic_s() - self.started_at_s,
             steps=max((rank.steps for rank in ranks if rank.steps is not None), default=None),
             files_advanced=progress.advanced(self._files, files),
+        )
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    """Hand an exception of the task to the loop's handler now, not when the task is collected."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "ending an attempt failed", "exception": error, "task": task}
         )

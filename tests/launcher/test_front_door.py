@@ -228,6 +228,28 @@ def test_the_prefix_template_is_torchruns(tmp_path: Path) -> None:
     assert (code, job.out) == (0, "[r 0/0] hi\n")
 
 
+def test_with_a_virtual_local_rank_each_worker_sees_one_device_as_its_first(tmp_path: Path) -> None:
+    text = "import os; print(os.environ['RANK'], os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'])"
+    arguments = ("--nproc-per-node", "2", "--virtual-local-rank", script(tmp_path, text))
+    code, job = run(tmp_path, *arguments, env={"CUDA_VISIBLE_DEVICES": "5,7"})
+    assert (code, sorted(job.out.splitlines())) == (0, ["0 0 5", "1 0 7"])
+
+
+def test_numa_binding_gives_each_worker_its_cpus(tmp_path: Path) -> None:
+    text = "import os; print(os.environ['RANK'], sorted(os.sched_getaffinity(0)))"
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2 or not Path("/sys/devices/system/node/node0/cpulist").exists():
+        pytest.skip("needs two CPUs and NUMA nodes in /sys")
+    code, job = run(tmp_path, "--nproc-per-node", "2", "--numa-binding", "exclusive", script(tmp_path, text))
+    if code == 2 and "core" in job.err:
+        pytest.skip("the CPUs of this machine are threads of one core")
+    shares = [set(ast.literal_eval(line.partition(" ")[2])) for line in job.out.splitlines()]
+    assert code == 0
+    assert shares[0] and shares[1]
+    assert not shares[0] & shares[1]
+    assert shares[0] | shares[1] <= set(cpus)
+
+
 def test_pet_variables_are_read(tmp_path: Path) -> None:
     code, job = run(tmp_path, script(tmp_path, "print('hi')"), env={"PET_NPROC_PER_NODE": "3", "PET_TEE": "1"})
     assert (code, sorted(job.out.splitlines())) == (0, ["[default0]:hi", "[default1]:hi", "[default2]:hi"])
