@@ -1,6 +1,6 @@
-"""What the benches share: two launchers, jobs whose workers note times, medians side by side, one JSON line at the end.
+"""What the benches share: jobs whose workers note times, medians side by side, one JSON line at the end.
 
-Both launchers run the same worker scripts in the same environment, in turns, so that a busy machine hurts both. All
+All launchers run the same worker scripts in the same environment, in turns, so that a busy machine hurts all. All
 times are CLOCK_MONOTONIC, which is one clock for all processes of a machine; durations are in seconds.
 """
 
@@ -16,12 +16,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 BASELINE, OURS = "torchrun", "robust_run"
 SIDES = (BASELINE, OURS)
+"""What is compared unless a bench says otherwise."""
 JOB_VARIABLE = "SIDEBYSIDE_JOB"
 """In the environment of every process of a job: its folder. By this we find them all again."""
 
@@ -89,12 +90,16 @@ class Job:
         return notes
 
 
-def start_job(command: list[str], folder: str) -> Job:
-    """Start a launcher in an empty folder that becomes its working directory and its TMPDIR."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "TORCHELASTIC_"))}
+SETTINGS_OF_LAUNCHERS = ("PET_", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV", "ROBUST_", "FT_")
+"""Variables that begin so would set a launcher differently from what people get by default."""
+
+
+def start_job(command: list[str], folder: str, settings: Mapping[str, str] | None = None) -> Job:
+    """Start a launcher, with more variables, in an empty folder that becomes its working directory and its TMPDIR."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS_OF_LAUNCHERS)}
     for name in ("PYTHONDONTWRITEBYTECODE", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         environment.pop(name, None)  # an installed launcher has its bytecode compiled
-    environment |= {JOB_VARIABLE: folder, "TMPDIR": folder}
+    environment |= {**(settings or {}), JOB_VARIABLE: folder, "TMPDIR": folder}
     with open(os.path.join(folder, "output.log"), "wb") as output:
         started_at_s = time.monotonic()
         launcher = subprocess.Popen(
@@ -116,7 +121,7 @@ def end_job(job: Job, grace_s: float = 5.0) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.launcher.wait(grace_s)
     deadline_s = time.monotonic() + 10
-    while left := list(_processes_of(job.folder)):
+    while left := list(processes_of(job.folder)):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -127,7 +132,7 @@ def end_job(job: Job, grace_s: float = 5.0) -> None:
     job.launcher.wait()
 
 
-def _processes_of(folder: str) -> Iterator[int]:
+def processes_of(folder: str) -> Iterator[int]:
     """Living processes of a job, found by the variable they inherited."""
     wanted = f"{JOB_VARIABLE}={folder}".encode()
     for name in os.listdir("/proc"):
@@ -155,17 +160,27 @@ class Figures:
         for name, seconds in durations.items():
             self._values.setdefault(name, {}).setdefault(side, []).append(round(seconds, 6))
 
-    def summary(self) -> dict[str, Any]:
-        """For each figure: median, min, max and all values of each side, and ours as a fraction of torchrun's."""
+    def has(self, side: str) -> bool:
+        """Whether anything came in from this side."""
+        return any(side in by_side for by_side in self._values.values())
+
+    def summary(self, ratios: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """For each figure: median, min, max and all values of each side, and ours as fractions of others'.
+
+        `ratios` names the side that each fraction is taken of; by default `ratio` is of torchrun's.
+        """
         result: dict[str, Any] = {}
         for name, by_side in self._values.items():
-            result[name] = {
-                side: {"median": statistics.median(values), "min": min(values), "max": max(values), "values": values}
-                for side, values in by_side.items()
-            }
-            if len(by_side) == len(SIDES) and result[name][BASELINE]["median"] > 0:
-                result[name]["ratio"] = round(result[name][OURS]["median"] / result[name][BASELINE]["median"], 4)
+            result[name] = {side: spread(values) for side, values in by_side.items()}
+            for ratio, side in (ratios or {"ratio": BASELINE}).items():
+                if OURS in by_side and side in by_side and result[name][side]["median"] > 0:
+                    result[name][ratio] = round(result[name][OURS]["median"] / result[name][side]["median"], 4)
         return result
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, min, max and all of some values."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values), "values": list(values)}
 
 
 def print_figures(title: str, summary: dict[str, Any]) -> None:
@@ -173,12 +188,13 @@ def print_figures(title: str, summary: dict[str, Any]) -> None:
     print(f"\n{title}")
     print(f"  {'seconds, median (min-max)':<34}{'torchrun':>24}{'robust-run':>24}{'ours/torchrun':>16}")
     for name, figure in summary.items():
-        cells = "".join(f"{_cell(figure.get(side)):>24}" for side in SIDES)
+        cells = "".join(f"{shown(figure.get(side)):>24}" for side in SIDES)
         ratio = f"{figure['ratio']:.3f}" if "ratio" in figure else "-"
         print(f"  {name.removesuffix('_s').replace('_', ' '):<34}{cells}{ratio:>16}", flush=True)
 
 
-def _cell(figure: dict[str, Any] | None) -> str:
+def shown(figure: dict[str, Any] | None) -> str:
+    """A `spread` for people."""
     return "-" if figure is None else f"{figure['median']:.3f} ({figure['min']:.3f}-{figure['max']:.3f})"
 
 
@@ -186,11 +202,16 @@ def _cell(figure: dict[str, Any] | None) -> str:
 
 
 def add_common_options(parser: argparse.ArgumentParser, limit_s: float) -> None:
+    """Options of a bench that compares torchrun and robust-run."""
+    add_launcher_options(parser, limit_s)
+    parser.add_argument("--only", choices=SIDES, help="measure one side alone")
+
+
+def add_launcher_options(parser: argparse.ArgumentParser, limit_s: float) -> None:
     """Options that every bench has."""
     scripts = os.path.dirname(sys.executable)
     parser.add_argument("--torchrun", default=os.path.join(scripts, "torchrun"), help="default: beside this Python")
     parser.add_argument("--robust-run", default=os.path.join(scripts, "robust-run"), help="default: beside this Python")
-    parser.add_argument("--only", choices=SIDES, help="measure one side alone")
     parser.add_argument("--limit-s", type=float, default=limit_s, help="start nothing new after this many seconds")
 
 

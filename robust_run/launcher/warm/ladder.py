@@ -1,0 +1,107 @@
+"""How a worker is started: promoted, forked, or spawned; the choice and its reason. Pure.
+
+promote   a standby worker is ready: it becomes the worker in about two milliseconds
+fork      the warm process is ready, but no standby is: one is made now and promoted
+spawn     a new interpreter, as for every first attempt: always possible
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Rung = Literal["promote", "fork", "spawn"]
+
+#: Variables that differ between workers, or are read only when the worker uses what they are for, not at import.
+FREE = frozenset(
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR "
+    "MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE "
+    "TORCHELASTIC_ERROR_FILE TORCHELASTIC_SIGNALS_TO_HANDLE TORCH_NCCL_ASYNC_ERROR_HANDLING CUDA_VISIBLE_DEVICES ROBUST_JOB "
+    "ROBUST_RUN_DIR ROBUST_ARM_PYTHONPATH ROBUST_STEPS_FILE".split()
+)
+
+#: Variables of tools that must see a process from its first instruction, each with the words that say so.
+TOOLS = {
+    "LD_PRELOAD": "a preloaded library",
+    "LD_AUDIT": "an audit library",
+    "CUDA_INJECTION64_PATH": "a CUDA profiler",
+    "NVTX_INJECTION64_PATH": "an NVTX profiler",
+    "COVERAGE_PROCESS_START": "coverage",
+    "PYTHONINSPECT": "an interactive Python",
+    "PYTHONTRACEMALLOC": "tracemalloc",
+    "PYTHONPROFILEIMPORTTIME": "an import profile",
+}
+
+#: Deaths that make one doubt the fork rather than the program: SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE.
+SUSPICIOUS_SIGNALS = frozenset({-11, -6, -7, -4, -8})
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the choice depends on."""
+
+    attempt: int
+    off: str = ""
+    """Why nothing may be forked in this job; empty if it may."""
+    warm_state: Literal["none", "importing", "ready", "refused"] = "none"
+    warm_reason: str = ""
+    """Why there is no warm process or it refused."""
+    has_standby: bool = False
+    doubted: str = ""
+    """Why the last forked attempt makes one doubt the fork."""
+    differs: tuple[str, ...] = ()
+    """Variables of this worker that had to be right when the warm process started, and were not."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A rung and why."""
+
+    rung: Rung
+    reason: str = ""
+
+
+def choose(now: Situation) -> Choice:
+    """Return the highest rung that is safe."""
+    if now.off:
+        return Choice(rung="spawn", reason=now.off)
+    if now.doubted:
+        return Choice(rung="spawn", reason=now.doubted)
+    if now.differs:
+        return Choice(rung="spawn", reason=f"read at import and different for this worker: {', '.join(now.differs)}")
+    if now.has_standby:
+        return Choice(rung="promote")
+    if now.warm_state == "ready":
+        return Choice(rung="fork", reason="no standby worker was ready")
+    if now.warm_state == "importing":
+        return Choice(rung="spawn", reason="the warm process was still importing")
+    return Choice(rung="spawn", reason=now.warm_reason or "first attempt")
+
+
+def tool_that_forbids(env: Mapping[str, str]) -> str:
+    """Return why the environment forbids forked workers, empty if it does not."""
+    for name, what in TOOLS.items():
+        if env.get(name):
+            return f"{name} is set ({what} must see every process from its start)"
+    return ""
+
+
+def warm_environment(worker: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
+    """Return the warm process's environment: a worker's, with the launcher's own values of what differs between workers."""
+    env = {name: value for name, value in worker.items() if name not in FREE}
+    env.update({name: base[name] for name in FREE if name in base})
+    return env
+
+
+def differences(warm: Mapping[str, str], worker: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of variables that must be right at import and are not the same in the worker."""
+    names = (warm.keys() | worker.keys()) - FREE
+    return tuple(sorted(name for name in names if warm.get(name) != worker.get(name)))
+
+
+def doubt(exit_codes: tuple[int | None, ...], was_forked: bool, lived_s: float, progressed: bool) -> str:
+    """Return why the next attempt should start from nothing: a forked one crashed early in native code."""
+    crashed = [code for code in exit_codes if code in SUSPICIOUS_SIGNALS]
+    if not was_forked or progressed or not crashed or lived_s > 60.0:
+        return ""
+    return f"the forked attempt before died of signal {-(crashed[0] or 0)} without progress"

@@ -1,0 +1,171 @@
+"""The warm process: imports what workers will import, and forks standby workers from it. Runs as a child of the agent.
+
+It never computes anything: one parallel region here would leave every child without the threads it believes to have. It
+has one thread whenever it forks, and asks `preflight` before each fork. After the imports a canary is forked that does
+compute; only if that one lives are standby workers made.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+
+from robust_run.launcher.warm import preflight
+from robust_run.launcher.warm.messages import (
+    LARGEST_BYTES,
+    MakeStandby,
+    Preload,
+    Preloaded,
+    Refused,
+    ToWarm,
+    send,
+)
+from robust_run.launcher.warm.standby import stand_by
+
+#: The importing thread gives way to the workers of the running attempt.
+IMPORT_NICENESS = 10
+
+CANARY_S = 2.0
+
+
+class WarmProcess:
+    """Imports, checks itself, and forks on demand."""
+
+    def __init__(self, control: socket.socket, agent_pid: int) -> None:
+        self._control = control
+        self._agent_pid = agent_pid
+        self._forked = False
+        self._skipped: list[str] = []
+
+    def serve(self, modules: tuple[str, ...]) -> None:
+        """Import the modules, then do as the agent says until it hangs up."""
+        self._refuse_if(preflight.own_start_up_code())
+        self._preload(modules)
+        decoder = msgspec.json.Decoder(ToWarm)
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(self._control, LARGEST_BYTES, 1)
+            if not data:
+                return
+            match decoder.decode(data):
+                case MakeStandby():
+                    self._make_standby(socket.socket(fileno=descriptors[0]))
+                case Preload(modules=more):
+                    self._preload(more)
+
+    def _preload(self, modules: tuple[str, ...]) -> None:
+        began_s = time.monotonic()
+        for name in modules:
+            self._import(name)
+        gc.collect()
+        gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
+        self._refuse_if(self._canary())
+        imported = tuple(name for name in modules if name in sys.modules)
+        took_s = time.monotonic() - began_s
+        send(self._control, Preloaded(modules=imported, took_s=took_s, skipped=tuple(self._skipped)))
+
+    def _import(self, name: str) -> None:
+        """Import one module, and look at once what it did: it must be named if it made this process unfit."""
+        if error := run_gently(lambda: importlib.import_module(name)):
+            self._skipped.append(f"{name} ({type(error).__name__}: {error})")
+        self._refuse_if(self._unfit(), name)
+
+    def _unfit(self) -> str:
+        return preflight.unfit({self._control.fileno()}, before_first_fork=not self._forked)
+
+    def _refuse_if(self, reason: str, module: str = "") -> None:
+        if reason:
+            send(self._control, Refused(reason, module))
+            os._exit(0)
+
+    def _canary(self) -> str:
+        """Fork a child that computes in parallel, and return why it did not end well in time, empty if it did."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        self._forked = True
+        if pid == 0:
+            _sing(writing)
+        os.close(writing)
+        ended, _, _ = select.select([reading], [], [], CANARY_S)
+        word = os.read(reading, 16) if ended else b""
+        os.close(reading)
+        if word != b"alive":
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if word == b"alive":
+            return self._unfit()
+        return f"a forked child {'failed' if ended else f'hung for {CANARY_S:g} s'} at its first parallel computation"
+
+    def _make_standby(self, gate: socket.socket) -> None:
+        self._refuse_if(preflight.unfit({self._control.fileno(), gate.fileno()}, before_first_fork=False))
+        between = os.fork()
+        if between == 0:
+            if os.fork() != 0:
+                os._exit(0)  # its child is adopted by the agent, a subreaper, which then sees its end itself
+            self._control.close()
+            stand_by(gate, self._agent_pid)
+        os.waitpid(between, 0)
+        gate.close()
+
+
+def _sing(writing: int) -> NoReturn:
+    """Compute in this process, in parallel, and say that it worked."""
+    try:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            rows = torch.ones(256, 256)
+            torch.ones(1 << 20).sin().sum()
+            assert float((rows @ rows)[0, 0]) == 256.0
+        os.write(writing, b"alive")
+    finally:
+        os._exit(0)
+
+
+def run_gently(work: Callable[[], object]) -> Exception | None:
+    """Run something in a thread of lower priority and return its exception, if it raised one.
+
+    A process without privileges cannot raise its priority again and would pass it on to every child, but priorities are per
+    thread. The thread is a bare one and is gone when this returns, so that the names of the user's threads count from 1.
+    """
+    import _thread
+
+    raised: list[Exception] = []
+    idents: list[tuple[int, int]] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            idents.append((_thread.get_ident(), _thread.get_native_id()))
+            os.setpriority(os.PRIO_PROCESS, idents[0][1], IMPORT_NICENESS)
+            work()
+        except Exception as error:
+            raised.append(error)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(run, ())
+    done.acquire()
+    ident, task = idents[0]
+    while os.path.exists(f"/proc/self/task/{task}"):
+        time.sleep(0.0005)  # it is past its last line and about to end
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        getattr(threading, "_active", {}).pop(ident, None)  # a stand-in that asking for the current thread makes
+    return raised[0] if raised else None
+
+
+def main(descriptor: int, agent_pid: int, modules: str) -> None:
+    """Serve on an inherited descriptor; `modules` are separated by commas."""
+    control = socket.socket(fileno=descriptor)
+    WarmProcess(control, agent_pid).serve(tuple(filter(None, modules.split(","))))
+    os._exit(0)
