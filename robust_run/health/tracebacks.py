@@ -25,7 +25,7 @@ _MAX_CUT_LINES = 4
 _MAX_DEPTH = 8
 
 _ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[=>()][0B]?")
-_RANK_PREFIX = re.compile(r"^\[[A-Za-z_]{1,40}\d{1,9}\]: ?")
+_RANK_PREFIX = re.compile(r"^(?:\[[A-Za-z_]{1,40}\d{1,9}\]: ?){1,3}")
 _HEADER = "Traceback (most recent call last):"
 _BOXED_HEADER = re.compile(r"^[╭+][─-]+ Traceback \(most recent call last\) ")
 _FRAME = re.compile(r'^ *(?:> )?File "([^"\n]+)", line (\d+)(?:, in (.+))?$')

@@ -86,7 +86,7 @@ class IncidentBook:
         clock = self._node.clock
         for rank in range(self._node.spec.nproc):
             count = read_steps(self._node.run_directory.steps_file(attempt, rank))
-            if count is not None and count.steps > 0:
+            if count is not None and count.first_step_monotonic_s is not None:
                 resumed_s = count.first_step_monotonic_s + clock.unix_s() - clock.monotonic_s()
                 self.incidents[-1] = msgspec.structs.replace(self.incidents[-1], resumed_s=resumed_s)
                 self._awaits_step_of = None

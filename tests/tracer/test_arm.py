@@ -304,6 +304,20 @@ def test_a_program_that_only_imports_torch_leaves_the_file_to_the_one_that_train
     assert worker.counted == 5
 
 
+def test_a_torch_that_is_imported_before_us_is_counted_too(worker: Worker) -> None:
+    worker.use_fake_torch()
+    worker.env["ROBUST_STEPS_FILE"] = worker.steps_file
+    early = f"""
+import runpy, torch
+try:
+    runpy.run_path({os.path.join(ARM_FOLDER, "sitecustomize.py")!r}, run_name="sitecustomize")
+except (ImportError, KeyError):
+    pass  # there is no other sitecustomize, and none to take away again
+"""
+    result = worker.python(early + LOOP, armed=False)
+    assert (result.returncode, result.stdout, result.stderr, worker.counted) == (0, "done\n", "", 5)
+
+
 def test_a_worker_that_is_killed_leaves_its_count(worker: Worker) -> None:
     worker.use_fake_torch()
     result = worker.python(LOOP + "import os\nos.kill(os.getpid(), 9)\n")

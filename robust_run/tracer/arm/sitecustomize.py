@@ -176,7 +176,11 @@ def arm() -> None:
     try:
         path = undo_arming()
         if path and os.environ.get("ROBUST_TRACE") != "0":
-            sys.meta_path.insert(0, WaitForOptimizer(count_into(path)))
+            present = sys.modules.get(MODULE_WITH_HOOK)  # where a .pth file has imported torch before `site` came to us
+            if present:
+                count_into(path)(present)
+            else:
+                sys.meta_path.insert(0, WaitForOptimizer(count_into(path)))
     except Exception as error:
         give_up(error)
 
