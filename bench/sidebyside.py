@@ -180,7 +180,12 @@ class Figures:
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """Median, min, max and all of some values."""
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "values": list(values)}
+    return {
+        "median": round(statistics.median(values), 6),
+        "min": min(values),
+        "max": max(values),
+        "values": list(values),
+    }
 
 
 def print_figures(title: str, summary: dict[str, Any]) -> None:

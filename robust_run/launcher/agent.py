@@ -16,6 +16,8 @@ from robust_run.launcher import core
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.types import (
+    AttemptEnded,
+    AttemptStarted,
     EndAttempt,
     Event,
     Finish,
@@ -27,11 +29,13 @@ from robust_run.launcher.types import (
     StartAttempt,
     Tick,
     WakeAt,
+    WarmReady,
 )
 from robust_run.signals import signal_name
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
 
     from robust_run.launcher.journal import Journal
     from robust_run.launcher.node import Node
@@ -88,6 +92,12 @@ class Agent:
     def _take(self, event: Event) -> None:
         now_s = self._node.clock.monotonic_s()
         self._journal.event(event, now_s)
+        if isinstance(event, AttemptEnded):
+            self._node.starter.learn(event)
+        if isinstance(event, WarmReady) and self.state.attempt == 0:
+            self._node.restock(0, 0.0)
+        if isinstance(event, AttemptStarted) and event.attempt > 0:
+            self._book.relaunched(event)
         self.state, actions = core.step(self._policy, self.state, event, now_s)
         for action in actions:
             self._journal.action(action, now_s)
@@ -168,6 +178,7 @@ class Agent:
         self._handle_signals(loop)
         self._node.router.attach(loop)
         self._watch_store()
+        self._node.starter.attach(self._watch_socket)
         if self._attempt is not None:
             self._attempt.watch(loop)
         if self._pending_end_s is not None:
@@ -187,9 +198,19 @@ class Agent:
 
     def _keep_house(self, rounds: int = 1) -> None:
         self._book.look_for_first_step()
+        if self._attempt is not None and self.state.phase == "running":
+            age_s = self._node.clock.monotonic_s() - self._attempt.started_at_s
+            self._node.restock(self._attempt.number, age_s)
         if rounds % ORPHAN_ROUNDS == 0 and self._attempt is not None and self.state.phase == "running":
             self._attempt.reap_orphans()
         self._later(HOUSEKEEPING_S, lambda: self._keep_house(rounds + 1))
+
+    def _watch_socket(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
+        assert self._loop is not None
+        if sock.fileno() >= 0:
+            self._loop.remove_reader(sock.fileno())
+            if call is not None:
+                self._loop.add_reader(sock.fileno(), call)
 
     def _watch_store(self) -> None:
         """Listen to the store's process, which may be a new one."""

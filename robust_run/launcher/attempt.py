@@ -56,13 +56,20 @@ class Attempt:
         """Start every rank, then say AttemptStarted, or SpawnFailed for the first that could not be."""
         try:
             port = self._node.open_store(self.number)
-            for rank in range(self._node.spec.nproc):
-                self.workers.append(self._node.start_worker(self.number, rank, port))
-            self._node.serve_store(self.number)
+            if self.number > 0:
+                self._node.serve_store(self.number)  # forked workers connect within milliseconds
+            self.workers, how, why = self._node.start_workers(self.number, port)
+            if self.number == 0:
+                self._node.serve_store(self.number)
+                self._node.launch_warm()
         except PlatformError as error:
             self._tell(SpawnFailed(attempt=self.number, rank=len(self.workers), message=str(error)))
             return
-        self._tell(AttemptStarted(attempt=self.number, pids=tuple(worker.pid for worker in self.workers), port=port))
+        self._tell(
+            AttemptStarted(
+                attempt=self.number, pids=tuple(worker.pid for worker in self.workers), port=port, how=how, why=why
+            )
+        )
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """See ends from now on; those that have already happened are seen at once."""

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from robust_run.launcher.types import RankEvidence, RecordIncident
+from robust_run.launcher.types import AttemptStarted, RankEvidence, RecordIncident, VerdictDraft
 from robust_run.report import incident as incident_file
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
-from robust_run.tracer.steps import read as read_steps
 
 if TYPE_CHECKING:
     from robust_run.launcher.node import Node
@@ -36,10 +35,13 @@ class IncidentBook:
         self.culprit = action.verdict.culprit
         if action.action == "relaunch":
             self._awaits_step_of = action.attempt + 1
-            for line in summary.incident_lines(incident, action.attempt + 1):
-                self._node.say(line)
+            self._node.say(summary.incident_line(incident))
         self._dirty = True
         later(0.0, self.flush)
+
+    def relaunched(self, event: AttemptStarted) -> None:
+        """Say how the attempt after the newest incident was started."""
+        self._node.say(summary.relaunch_line(event.attempt, self.incidents[-1].action.reason, event.how, event.why))
 
     def _incident(self, action: RecordIncident) -> Incident:
         """Turn the core's monotonic times into wall times and its ranks into nodes."""
@@ -60,7 +62,7 @@ class IncidentBook:
                 nodes=nodes,
                 confidence=draft.confidence,
                 rule=draft.rule,
-                sentence=draft.sentence + (f" on {self._host}" if nodes else ""),
+                sentence=_sentence(draft, nodes),
             ),
             action=Action(name=action.action, nodes=nodes, reason=action.reason),
             evidence=_evidence(draft.culprit),
@@ -83,16 +85,20 @@ class IncidentBook:
         attempt = self._awaits_step_of
         if attempt is None:
             return
+        first_step_s = self._node.first_step_s(attempt)
+        if first_step_s is None:
+            return
         clock = self._node.clock
-        for rank in range(self._node.spec.nproc):
-            count = read_steps(self._node.run_directory.steps_file(attempt, rank))
-            if count is not None and count.first_step_monotonic_s is not None:
-                resumed_s = count.first_step_monotonic_s + clock.unix_s() - clock.monotonic_s()
-                self.incidents[-1] = msgspec.structs.replace(self.incidents[-1], resumed_s=resumed_s)
-                self._awaits_step_of = None
-                self._dirty = True
-                self.flush()
-                return
+        resumed_s = first_step_s + clock.unix_s() - clock.monotonic_s()
+        self.incidents[-1] = msgspec.structs.replace(self.incidents[-1], resumed_s=resumed_s)
+        self._awaits_step_of = None
+        self._dirty = True
+        self.flush()
+
+
+def _sentence(draft: VerdictDraft, nodes: tuple[str, ...]) -> str:
+    where = f" on {', '.join(nodes)}" if nodes else ""
+    return f"{draft.sentence}{where}{'; ' if draft.aftermath else ''}{draft.aftermath}"
 
 
 def _evidence(culprit: RankEvidence | None) -> tuple[Evidence, ...]:

@@ -21,7 +21,7 @@ from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.output.sinks import BoundedWriter, open_console
 from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.types import Finish, JobSpec, JobStarted, Std, StoreLost
+from robust_run.launcher.types import Event, Finish, JobSpec, JobStarted, Std
 from robust_run.report import summary
 
 #: How long a reader of our output that has stopped reading may hold up our exit.
@@ -55,13 +55,13 @@ def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, l
     )
     agent: Agent | None = None
 
-    def on_store_lost(attempt: int, detail: str) -> None:
+    def tell(event: Event) -> None:
         if agent is not None:
-            agent.tell(StoreLost(attempt=attempt, detail=_with_last_line(detail, run_directory.store_log)))
+            agent.tell(event)
 
     try:
         become_subreaper()
-        node = Node(spec, env, clock, run_directory, router, complain, on_store_lost)
+        node = Node(spec, env, clock, run_directory, router, complain, tell)
         _hold_signals(spec)
         host = socket.gethostname()
         journal = Journal(run_directory.journal, clock, on_error=complain)
@@ -144,13 +144,3 @@ def _say_goodbye(spec: JobSpec, node: Node, book: IncidentBook, finish: Finish, 
             if book.culprit is not None:
                 error_file = node.run_directory.error_file(book.incidents[-1].attempt, book.culprit.rank)
                 hand_up_error_file(error_file, finish.exit_code, os.environ.get("TORCHELASTIC_ERROR_FILE"))
-
-
-def _with_last_line(detail: str, path: str) -> str:
-    """Add the last line the store's process printed, which usually says why."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read()[-4096:].strip().splitlines()
-    except OSError:
-        return detail
-    return f"{detail}: {lines[-1]}" if lines else detail

@@ -11,10 +11,16 @@ from robust_run.launcher import workers
 from robust_run.launcher.environment import worker_argv, worker_environment
 from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.starter import Plan, Starter
 from robust_run.launcher.store import Listener, StoreHost, listen, torch_is_installed
-from robust_run.launcher.types import JobSpec
+from robust_run.launcher.types import Event, JobSpec, StoreLost
+from robust_run.launcher.warm.ladder import Rung
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.steps import create as create_steps
+from robust_run.tracer.steps import read as read_steps
+
+#: An attempt whose steps are not counted is taken to have got going after this time.
+RESTOCK_AFTER_S = 5.0
 
 
 class Node:
@@ -28,13 +34,14 @@ class Node:
         run_directory: RunDirectory,
         router: OutputRouter,
         complain: Callable[[str, OSError], None],
-        on_store_lost: Callable[[int, str], None],
+        tell: Callable[[Event], None],
     ) -> None:
         self.spec = spec
         self.clock = clock
         self.run_directory = run_directory
         self.router = router
         self.complain = complain
+        self._tell = tell
         self._env = env
         self._setup = workers.ChildSetup()
         self._helpers: list[workers.Worker] = []
@@ -45,7 +52,12 @@ class Node:
             from robust_run.launcher.numa import cpus_for_ranks, system_topology
 
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
-        self.store = StoreHost(self._start_helper, _python(), env, on_store_lost)
+        self._twin: Plan | None = None
+        self.starter = Starter(spec, env, self._setup, self._start_helper, tell)
+        self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
+
+    def _on_store_lost(self, attempt: int, detail: str) -> None:
+        self._tell(StoreLost(attempt=attempt, detail=_with_last_line(detail, self.run_directory.store_log)))
 
     def say(self, text: str) -> None:
         """Say a line to the user on stderr."""
@@ -68,11 +80,27 @@ class Node:
         else:
             self._listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
 
-    def start_worker(self, attempt: int, rank: int, port: int) -> workers.Worker:
-        """Start one rank with its environment, its output and its CPUs. Raises PlatformError."""
+    def start_workers(self, attempt: int, port: int) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
+        """Start every rank; return the workers, the rung of each, and why the first not promoted was not.
+
+        Raises PlatformError; what was started by then is in our tree and ends with the attempt.
+        """
+        plans: list[Plan] = []
+        try:
+            for rank in range(self.spec.nproc):
+                plans.append(self._plan(attempt, rank, port))  # noqa: PERF401 - what there is by then must be closed
+            started, choices = self.starter.start(attempt, plans)
+        finally:
+            for plan in plans:
+                plan.output.close()
+        self._twin = plans[0]
+        why = next((choice.reason for choice in choices if choice.reason), "")
+        return started, tuple(choice.rung for choice in choices), why
+
+    def _plan(self, attempt: int, rank: int, port: int) -> Plan:
         assert self._listener is not None
         self._make_folder(attempt, rank)
-        env = worker_environment(
+        plain_env = worker_environment(
             self.spec,
             self._env,
             local_rank=rank,
@@ -83,21 +111,32 @@ class Node:
             error_file=self.run_directory.error_file(attempt, rank),
             run_dir=self.run_directory.path,
         )
+        env = dict(plain_env)
         if self.spec.is_python:
-            env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
-        cpus = self._cpus[rank] if self._cpus else ()
+            env.update(arm_environment(plain_env, self.run_directory.steps_file(attempt, rank)))
         output = self.router.open_rank(attempt, rank, rank, self.run_directory.logs_of(attempt, rank))
-        try:
-            return workers.start(
-                worker_argv(self.spec, rank),
-                env,
-                lambda: self._setup(cpus),
-                rank=rank,
-                stdout=output.stdout,
-                stderr=output.stderr,
-            )
-        finally:
-            output.close()
+        return Plan(rank, worker_argv(self.spec, rank), plain_env, env, self._cpus_of(rank), output)
+
+    def _cpus_of(self, rank: int) -> frozenset[int]:
+        return self._cpus[rank] if self._cpus else frozenset()
+
+    def launch_warm(self) -> None:
+        """Start the warm process, beside an attempt that runs already."""
+        if self._twin is not None and self._hosts_store:  # without torch there is nothing worth keeping warm
+            self.starter.launch_warm(self._twin)
+
+    def restock(self, attempt: int, age_s: float) -> None:
+        """Make standby workers again once the running attempt has got going; call now and then."""
+        if attempt == 0 or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt) is not None:
+            self.starter.restock(self._twin)
+
+    def first_step_s(self, attempt: int) -> float | None:
+        """Return the monotonic time of the attempt's first optimizer step, None before it."""
+        for rank in range(self.spec.nproc):
+            count = read_steps(self.run_directory.steps_file(attempt, rank))
+            if count is not None and count.first_step_monotonic_s is not None:
+                return count.first_step_monotonic_s
+        return None
 
     def _make_folder(self, attempt: int, rank: int) -> None:
         """Make the rank's folder; without one it runs all the same (a full disk), only its steps are not counted."""
@@ -125,7 +164,7 @@ class Node:
         """Return our own helper processes that outlive an attempt; ended ones are collected on the way."""
         now_s = self.clock.monotonic_s()
         self._helpers = [helper for helper in self._helpers if not helper.poll(now_s)]
-        return [helper.pid for helper in self._helpers]
+        return [*(helper.pid for helper in self._helpers), *self.starter.standby_pids()]
 
     def end_helpers(self) -> None:
         """End our helper processes and wait for them."""
@@ -133,6 +172,7 @@ class Node:
         import time
 
         self.store.close()
+        self.starter.close()
         give_up_at_s = time.monotonic() + 5.0
         for helper in self._helpers:
             helper.signal(signal.SIGKILL, self.clock.monotonic_s())
@@ -148,3 +188,13 @@ def _python() -> str:
             "this Python does not know its own path (sys.executable is empty), so no store can be started"
         )
     return sys.executable
+
+
+def _with_last_line(detail: str, path: str) -> str:
+    """Add the last line the store's process printed, which usually says why."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read()[-4096:].strip().splitlines()
+    except OSError:
+        return detail
+    return f"{detail}: {lines[-1]}" if lines else detail

@@ -63,6 +63,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     restart_grace: float = 3.0
     progress_after: float = 600.0
     progress_path: tuple[str, ...] = ()
+    no_warm: bool = False
+    preload: str = "torch,torch.distributed"
 
 
 _DEFAULTS = Options(training_script="")
@@ -223,6 +225,10 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "PATH",
         "A file, folder or glob whose growth counts as progress (checkpoints). May be repeated.",
         _Look(kind="paths"),
+    ),
+    _describe(OWN, "no-warm", "", "Start workers of later attempts from nothing, not from a pre-imported process."),
+    _describe(
+        OWN, "preload", "MODULE,...|auto", "What the pre-imported process imports; auto: what the first attempt did."
     ),
 )
 """All options that end up in `Options`."""

@@ -71,6 +71,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Signals to the agent that end the job (`--signals-to-handle`)."""
     numa_binding: str | None = None
     virtual_local_rank: bool = False
+    warm: bool = True
+    """Whether later attempts may start from a pre-imported process."""
+    preload: tuple[str, ...] = ("torch", "torch.distributed")
+    """Modules it imports."""
+    preload_auto: bool = False
+    """Import also what the first attempt had imported before its first step, as far as it is known to be harmless."""
     streams: Streams
     omp_threads_defaulted: bool = False
     """OMP_NUM_THREADS=1 was chosen by us because it was unset."""
@@ -126,6 +132,10 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only
     """By local rank."""
     port: int
     """Where the workers' store listens."""
+    how: tuple[Literal["promote", "fork", "spawn"], ...] = ()
+    """By local rank: how it was started (see `warm.ladder`)."""
+    why: str = ""
+    """Why not by a higher rung, for the first rank that was not promoted."""
 
 
 class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):
@@ -161,6 +171,30 @@ class SignalReceived(msgspec.Struct, frozen=True, tag="signal_received", kw_only
     signal: int
     again: bool = False
     """The same source sent one before: the user will not wait."""
+
+
+class WarmReady(msgspec.Struct, frozen=True, tag="warm_ready", kw_only=True):
+    """The warm process can be forked from now on."""
+
+    pid: int
+    modules: tuple[str, ...]
+    took_s: float
+    skipped: tuple[str, ...] = ()
+
+
+class WarmRefused(msgspec.Struct, frozen=True, tag="warm_refused", kw_only=True):
+    """The warm process cannot be forked (any more); workers are spawned."""
+
+    reason: str
+    module: str = ""
+    """The preloaded module that did it; it is tried again without."""
+
+
+class StandbyWaits(msgspec.Struct, frozen=True, tag="standby_ready", kw_only=True):
+    """A standby worker waits to be promoted."""
+
+    slot: int
+    pid: int
 
 
 class SignalPassedOn(msgspec.Struct, frozen=True, tag="signal_passed_on", kw_only=True):
@@ -249,6 +283,8 @@ class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Literal["high", "medium", "low"]
     rule: str
     sentence: str
+    aftermath: str = ""
+    """What followed from it, as a clause for the end of the sentence."""
     exit_code: int
     """What the job exits with if it ends now: 1-255."""
     culprit: RankEvidence | None = None

@@ -21,6 +21,7 @@ MOST_WORKERS = 4096
 
 _DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
 _UNSTOPPABLE = (signal.SIGKILL, signal.SIGSTOP)
+DEFAULT_PRELOAD = ("torch", "torch.distributed")
 _DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
 
 
@@ -56,10 +57,24 @@ def resolve(options: Options, world: World) -> JobSpec:
         end_signals=end_signals,
         numa_binding=options.numa_binding,
         virtual_local_rank=options.virtual_local_rank,
+        warm=not options.no_warm,
+        preload=_preload(options.preload),
+        preload_auto=options.preload.strip() == "auto",
         streams=streams,
         omp_threads_defaulted=nproc > 1 and "OMP_NUM_THREADS" not in world.env,
         notes=(*accepted_notes, *stream_notes, *log_notes),
     )
+
+
+def _preload(text: str) -> tuple[str, ...]:
+    """Return the module names of `--preload`. Raises UserError for what is no module name."""
+    if text.strip() in ("", "auto"):
+        return DEFAULT_PRELOAD if text.strip() == "auto" else ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"--preload {name!r} is no module name; give names separated by commas, or auto")
+    return names
 
 
 def parse_signals(text: str) -> tuple[int, ...]:

@@ -76,13 +76,14 @@ def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
         kind, rule, confidence = "crash", "died_of_signal", "high"
     else:
         kind, rule, confidence = "crash", finding.kind if finding else "exit_code", "high" if finding else "medium"
-    after = f"; {followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""
+    others = f"{followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""
     return VerdictDraft(
         kind=kind,  # type: ignore[arg-type]
         ranks=(rank.rank,),
         confidence=confidence,  # type: ignore[arg-type]
         rule=rule,
-        sentence=f"rank {rank.rank} {_what_happened(rank)}{_at_step(rank)}{after}",
+        sentence=f"rank {rank.rank} {_what_happened(rank)}{_at_step(rank)}",
+        aftermath=others,
         exit_code=1 if told else job_exit_code(rank.exit_code),
         culprit=rank,
     )

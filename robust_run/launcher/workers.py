@@ -44,15 +44,15 @@ class ChildSetup:
 class Worker:
     """One started process: a rank, or a helper of ours."""
 
-    def __init__(self, process: subprocess.Popen[bytes], rank: int, name: str) -> None:
+    def __init__(self, pid: int, poll: Callable[[], int | None], rank: int, name: str) -> None:
         self.rank = rank
         self.name = name
-        self.pid = process.pid
+        self.pid = pid
         self.exit_code: int | None = None
         self.exited_at_s = 0.0
         self.signalled_at_s: float | None = None
         self.pidfd = -1
-        self._process = process
+        self._poll = poll
 
     def watch(self) -> int:
         """Return a descriptor that becomes readable when the process ends, -1 if this kernel has none."""
@@ -66,7 +66,7 @@ class Worker:
     def poll(self, now_s: float) -> bool:
         """Whether the process has ended; its exit code is kept and the moment noted the first time."""
         if self.exit_code is None:
-            self.exit_code = self._process.poll()
+            self.exit_code = self._poll()
             if self.exit_code is not None:
                 self.exited_at_s = now_s
         return self.exit_code is not None
@@ -135,4 +135,24 @@ def start(
             )
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             raise PlatformError(f"cannot start {name} ({argv[0]}): {error}") from error
-    return Worker(process, rank, name)
+    return Worker(process.pid, process.poll, rank, name)
+
+
+def adopt(pid: int, rank: int) -> Worker:
+    """Return a worker that we did not start but whose parent we became."""
+    return Worker(pid, lambda: _exit_code_of(pid), rank, f"rank {rank}")
+
+
+def _exit_code_of(pid: int) -> int | None:
+    """Return the exit code of an adopted child, None while it runs. Called until it has an answer, not after."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return 128 + signal.SIGKILL  # somebody collected it; it is gone, and not well
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def abandon(pid: int | None) -> None:
+    """Kill a process that did not become what it should."""
+    if pid is not None:
+        send(pid, signal.SIGKILL)

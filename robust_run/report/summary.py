@@ -8,12 +8,17 @@ from robust_run.report.types import Incident
 QUOTED_LINES = 20
 
 
-def incident_lines(incident: Incident, next_attempt: int) -> list[str]:
-    """Return what is said when a failure has been judged and the job goes on: one line, two where the rule needs it."""
-    return [
-        f"attempt {incident.attempt}: {incident.verdict.sentence}",
-        f"relaunched as attempt {next_attempt} ({incident.action.reason})",
-    ]
+def incident_line(incident: Incident) -> str:
+    """Return what is said when a failure has been judged and the job goes on."""
+    return f"attempt {incident.attempt}: {incident.verdict.sentence}"
+
+
+def relaunch_line(attempt: int, reason: str, how: tuple[str, ...], why: str) -> str:
+    """Return what is said when the next attempt has been started."""
+    ways = {"promote": "promoted", "fork": "forked", "spawn": "spawned"}
+    counted = [(sum(rung == way for rung in how), word) for way, word in ways.items()]
+    workers = " and ".join(f"{count} {word}" for count, word in counted if count)
+    return f"relaunched as attempt {attempt} ({reason}), workers: {workers}{': ' + why if why else ''}"
 
 
 def failure_lines(incident: Incident, attempts: int, lived_s: float, folder: str) -> list[str]:

@@ -126,6 +126,7 @@ _STEPS: tuple[tuple[str, Callable[[Identity], None]], ...] = (
     ("its signal handlers", _take_signals),
     ("its thread counts", _take_thread_counts),
     ("random numbers of its own", lambda _: frozen.reseed()),
+    ("its thread's number", lambda _: frozen.renew_threading()),
     ("its multiprocessing", lambda _: frozen.renew_multiprocessing()),
     ("its temporary folder", lambda identity: frozen.renew_tempfile(AT_START, identity.env)),
     ("its standard streams", lambda _: frozen.renew_streams()),

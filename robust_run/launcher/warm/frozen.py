@@ -47,6 +47,13 @@ def _number(text: str | None) -> int | None:
     return int(first) or None if first.isdecimal() else None
 
 
+def renew_threading() -> None:
+    """Let the main thread know the number that the kernel gave it; Python renews it in all threads that it starts itself."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading.main_thread()._set_native_id()
+
+
 def renew_multiprocessing() -> None:
     """Have the folder and the secret that `multiprocessing` takes at import.
 

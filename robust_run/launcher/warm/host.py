@@ -26,14 +26,9 @@ from robust_run.launcher.warm.messages import (
     packet_socketpair,
     send,
 )
+from robust_run.launcher.warm.start_up import start_environment
 
-_BOOT = (
-    "import sys; del sys.path[0]; from robust_run.launcher.warm.process import main; "
-    "main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
-)
-
-#: Room in the warm process's command line for the longest one that a worker shows in `ps`.
-COMMAND_LINE_BYTES = 4096
+_MAIN = "robust_run.launcher.warm.process:main"
 
 #: How long a standby worker may take to be made, and to say that it has become the worker.
 FORK_S = 1.0
@@ -69,36 +64,43 @@ class Standby:
 
 
 class WarmHost:
-    """One warm process and its standby workers."""
+    """One warm process and its standby workers.
+
+    `argv` and `env` are those of a worker (not armed for the tracer): the warm process is one that stops before its program.
+    """
 
     def __init__(
         self,
         start: StartsWarm,
-        python: str,
+        argv: tuple[str, ...],
         env: Mapping[str, str],
         agent_pid: int,
         on_news: Callable[[msgspec.Struct], None],
+        on_standby: Callable[[int, int], None],
     ) -> None:
         self.state: State = "none"
         self.reason = ""
+        self.has_died = False
+        """It ended without a reason of its own: another one may do better."""
         self.env = dict(env)
         self.pid: int | None = None
         self.standbys: dict[int, Standby] = {}
-        self.watch: Watches = lambda sock, call: None
+        self.watch: Watches = _watch_nothing
         self._start = start
-        self._python = python
+        self._argv = argv
         self._agent_pid = agent_pid
         self._on_news = on_news
+        self._on_standby = on_standby
         self._control: socket.socket | None = None
         self._modules: tuple[str, ...] = ()
 
     def launch(self, modules: tuple[str, ...]) -> None:
         """Start the warm process; nothing is waited for. A platform that refuses is a reason to spawn, no error."""
         ours, theirs = packet_socketpair()
-        boot = (self._python, "-u", "-c", _BOOT, str(theirs.fileno()), str(self._agent_pid), ",".join(modules))
-        env = {**self.env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        arguments = (str(theirs.fileno()), str(self._agent_pid), ",".join(modules))
+        env = {**self.env, **start_environment(self.env, _MAIN, arguments)}
         try:
-            self.pid = self._start((*boot, " " * COMMAND_LINE_BYTES), env, (theirs.fileno(),))
+            self.pid = self._start(self._argv, env, (theirs.fileno(),))
         except PlatformError as error:
             ours.close()
             self._refuse(str(error))
@@ -129,6 +131,7 @@ class WarmHost:
         if not data:
             self._hang_up()
             if self.state != "refused":
+                self.has_died = True
                 self._refuse("the warm process died")
             return
         match msgspec.json.decode(data, type=FromWarm):
@@ -201,7 +204,7 @@ class WarmHost:
         news = _receive(standby.gate, 0.0)
         if isinstance(news, StandbyReady):
             standby.pid = news.pid
-            self._on_news(news)
+            self._on_standby(standby.slot, news.pid)
         elif news is None:
             self.discard(standby)
 
@@ -220,11 +223,11 @@ class WarmHost:
                 if isinstance(news, StandbyReady):
                     standby.pid = news.pid
 
-    def promote(self, standby: Standby, identity: Identity, steps_file: str, streams: tuple[int, int, int]) -> bool:
+    def promote(self, standby: Standby, identity: Identity, streams: tuple[int, int, int]) -> bool:
         """Tell a standby worker who it is; `confirm` must follow. False if it cannot be told."""
         self.watch(standby.gate, None)
         try:
-            send(standby.gate, Promote(identity=identity, steps_file=steps_file), streams)
+            send(standby.gate, Promote(identity=identity), streams)
         except OSError:
             return False
         return True
@@ -269,3 +272,7 @@ def _receive(gate: socket.socket, timeout_s: float) -> msgspec.Struct | None:
     except OSError:
         return None
     return msgspec.json.decode(data, type=FromStandby) if data else None
+
+
+def _watch_nothing(sock: socket.socket, call: Callable[[], None] | None) -> None:
+    """Stand in for the loop before there is one."""

@@ -61,9 +61,7 @@ def frozen_changes(at_start: Mapping[str, str], wanted: Mapping[str, str]) -> tu
         sorted(
             name
             for name in {*before, *after}
-            if before.get(name) != after.get(name)
-            and name not in FREE_VARIABLES
-            and not name.startswith(FREE_PREFIXES)
+            if before.get(name) != after.get(name) and name not in FREE_VARIABLES and not name.startswith(FREE_PREFIXES)
         )
     )
 

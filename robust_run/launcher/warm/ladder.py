@@ -14,14 +14,6 @@ import msgspec
 
 Rung = Literal["promote", "fork", "spawn"]
 
-#: Variables that differ between workers, or are read only when the worker uses what they are for, not at import.
-FREE = frozenset(
-    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR "
-    "MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE "
-    "TORCHELASTIC_ERROR_FILE TORCHELASTIC_SIGNALS_TO_HANDLE TORCH_NCCL_ASYNC_ERROR_HANDLING CUDA_VISIBLE_DEVICES ROBUST_JOB "
-    "ROBUST_RUN_DIR ROBUST_ARM_PYTHONPATH ROBUST_STEPS_FILE".split()
-)
-
 #: Variables of tools that must see a process from its first instruction, each with the words that say so.
 TOOLS = {
     "LD_PRELOAD": "a preloaded library",
@@ -84,19 +76,6 @@ def tool_that_forbids(env: Mapping[str, str]) -> str:
         if env.get(name):
             return f"{name} is set ({what} must see every process from its start)"
     return ""
-
-
-def warm_environment(worker: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
-    """Return the warm process's environment: a worker's, with the launcher's own values of what differs between workers."""
-    env = {name: value for name, value in worker.items() if name not in FREE}
-    env.update({name: base[name] for name in FREE if name in base})
-    return env
-
-
-def differences(warm: Mapping[str, str], worker: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of variables that must be right at import and are not the same in the worker."""
-    names = (warm.keys() | worker.keys()) - FREE
-    return tuple(sorted(name for name in names if warm.get(name) != worker.get(name)))
 
 
 def doubt(exit_codes: tuple[int | None, ...], was_forked: bool, lived_s: float, progressed: bool) -> str:

@@ -1,10 +1,10 @@
 """What agent, warm process and standby workers say to each other, one message a packet of a Unix socket.
 
-    agent ── MakeStandby + socket ──► warm process ── forks ──► standby worker
-    agent ◄─ Preloaded | Refused ──── warm process
-    agent ◄─ StandbyReady ─────────────────────────────────── standby worker
-    agent ── Promote + stdin, stdout, stderr ───────────────► standby worker
-    agent ◄─ Promoted | CannotPromote ─────────────────────── standby worker, then the user's program runs
+agent ── MakeStandby + socket ──► warm process ── forks ──► standby worker
+agent ◄─ Preloaded | Refused ──── warm process
+agent ◄─ StandbyReady ─────────────────────────────────── standby worker
+agent ── Promote + stdin, stdout, stderr ───────────────► standby worker
+agent ◄─ Promoted | CannotPromote ─────────────────────── standby worker, then the user's program runs
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class Promote(msgspec.Struct, frozen=True, tag="promote", kw_only=True):
     """Become this worker; its stdin, stdout and stderr come with the message."""
 
     identity: Identity
-    steps_file: str = ""
 
 
 class Promoted(msgspec.Struct, frozen=True, tag="promoted"):

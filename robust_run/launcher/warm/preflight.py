@@ -94,12 +94,3 @@ def _resource_tracker() -> str:
     if tracker is not None and getattr(tracker._resource_tracker, "_fd", None) is not None:
         return "multiprocessing's resource tracker runs"
     return ""
-
-
-def own_start_up_code() -> str:
-    """Return why every worker must start from nothing: start-up code of the user's that runs once per process."""
-    for name in ("sitecustomize", "usercustomize"):
-        path = getattr(sys.modules.get(name), "__file__", None) or ""
-        if path and not path.startswith(("/usr/lib/", "/etc/python")):
-            return f"{name} at {path} must run in every worker"
-    return ""

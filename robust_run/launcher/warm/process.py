@@ -1,5 +1,7 @@
 """The warm process: imports what workers will import, and forks standby workers from it. Runs as a child of the agent.
 
+It is a worker's own interpreter that stops before the user's program begins (see `start_up`): `main` is called there, and
+returns only in a standby worker that has been promoted, which then goes on to run the program.
 It never computes anything: one parallel region here would leave every child without the threads it believes to have. It
 has one thread whenever it forks, and asks `preflight` before each fork. After the imports a canary is forked that does
 compute; only if that one lives are standby workers made.
@@ -37,6 +39,9 @@ IMPORT_NICENESS = 10
 
 CANARY_S = 2.0
 
+#: While this is set, torch asks the driver's library how many GPUs there are, and does not initialise CUDA for it.
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
 
 class WarmProcess:
     """Imports, checks itself, and forks on demand."""
@@ -48,24 +53,26 @@ class WarmProcess:
         self._skipped: list[str] = []
 
     def serve(self, modules: tuple[str, ...]) -> None:
-        """Import the modules, then do as the agent says until it hangs up."""
-        self._refuse_if(preflight.own_start_up_code())
+        """Import the modules, then do as the agent says until it hangs up. Returns in promoted standby workers only."""
         self._preload(modules)
         decoder = msgspec.json.Decoder(ToWarm)
         while True:
             data, descriptors, _, _ = socket.recv_fds(self._control, LARGEST_BYTES, 1)
             if not data:
-                return
+                os._exit(0)
             match decoder.decode(data):
                 case MakeStandby():
-                    self._make_standby(socket.socket(fileno=descriptors[0]))
+                    if self._make_standby(socket.socket(fileno=descriptors[0])):
+                        return
                 case Preload(modules=more):
                     self._preload(more)
 
     def _preload(self, modules: tuple[str, ...]) -> None:
         began_s = time.monotonic()
+        os.environ[NVML_CHECK] = "1"
         for name in modules:
             self._import(name)
+        del os.environ[NVML_CHECK]
         gc.collect()
         gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
         self._refuse_if(self._canary())
@@ -95,7 +102,7 @@ class WarmProcess:
         if pid == 0:
             _sing(writing)
         os.close(writing)
-        ended, _, _ = select.select([reading], [], [], CANARY_S)
+        ended = select.select([reading], [], [], CANARY_S)[0]
         word = os.read(reading, 16) if ended else b""
         os.close(reading)
         if word != b"alive":
@@ -105,7 +112,8 @@ class WarmProcess:
             return self._unfit()
         return f"a forked child {'failed' if ended else f'hung for {CANARY_S:g} s'} at its first parallel computation"
 
-    def _make_standby(self, gate: socket.socket) -> None:
+    def _make_standby(self, gate: socket.socket) -> bool:
+        """Fork a standby worker. Returns False here, and True in the child once it has become a worker."""
         self._refuse_if(preflight.unfit({self._control.fileno(), gate.fileno()}, before_first_fork=False))
         between = os.fork()
         if between == 0:
@@ -113,8 +121,10 @@ class WarmProcess:
                 os._exit(0)  # its child is adopted by the agent, a subreaper, which then sees its end itself
             self._control.close()
             stand_by(gate, self._agent_pid)
+            return True
         os.waitpid(between, 0)
         gate.close()
+        return False
 
 
 def _sing(writing: int) -> NoReturn:
@@ -164,8 +174,8 @@ def run_gently(work: Callable[[], object]) -> Exception | None:
     return raised[0] if raised else None
 
 
-def main(descriptor: int, agent_pid: int, modules: str) -> None:
-    """Serve on an inherited descriptor; `modules` are separated by commas."""
-    control = socket.socket(fileno=descriptor)
-    WarmProcess(control, agent_pid).serve(tuple(filter(None, modules.split(","))))
-    os._exit(0)
+def main(descriptor: str, agent_pid: str, modules: str = "") -> None:
+    """Serve on an inherited descriptor; `modules` are separated by commas. Called by `start/sitecustomize.py`."""
+    control = socket.socket(fileno=int(descriptor))
+    os.set_inheritable(control.fileno(), False)
+    WarmProcess(control, int(agent_pid)).serve(tuple(filter(None, modules.split(","))))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import time
-from typing import NoReturn
 
 import msgspec
 
@@ -20,31 +18,30 @@ from robust_run.launcher.warm.run import run
 ADOPTION_S = 5.0
 
 
-def stand_by(gate: socket.socket, agent_pid: int) -> NoReturn:
-    """Wait for a promotion and run the user's program; never returns to the warm process's code."""
+def stand_by(gate: socket.socket, agent_pid: int) -> None:
+    """Wait for a promotion and take on the worker's identity; the user's program begins when all callers have returned.
+
+    A standby worker that is not wanted any more, or cannot become what it is told, ends here.
+    """
     os.setsid()
     _wait_for_adoption(agent_pid)
     send(gate, StandbyReady(pid=os.getpid()))
     data, descriptors, _, _ = socket.recv_fds(gate, LARGEST_BYTES, 3)
     if not data:
         os._exit(0)
-    promotion = msgspec.json.decode(data, type=Promote)
     try:
+        identity = msgspec.json.decode(data, type=Promote).identity
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        become(promotion.identity)
-        _count_steps(promotion.steps_file)
-    except CannotBecome as error:
-        send(gate, CannotPromote(str(error)))
-        os._exit(0)
+        become(identity)
+        run(identity)
+        send(gate, Promoted())
     except BaseException as error:
-        send(gate, CannotPromote(f"{type(error).__name__}: {error}"))
+        text = str(error) if isinstance(error, CannotBecome) else f"{type(error).__name__}: {error}"
+        send(gate, CannotPromote(text))
         os._exit(0)
-    send(gate, Promoted())
     gate.close()
-    run(promotion.identity)
-    sys.exit(0)
 
 
 def _wait_for_adoption(agent_pid: int) -> None:
@@ -57,19 +54,3 @@ def _wait_for_adoption(agent_pid: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != agent_pid:
         os._exit(0)
-
-
-def _count_steps(path: str) -> None:
-    """Count optimizer steps as in a worker that was armed at its start; without it the program runs all the same."""
-    if not path:
-        return
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    from robust_run.tracer.arming import ARM_FOLDER
-
-    spec = spec_from_file_location("robust_run_arm", os.path.join(ARM_FOLDER, "sitecustomize.py"))
-    if spec is None or spec.loader is None:
-        return
-    arm = module_from_spec(spec)
-    spec.loader.exec_module(arm)
-    arm.count_steps_in(path)

@@ -1,0 +1,236 @@
+"""Starts the workers of an attempt, each by the highest rung that is safe: promoted, forked, or spawned."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from robust_run.launcher import workers
+from robust_run.launcher.types import AttemptEnded, Event, JobSpec, StandbyWaits, WarmReady, WarmRefused
+from robust_run.launcher.warm import ladder
+
+if TYPE_CHECKING:
+    from robust_run.launcher.output.wiring import ChildFds
+    from robust_run.launcher.warm.host import Standby, StartsWarm, WarmHost, Watches
+    from robust_run.launcher.warm.identity import Identity
+
+#: A warm process that died is started again at most so many times in a job.
+WARM_LAUNCHES = 3
+
+
+class Plan:
+    """One worker about to be started."""
+
+    __slots__ = ("argv", "cpus", "env", "output", "plain_env", "rank")
+
+    def __init__(
+        self,
+        rank: int,
+        argv: tuple[str, ...],
+        plain_env: Mapping[str, str],
+        env: Mapping[str, str],
+        cpus: frozenset[int],
+        output: ChildFds,
+    ) -> None:
+        self.rank = rank
+        self.argv = argv
+        self.plain_env = plain_env
+        """Not armed for the tracer."""
+        self.env = env
+        self.cpus = cpus
+        self.output = output
+
+
+class Starter:
+    """The rungs of a job on this node."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        env: Mapping[str, str],
+        setup: workers.ChildSetup,
+        start_helper: StartsWarm,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self.off = self._why_off(spec, env)
+        self._spec = spec
+        self._setup = setup
+        self._start_helper = start_helper
+        self._tell = tell
+        self._host: WarmHost | None = None
+        self._launches = 0
+        self._watch: Watches | None = None
+        self._doubted = ""
+        self._forked_last = False
+        self._failures: dict[int, str] = {}
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+
+    @staticmethod
+    def _why_off(spec: JobSpec, env: Mapping[str, str]) -> str:
+        from robust_run.launcher.warm.identity import interpreter_arguments
+
+        if not spec.warm:
+            return "--no-warm"
+        if spec.max_restarts == 0:
+            return "--max-restarts is 0"
+        if not spec.is_python:
+            return "the program is not run by a Python of ours"
+        if spec.argv[0] != sys.executable:
+            return f"workers run another Python ({spec.argv[0]})"
+        if interpreter_arguments(spec.argv) is None:
+            return "the interpreter has flags of its own"
+        return ladder.tool_that_forbids(env)
+
+    # --- the warm process ---
+
+    def launch_warm(self, plan: Plan) -> None:
+        """Start the warm process beside the first attempt, as a twin of its rank 0."""
+        if self.off or self._launches >= WARM_LAUNCHES:
+            return
+        from robust_run.launcher.warm.host import WarmHost
+
+        self._launches += 1
+        self._host = WarmHost(
+            self._start_helper, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby
+        )
+        self._host.launch(self._spec.preload)
+        if self._watch is not None:
+            self._host.attach(self._watch)
+
+    def attach(self, watch: Watches) -> None:
+        """Listen to the warm process from now on."""
+        self._watch = watch
+        if self._host is not None:
+            self._host.attach(watch)
+
+    def _on_news(self, news: msgspec.Struct) -> None:
+        from robust_run.launcher.warm.messages import Preloaded, Refused
+
+        host = self._host
+        match news:
+            case Preloaded() if host is not None:
+                pid = host.pid or 0
+                self._tell(WarmReady(pid=pid, modules=news.modules, took_s=news.took_s, skipped=news.skipped))
+            case Refused():
+                self._tell(WarmRefused(reason=news.reason, module=news.module))
+
+    def _on_standby(self, slot: int, pid: int) -> None:
+        self._tell(StandbyWaits(slot=slot, pid=pid))
+
+    def restock(self, plan: Plan | None) -> None:
+        """Fill the slots again, once the running attempt no longer needs every core to get going."""
+        host = self._host
+        if host is None:
+            return
+        if host.state == "refused" and host.has_died and plan is not None:
+            self.launch_warm(plan)
+        host.stock(self._spec.nproc)
+
+    def preload(self, modules: tuple[str, ...]) -> None:
+        """Have more modules imported; standby workers that lack them are made anew."""
+        if self._host is not None and modules:
+            for standby in list(self._host.standbys.values()):
+                self._host.discard(standby)
+            self._host.preload(modules)
+
+    def standby_pids(self) -> list[int]:
+        """Return the pids of standby workers."""
+        return self._host.pids() if self._host is not None else []
+
+    def close(self) -> None:
+        """Let the warm process and its standby workers go."""
+        if self._host is not None:
+            self._host.close()
+
+    # --- the ladder ---
+
+    def learn(self, ended: AttemptEnded) -> None:
+        """Doubt the fork if a forked attempt crashed in native code before it got anywhere."""
+        codes = tuple(rank.exit_code for rank in ended.ranks)
+        progressed = bool(ended.progress.steps) or ended.progress.files_advanced
+        self._doubted = ladder.doubt(codes, self._forked_last, ended.progress.lived_s, progressed)
+
+    def start(self, attempt: int, plans: list[Plan]) -> tuple[list[workers.Worker], list[ladder.Choice]]:
+        """Start all workers of an attempt. Raises PlatformError; those started by then are in no list but in our tree."""
+        choices = [self._choose(attempt, plan) for plan in plans]
+        started = self._promote(plans, choices) if any(choice.rung != "spawn" for choice in choices) else {}
+        for index, plan in enumerate(plans):
+            if plan.rank not in started:
+                if choices[index].rung != "spawn":
+                    choices[index] = ladder.Choice(
+                        rung="spawn", reason=self._failures.get(plan.rank, "no standby worker")
+                    )
+                started[plan.rank] = self._spawn(plan)
+        self._forked_last = any(choice.rung != "spawn" for choice in choices)
+        return [started[plan.rank] for plan in plans], choices
+
+    def _choose(self, attempt: int, plan: Plan) -> ladder.Choice:
+        host = self._host
+        if host is None:
+            return ladder.choose(ladder.Situation(attempt=attempt, off=self.off))
+        from robust_run.launcher.warm.identity import frozen_changes
+
+        return ladder.choose(
+            ladder.Situation(
+                attempt=attempt,
+                off=self.off,
+                warm_state=host.state,
+                warm_reason=host.reason,
+                has_standby=host.ready(plan.rank) is not None,
+                doubted=self._doubted,
+                differs=frozen_changes(host.env, plan.plain_env),
+            )
+        )
+
+    def _promote(self, plans: list[Plan], choices: list[ladder.Choice]) -> dict[int, workers.Worker]:
+        """Promote standby workers, all at the same time; those missing in the answer must be spawned."""
+        assert self._host is not None
+        host = self._host
+        self._failures = {}
+        chosen = [plan for plan, choice in zip(plans, choices, strict=True) if choice.rung != "spawn"]
+        host.make_now([plan.rank for plan in chosen])
+        told: list[tuple[Plan, Standby]] = []
+        for plan in chosen:
+            standby = host.ready(plan.rank)
+            if standby is None:
+                self._failures[plan.rank] = "no standby worker could be made in time"
+            elif host.promote(standby, self._identity(plan), (0, plan.output.stdout, plan.output.stderr)):
+                told.append((plan, standby))
+        started = {}
+        for plan, standby in told:
+            pid = standby.pid
+            if reason := host.confirm(standby):
+                self._failures[plan.rank] = reason
+                workers.abandon(pid)
+            elif pid is not None:
+                started[plan.rank] = workers.adopt(pid, plan.rank)
+        return started
+
+    def _identity(self, plan: Plan) -> Identity:
+        from robust_run.launcher.warm.identity import Identity, interpreter_arguments
+
+        split = interpreter_arguments(plan.argv)
+        assert split is not None
+        return Identity(
+            argv=split[1],
+            env=dict(plan.env),
+            cwd=os.getcwd(),
+            umask=self._umask,
+            cpus=tuple(sorted(plan.cpus)),
+            agent_pid=os.getpid(),
+        )
+
+    def _spawn(self, plan: Plan) -> workers.Worker:
+        return workers.start(
+            plan.argv,
+            plan.env,
+            lambda: self._setup(plan.cpus),
+            rank=plan.rank,
+            stdout=plan.output.stdout,
+            stderr=plan.output.stderr,
+        )
