@@ -229,6 +229,9 @@ Event = (
     | SignalReceived
     | SignalPassedOn
     | StoreLost
+    | WarmReady
+    | WarmRefused
+    | StandbyWaits
     | GuardLost
     | Tick
 )
