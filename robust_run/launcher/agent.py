@@ -30,6 +30,7 @@ from robust_run.launcher.types import (
     Tick,
     WakeAt,
     WarmReady,
+    WarmRefused,
 )
 from robust_run.signals import signal_name
 
@@ -92,17 +93,31 @@ class Agent:
     def _take(self, event: Event) -> None:
         now_s = self._node.clock.monotonic_s()
         self._journal.event(event, now_s)
-        if isinstance(event, AttemptEnded):
-            self._node.starter.learn(event)
-        if isinstance(event, WarmReady) and self.state.attempt == 0:
-            self._node.restock(0, 0.0)
-        if isinstance(event, AttemptStarted) and event.attempt > 0:
-            self._book.relaunched(event)
+        self._note(event)
         self.state, actions = core.step(self._policy, self.state, event, now_s)
         for action in actions:
             self._journal.action(action, now_s)
         for action in actions:
             self._perform(action, now_s)
+
+    def _note(self, event: Event) -> None:
+        """Tell the parts that need to know, and the user where it matters to him; none of this decides anything."""
+        match event:
+            case AttemptStarted() if event.attempt > 0:
+                self._book.relaunched(event)
+            case AttemptEnded():
+                self._node.starter.learn(event)
+            case WarmReady():
+                if self.state.attempt == 0:
+                    self._node.restock(0, 0.0)
+                for module in event.skipped:
+                    self._node.say(f"--preload: left out {module}")
+            case WarmRefused() if event.module:
+                self._node.say(f"--preload: left out {event.module}: after it, {event.reason}")
+            case WarmRefused():
+                self._node.say(f"later attempts start from nothing: {event.reason}")
+            case _:
+                pass
 
     def _perform(self, action: Action, now_s: float) -> None:
         match action:

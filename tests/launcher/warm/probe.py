@@ -9,6 +9,8 @@ import sys
 import threading
 import types
 
+SIGNAL_LINES = ("SigBlk", "SigIgn", "SigCgt")
+
 
 def of_start() -> dict[str, object]:
     """Facts that are so before anything is imported."""
@@ -51,7 +53,6 @@ def of_start() -> dict[str, object]:
         "comm": read("/proc/self/comm"),
         "signals": {number: str(signal.getsignal(number)) for number in signal.valid_signals()},
         "signal mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "signals in proc": [line for line in read("/proc/self/status").splitlines() if line[:6] in ("SigBlk", "SigIgn", "SigCgt")],
         "descriptors": descriptors(),
         "threads": [thread.name for thread in threading.enumerate()],
         "main thread": [threading.main_thread() is threading.current_thread(), threading.get_native_id() == os.getpid()],
@@ -72,6 +73,8 @@ def of_torch() -> dict[str, object]:
     import torch
 
     return {
+        # Only now: glibc handles a signal of its own once there has been a thread.
+        "signals in proc": [line for line in read("/proc/self/status").splitlines() if line.startswith(SIGNAL_LINES)],
         "tasks": len(os.listdir("/proc/self/task")),
         "torch threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
         "warnings": [str(entry[:4]) for entry in warnings.filters],
@@ -79,7 +82,6 @@ def of_torch() -> dict[str, object]:
         "meta_path": [str(finder).split(" object at ")[0] for finder in sys.meta_path],
         "cuda": [torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()],
         "multiprocessing": multiprocessing(),
-        "modules": sorted(sys.modules),
     }
 
 
@@ -124,7 +126,10 @@ def stream(file: object) -> dict[str, str]:
 def main() -> None:
     import json
 
-    facts = {**of_start(), **of_torch()}
+    facts = of_start()
+    if "PROBE_TORCH" in os.environ:
+        facts.update(of_torch())
+    facts["modules"] = sorted(sys.modules)
     with open(sys.argv[-1], "w") as file:
         json.dump(facts, file, default=str)
 

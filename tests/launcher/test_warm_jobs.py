@@ -1,0 +1,289 @@
+"""Jobs whose later attempts start from pre-imported processes. Real jobs, real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from jobs import Job, run, running, script, wait_for
+
+LOOP = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+x = torch.ones(4)
+dist.all_reduce(x)
+assert x.tolist() == [float(dist.get_world_size())] * 4
+open(f"reduced-{attempt}-{rank}", "w").close()
+while int(attempt) < %(restarts)d:
+    x.fill_(1)
+    dist.all_reduce(x)
+    time.sleep(0.005)
+"""
+
+
+def has_reduced(job: Job, tmp_path: Path, attempt: int, nproc: int = 2) -> None:
+    for rank in range(nproc):
+        job.wait_for_file(f"reduced-{attempt}-{rank}", tmp_path)
+
+
+def standbys(job: Job, count: int) -> list[int]:
+    """Return the pids of standby workers, once so many have been made."""
+    return wait_for(
+        lambda: (pids := [event["pid"] for event in job.events("standby_ready")]) and len(pids) >= count and pids,
+        f"{count} standby workers",
+    )
+
+
+def how(job: Job) -> list[list[str]]:
+    return [event["how"] for event in job.events("attempt_started")]
+
+
+def test_after_a_kill_the_waiting_workers_are_promoted(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP % {"restarts": 1})
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        has_reduced(job, tmp_path, 0)
+        waiting = standbys(job, 2)
+        os.kill(job.pids()[1], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert how(job) == [["spawn", "spawn"], ["promote", "promote"]]
+    assert set(job.events("attempt_started")[1]["pids"]) == set(waiting)
+    assert "workers: 2 promoted" in job.err
+
+
+def test_a_second_kill_before_the_stock_is_full_again_forks(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP % {"restarts": 2})
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        has_reduced(job, tmp_path, 0)
+        standbys(job, 2)
+        os.kill(job.pids(0)[1], signal.SIGKILL)
+        has_reduced(job, tmp_path, 1)
+        os.kill(job.pids(1)[0], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert how(job)[1:] == [["promote", "promote"], ["fork", "fork"]]
+    assert "no standby worker was ready" in job.err
+
+
+def test_the_stock_is_filled_again_after_the_first_step(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, time, torch
+        attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while attempt != "2":
+            model(torch.ones(2)).sum().backward()
+            optimizer.step()
+            time.sleep(0.01)
+        """,
+    )
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        for attempt in (0, 1):
+            standbys(job, 2 * (attempt + 1))
+            os.kill(job.pids(attempt)[attempt], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert how(job)[1:] == [["promote", "promote"]] * 2
+    steps = [event["progress"]["steps"] for event in job.events("attempt_ended")]
+    assert steps[1] > 0, "steps of promoted workers are counted"
+
+
+def test_two_hundred_kills_in_a_row(tmp_path: Path) -> None:
+    """No relaunch fails, and nothing of the agent grows: descriptors, threads, children, memory."""
+    kills, nproc = 200, 2
+    path = script(tmp_path, LOOP % {"restarts": kills})
+    sizes = {}
+    with running(tmp_path, "--nproc-per-node", str(nproc), "--max-restarts", "1000", path) as job:
+        agent = job.agent_pid()
+        for attempt in range(kills):
+            has_reduced(job, tmp_path, attempt)
+            if attempt == 0:
+                standbys(job, 2)
+            if attempt in (50, kills - 1):
+                sizes[attempt] = size_of(agent)
+            os.kill(job.pids(attempt)[attempt % nproc], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    attempts = how(job)
+    assert len(attempts) == kills + 1, "every relaunch succeeded at once"
+    assert all("spawn" not in rungs for rungs in attempts[1:])
+    early, late = sizes[50], sizes[kills - 1]
+    assert late["descriptors"] <= early["descriptors"] + 8
+    assert late["threads"] == early["threads"]
+    assert late["children"] <= early["children"] + 2
+    assert late["memory_kb"] <= early["memory_kb"] + 8192
+
+
+def size_of(pid: int) -> dict[str, int]:
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    return {
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(status["Threads"]),
+        "children": len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()),
+        "memory_kb": int(status["VmRSS"].split()[0]),
+    }
+
+
+def test_killing_the_warm_process_harms_no_worker(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP % {"restarts": 1})
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        has_reduced(job, tmp_path, 0)
+        standbys(job, 2)
+        os.kill(job.events("warm_ready")[0]["pid"], signal.SIGKILL)
+        wait_for(lambda: job.events("warm_refused"), "its death to be seen")
+        assert job.events("rank_exited") == []
+        os.kill(job.pids(0)[1], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert how(job)[1] == ["promote", "promote"], "standby workers outlive it"
+
+
+def test_a_dead_standby_worker_is_replaced(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP % {"restarts": 1})
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        has_reduced(job, tmp_path, 0)
+        victim = standbys(job, 2)[0]
+        os.kill(victim, signal.SIGKILL)
+        standbys(job, 3)
+        os.kill(job.pids(0)[1], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert victim not in job.events("attempt_started")[1]["pids"]
+
+
+REFUSALS = {
+    "starts_a_thread": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True, name='mine').start()\n",
+        "a Python thread runs (mine)",
+    ),
+    "opens_a_socket": ("import socket\nsock = socket.socket()\n", "descriptor"),
+    "computes_in_parallel": ("import torch\ntorch.sin(torch.ones(2000, 2000))\n", "native thread"),
+    "has_a_child": ("import subprocess, sys\nchild = subprocess.Popen(['sleep', '600'])\n", "child process"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_preloaded_module_that_cannot_be_forked_is_named_and_left_out(tmp_path: Path, name: str) -> None:
+    text, reason = REFUSALS[name]
+    if name == "computes_in_parallel" and (os.cpu_count() or 1) < 2:
+        pytest.skip("needs two CPUs for a parallel region")
+    script(tmp_path, text, f"{name}.py")
+    path = script(tmp_path, LOOP % {"restarts": 1})
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+    env["OMP_NUM_THREADS"] = "2"
+    with running(
+        tmp_path, "--nproc-per-node", "2", "--preload", f"torch,torch.distributed,{name}", path, env=env
+    ) as job:
+        has_reduced(job, tmp_path, 0)
+        standbys(job, 2)
+        os.kill(job.pids(0)[1], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    (refused,) = job.events("warm_refused")
+    assert refused["module"] == name
+    assert reason in refused["reason"]
+    assert name not in job.events("warm_ready")[0]["modules"]
+    assert how(job)[1] == ["promote", "promote"]
+    assert name in job.err
+
+
+def test_a_module_that_is_not_there_is_said_and_left_out(tmp_path: Path) -> None:
+    path = script(tmp_path, LOOP % {"restarts": 0})
+    with running(tmp_path, "--preload", "torch,no_such_module_here", path) as job:
+        ready = wait_for(lambda: job.events("warm_ready") or job.process.poll() is not None, "the warm process")
+        assert job.finish() == 0
+    if ready is not True:
+        assert "no_such_module_here" in ready[0]["skipped"][0]
+
+
+def test_a_hung_canary_never_delays_a_relaunch(tmp_path: Path) -> None:
+    script(
+        tmp_path, "import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(600))\n", "hangs_children.py"
+    )
+    path = script(tmp_path, LOOP % {"restarts": 1})
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+    with running(tmp_path, "--nproc-per-node", "2", "--preload", "torch,hangs_children", path, env=env) as job:
+        has_reduced(job, tmp_path, 0)
+        os.kill(job.pids(0)[1], signal.SIGKILL)
+        has_reduced(job, tmp_path, 1)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    second = job.events("attempt_started")[1]
+    assert second["how"] == ["spawn", "spawn"]
+    assert "importing" in second["why"] or "hung" in second["why"]
+
+
+NEVER_FORKED = {
+    "--no-warm": (("--no-warm",), {}),
+    "--max-restarts is 0": (("--max-restarts", "0"), {}),
+    "LD_PRELOAD is set": ((), {"LD_PRELOAD": "/lib/x86_64-linux-gnu/libm.so.6"}),
+    "coverage": ((), {"COVERAGE_PROCESS_START": "x"}),
+}
+
+
+@pytest.mark.parametrize("reason", NEVER_FORKED)
+def test_where_a_fork_would_not_be_the_same_workers_are_spawned_and_told_why(tmp_path: Path, reason: str) -> None:
+    arguments, env = NEVER_FORKED[reason]
+    if "LD_PRELOAD" in env and not Path(env["LD_PRELOAD"]).exists():
+        pytest.skip("no libm.so.6 where Debian has it")
+    path = script(tmp_path, "import os; os._exit(9 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)")
+    _, job = run(tmp_path, *arguments, path, env=env)
+    assert all(rungs == ["spawn"] for rungs in how(job))
+    assert reason in job.events("attempt_started")[-1]["why"]
+    assert job.events("warm_ready") == []
+
+
+def test_a_program_without_python_is_spawned(tmp_path: Path) -> None:
+    shell = tmp_path / "run.sh"
+    shell.write_text("#!/bin/sh\ntest $TORCHELASTIC_RESTART_COUNT = 1\n")
+    shell.chmod(0o755)
+    code, job = run(tmp_path, "--no-python", str(shell))
+    assert (code, how(job)) == (0, [["spawn"], ["spawn"]])
+    assert "not run by a Python of ours" in job.err
+
+
+def test_ranks_of_a_promoted_attempt_draw_different_random_numbers(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, random, time
+        import torch
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(600)
+        print(torch.rand(1).item(), random.random())
+        """,
+    )
+    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+        standbys(job, 2)
+        os.kill(job.pids(0)[0], signal.SIGKILL)
+        assert job.finish() == 0
+    numbers = [word for line in job.out.splitlines() for word in line.split()]
+    assert len(set(numbers)) == len(numbers) == 4
+
+
+def test_code_that_changed_since_the_start_is_what_runs(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("VALUE = 'old'\n")
+    path = script(
+        tmp_path,
+        """
+        import os, time
+        import helper
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(600)
+        print("second edition of the script, helper is", helper.VALUE)
+        """,
+    )
+    with running(tmp_path, path) as job:
+        standbys(job, 1)
+        (tmp_path / "helper.py").write_text("VALUE = 'new and longer'\n")
+        os.kill(job.pids(0)[0], signal.SIGKILL)
+        assert job.finish() == 0
+    assert job.out == "second edition of the script, helper is new and longer\n"
