@@ -110,13 +110,15 @@ class Forker:
 
 
 @contextmanager
-def warm_process(cwd: Path) -> Iterator[Forker]:
+def warm_process(cwd: Path, more_path: str = "") -> Iterator[Forker]:
     """Start a warm process for the time of a block."""
     from robust_run.launcher.warm.start_up import start_environment
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(STUCK_S)
     env = environment()
+    if more_path:
+        env["PYTHONPATH"] += os.pathsep + more_path
     env.update(start_environment(env, "forks:serve", (str(theirs.fileno()),)))
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", "raise AssertionError('the warm process ran its program')"],

@@ -165,7 +165,6 @@ REFUSALS = {
         "a Python thread runs (mine)",
     ),
     "opens_a_socket": ("import socket\nsock = socket.socket()\n", "descriptor"),
-    "computes_in_parallel": ("import torch\ntorch.sin(torch.ones(2000, 2000))\n", "native thread"),
     "has_a_child": ("import subprocess, sys\nchild = subprocess.Popen(['sleep', '600'])\n", "child process"),
 }
 
@@ -173,8 +172,6 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_preloaded_module_that_cannot_be_forked_is_named_and_left_out(tmp_path: Path, name: str) -> None:
     text, reason = REFUSALS[name]
-    if name == "computes_in_parallel" and (os.cpu_count() or 1) < 2:
-        pytest.skip("needs two CPUs for a parallel region")
     script(tmp_path, text, f"{name}.py")
     path = script(tmp_path, LOOP % {"restarts": 1})
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
@@ -193,6 +190,24 @@ def test_a_preloaded_module_that_cannot_be_forked_is_named_and_left_out(tmp_path
     assert name not in job.events("warm_ready")[0]["modules"]
     assert how(job)[1] == ["promote", "promote"]
     assert name in job.err
+
+
+def test_a_module_that_computes_in_parallel_at_import_does_no_harm(tmp_path: Path) -> None:
+    """OpenMP's threads belong to the thread that computed: the importing one, which is gone before any fork."""
+    script(tmp_path, "import torch\ntorch.sin(torch.ones(2000, 2000)).sum()\n", "computes.py")
+    compute = "torch.sin(torch.ones(2000, 2000)).sum(); (torch.ones(300, 300) @ torch.ones(300, 300)).sum()\n"
+    path = script(tmp_path, LOOP % {"restarts": 1} + compute)
+    env = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
+        "OMP_NUM_THREADS": "2",
+    }
+    with running(tmp_path, "--nproc-per-node", "2", "--preload", "torch,computes", path, env=env) as job:
+        has_reduced(job, tmp_path, 0)
+        standbys(job, 2)
+        os.kill(job.pids(0)[1], signal.SIGKILL)
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert how(job)[1] == ["promote", "promote"]
 
 
 def test_a_module_that_is_not_there_is_said_and_left_out(tmp_path: Path) -> None:

@@ -18,23 +18,22 @@ SAFE_THREADS = frozenset({"jemalloc_bg_thd"})
 CUDA_ERROR_NOT_INITIALIZED = 3
 
 
-def unfit(ours: Collection[int], before_first_fork: bool) -> str:
-    """Return why this process must not be forked, empty if it may.
+def unfit(ours: Collection[int]) -> str:
+    """Return why this process must not be forked, empty if it may. `ours` are descriptors known to be harmless.
 
-    `ours` are descriptors known to be harmless. Before the first fork OpenBLAS's idle threads are tolerated: its own fork
-    handler ends them, so they are gone after one throw-away fork.
+    OpenBLAS starts idle threads when it is loaded, and its own fork handler ends them: call this after a throw-away fork.
     """
-    return _threads(before_first_fork) or cuda_context() or _children() or _descriptors(ours) or _resource_tracker()
+    return _threads() or cuda_context() or _children() or _descriptors(ours) or _resource_tracker()
 
 
-def _threads(before_first_fork: bool) -> str:
+def _threads() -> str:
     threading = sys.modules.get("threading")
     if threading is not None and threading.active_count() > 1:
         names = ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
         return f"a Python thread runs ({names})"
     tasks = [task for task in os.listdir("/proc/self/task") if task != str(os.getpid())]
     names_of_tasks = [name for task in tasks if (name := _name(task)) and name not in SAFE_THREADS]
-    if names_of_tasks and not (before_first_fork and _has_openblas()):
+    if names_of_tasks:
         return f"{len(names_of_tasks)} native thread(s) run ({', '.join(sorted(set(names_of_tasks)))})"
     return ""
 
@@ -45,11 +44,6 @@ def _name(task: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def _has_openblas() -> bool:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        return "openblas" in file.read()
 
 
 def cuda_context() -> str:

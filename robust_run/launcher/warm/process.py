@@ -18,7 +18,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 import msgspec
 
@@ -49,7 +48,6 @@ class WarmProcess:
     def __init__(self, control: socket.socket, agent_pid: int) -> None:
         self._control = control
         self._agent_pid = agent_pid
-        self._forked = False
         self._skipped: list[str] = []
 
     def serve(self, modules: tuple[str, ...]) -> None:
@@ -75,7 +73,7 @@ class WarmProcess:
         del os.environ[NVML_CHECK]
         gc.collect()
         gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
-        self._refuse_if(self._canary())
+        self._refuse_if(_try_child(_compute, "at its first parallel computation") or self._unfit())
         imported = tuple(name for name in modules if name in sys.modules)
         took_s = time.monotonic() - began_s
         send(self._control, Preloaded(modules=imported, took_s=took_s, skipped=tuple(self._skipped)))
@@ -84,37 +82,19 @@ class WarmProcess:
         """Import one module, and look at once what it did: it must be named if it made this process unfit."""
         if error := run_gently(lambda: importlib.import_module(name)):
             self._skipped.append(f"{name} ({type(error).__name__}: {error})")
-        self._refuse_if(self._unfit(), name)
+        self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), name)
 
     def _unfit(self) -> str:
-        return preflight.unfit({self._control.fileno()}, before_first_fork=not self._forked)
+        return preflight.unfit({self._control.fileno()})
 
     def _refuse_if(self, reason: str, module: str = "") -> None:
         if reason:
             send(self._control, Refused(reason, module))
             os._exit(0)
 
-    def _canary(self) -> str:
-        """Fork a child that computes in parallel, and return why it did not end well in time, empty if it did."""
-        reading, writing = os.pipe()
-        pid = os.fork()
-        self._forked = True
-        if pid == 0:
-            _sing(writing)
-        os.close(writing)
-        ended = select.select([reading], [], [], CANARY_S)[0]
-        word = os.read(reading, 16) if ended else b""
-        os.close(reading)
-        if word != b"alive":
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        if word == b"alive":
-            return self._unfit()
-        return f"a forked child {'failed' if ended else f'hung for {CANARY_S:g} s'} at its first parallel computation"
-
     def _make_standby(self, gate: socket.socket) -> bool:
         """Fork a standby worker. Returns False here, and True in the child once it has become a worker."""
-        self._refuse_if(preflight.unfit({self._control.fileno(), gate.fileno()}, before_first_fork=False))
+        self._refuse_if(preflight.unfit({self._control.fileno(), gate.fileno()}))
         between = os.fork()
         if between == 0:
             if os.fork() != 0:
@@ -127,17 +107,35 @@ class WarmProcess:
         return False
 
 
-def _sing(writing: int) -> NoReturn:
-    """Compute in this process, in parallel, and say that it worked."""
-    try:
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            rows = torch.ones(256, 256)
-            torch.ones(1 << 20).sin().sum()
-            assert float((rows @ rows)[0, 0]) == 256.0
-        os.write(writing, b"alive")
-    finally:
-        os._exit(0)
+def _try_child(work: Callable[[], object], when: str) -> str:
+    """Fork a canary that does the work, and return why it did not end well in time, empty if it did."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os.write(writing, b"alive")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    ended = select.select([reading], [], [], CANARY_S)[0]
+    word = os.read(reading, 16) if ended else b""
+    os.close(reading)
+    if word != b"alive":
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    if word == b"alive":
+        return ""
+    return f"a forked child {'failed' if ended else f'hung for {CANARY_S:g} s'} {when}"
+
+
+def _compute() -> None:
+    """Compute in parallel."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        rows = torch.ones(256, 256)
+        torch.ones(1 << 20).sin().sum()
+        assert float((rows @ rows)[0, 0]) == 256.0
 
 
 def run_gently(work: Callable[[], object]) -> Exception | None:

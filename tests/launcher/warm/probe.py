@@ -127,7 +127,7 @@ def main() -> None:
     import json
 
     facts = of_start()
-    if "PROBE_TORCH" in os.environ:
+    if "ROBUST_PROBE_TORCH" in os.environ:
         facts.update(of_torch())
     facts["modules"] = sorted(sys.modules)
     with open(sys.argv[-1], "w") as file:

@@ -76,7 +76,7 @@ def test_all_it_sees_of_itself_is_the_same(forker: Forker, place: Path, form: st
 
 
 def test_all_it_sees_after_importing_torch_is_the_same(forker: Forker, place: Path) -> None:
-    plain, forked = look(forker, place, ("probe.py",), environment(PROBE_TORCH="1"))
+    plain, forked = look(forker, place, ("probe.py",), environment(ROBUST_PROBE_TORCH="1"))
     # OpenBLAS's own fork handler ended its idle threads; they come back when they are needed.
     assert forked.pop("tasks") == 1
     assert plain.pop("tasks") >= 1
