@@ -53,6 +53,7 @@ class Node:
 
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
         self._twin: Plan | None = None
+        self._modules_wanted = spec.preload_auto
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell)
         self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
 
@@ -130,6 +131,20 @@ class Node:
         if attempt == 0 or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt) is not None:
             self.starter.restock(self._twin)
 
+    def learn_modules(self) -> None:
+        """With `--preload auto`, have the warm process import what the first attempt had, once that is known."""
+        if not self._modules_wanted:
+            return
+        from robust_run.launcher.warm import known
+
+        try:
+            with open(self.run_directory.modules_file(), encoding="utf-8") as file:
+                imported = known.read_list(file.read())
+        except OSError:
+            return
+        if imported and self.starter.preload(known.worth_preloading(imported, self.spec.preload)):
+            self._modules_wanted = False
+
     def first_step_s(self, attempt: int) -> float | None:
         """Return the monotonic time of the attempt's first optimizer step, None before it."""
         for rank in range(self.spec.nproc):
@@ -143,6 +158,9 @@ class Node:
         try:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
+            if self.spec.preload_auto and attempt == 0 and rank == 0:
+                with open(self.run_directory.modules_file(), "xb"):
+                    pass  # asks the worker to list what it had imported before its first step
         except OSError as error:
             self.complain(self.run_directory.rank(attempt, rank), error)
 

@@ -71,6 +71,10 @@ class RunDirectory:
         """Path of the step counter."""
         return os.path.join(self.memory, f"attempt_{attempt}-{rank}.steps")
 
+    def modules_file(self) -> str:
+        """Path of the list of modules that rank 0 of the first attempt had imported before its first step."""
+        return f"{self.steps_file(0, 0)}.modules"
+
     def incident(self, number: int) -> str:
         """Path of one incident."""
         return os.path.join(self.path, "incidents", f"{number:04d}.json")

@@ -131,12 +131,15 @@ class Starter:
             self.launch_warm(plan)
         host.stock(self._spec.nproc)
 
-    def preload(self, modules: tuple[str, ...]) -> None:
-        """Have more modules imported; standby workers that lack them are made anew."""
-        if self._host is not None and modules:
+    def preload(self, modules: tuple[str, ...]) -> bool:
+        """Have more modules imported; standby workers that lack them are made anew. False: not now, try again later."""
+        if self._host is None or self._host.state != "ready":
+            return False
+        if modules:
             for standby in list(self._host.standbys.values()):
                 self._host.discard(standby)
             self._host.preload(modules)
+        return True
 
     def standby_pids(self) -> list[int]:
         """Return the pids of standby workers."""

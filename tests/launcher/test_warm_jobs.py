@@ -210,6 +210,44 @@ def test_a_module_that_computes_in_parallel_at_import_does_no_harm(tmp_path: Pat
     assert how(job)[1] == ["promote", "promote"]
 
 
+def test_preload_auto_imports_what_the_first_attempt_had_imported_before_its_first_step(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, sys, time
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        was_there = "numpy.random" in sys.modules, "sympy" in sys.modules, "my_own" in sys.modules
+        import numpy.random, torch, sympy, my_own
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+        if attempt == "0":
+            time.sleep(600)
+        print(was_there)
+        """,
+    )
+    script(tmp_path, "", "my_own.py")
+    with running(tmp_path, "--preload", "auto", path) as job:
+        wait_for(lambda: len(job.events("warm_ready")) >= 2, "the second round of imports")
+        standby = wait_for(lambda: after(job, "warm_ready", 2, "standby_ready"), "a standby worker made after it")
+        os.kill(job.pids(0)[0], signal.SIGKILL)
+        assert job.finish() == 0
+    assert job.events("attempt_started")[1]["pids"] == [standby["pid"]]
+    assert job.out == "(True, True, False)\n"
+
+
+def after(job: Job, kind: str, count: int, wanted: str) -> dict[str, object] | None:
+    """Return the first event `wanted` that follows the count-th event of a kind."""
+    seen = 0
+    for line in job.journal():
+        event = line.get("event", {})
+        seen += event.get("type") == kind
+        if seen >= count and event.get("type") == wanted:
+            return event  # type: ignore[no-any-return]
+    return None
+
+
 def test_a_module_that_is_not_there_is_said_and_left_out(tmp_path: Path) -> None:
     path = script(tmp_path, LOOP % {"restarts": 0})
     with running(tmp_path, "--preload", "torch,no_such_module_here", path) as job:

@@ -27,7 +27,12 @@ from robust_run.launcher.warm.identity import Identity, frozen_changes
 AT_START = dict(os.environ)
 
 
-class CannotBecome(PlatformError):
+#: Signals of a worker that are in their default state whatever came before: SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU. SIGINT has
+#: Python's own handler.
+RESET_SIGNALS = (3, 15, 21, 22)
+
+
+class CannotBecome(PlatformError):  # noqa: N818 - reads as what it says
     """This process cannot be that worker; nothing of the user's has run. Start the worker from nothing."""
 
 
@@ -102,15 +107,14 @@ def _take_cpus(identity: Identity) -> None:
         os.sched_setaffinity(0, identity.cpus)
 
 
-def _take_signals(identity: Identity) -> None:
-    """Have the handlers that Python starts with, unless a signal was ignored when the warm process started (nohup)."""
+def _take_signals(_: Identity) -> None:
+    """Have the handlers that Python starts with. Other signals are as the agent had them at the start (nohup)."""
     import signal
 
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD):
-        if callable(signal.getsignal(number)) or number != signal.SIGCHLD:
-            signal.signal(number, signal.SIG_DFL)
+    for number in RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _take_thread_counts(identity: Identity) -> None:

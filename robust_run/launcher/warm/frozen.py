@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping
+from typing import Any
 
 
 def reseed() -> None:
@@ -59,7 +60,7 @@ def renew_multiprocessing() -> None:
 
     With another process's folder, `spawn` children look for a relative `__main__` in the wrong place and die, for ever again.
     """
-    process = sys.modules.get("multiprocessing.process")
+    process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.ORIGINAL_DIR = os.getcwd()
         process.current_process().authkey = os.urandom(32)
@@ -67,7 +68,7 @@ def renew_multiprocessing() -> None:
 
 def renew_tempfile(at_start: Mapping[str, str], env: Mapping[str, str]) -> None:
     """Look for the temporary folder again if its variables differ."""
-    tempfile = sys.modules.get("tempfile")
+    tempfile: Any = sys.modules.get("tempfile")
     names = ("TMPDIR", "TEMP", "TMP")
     if tempfile is not None and any(at_start.get(name) != env.get(name) for name in names):
         tempfile.tempdir = None
@@ -90,14 +91,14 @@ def renew_streams() -> None:
         raw = io.FileIO(descriptor, mode, closefd=False)
         raw.name = f"<{name}>"  # type: ignore[misc]
         fresh = io.TextIOWrapper(
-            io.BufferedReader(raw) if mode == "r" else raw,  # type: ignore[arg-type]
+            io.BufferedReader(raw) if mode == "r" else raw,
             encoding=stream.encoding,
             errors=stream.errors,
             newline=None if mode == "r" else "\n",
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        fresh.mode = mode  # type: ignore[misc]
+        fresh.mode = mode
         setattr(sys, name, fresh)
         setattr(sys, f"__{name}__", fresh)
 

@@ -140,9 +140,9 @@ class WarmHost:
                 self._on_news(news)
             case Refused() as news:
                 self._hang_up()
-                if news.module and news.module in self._modules:
+                rest = tuple(name for name in self._modules if name.partition(".")[0] != news.module)
+                if news.module and rest != self._modules:
                     self._on_news(news)
-                    rest = tuple(name for name in self._modules if name != news.module)
                     self.launch(rest)
                     self.attach(self.watch)
                 else:

@@ -46,7 +46,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
     reason: str
     module: str = ""
-    """The preloaded module that did it, if one did."""
+    """The package whose preloaded modules did it, if one did."""
 
 
 class StandbyReady(msgspec.Struct, frozen=True, tag="standby_ready", kw_only=True):

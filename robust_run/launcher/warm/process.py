@@ -68,8 +68,8 @@ class WarmProcess:
     def _preload(self, modules: tuple[str, ...]) -> None:
         began_s = time.monotonic()
         os.environ[NVML_CHECK] = "1"
-        for name in modules:
-            self._import(name)
+        for names in _by_package(modules):
+            self._import(names)
         del os.environ[NVML_CHECK]
         gc.collect()
         gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
@@ -78,11 +78,12 @@ class WarmProcess:
         took_s = time.monotonic() - began_s
         send(self._control, Preloaded(modules=imported, took_s=took_s, skipped=tuple(self._skipped)))
 
-    def _import(self, name: str) -> None:
-        """Import one module, and look at once what it did: it must be named if it made this process unfit."""
-        if error := run_gently(lambda: importlib.import_module(name)):
-            self._skipped.append(f"{name} ({type(error).__name__}: {error})")
-        self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), name)
+    def _import(self, names: list[str]) -> None:
+        """Import the modules of one package, and look at once what they did: it must be named if it made us unfit."""
+        for name in names:
+            if error := run_gently(lambda: importlib.import_module(name)):  # noqa: B023 - it runs before the next round
+                self._skipped.append(f"{name} ({type(error).__name__}: {error})")
+        self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), names[0].partition(".")[0])
 
     def _unfit(self) -> str:
         return preflight.unfit({self._control.fileno()})
@@ -105,6 +106,14 @@ class WarmProcess:
         os.waitpid(between, 0)
         gate.close()
         return False
+
+
+def _by_package(modules: tuple[str, ...]) -> list[list[str]]:
+    """Return the modules in the order given, those of one package together."""
+    packages: dict[str, list[str]] = {}
+    for name in modules:
+        packages.setdefault(name.partition(".")[0], []).append(name)
+    return list(packages.values())
 
 
 def _try_child(work: Callable[[], object], when: str) -> str:

@@ -18,6 +18,16 @@ from robust_run.launcher.warm.identity import Identity
 PYCONFIG_BYTES = 1 << 14
 
 
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was removed
+
+
+_STARTED_IN = _folder()
+
+
 def run(identity: Identity) -> None:
     """Prepare the interpreter to run the identity's program, which begins when all our callers have returned.
 
@@ -27,7 +37,7 @@ def run(identity: Identity) -> None:
     if not _before_program():
         raise CannotBecome("this interpreter runs a program already; start the warm process through start_environment")
     argv = [sys.orig_argv[0], "-u", *identity.argv]
-    if sys.orig_argv != argv:
+    if sys.orig_argv != argv or identity.cwd != _STARTED_IN:  # the script's path is complete since the start
         _change_command_line(argv)
     _forget_ourselves()
 

@@ -55,7 +55,10 @@ def of_start() -> dict[str, object]:
         "signal mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "descriptors": descriptors(),
         "threads": [thread.name for thread in threading.enumerate()],
-        "main thread": [threading.main_thread() is threading.current_thread(), threading.get_native_id() == os.getpid()],
+        "main thread": [
+            threading.main_thread() is threading.current_thread(),
+            threading.get_native_id() == os.getpid(),
+        ],
         "its native id": threading.main_thread().native_id == os.getpid(),
         "rlimits": [resource.getrlimit(number) for number in range(16)],
         "stdin": stream(sys.stdin),

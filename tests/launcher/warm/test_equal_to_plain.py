@@ -68,6 +68,11 @@ def look(forker: Forker, place: Path, argv: tuple[str, ...], env: dict[str, str]
     return seen
 
 
+def test_a_long_command_line_is_shown_in_full(forker: Forker, place: Path) -> None:
+    plain, forked = look(forker, place, ("probe.py", *["x" * 1000] * 20), environment(ROBUST_LONG="y" * 20_000))
+    assert differences(plain, forked) == {}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_all_it_sees_of_itself_is_the_same(forker: Forker, place: Path, form: str) -> None:
     plain, forked = look(forker, place, (*FORMS[form], "--lr", "1"), environment(RANK="1", MASTER_PORT="29500"))
@@ -128,7 +133,11 @@ ENDINGS = {
         except ValueError:
             {}['x']
     """,
-    "group": "import sys\nif sys.version_info < (3, 11): raise ValueError\nraise eval('ExceptionGroup')('two', [OSError(1), KeyError()])",
+    "group": """
+        import sys
+        if sys.version_info < (3, 11): raise ValueError
+        raise eval('ExceptionGroup')('two', [OSError(1), KeyError()])
+    """,
     "notes": "e = ValueError('wrong')\nif hasattr(e, 'add_note'): e.add_note('of rank 3')\nraise e",
     "system exit in a cause": "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise SystemExit(4)",
     "syntax error": "print(1)\ndef f(:\n    pass",
