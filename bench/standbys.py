@@ -15,9 +15,6 @@ from typing import Any
 
 from sidebyside import OURS, Figures, Job, processes_of, shown, spread
 
-WARM_COMMAND = b"robust_run.launcher.warm"
-"""In the command line of the warm process, and in that of its forks until they become workers."""
-
 Rungs = dict[str, dict[str, Any]]
 """By how the workers were started: what came of these restarts."""
 
@@ -38,7 +35,7 @@ class Standbys:
             workers.update(attempt_pids)
         living = set(processes_of(job.folder))
         standbys = {event["pid"] for event in events(job.folder, "standby_ready")} & living - workers
-        warm = {pid for pid in living - workers - standbys if WARM_COMMAND in command_line(pid)}
+        warm = {event["pid"] for event in events(job.folder, "warm_ready")} & living
         self._ready.append(len(standbys))
         for kind, pids in (("standby", standbys), ("warm_process", warm)):
             for pid in pids:
@@ -110,15 +107,6 @@ def events(folder: str, kind: str) -> Iterator[dict[str, Any]]:
 def _started(job: Job, attempt: int) -> dict[str, Any]:
     """Return the event that says an attempt runs; empty if there is none."""
     return next((event for event in events(job.folder, "attempt_started") if event.get("attempt") == attempt), {})
-
-
-def command_line(pid: int) -> bytes:
-    """Words of a process, with NULs between; empty if it is gone."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
 
 
 def private_bytes(pid: int) -> int:

@@ -71,7 +71,7 @@ class Journal:
     def _append(self, line: msgspec.Struct) -> None:
         if self._descriptor < 0:
             return
-        data = self._encoder.encode(line) + b"\n"
+        data = self._encode(line) + b"\n"
         try:
             written = os.write(self._descriptor, data)
             if written != len(data):
@@ -79,6 +79,12 @@ class Journal:
         except OSError as error:
             self._complain(error)
         self._written += 1
+
+    def _encode(self, line: msgspec.Struct) -> bytes:
+        try:
+            return self._encoder.encode(line)
+        except UnicodeEncodeError:  # file names and arguments may hold bytes that are no text
+            return self._encoder.encode(_as_text(msgspec.to_builtins(line)))
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:
@@ -116,6 +122,17 @@ class Journal:
             with changed:
                 self._durable = goal
                 changed.notify_all()
+
+
+def _as_text(value: object) -> object:
+    """Return the same with every undecodable byte spelled `\\udcff`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_text(item) for item in value]
+    return value
 
 
 def read(path: str) -> tuple[Header, list[Entry]]:

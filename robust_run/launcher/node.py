@@ -20,7 +20,7 @@ from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
-RESTOCK_AFTER_S = 5.0
+RESTOCK_AFTER_S = 1.0
 
 
 class Node:

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from jobs import run, running, script, wait_for
 
+from robust_run.launcher.journal import read as read_journal
+
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "robust_run")
 
@@ -136,6 +138,21 @@ def test_scripts_with_awkward_names_run(tmp_path: Path, name: str) -> None:
     code, job = run(tmp_path, path, "a b", "--lr", "")
     assert code == 0
     assert job.out == "[['a b', '--lr', ''], '__main__']\n"
+
+
+def test_names_and_arguments_that_are_no_text_reach_the_script(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff\xfe.py"
+    with open(path, "w") as file:
+        file.write("import os, sys; print([os.fsencode(a) for a in sys.argv[1:]], os.environb[b'ODD'])\n")
+        file.write("sys.stdout.flush(); os._exit(0 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1' else 9)\n")
+    env = {**os.environb, b"ODD": b"\xfe"}
+    argv = [*map(os.fsencode, COMMAND), b"--run-id", b"odd", path, b"a\xffb"]
+    result = subprocess.run(argv, capture_output=True, cwd=tmp_path, env=env)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == b"[b'a\\xffb'] b'\\xfe'\n" * 2
+    header, entries = read_journal(str(tmp_path / "robust-runs" / "odd" / "journal.jsonl"))
+    assert header.job.nproc == 1
+    assert entries
 
 
 ENV_CONTRACT = """

@@ -89,7 +89,7 @@ def renew_streams() -> None:
         if _seekable(descriptor) == stream.seekable():
             continue
         raw = io.FileIO(descriptor, mode, closefd=False)
-        raw.name = f"<{name}>"  # type: ignore[misc]
+        raw.name = f"<{name}>"
         fresh = io.TextIOWrapper(
             io.BufferedReader(raw) if mode == "r" else raw,
             encoding=stream.encoding,
@@ -98,7 +98,7 @@ def renew_streams() -> None:
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        fresh.mode = mode
+        vars(fresh)["mode"] = mode
         setattr(sys, name, fresh)
         setattr(sys, f"__{name}__", fresh)
 

@@ -228,7 +228,7 @@ class WarmHost:
         self.watch(standby.gate, None)
         try:
             send(standby.gate, Promote(identity=identity), streams)
-        except OSError:
+        except (OSError, ValueError):  # gone, or an environment that is no text
             return False
         return True
 
