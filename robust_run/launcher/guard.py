@@ -6,6 +6,9 @@
 If the guard is killed, the agent sees its lifeline end and kills the job. If the agent is killed, the guard inherits all of
 its orphans (it is their subreaper) and kills them. Workers also carry PR_SET_PDEATHSIG, for the day both are killed.
 The guard never reads, decides or prints while the agent lives.
+
+Where a per-user warm process runs the agent (see `warm.client`), the agent is that one's child: then it does what is said above
+of the guard's orphans, and tells the guard.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.process_tree import Sweep, become_subreaper
@@ -34,8 +38,22 @@ FORWARDED = (
 SWEEP_S = 10.0
 
 
-def run_guarded(agent: Callable[[int], int], extra_signals: Iterable[int] = ()) -> int:
-    """Run `agent(lifeline)` in a child process and return its exit code.
+class RunsElsewhere(Protocol):
+    """An agent that is no child of the guard."""
+
+    pid: int
+
+    def wait(self) -> tuple[int, tuple[str, ...]]:
+        """Wait for its end; return its exit code as `subprocess` gives it, and what of its job could not be ended."""
+        ...
+
+
+def run_guarded(
+    agent: Callable[[int], int],
+    extra_signals: Iterable[int] = (),
+    elsewhere: Callable[[int], RunsElsewhere | None] = lambda _: None,
+) -> int:
+    """Run `agent(lifeline)` in a child process and return its exit code; or let `elsewhere(lifeline)` run it, if it does.
 
     `lifeline` is a descriptor: each byte on it is a signal number the guard received, its end means the guard is gone.
     Raises PlatformError if no process can be made.
@@ -43,6 +61,21 @@ def run_guarded(agent: Callable[[int], int], extra_signals: Iterable[int] = ()) 
     lifeline, forward = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    distant = elsewhere(lifeline)
+    pid = _fork(agent, lifeline, forward) if distant is None else distant.pid
+    os.close(lifeline)
+    for number in {*FORWARDED, *extra_signals}:
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue  # nohup
+        signal.signal(number, lambda number, _frame: _forward(forward, number))
+    if distant is not None:
+        return _conclude(pid, *distant.wait())
+    become_subreaper()
+    _, status = os.waitpid(pid, 0)
+    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep())
+
+
+def _fork(agent: Callable[[int], int], lifeline: int, forward: int) -> int:
     try:
         pid = os.fork()
     except OSError as error:
@@ -53,13 +86,16 @@ def run_guarded(agent: Callable[[int], int], extra_signals: Iterable[int] = ()) 
         os.close(forward)
         os.setpgid(0, 0)  # a Ctrl-C reaches the guard alone, which passes it on once
         _exit_with(agent, lifeline)
-    os.close(lifeline)
-    for number in {*FORWARDED, *extra_signals}:
-        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-            continue  # nohup
-        signal.signal(number, lambda number, _frame: _forward(forward, number))
-    become_subreaper()
-    return _exit_code(pid)
+    return pid
+
+
+def guard_is_gone(lifeline: int) -> bool:
+    """Whether nobody holds the other end of a lifeline any more."""
+    import select
+
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
 def _exit_with(agent: Callable[[int], int], lifeline: int) -> None:
@@ -84,11 +120,8 @@ def _forward(descriptor: int, number: int) -> None:
         return  # the agent is gone; its exit is about to be seen
 
 
-def _exit_code(pid: int) -> int:
-    """Wait for the agent; if it did not end by itself, end what it left."""
-    _, status = os.waitpid(pid, 0)
-    exit_code = os.waitstatus_to_exitcode(status)
-    leftovers = _sweep()
+def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
+    """Return the launcher's exit code; say what is to be known of an agent that did not end by itself."""
     if exit_code >= 0 and not leftovers:
         return exit_code
     if exit_code < 0:

@@ -6,13 +6,16 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from robust_run.clock import SystemClock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.core import Policy
 from robust_run.launcher.evidence import hand_up_error_file
-from robust_run.launcher.guard import run_guarded
+from robust_run.launcher.guard import guard_is_gone, run_guarded
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.node import Node
@@ -22,7 +25,11 @@ from robust_run.launcher.output.sinks import BoundedWriter, open_console
 from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import Event, Finish, JobSpec, JobStarted, Std
+from robust_run.launcher.warm import client as warm_process
 from robust_run.report import summary
+
+if TYPE_CHECKING:
+    from robust_run.launcher.warm.given import WarmStart
 
 #: How long a reader of our output that has stopped reading may hold up our exit.
 DRAIN_S = 5.0
@@ -32,15 +39,30 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
     """Run a job to its end and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
     run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
     try:
-        return run_guarded(lambda lifeline: _agent(spec, env, run_directory, lifeline), spec.end_signals)
+        offer = warm_process.look(spec, env)
+        return run_guarded(
+            lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline),
+            spec.end_signals,
+            elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline),
+        )
     finally:
         run_directory.remove_temporary()
 
 
-def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, lifeline: int) -> int:
+def _with_note(spec: JobSpec, note: str) -> JobSpec:
+    return msgspec.structs.replace(spec, notes=(*spec.notes, note)) if note else spec
+
+
+def run_agent(
+    spec: JobSpec,
+    env: Mapping[str, str],
+    run_directory: RunDirectory,
+    lifeline: int,
+    given: WarmStart | None = None,
+) -> int:
+    """Be the agent of a job, in a process of its own, and return the exit code. `given`: it was forked from a warm process."""
     clock = SystemClock()
     started_at_s = clock.monotonic_s()
-    guard_pid = os.getppid()
     console_out, console_err = open_console(1, 2)
     complain = _Complaint(console_err)
     files = FileSink(on_error=complain)
@@ -61,7 +83,7 @@ def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, l
 
     try:
         become_subreaper()
-        node = Node(spec, env, clock, run_directory, router, complain, tell)
+        node = Node(spec, env, clock, run_directory, router, complain, tell, given)
         _hold_signals(spec)
         host = socket.gethostname()
         journal = Journal(run_directory.journal, clock, on_error=complain)
@@ -82,7 +104,7 @@ def _agent(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, l
         files.stop()
         console_out.drain(DRAIN_S)
         console_err.drain(DRAIN_S)
-        if os.getppid() != guard_pid:  # it was killed, so nobody else will
+        if guard_is_gone(lifeline):  # it was killed, so nobody else will
             run_directory.remove_temporary()
 
 

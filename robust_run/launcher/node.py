@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
@@ -14,10 +15,13 @@ from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.starter import Plan, Starter
 from robust_run.launcher.store import Listener, StoreHost, listen, torch_is_installed
 from robust_run.launcher.types import Event, JobSpec, StoreLost
-from robust_run.launcher.warm.ladder import Rung
+from robust_run.launcher.warm.ladder import Choice, Rung
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
+
+if TYPE_CHECKING:
+    from robust_run.launcher.warm.given import WarmStart
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
 RESTOCK_AFTER_S = 1.0
@@ -35,6 +39,7 @@ class Node:
         router: OutputRouter,
         complain: Callable[[str, OSError], None],
         tell: Callable[[Event], None],
+        given: WarmStart | None = None,
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -54,8 +59,12 @@ class Node:
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
         self._twin: Plan | None = None
         self._modules_wanted = spec.preload_auto
-        self.starter = Starter(spec, env, self._setup, self._start_helper, tell)
+        self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
+        self._daemon_pid = given.daemon_pid if given is not None else 0
+        if given is not None:
+            self._helpers += [workers.adopt(pid, -1) for pid in (given.warm_pid, given.store_pid)]
+            self.store.adopt(given.store_pid, given.store_control)
 
     def _on_store_lost(self, attempt: int, detail: str) -> None:
         self._tell(StoreLost(attempt=attempt, detail=_with_last_line(detail, self.run_directory.store_log)))
@@ -96,6 +105,8 @@ class Node:
                 plan.output.close()
         self._twin = plans[0]
         why = next((choice.reason for choice in choices if choice.reason), "")
+        if attempt == 0 and self._daemon_pid:
+            self.say(_how_started(self._daemon_pid, choices, why))
         return started, tuple(choice.rung for choice in choices), why
 
     def _plan(self, attempt: int, rank: int, port: int) -> Plan:
@@ -128,7 +139,10 @@ class Node:
 
     def restock(self, attempt: int, age_s: float) -> None:
         """Make standby workers again once the running attempt has got going; call now and then."""
-        if attempt == 0 or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt) is not None:
+        imports_itself = (
+            attempt == 0 and not self._daemon_pid
+        )  # and takes so long that the standby workers are in nobody's way
+        if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt) is not None:
             self.starter.restock(self._twin)
 
     def learn_modules(self) -> None:
@@ -196,6 +210,17 @@ class Node:
             helper.signal(signal.SIGKILL, self.clock.monotonic_s())
         while self.helper_pids() and time.monotonic() < give_up_at_s:
             time.sleep(0.001)
+
+
+def _how_started(daemon_pid: int, choices: Sequence[Choice], why: str) -> str:
+    """Return what to say of an attempt that an agent from a per-user warm process started."""
+    spawned = sum(choice.rung == "spawn" for choice in choices)
+    if not spawned:
+        return f"started from the warm process (pid {daemon_pid})"
+    workers_of_all = "all" if spawned == len(choices) else f"{spawned} of {len(choices)}"
+    return (
+        f"the warm process (pid {daemon_pid}) was used, but {workers_of_all} workers were started from nothing: {why}"
+    )
 
 
 def _python() -> str:

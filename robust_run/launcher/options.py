@@ -226,7 +226,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "A file, folder or glob whose growth counts as progress (checkpoints). May be repeated.",
         _Look(kind="paths"),
     ),
-    _describe(OWN, "no-warm", "", "Start workers of later attempts from nothing, not from a pre-imported process."),
+    _describe(OWN, "no-warm", "", "Start every worker from nothing, never from a pre-imported process."),
     _describe(
         OWN, "preload", "MODULE,...|auto", "What the pre-imported process imports; auto: what the first attempt did."
     ),

@@ -52,6 +52,14 @@ class ProcessStatus:
         """Whether the signal would be caught, ignored or wait, rather than end the process by default."""
         return any(mask >> (signal_number - 1) & 1 for mask in self._signals)
 
+    def ignores(self, signal_number: int) -> bool:
+        """Whether the process takes no notice of the signal."""
+        return bool(self._signals[1] >> (signal_number - 1) & 1)
+
+    def blocked(self) -> set[int]:
+        """Return the signals that wait while its first thread has them blocked."""
+        return {number for number in signal.valid_signals() if self._signals[2] >> (number - 1) & 1}
+
 
 def read_status(pid: int) -> ProcessStatus | None:
     """Return the process's status, None if there is no such process."""

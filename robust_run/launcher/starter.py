@@ -15,6 +15,7 @@ from robust_run.launcher.warm import ladder
 
 if TYPE_CHECKING:
     from robust_run.launcher.output.wiring import ChildFds
+    from robust_run.launcher.warm.given import WarmStart
     from robust_run.launcher.warm.host import Standby, StartsWarm, WarmHost, Watches
     from robust_run.launcher.warm.identity import Identity
 
@@ -55,8 +56,12 @@ class Starter:
         setup: workers.ChildSetup,
         start_helper: StartsWarm,
         tell: Callable[[Event], None],
+        given: WarmStart | None = None,
     ) -> None:
         self.off = self._why_off(spec, env)
+        if given is not None and spec.max_restarts == 0:
+            self.off = ""  # what speaks against a warm process is only that it would be of no use
+        self._given = given
         self._spec = spec
         self._setup = setup
         self._start_helper = start_helper
@@ -90,23 +95,29 @@ class Starter:
 
     def launch_warm(self, plan: Plan) -> None:
         """Start the warm process beside the first attempt, as a twin of its rank 0."""
-        if self.off or self._launches >= WARM_LAUNCHES:
+        if self.off or self._launches >= WARM_LAUNCHES or self._is_warm() or self._spec.max_restarts == 0:
             return
-        from robust_run.launcher.warm.host import WarmHost
-
         self._launches += 1
-        self._host = WarmHost(
-            self._start_helper, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby
-        )
+        self._host = self._make_host(plan)
         self._host.launch(self._spec.preload)
         if self._watch is not None:
             self._host.attach(self._watch)
+
+    def _make_host(self, plan: Plan) -> WarmHost:
+        from robust_run.launcher.warm.host import WarmHost
+
+        return WarmHost(self._start_helper, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby)
+
+    def _is_warm(self) -> bool:
+        return self._host is not None and self._host.state == "ready"
 
     def attach(self, watch: Watches) -> None:
         """Listen to the warm process from now on."""
         self._watch = watch
         if self._host is not None:
             self._host.attach(watch)
+        if self._given is not None:
+            self._tell(WarmReady(pid=self._given.warm_pid, modules=self._given.modules, took_s=0.0))
 
     def _on_news(self, news: msgspec.Struct) -> None:
         from robust_run.launcher.warm.messages import Preloaded, Refused
@@ -125,7 +136,7 @@ class Starter:
     def restock(self, plan: Plan | None) -> None:
         """Fill the slots again, once the running attempt no longer needs every core to get going."""
         host = self._host
-        if host is None:
+        if host is None or self._spec.max_restarts == 0:
             return
         if host.state == "refused" and host.has_died and plan is not None:
             self.launch_warm(plan)
@@ -160,6 +171,9 @@ class Starter:
 
     def start(self, attempt: int, plans: list[Plan]) -> tuple[list[workers.Worker], list[ladder.Choice]]:
         """Start all workers of an attempt. Raises PlatformError; those started by then are in no list but in our tree."""
+        if self._given is not None and self._host is None:
+            self._host = self._make_host(plans[0])
+            self._host.adopt(self._given.warm_pid, self._given.warm_control, self._given.modules)
         choices = [self._choose(attempt, plan) for plan in plans]
         started = self._promote(plans, choices) if any(choice.rung != "spawn" for choice in choices) else {}
         for index, plan in enumerate(plans):
@@ -170,6 +184,8 @@ class Starter:
                     )
                 started[plan.rank] = self._spawn(plan)
         self._forked_last = any(choice.rung != "spawn" for choice in choices)
+        if self._host is not None and self._spec.max_restarts == 0:
+            self._host.close()  # this was the only start of the job
         return [started[plan.rank] for plan in plans], choices
 
     def _choose(self, attempt: int, plan: Plan) -> ladder.Choice:

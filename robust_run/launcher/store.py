@@ -105,6 +105,10 @@ class StoreHost:
         finally:
             listener.socket.close()
 
+    def adopt(self, pid: int, control: socket.socket) -> None:
+        """Take over a process that was not started by us; the end of its control socket comes along, not blocking."""
+        self.pid, self._control = pid, control
+
     def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)

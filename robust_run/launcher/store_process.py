@@ -22,6 +22,9 @@ def load_store_class() -> Any:
     The extension module is enough; a stand-in for the package around it saves two thirds of the time. If a torch release
     does not go along with that, the whole of torch is imported.
     """
+    imported = getattr(sys.modules.get("torch.distributed"), "TCPStore", None)
+    if imported is not None:  # this process is a fork of a warm one
+        return imported
     try:
         return _load_extension_only()
     except Exception:

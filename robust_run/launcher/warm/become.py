@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.warm import command_line, frozen
@@ -58,15 +58,7 @@ def _check_variables(identity: Identity) -> None:
 
 def _take_environment(identity: Identity) -> None:
     """Set every variable, for C code too; what the preloaded modules changed stays changed, as if imported now."""
-    now = dict(os.environ)
-    env = dict(identity.env)
-    for name in {*AT_START, *now}:
-        before, after = AT_START.get(name), now.get(name)
-        if before != after and env.get(name) == before:
-            if after is None:
-                env.pop(name, None)
-            else:
-                env[name] = after
+    env = with_changes(AT_START, os.environ, identity.env)
     os.environ.clear()
     os.environ.update(env)
     import time
@@ -74,20 +66,32 @@ def _take_environment(identity: Identity) -> None:
     time.tzset()
 
 
+def with_changes(before: Mapping[str, str], after: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return `env` with the changes that imports made to `before`, where `env` had what they changed. Pure."""
+    result = dict(env)
+    for name in {*before, *after}:
+        was, now = before.get(name), after.get(name)
+        if was != now and env.get(name) == was:
+            if now is None:
+                result.pop(name, None)
+            else:
+                result[name] = now
+    return result
+
+
 def _take_place(identity: Identity) -> None:
     os.chdir(identity.cwd)
     os.umask(identity.umask)
 
 
-def _take_scheduling(identity: Identity) -> None:
-    """Be scheduled as the agent is. A priority once lowered cannot be raised again without privilege: then this raises."""
-    agent = identity.agent_pid
-    if os.sched_getscheduler(0) != os.sched_getscheduler(agent):
-        os.sched_setscheduler(0, os.sched_getscheduler(agent), os.sched_getparam(agent))
-    niceness = os.getpriority(os.PRIO_PROCESS, agent)
+def be_scheduled_as(pid: int) -> None:
+    """Be scheduled as another process is. A priority once lowered cannot be raised without privilege: that raises OSError."""
+    if os.sched_getscheduler(0) != os.sched_getscheduler(pid):
+        os.sched_setscheduler(0, os.sched_getscheduler(pid), os.sched_getparam(pid))
+    niceness = os.getpriority(os.PRIO_PROCESS, pid)
     if os.getpriority(os.PRIO_PROCESS, 0) != niceness:
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    wanted = _oom_score(agent)
+    wanted = _oom_score(pid)
     if wanted and wanted != _oom_score(os.getpid()):
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(wanted)
@@ -125,7 +129,7 @@ _STEPS: tuple[tuple[str, Callable[[Identity], None]], ...] = (
     ("its variables", _check_variables),
     ("its environment", _take_environment),
     ("its folder and umask", _take_place),
-    ("its scheduling", _take_scheduling),
+    ("its scheduling", lambda identity: be_scheduled_as(identity.agent_pid)),
     ("its CPUs", _take_cpus),
     ("its signal handlers", _take_signals),
     ("its thread counts", _take_thread_counts),

@@ -111,6 +111,11 @@ class WarmHost:
         self._control = ours
         self.state = "importing"
 
+    def adopt(self, pid: int, control: socket.socket, modules: tuple[str, ...]) -> None:
+        """Take over a warm process that was not started by us and has imported the modules."""
+        self.pid, self._control, self._modules = pid, control, modules
+        self.state = "ready"
+
     def attach(self, watch: Watches) -> None:
         """Listen from now on to what the processes say."""
         self.watch = watch

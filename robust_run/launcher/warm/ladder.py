@@ -2,7 +2,7 @@
 
 promote   a standby worker is ready: it becomes the worker in about two milliseconds
 fork      the warm process is ready, but no standby is: one is made now and promoted
-spawn     a new interpreter, as for every first attempt: always possible
+spawn     a new interpreter: always possible. First attempts are spawned, unless the agent itself comes from a warm process
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def choose(now: Situation) -> Choice:
     if now.has_standby:
         return Choice(rung="promote")
     if now.warm_state == "ready":
-        return Choice(rung="fork", reason="no standby worker was ready")
+        return Choice(rung="fork", reason="no standby worker was ready" if now.attempt else "")
     if now.warm_state == "importing":
         return Choice(rung="spawn", reason="the warm process was still importing")
     return Choice(rung="spawn", reason=now.warm_reason or "first attempt")

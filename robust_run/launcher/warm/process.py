@@ -51,8 +51,12 @@ class WarmProcess:
         self._skipped: list[str] = []
 
     def serve(self, modules: tuple[str, ...]) -> None:
-        """Import the modules, then do as the agent says until it hangs up. Returns in promoted standby workers only."""
-        self._preload(modules)
+        """Import the modules, then obey. Returns in promoted standby workers only."""
+        self.preload(modules)
+        self.obey()
+
+    def obey(self) -> None:
+        """Do as the agent says until it hangs up. Returns in promoted standby workers only."""
         decoder = msgspec.json.Decoder(ToWarm)
         while True:
             data, descriptors, _, _ = socket.recv_fds(self._control, LARGEST_BYTES, 1)
@@ -63,9 +67,10 @@ class WarmProcess:
                     if self._make_standby(socket.socket(fileno=descriptors[0])):
                         return
                 case Preload(modules=more):
-                    self._preload(more)
+                    self.preload(more)
 
-    def _preload(self, modules: tuple[str, ...]) -> None:
+    def preload(self, modules: tuple[str, ...]) -> None:
+        """Import modules and report; a module that makes this process unfit to be forked ends it."""
         began_s = time.monotonic()
         os.environ[NVML_CHECK] = "1"
         for names in _by_package(modules):
