@@ -142,6 +142,28 @@ def test_a_dead_ranks_children_are_ended_too(tmp_path: Path) -> None:
     assert code == 3
 
 
+@pytest.mark.parametrize("sessions", ["one session", "a new session each time"])
+def test_a_process_that_forks_and_ends_over_and_over_is_caught(tmp_path: Path, sessions: str) -> None:
+    path = script(
+        tmp_path,
+        f"""
+        import os, time
+        if os.fork() == 0:
+            while True:
+                if os.fork():
+                    os._exit(0)
+                if {sessions == "a new session each time"!r}:
+                    os.setsid()
+                    time.sleep(0.005)
+        time.sleep(0.2)
+        os._exit(3)
+        """,
+    )
+    code, job = run(tmp_path, "--max-restarts", "0", path)
+    assert code == 3
+    assert not any(job.leftovers() for _ in range(30)), "one look may miss it"
+
+
 def test_children_left_behind_by_a_job_that_ended_well_may_finish_within_the_grace(tmp_path: Path) -> None:
     """They get SIGTERM, like any process at the end of a session, and the job's success is not theirs to spoil."""
     child = script(
