@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
@@ -35,6 +35,7 @@ class Node:
         router: OutputRouter,
         complain: Callable[[str, OSError], None],
         tell: Callable[[Event], None],
+        mask: Iterable[int],
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -43,7 +44,7 @@ class Node:
         self.complain = complain
         self._tell = tell
         self._env = env
-        self._setup = workers.ChildSetup()
+        self._setup = workers.ChildSetup(mask)
         self._helpers: list[workers.Worker] = []
         self._listener: Listener | None = None
         self._hosts_store = torch_is_installed()
