@@ -17,6 +17,8 @@ import msgspec
 from robust_run.launcher.types import RankEvidence, VerdictDraft
 from robust_run.signals import describe_exit
 
+SIGABRT = 6
+
 #: From a traceback to the end of its process: interpreter teardown, exit handlers. A program that lived longer after it had
 #: dealt with it.
 DYING_S = 3.0
@@ -78,7 +80,7 @@ def _peers_only(first: Failure) -> VerdictDraft:
 def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
     finding = rank.finding
     told = rank.signalled_at_s is not None and rank.exited_at_s > rank.signalled_at_s
-    if finding is not None and finding.kind in ("exception", "usage"):
+    if finding is not None and finding.kind in ("exception", "usage") and not _was_killed(rank):
         kind, rule, confidence = "code", "user_exception", "high"
     elif rank.exit_code is not None and rank.exit_code < 0 and not told:
         kind, rule, confidence = "crash", "died_of_signal", "high"
@@ -99,15 +101,25 @@ def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
 
 def _what_happened(rank: RankEvidence) -> str:
     finding = rank.finding
-    killed = rank.exit_code is not None and rank.exit_code < 0 and rank.signalled_at_s is None
     if finding is None:
         return describe_exit(rank.exit_code)
     if finding.exception:
         where = f" ({finding.frame})" if finding.frame else ""
         text = finding.message.splitlines()[0] if finding.message else ""
-        raised = f"raised {finding.exception}{': ' + text if text else ''}{where}"
-        return f"{raised} and {describe_exit(rank.exit_code)}" if killed else raised
+        raised = f"{finding.exception}{': ' + text if text else ''}{where}"
+        return (
+            f"{describe_exit(rank.exit_code)}; its last traceback: {raised}"
+            if _was_killed(rank)
+            else f"raised {raised}"
+        )
     return f"{describe_exit(rank.exit_code)}: {finding.line.strip()}"
+
+
+def _was_killed(rank: RankEvidence) -> bool:
+    """Whether a signal ended it that was not ours and is no exception's doing, as SIGABRT is when C++ is being torn down."""
+    return (
+        rank.exit_code is not None and rank.exit_code < 0 and rank.exit_code != -SIGABRT and rank.signalled_at_s is None
+    )
 
 
 def _at_step(rank: RankEvidence) -> str:
