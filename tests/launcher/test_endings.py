@@ -339,7 +339,11 @@ def test_shared_memory_of_killed_workers_is_freed_by_those_who_watch_over_it(tmp
         """
         import os, signal
         from multiprocessing.shared_memory import SharedMemory
+        from multiprocessing import resource_tracker
         memory = SharedMemory(create=True, size=1 << 20)
+        tracker = f"/proc/{resource_tracker._resource_tracker._pid}/status"
+        while not int(open(tracker).read().split("SigIgn:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+            pass  # it is still starting
         open(f"name-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{os.environ['RANK']}", "w").write(memory.name)
         if os.environ["RANK"] == "1":
             while not os.path.exists(f"name-{os.environ['TORCHELASTIC_RESTART_COUNT']}-0"):
