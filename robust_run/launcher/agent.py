@@ -218,6 +218,7 @@ class Agent:
         self._book.look_for_first_step()
         if self._attempt is not None and self.state.phase == "running":
             age_s = self._node.clock.monotonic_s() - self._attempt.started_at_s
+            self._node.launch_warm(age_s)
             self._node.learn_modules()
             self._node.restock(self._attempt.number, age_s)
         if rounds % ORPHAN_ROUNDS == 0 and self._attempt is not None and self.state.phase == "running":

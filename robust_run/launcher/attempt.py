@@ -58,7 +58,7 @@ class Attempt:
             self.workers, how, why = self._node.start_workers(self.number, port)
             if self.number == 0:
                 self._node.serve_store(self.number)
-                self._node.launch_warm()
+                self._node.launch_warm(age_s=0.0)
         except PlatformError as error:
             self._tell(SpawnFailed(attempt=self.number, rank=len(self.workers), message=str(error)))
             return

@@ -21,6 +21,8 @@ from robust_run.tracer.steps import read as read_steps
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
 RESTOCK_AFTER_S = 1.0
+#: How long workers are left alone with their imports on a node that has no core to spare.
+IMPORTS_S = 2.0
 
 
 class Node:
@@ -54,6 +56,7 @@ class Node:
 
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
         self._twin: Plan | None = None
+        self._warm_launched = False
         self._modules_wanted = spec.preload_auto
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell)
         self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
@@ -122,9 +125,12 @@ class Node:
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()
 
-    def launch_warm(self) -> None:
-        """Start the warm process, beside an attempt that runs already."""
-        if self._twin is not None and self._hosts_store:  # without torch there is nothing worth keeping warm
+    def launch_warm(self, age_s: float) -> None:
+        """Start the warm process beside a running attempt, once; where cores are few, only when workers had their imports."""
+        if self._warm_launched or self._twin is None or not self._hosts_store:
+            return  # without torch there is nothing worth keeping warm
+        if len(os.sched_getaffinity(0)) > self.spec.nproc or age_s >= IMPORTS_S:
+            self._warm_launched = True
             self.starter.launch_warm(self._twin)
 
     def restock(self, attempt: int, age_s: float) -> None:

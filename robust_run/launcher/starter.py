@@ -175,7 +175,8 @@ class Starter:
     def _choose(self, attempt: int, plan: Plan) -> ladder.Choice:
         host = self._host
         if host is None:
-            return ladder.choose(ladder.Situation(attempt=attempt, off=self.off))
+            reason = "the warm process had not been started yet" if attempt > 0 else ""
+            return ladder.choose(ladder.Situation(attempt=attempt, off=self.off, warm_reason=reason))
         from robust_run.launcher.warm.identity import frozen_changes
 
         return ladder.choose(

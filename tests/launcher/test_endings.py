@@ -266,20 +266,20 @@ def test_a_signal_listed_as_ending_ends_the_job_as_under_torchrun(tmp_path: Path
         job.assert_nothing_left()
 
 
+SAVES_FOR_A_SECOND = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1.0)
+    open("saved", "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open("up-0", "w").close()
+time.sleep(600)
+"""
+
+
 def test_a_graceful_shutdown_gets_its_time(tmp_path: Path) -> None:
-    path = script(
-        tmp_path,
-        """
-        import signal, sys, time
-        def save(*_):
-            time.sleep(1.0)
-            open("saved", "w").close()
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        open("up-0", "w").close()
-        time.sleep(600)
-        """,
-    )
+    path = script(tmp_path, SAVES_FOR_A_SECOND)
     with running(tmp_path, path) as job:
         wait_until_up(job, tmp_path, nproc=1)
         job.signal(signal.SIGTERM)
@@ -289,19 +289,7 @@ def test_a_graceful_shutdown_gets_its_time(tmp_path: Path) -> None:
 
 def test_a_signal_sent_twice_in_one_breath_is_one(tmp_path: Path) -> None:
     """`timeout` sends SIGTERM to the process and then to its group; the save that takes a second must not be cut off."""
-    path = script(
-        tmp_path,
-        """
-        import signal, sys, time
-        def save(*_):
-            time.sleep(1.0)
-            open("saved", "w").close()
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        open("up-0", "w").close()
-        time.sleep(600)
-        """,
-    )
+    path = script(tmp_path, SAVES_FOR_A_SECOND)
     with running(tmp_path, path) as job:
         wait_until_up(job, tmp_path, nproc=1)
         job.signal(signal.SIGTERM)
