@@ -185,10 +185,22 @@ def is_good(path: str) -> bool:
 
 def newest_good_checkpoint(out: str, place: Place) -> str | None:
     """Path of the checkpoint that all ranks go on from: rank 0 chooses, so that they cannot disagree."""
-    chosen = [next(filter(is_good, checkpoints(out)), None) if place.rank == 0 else None]
+    chosen = next(filter(is_good, checkpoints(out)), "") if place.rank == 0 else ""
     if dist.is_initialized():
-        dist.broadcast_object_list(chosen, src=0, device=place.device)
-    return chosen[0]
+        chosen = broadcast_text(chosen, place.device)
+    return chosen or None
+
+
+def broadcast_text(text: str, device: torch.device) -> str:
+    """What rank 0 has, on every rank."""
+    data = os.fsencode(text)
+    size = torch.tensor([len(data)], device=device)
+    dist.broadcast(size, src=0)
+    content = torch.zeros(int(size), dtype=torch.uint8, device=device)
+    if len(data) == len(content):
+        content.copy_(torch.tensor(list(data), dtype=torch.uint8))
+    dist.broadcast(content, src=0)
+    return os.fsdecode(bytes(content.tolist()))
 
 
 def resume(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], out: str, place: Place) -> int:

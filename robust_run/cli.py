@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 
 def main() -> None:
     """Entry point of the `robust-run` command; leaves without interpreter teardown, which would cost what it saves."""
-    _open_standard_streams()
+    _start_clean()
     exit_code = run(sys.argv[1:], os.environ)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
     os._exit(exit_code)
 
 
-def _open_standard_streams() -> None:
-    """Fill closed standard descriptors with /dev/null, so that no log file or socket becomes somebody's stdout."""
+def _start_clean() -> None:
+    """Be ready for whatever the parent left us with: closed standard streams, ignored SIGCHLD.
+
+    A closed descriptor is filled with /dev/null, so that no log file or socket becomes somebody's stdout. A Ctrl-C before
+    anything runs ends us as it ends any program, without a traceback of our imports.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - they last as long as we do
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:

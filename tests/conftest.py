@@ -19,3 +19,4 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(OURS):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("ROBUST_WARM_DAEMON", "off")  # a developer's own warm process is none of a test's business

@@ -90,8 +90,8 @@ class Job:
                 continue
             try:
                 environ = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-                cmdline = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                state = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                cmdline = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
             if marker in environ and state not in "ZX":

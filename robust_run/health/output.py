@@ -125,7 +125,7 @@ def _refused(lines: list[str], exit_code: int | None) -> Finding | None:
     line = last[-1]
     absent = _NOT_FOUND.match(line) is not None and _PYTHON.match(line) is not None
     asked = any(word.lower().startswith("usage: ") for word in last)
-    refused = exit_code == 2 and (_REFUSED.match(line) is not None or (asked and line.startswith("Error: ")))
+    refused = exit_code == 2 and asked and (_REFUSED.match(line) is not None or line.startswith("Error: "))
     missing = exit_code in (126, 127) and any(word in line for word in ("not found", "No such file", "denied"))
     if not (absent or refused or missing):
         return None

@@ -50,6 +50,9 @@ PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
 
+#: Ending signals closer together than this are one.
+SAME_BREATH_S = 0.3
+
 HOUSEKEEPING_S = 1.0
 #: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
 ORPHAN_ROUNDS = 10
@@ -71,7 +74,7 @@ class Agent:
         self._wake: asyncio.TimerHandle | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
-        self._asked: dict[str, int] = {}
+        self._asked: dict[str, float] = {}
         self._spared: set[int] = set()
         self._pending_end_s: float | None = None
         self._bug: BaseException | None = None
@@ -215,6 +218,7 @@ class Agent:
         self._book.look_for_first_step()
         if self._attempt is not None and self.state.phase == "running":
             age_s = self._node.clock.monotonic_s() - self._attempt.started_at_s
+            self._node.launch_warm(age_s)
             self._node.learn_modules()
             self._node.restock(self._attempt.number, age_s)
         if rounds % ORPHAN_ROUNDS == 0 and self._attempt is not None and self.state.phase == "running":
@@ -273,13 +277,18 @@ class Agent:
             if self._attempt is not None:
                 self._attempt.tell_resized()
         elif number in ENDING or number in self._node.spec.end_signals:
-            self._asked[source] = self._asked.get(source, 0) + 1
-            again = self._asked[source] > 1
-            if not again and len(self._asked) == 1:
+            again = self._is_asked_again(source)
+            if not self.state.stop_signal:
                 self._say_ending(number)
             self.tell(SignalReceived(signal=number, again=again))
         else:
             self._pass_on(number)
+
+    def _is_asked_again(self, source: str) -> bool:
+        """Whether somebody has waited and asks once more; `timeout` and schedulers send a signal twice in one breath."""
+        now_s = self._node.clock.monotonic_s()
+        first_at_s = self._asked.setdefault(source, now_s)
+        return now_s - first_at_s >= SAME_BREATH_S
 
     def _say_ending(self, number: int) -> None:
         timeout_s = self._policy.shutdown_timeout_s

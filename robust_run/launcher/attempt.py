@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.errors import PlatformError
 from robust_run.launcher import evidence, progress
-from robust_run.launcher.process_tree import ProcessStatus, Sweep, send_group
+from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
 from robust_run.launcher.types import (
     AttemptEnded,
     AttemptStarted,
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.node import Node
 
-#: How long SIGKILLed processes may take to vanish before they are reported (uninterruptible sleep, another user's).
-KILL_S = 10.0
-
 #: How long output may keep coming after the last process is gone.
 OUTPUT_S = 1.0
 
@@ -47,7 +44,7 @@ class Attempt:
         self.workers: list[Worker] = []
         self._node = node
         self._tell = tell
-        self._files = progress.look_at(node.spec.progress_paths)
+        self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
         self._hurry: asyncio.Event | None = None
@@ -61,7 +58,7 @@ class Attempt:
             self.workers, how, why = self._node.start_workers(self.number, port)
             if self.number == 0:
                 self._node.serve_store(self.number)
-                self._node.launch_warm()
+                self._node.launch_warm(age_s=0.0)
         except PlatformError as error:
             self._tell(SpawnFailed(attempt=self.number, rank=len(self.workers), message=str(error)))
             return
@@ -171,34 +168,37 @@ class Attempt:
         if self._hurry.is_set():
             return
         give_up_at_s = time.monotonic() + grace_s
-        left = sweep.round(signal.SIGTERM)
+        left = sweep.ask()
         while left and not self._hurry.is_set() and time.monotonic() < give_up_at_s:
             await asyncio.sleep(0.005)
             left = sweep.left()
+        if left and not self._hurry.is_set():
+            names = ", ".join(f"{status.name} (pid {status.pid})" for status in left[:5])
+            self._node.say(f"ending what workers left behind and {grace_s:g} s did not end: {names}")
 
     async def _kill(self, sweep: Sweep) -> list[ProcessStatus]:
         """Kill until nothing is left; return what would not go."""
         import asyncio
 
-        give_up_at_s = time.monotonic() + KILL_S
         now_s = self._node.clock.monotonic_s()
         for worker in self.workers:
             if worker.exit_code is None and worker.signalled_at_s is None and not worker.poll(now_s):
                 worker.signalled_at_s = now_s
-        while left := sweep.round(signal.SIGKILL):
-            if time.monotonic() > give_up_at_s:
-                return left
+        killing = Killing(sweep, time.monotonic())
+        left, more = killing.round(time.monotonic())
+        while more:
             await asyncio.sleep(0.001)
+            left, more = killing.round(time.monotonic())
         for worker in self.workers:
             worker.poll(self._node.clock.monotonic_s())
-        return []
+        return left
 
     def _evidence(self, worker: Worker) -> RankEvidence:
         stderr, spoke_at_s = self._node.router.tail(self.number, worker.rank)
         return evidence.gather(worker, self.number, self._node.run_directory, stderr, spoke_at_s)
 
     def _progress(self, ranks: tuple[RankEvidence, ...]) -> Progress:
-        files = progress.look_at(self._node.spec.progress_paths)
+        files = progress.look_at(self._node.spec.progress_paths, self._node.run_directory.path)
         return Progress(
             lived_s=self._node.clock.monotonic_s() - self.started_at_s,
             steps=max((rank.steps for rank in ranks if rank.steps is not None), default=None),

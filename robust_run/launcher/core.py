@@ -55,7 +55,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     progress_after_s: float
     restart_grace_s: float
     shutdown_timeout_s: float
-    patience_s: float = 0.5
+    patience_s: float = 1.0
     """How long peers of a rank that lost its connection may take to say what really happened."""
 
 

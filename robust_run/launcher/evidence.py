@@ -7,6 +7,7 @@ import os
 from robust_run.health.types import Finding
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence
+from robust_run.launcher.verdict import DYING_S
 from robust_run.launcher.workers import Worker
 from robust_run.tracer.steps import read as read_steps
 
@@ -26,6 +27,9 @@ def gather(
     path = os.path.join(logs, "stderr.log") if logs else ""
     steps = read_steps(run_directory.steps_file(attempt, rank))
     finding = find(run_directory.error_file(attempt, rank), stderr, worker.exit_code)
+    ended_at_s = worker.exited_at_s if worker.signalled_at_s is None else worker.signalled_at_s
+    if finding is not None and is_outlived(finding, worker.exit_code, spoke_at_s, ended_at_s):
+        finding = None
     return RankEvidence(
         rank=rank,
         pid=worker.pid,
@@ -40,6 +44,18 @@ def gather(
     )
 
 
+def is_outlived(finding: Finding, exit_code: int | None, spoke_at_s: float | None, ended_at_s: float) -> bool:
+    """Whether the program went on after what it said: then that is not why it ended.
+
+    Nobody who raises dies of SIGKILL for it, and with any end but Python's own (1) a traceback must be recent.
+    """
+    if exit_code == 1 or finding.kind in ("usage", "native_crash", "peer_connection"):
+        return False
+    if exit_code == -9 and finding.kind == "exception":
+        return True
+    return spoke_at_s is not None and ended_at_s - spoke_at_s > DYING_S
+
+
 def find(error_file: str, stderr: str, exit_code: int | None) -> Finding | None:
     """Return what a failed rank shows: its error file says it best, its stderr next. None for one that did well."""
     if exit_code == 0:
@@ -52,11 +68,22 @@ def find(error_file: str, stderr: str, exit_code: int | None) -> Finding | None:
 def _from_file(path: str) -> Finding | None:
     from robust_run.health.output import from_error_file
 
+    text = _read_plain_file(path)
+    return from_error_file(text) if text else None
+
+
+def _read_plain_file(path: str) -> str:
+    """Return a file's beginning, empty if it is not there or no plain file: a worker can put a pipe in its place."""
+    import stat
+
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return from_error_file(file.read(LARGEST_ERROR_FILE_BYTES))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return None
+        return ""
+    with open(descriptor, encoding="utf-8", errors="replace") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(LARGEST_ERROR_FILE_BYTES)
 
 
 def hand_up_error_file(path: str, exit_code: int, target: str | None) -> None:
@@ -69,8 +96,7 @@ def hand_up_error_file(path: str, exit_code: int, target: str | None) -> None:
     import json
 
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        content = json.loads(_read_plain_file(path))
         if isinstance(content, dict) and isinstance(content.get("message"), dict):
             content["message"]["errorCode"] = exit_code
         with open(target, "w", encoding="utf-8") as file:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.process_tree import Sweep, become_subreaper
+from robust_run.launcher.process_tree import Killing, Sweep, become_subreaper, send
 from robust_run.signals import signal_name
 
 FORWARDED = (
@@ -34,8 +34,15 @@ FORWARDED = (
     signal.SIGWINCH,
 )
 
-#: How long the guard tries to end a dead agent's tree before it reports what it could not end.
-SWEEP_S = 10.0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+#: Asked to end so many times, by signals not closer together than this, the guard no longer counts on the agent.
+PATIENCE = 3
+SAME_BREATH_S = 0.3
+
+
+def hold_signals(extra_signals: Iterable[int] = ()) -> set[int]:
+    """Keep the signals that the guard forwards waiting until it can; return the mask that was in force before."""
+    return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, *extra_signals})}
 
 
 class RunsElsewhere(Protocol):
@@ -51,11 +58,13 @@ class RunsElsewhere(Protocol):
 def run_guarded(
     agent: Callable[[int], int],
     extra_signals: Iterable[int] = (),
+    mask: Iterable[int] = (),
     elsewhere: Callable[[int], RunsElsewhere | None] = lambda _: None,
 ) -> int:
     """Run `agent(lifeline)` in a child process and return its exit code; or let `elsewhere(lifeline)` run it, if it does.
 
     `lifeline` is a descriptor: each byte on it is a signal number the guard received, its end means the guard is gone.
+    Call `hold_signals` before; `mask` is what it returned. The agent starts with the signals still held.
     Raises PlatformError if no process can be made.
     """
     lifeline, forward = os.pipe()
@@ -64,10 +73,12 @@ def run_guarded(
     distant = elsewhere(lifeline)
     pid = _fork(agent, lifeline, forward) if distant is None else distant.pid
     os.close(lifeline)
+    forwarder = _Forwarder(forward, pid)
     for number in {*FORWARDED, *extra_signals}:
         if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
             continue  # nohup
-        signal.signal(number, lambda number, _frame: _forward(forward, number))
+        signal.signal(number, lambda number, _frame: forwarder.take(number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if distant is not None:
         return _conclude(pid, *distant.wait())
     become_subreaper()
@@ -113,11 +124,27 @@ def _exit_with(agent: Callable[[int], int], lifeline: int) -> None:
         os._exit(exit_code)
 
 
-def _forward(descriptor: int, number: int) -> None:
-    try:
-        os.write(descriptor, bytes([number]))
-    except OSError:
-        return  # the agent is gone; its exit is about to be seen
+class _Forwarder:
+    """Passes signals on; kills an agent that answers nothing when asked to end for the third time."""
+
+    def __init__(self, descriptor: int, pid: int) -> None:
+        self._descriptor = descriptor
+        self._pid = pid
+        self._asked = 0
+        self._asked_at_s = float("-inf")
+
+    def take(self, number: int) -> None:
+        """Pass a signal on."""
+        try:
+            os.write(self._descriptor, bytes([number]))
+        except OSError:
+            return  # the agent is gone; its exit is about to be seen
+        now_s = time.monotonic()
+        if number in ENDING and now_s - self._asked_at_s >= SAME_BREATH_S:
+            self._asked += 1
+            self._asked_at_s = now_s
+        if self._asked >= PATIENCE:
+            send(self._pid, signal.SIGKILL)
 
 
 def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
@@ -136,10 +163,9 @@ def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
 
 def _sweep() -> list[str]:
     """Kill everything below this process; return what could not be killed in time."""
-    sweep = Sweep(os.getpid(), spare=lambda: (), owned=lambda: ())
-    give_up_at_s = time.monotonic() + SWEEP_S
-    while left := sweep.round(signal.SIGKILL):
-        if time.monotonic() > give_up_at_s:
-            return [f"process {status.pid} ({status.name}, state {status.state})" for status in left]
+    killing = Killing(Sweep(os.getpid(), spare=lambda: (), owned=lambda: ()), time.monotonic())
+    left, more = killing.round(time.monotonic())
+    while more:
         time.sleep(0.001)
-    return []
+        left, more = killing.round(time.monotonic())
+    return [f"process {status.pid} ({status.name}, state {status.state})" for status in left]

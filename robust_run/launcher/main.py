@@ -15,7 +15,7 @@ from robust_run.errors import RobustRunError
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.core import Policy
 from robust_run.launcher.evidence import hand_up_error_file
-from robust_run.launcher.guard import guard_is_gone, run_guarded
+from robust_run.launcher.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.node import Node
@@ -37,16 +37,21 @@ DRAIN_S = 5.0
 
 def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
     """Run a job to its end and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
-    run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
+    mask = hold_signals(spec.end_signals)
     try:
-        offer = warm_process.look(spec, env)
-        return run_guarded(
-            lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline),
-            spec.end_signals,
-            elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline),
-        )
+        run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
+        try:
+            offer = warm_process.look(spec, env)
+            return run_guarded(
+                lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline, mask),
+                spec.end_signals,
+                mask,
+                elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline, mask),
+            )
+        finally:
+            run_directory.remove_temporary()
     finally:
-        run_directory.remove_temporary()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _with_note(spec: JobSpec, note: str) -> JobSpec:
@@ -58,9 +63,13 @@ def run_agent(
     env: Mapping[str, str],
     run_directory: RunDirectory,
     lifeline: int,
+    mask: set[int],
     given: WarmStart | None = None,
 ) -> int:
-    """Be the agent of a job, in a process of its own, and return the exit code. `given`: it was forked from a warm process."""
+    """Be the agent of a job, in a process of its own, and return the exit code. `given`: it was forked from a warm process.
+
+    `mask` is the signal mask for workers; the signals the agent handles are held until it can.
+    """
     clock = SystemClock()
     started_at_s = clock.monotonic_s()
     console_out, console_err = open_console(1, 2)
@@ -83,8 +92,8 @@ def run_agent(
 
     try:
         become_subreaper()
-        node = Node(spec, env, clock, run_directory, router, complain, tell, given)
-        _hold_signals(spec)
+        node = Node(spec, env, clock, run_directory, router, complain, tell, mask, given)
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
         host = socket.gethostname()
         journal = Journal(run_directory.journal, clock, on_error=complain)
         journal.open_with(spec, host)
@@ -100,6 +109,11 @@ def run_agent(
     except RobustRunError as error:
         router.say(f"robust-run: {error}")
         return error.exit_code
+    except RuntimeError as error:
+        if "thread" not in str(error):
+            raise
+        os.write(2, f"robust-run: {error}; is the process limit (ulimit -u) reached?\n".encode())
+        return 1
     finally:
         files.stop()
         console_out.drain(DRAIN_S)
@@ -132,13 +146,6 @@ def _policy(spec: JobSpec) -> Policy:
         restart_grace_s=spec.restart_grace_s,
         shutdown_timeout_s=spec.shutdown_timeout_s,
     )
-
-
-def _hold_signals(spec: JobSpec) -> None:
-    """Keep signals waiting until the loop can take them: the first workers are being started."""
-    held = {signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, *spec.end_signals}
-    signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
 
 
 def _greet(spec: JobSpec, node: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
 RESTOCK_AFTER_S = 1.0
+#: How long workers are left alone with their imports on a node that has no core to spare.
+IMPORTS_S = 2.0
 
 
 class Node:
     """This machine as one job sees it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a node
         self,
         spec: JobSpec,
         env: Mapping[str, str],
@@ -39,6 +41,7 @@ class Node:
         router: OutputRouter,
         complain: Callable[[str, OSError], None],
         tell: Callable[[Event], None],
+        mask: Iterable[int],
         given: WarmStart | None = None,
     ) -> None:
         self.spec = spec
@@ -48,7 +51,7 @@ class Node:
         self.complain = complain
         self._tell = tell
         self._env = env
-        self._setup = workers.ChildSetup()
+        self._setup = workers.ChildSetup(mask)
         self._helpers: list[workers.Worker] = []
         self._listener: Listener | None = None
         self._hosts_store = torch_is_installed()
@@ -58,6 +61,7 @@ class Node:
 
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
         self._twin: Plan | None = None
+        self._warm_launched = False
         self._modules_wanted = spec.preload_auto
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
@@ -132,9 +136,12 @@ class Node:
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()
 
-    def launch_warm(self) -> None:
-        """Start the warm process, beside an attempt that runs already."""
-        if self._twin is not None and self._hosts_store:  # without torch there is nothing worth keeping warm
+    def launch_warm(self, age_s: float) -> None:
+        """Start the warm process beside a running attempt, once; where cores are few, only when workers had their imports."""
+        if self._warm_launched or self._twin is None or not self._hosts_store:
+            return  # without torch there is nothing worth keeping warm
+        if len(os.sched_getaffinity(0)) > self.spec.nproc or age_s >= IMPORTS_S:
+            self._warm_launched = True
             self.starter.launch_warm(self._twin)
 
     def restock(self, attempt: int, age_s: float) -> None:

@@ -14,6 +14,15 @@ from collections.abc import Callable, Collection
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
+#: Looks in a row that must find nothing.
+EMPTY_LOOKS = 3
+#: How long processes that clean up after others may take once these are gone.
+CLEANERS_S = 1.0
+#: How long SIGKILLed processes may take to vanish before they are reported (uninterruptible sleep, another user's).
+KILL_S = 10.0
+#: Rounds of killing one by one after which groups are killed.
+STUBBORN_ROUNDS = 50
+
 
 def prctl(option: int, value: int) -> None:
     """Call prctl(2) on this process. Raises OSError."""
@@ -55,10 +64,6 @@ class ProcessStatus:
     def ignores(self, signal_number: int) -> bool:
         """Whether the process takes no notice of the signal."""
         return bool(self._signals[1] >> (signal_number - 1) & 1)
-
-    def blocked(self) -> set[int]:
-        """Return the signals that wait while its first thread has them blocked."""
-        return {number for number in signal.valid_signals() if self._signals[2] >> (number - 1) & 1}
 
 
 def read_status(pid: int) -> ProcessStatus | None:
@@ -144,7 +149,19 @@ class Sweep:
         self._owned = owned
 
     def left(self) -> list[ProcessStatus]:
-        """Return the processes still running; adopted ones that have ended are reaped on the way."""
+        """Return the processes still running; adopted ones that have ended are reaped on the way.
+
+        A process can have died after its child was adopted and before we looked there, so nothing is believed only when seen
+        several times in a row.
+        """
+        running: list[ProcessStatus] = []
+        for _ in range(EMPTY_LOOKS):
+            running = self._look()
+            if running:
+                break
+        return running
+
+    def _look(self) -> list[ProcessStatus]:
         running = []
         owned = self._owned()
         for pid in descendants(self._root, self._spare()):
@@ -158,11 +175,65 @@ class Sweep:
             running.append(status)
         return running
 
-    def round(self, signal_number: int) -> list[ProcessStatus]:
-        """Signal everything that is left and return it; SIGCONT follows so that stopped processes act on it."""
+    def ask(self) -> list[ProcessStatus]:
+        """Send SIGTERM to everything that is left, and SIGCONT so that stopped processes act on it; return what is left."""
         running = self.left()
         for status in running:
-            send(status.pid, signal_number)
-            if signal_number != signal.SIGKILL:
+            if not is_cleaner(status.pid):
+                send(status.pid, signal.SIGTERM)
                 send(status.pid, signal.SIGCONT)
         return running
+
+    def kill(self, *, cleaners: bool) -> list[ProcessStatus]:
+        """Kill everything that is left, with or without those that clean up after the others; return what is left.
+
+        Cleaners end by themselves as soon as those they watch are gone, and free what these have left in shared memory.
+        """
+        ours = os.getpgid(0)
+        for pid in descendants(self._root, self._spare()):
+            if cleaners:
+                self._kill_group(pid, ours)
+            if cleaners or not is_cleaner(pid):
+                send(pid, signal.SIGKILL)
+        return self.left()
+
+    @staticmethod
+    def _kill_group(pid: int, ours: int) -> None:
+        """Kill a process's group in one stroke: the kernel lets no member fork meanwhile.
+
+        One that forks and ends, over and over, is hardly ever met alive by its own number.
+        """
+        try:
+            group = os.getpgid(pid)
+        except OSError:
+            return
+        if group != ours:
+            send_group(group, signal.SIGKILL)
+
+
+class Killing:
+    """Kills what is left, a round at a time: first all but the cleaners, which get a moment, then them too."""
+
+    def __init__(self, sweep: Sweep, now_s: float) -> None:
+        self._sweep = sweep
+        self._cleaners_end_at_s = now_s + CLEANERS_S
+        self._give_up_at_s = now_s + KILL_S
+        self._rounds = 0
+
+    def round(self, now_s: float) -> tuple[list[ProcessStatus], bool]:
+        """Return what is left, and whether to come again in a moment."""
+        self._rounds += 1
+        left = self._sweep.kill(cleaners=now_s >= self._cleaners_end_at_s)
+        if left and not all(is_cleaner(status.pid) for status in left) and self._rounds > STUBBORN_ROUNDS:
+            self._cleaners_end_at_s = now_s  # whole groups from now on, whoever else is in them
+        return left, bool(left) and now_s < self._give_up_at_s
+
+
+def is_cleaner(pid: int) -> bool:
+    """Whether a process frees what others leave in shared memory: multiprocessing's resource tracker, torch's manager."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command_line = file.read(4096)
+    except OSError:
+        return False
+    return b"multiprocessing.resource_tracker" in command_line or b"torch_shm_manager" in command_line

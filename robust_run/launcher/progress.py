@@ -10,8 +10,11 @@ MAX_FILES = 10_000
 Files = dict[str, tuple[int, int]]
 
 
-def look_at(paths: tuple[str, ...]) -> Files:
-    """Return (modification time in ns, size in bytes) of every file that the paths, folders and globs name."""
+def look_at(paths: tuple[str, ...], ours: str = "") -> Files:
+    """Return (modification time in ns, size in bytes) of every file that the paths, folders and globs name.
+
+    Files below `ours`, the folder of run directories, are the launcher's own doing and no progress.
+    """
     found: Files = {}
     if not paths:
         return found
@@ -20,7 +23,8 @@ def look_at(paths: tuple[str, ...]) -> Files:
     for pattern in paths:
         for path in glob.iglob(os.path.expanduser(pattern)) if glob.has_magic(pattern) else (pattern,):
             _add(path, found)
-    return found
+    own = os.path.join(os.path.abspath(ours), "") if ours else ""
+    return {path: seen for path, seen in found.items() if not own or not os.path.abspath(path).startswith(own)}
 
 
 def _add(path: str, found: Files) -> None:

@@ -10,6 +10,12 @@ import msgspec
 
 from robust_run.launcher.types import Progress, VerdictDraft
 
+#: Exceptions that the world raises rather than the program: the same one again may still be the same passing trouble.
+PASSING = frozenset(
+    "OSError IOError TimeoutError ConnectionError ConnectionResetError ConnectionRefusedError ConnectionAbortedError "
+    "BrokenPipeError BlockingIOError InterruptedError socket.timeout socket.gaierror".split()
+)
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the user allows."""
@@ -52,7 +58,7 @@ def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limi
     progressed = has_progressed(trail, progress, limits)
     finding = verdict.culprit.finding if verdict.culprit else None
     is_code = verdict.kind == "code" and finding is not None
-    signature = finding.signature if is_code and finding else ""
+    signature = finding.signature if is_code and finding and finding.exception not in PASSING else ""
     repeated = bool(signature) and signature == trail.last_signature and not progressed
     fruitless = 0 if progressed else trail.fruitless
     seen = msgspec.structs.replace(

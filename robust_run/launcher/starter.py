@@ -98,7 +98,9 @@ class Starter:
         if self.off or self._launches >= WARM_LAUNCHES or self._is_warm() or self._spec.max_restarts == 0:
             return
         self._launches += 1
-        self._host = self._make_host(plan)
+        if self._host is None:  # else one has died whose standby workers may live
+            self._host = self._make_host(plan)
+        self._host.has_died = False
         self._host.launch(self._spec.preload)
         if self._watch is not None:
             self._host.attach(self._watch)
@@ -191,7 +193,8 @@ class Starter:
     def _choose(self, attempt: int, plan: Plan) -> ladder.Choice:
         host = self._host
         if host is None:
-            return ladder.choose(ladder.Situation(attempt=attempt, off=self.off))
+            reason = "the warm process had not been started yet" if attempt > 0 else ""
+            return ladder.choose(ladder.Situation(attempt=attempt, off=self.off, warm_reason=reason))
         from robust_run.launcher.warm.identity import frozen_changes
 
         return ladder.choose(

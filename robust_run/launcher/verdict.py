@@ -6,6 +6,8 @@ before the first one has finished dying. So the order of exits alone is not enou
 1. A rank's failure dates from its first sign: its traceback's arrival or its exit, whichever came earlier.
 2. What a rank shows after we told it to end is our doing, not a cause.
 3. A broken connection is never the cause while any rank shows something else.
+4. An exit weighs more than words: a program may print a traceback that it has dealt with. What a rank said before we ended it
+   counts only if every rank that ended by itself shows no more than a broken connection.
 """
 
 from __future__ import annotations
@@ -15,6 +17,12 @@ import msgspec
 from robust_run.launcher.types import RankEvidence, VerdictDraft
 from robust_run.signals import describe_exit
 
+SIGABRT = 6
+
+#: From a traceback to the end of its process: interpreter teardown, exit handlers. A program that lived longer after it had
+#: dealt with it.
+DYING_S = 3.0
+
 
 class Failure(msgspec.Struct, frozen=True):
     """One rank that failed by itself."""
@@ -22,6 +30,8 @@ class Failure(msgspec.Struct, frozen=True):
     evidence: RankEvidence
     at_s: float
     """First sign of it."""
+    by_words: bool = False
+    """It was about to fail, by its words, when we ended it."""
 
     @property
     def is_peer_error(self) -> bool:
@@ -35,23 +45,23 @@ def own_failure(rank: RankEvidence) -> Failure | None:
     told_at_s = rank.signalled_at_s
     spoke_at_s = rank.spoke_at_s if rank.finding is not None else None
     if rank.exit_code not in (0, None) and (told_at_s is None or rank.exited_at_s <= told_at_s):
-        return Failure(rank, min(rank.exited_at_s, spoke_at_s or rank.exited_at_s))
-    if spoke_at_s is not None and told_at_s is not None and spoke_at_s <= told_at_s:
-        return Failure(rank, spoke_at_s)
+        recent = spoke_at_s is not None and rank.exited_at_s - spoke_at_s <= DYING_S
+        return Failure(rank, spoke_at_s if recent and spoke_at_s is not None else rank.exited_at_s)
+    if spoke_at_s is not None and told_at_s is not None and 0 <= told_at_s - spoke_at_s <= DYING_S:
+        return Failure(rank, spoke_at_s, by_words=True)
     return None
 
 
 def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
     """Return the verdict on an attempt, or None if no rank failed by itself."""
     failures = sorted(filter(None, map(own_failure, ranks)), key=lambda failure: (failure.at_s, failure.evidence.rank))
-    if not failures:
-        return None
+    exits = [failure for failure in failures if not failure.by_words]
     causes = [failure for failure in failures if not failure.is_peer_error]
-    if not causes:
-        return _peers_only(failures[0])
-    first = causes[0]
-    followers = len(failures) - 1
-    return _from_cause(first.evidence, followers)
+    first = next((failure for failure in causes if not failure.by_words), causes[0] if causes else None)
+    if first is not None:
+        followers = sum(failure is not first for failure in exits)
+        return _from_cause(first.evidence, followers)
+    return _peers_only(failures[0]) if failures else None
 
 
 def _peers_only(first: Failure) -> VerdictDraft:
@@ -70,7 +80,7 @@ def _peers_only(first: Failure) -> VerdictDraft:
 def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
     finding = rank.finding
     told = rank.signalled_at_s is not None and rank.exited_at_s > rank.signalled_at_s
-    if finding is not None and finding.kind in ("exception", "usage"):
+    if finding is not None and finding.kind in ("exception", "usage") and not _was_killed(rank):
         kind, rule, confidence = "code", "user_exception", "high"
     elif rank.exit_code is not None and rank.exit_code < 0 and not told:
         kind, rule, confidence = "crash", "died_of_signal", "high"
@@ -91,15 +101,25 @@ def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
 
 def _what_happened(rank: RankEvidence) -> str:
     finding = rank.finding
-    killed = rank.exit_code is not None and rank.exit_code < 0 and rank.signalled_at_s is None
     if finding is None:
         return describe_exit(rank.exit_code)
     if finding.exception:
         where = f" ({finding.frame})" if finding.frame else ""
         text = finding.message.splitlines()[0] if finding.message else ""
-        raised = f"raised {finding.exception}{': ' + text if text else ''}{where}"
-        return f"{raised} and {describe_exit(rank.exit_code)}" if killed else raised
+        raised = f"{finding.exception}{': ' + text if text else ''}{where}"
+        return (
+            f"{describe_exit(rank.exit_code)}; its last traceback: {raised}"
+            if _was_killed(rank)
+            else f"raised {raised}"
+        )
     return f"{describe_exit(rank.exit_code)}: {finding.line.strip()}"
+
+
+def _was_killed(rank: RankEvidence) -> bool:
+    """Whether a signal ended it that was not ours and is no exception's doing, as SIGABRT is when C++ is being torn down."""
+    return (
+        rank.exit_code is not None and rank.exit_code < 0 and rank.exit_code != -SIGABRT and rank.signalled_at_s is None
+    )
 
 
 def _at_step(rank: RankEvidence) -> str:

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, children, read_status, send, send_group
@@ -22,12 +22,12 @@ RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU, 
 class ChildSetup:
     """What happens in a new process between fork and exec. Made once, before any thread exists."""
 
-    def __init__(self) -> None:
+    def __init__(self, mask: Iterable[int]) -> None:
         import ctypes
 
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._parent = os.getpid()
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._mask = tuple(mask)
 
     def __call__(self, cpus: Collection[int] = ()) -> None:
         """Run in the child: die with the parent, default signals, the original signal mask, these CPUs if any."""

@@ -29,7 +29,8 @@ def failure_lines(incident: Incident, attempts: int, lived_s: float, folder: str
         if evidence.text:
             lines += ["  last lines of its stderr:"] + [f"  | {line}" for line in last_lines(evidence.text)]
         if evidence.path:
-            lines.append(f"  whole log: {folder}/{evidence.path}")
+            whole = evidence.path if evidence.text else evidence.path.rpartition("/")[0] + "/"
+            lines.append(f"  whole log: {folder}/{whole}")
     lines.append(f"  not restarted: {incident.action.reason}")
     return lines
 

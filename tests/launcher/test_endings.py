@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -81,12 +84,17 @@ def test_a_signal_to_the_launcher_ends_the_job(tmp_path: Path, kind: str, number
 def test_ctrl_c_twice_ends_the_job_at_once(tmp_path: Path, kind: str) -> None:
     with running(tmp_path, "--nproc-per-node", "2", "--shutdown-timeout", "600", worker(tmp_path, kind)) as job:
         wait_until_up(job, tmp_path)
-        job.signal(signal.SIGINT)
-        wait_for(lambda: job.events("signal_received") or job.process.poll() is not None, "the first Ctrl-C to arrive")
-        if job.process.poll() is None:
-            job.signal(signal.SIGINT)
+        # A second Ctrl-C within a moment of the first is the same; somebody who means it presses on.
+        wait_for(lambda: job.process.poll() is not None or press(job), "the end, at a Ctrl-C that was not the first")
         assert job.finish() == 130
         job.assert_nothing_left()
+
+
+def press(job: Job) -> None:
+    """Press Ctrl-C, and be a little impatient."""
+    with contextlib.suppress(ProcessLookupError):
+        job.signal(signal.SIGINT)
+    time.sleep(0.1)
 
 
 @pytest.mark.parametrize("kind", WORKERS)
@@ -94,7 +102,7 @@ def test_ctrl_c_twice_ends_the_job_at_once(tmp_path: Path, kind: str) -> None:
 def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path, kind: str, victim: str) -> None:
     with running(tmp_path, "--nproc-per-node", "2", worker(tmp_path, kind)) as job:
         wait_until_up(job, tmp_path)
-        agent = job.agent_pid()
+        agent, pids = job.agent_pid(), set(map(str, job.pids()))
         if victim != "the agent":
             job.signal(signal.SIGKILL)
         if victim != "the process the user started":
@@ -102,9 +110,7 @@ def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path, kind: str, victi
         job.finish()
         if victim == "both":
             # Workers die with the agent; only what they had moved to sessions of its own can then be left.
-            wait_for(
-                lambda: not set(map(str, job.pids())) & {line.partition(":")[0] for line in job.leftovers()}, "workers"
-            )
+            wait_for(lambda: not pids & {line.partition(":")[0] for line in job.leftovers()}, "workers to die")
             for folder in Path("/dev/shm").glob(f"robust-run-{job.run_id}-*"):
                 shutil.rmtree(folder)
         else:
@@ -140,6 +146,28 @@ def test_a_dead_ranks_children_are_ended_too(tmp_path: Path) -> None:
     )
     code, _ = run(tmp_path, "--max-restarts", "0", path)
     assert code == 3
+
+
+@pytest.mark.parametrize("sessions", ["one session", "a new session each time"])
+def test_a_process_that_forks_and_ends_over_and_over_is_caught(tmp_path: Path, sessions: str) -> None:
+    path = script(
+        tmp_path,
+        f"""
+        import os, time
+        if os.fork() == 0:
+            while True:
+                if os.fork():
+                    os._exit(0)
+                if {sessions == "a new session each time"!r}:
+                    os.setsid()
+                    time.sleep(0.005)
+        time.sleep(0.2)
+        os._exit(3)
+        """,
+    )
+    code, job = run(tmp_path, "--max-restarts", "0", path)
+    assert code == 3
+    assert not any(job.leftovers() for _ in range(30)), "one look may miss it"
 
 
 def test_children_left_behind_by_a_job_that_ended_well_may_finish_within_the_grace(tmp_path: Path) -> None:
@@ -238,25 +266,94 @@ def test_a_signal_listed_as_ending_ends_the_job_as_under_torchrun(tmp_path: Path
         job.assert_nothing_left()
 
 
+SAVES_FOR_A_SECOND = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1.0)
+    open("saved", "w").close()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open("up-0", "w").close()
+time.sleep(600)
+"""
+
+
 def test_a_graceful_shutdown_gets_its_time(tmp_path: Path) -> None:
-    path = script(
-        tmp_path,
-        """
-        import signal, sys, time
-        def save(*_):
-            time.sleep(1.0)
-            open("saved", "w").close()
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        open("up-0", "w").close()
-        time.sleep(600)
-        """,
-    )
+    path = script(tmp_path, SAVES_FOR_A_SECOND)
     with running(tmp_path, path) as job:
         wait_until_up(job, tmp_path, nproc=1)
         job.signal(signal.SIGTERM)
         assert job.finish() == 143
     assert (tmp_path / "saved").exists()
+
+
+def test_a_signal_sent_twice_in_one_breath_is_one(tmp_path: Path) -> None:
+    """`timeout` sends SIGTERM to the process and then to its group; the save that takes a second must not be cut off."""
+    path = script(tmp_path, SAVES_FOR_A_SECOND)
+    with running(tmp_path, path) as job:
+        wait_until_up(job, tmp_path, nproc=1)
+        job.signal(signal.SIGTERM)
+        wait_for(lambda: job.events("signal_received"), "the first to arrive")
+        job.signal(signal.SIGTERM)
+        assert job.finish() == 143
+    assert (tmp_path / "saved").exists()
+
+
+def test_an_agent_that_answers_nothing_is_killed_at_the_third_request(tmp_path: Path) -> None:
+    with running(tmp_path, "--nproc-per-node", "2", worker(tmp_path, "sleeps")) as job:
+        wait_until_up(job, tmp_path)
+        os.kill(job.agent_pid(), signal.SIGSTOP)
+        wait_for(lambda: job.process.poll() is not None or press(job), "the end")
+        job.finish()
+        job.assert_nothing_left()
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_signal_at_the_very_start_ends_the_job_and_leaves_nothing(tmp_path: Path, moment: int) -> None:
+    """From the moment the run directory exists, a SIGTERM is the job's, wherever the launcher is by then."""
+    with running(tmp_path, "--nproc-per-node", "2", script(tmp_path, "import time; time.sleep(600)")) as job:
+        wait_for(job.run_dir.exists, "the run directory")
+        deadline = time.monotonic() + moment / 1000
+        while time.monotonic() < deadline:
+            pass
+        job.signal(signal.SIGTERM)
+        assert job.finish() == 143
+        job.assert_nothing_left()
+
+
+def test_shared_memory_of_killed_workers_is_freed_by_those_who_watch_over_it(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, signal
+        from multiprocessing.shared_memory import SharedMemory
+        from multiprocessing import resource_tracker
+        memory = SharedMemory(create=True, size=1 << 20)
+        tracker = f"/proc/{resource_tracker._resource_tracker._pid}/status"
+        while not int(open(tracker).read().split("SigIgn:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+            pass  # it is still starting
+        open(f"name-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{os.environ['RANK']}", "w").write(memory.name)
+        if os.environ["RANK"] == "1":
+            while not os.path.exists(f"name-{os.environ['TORCHELASTIC_RESTART_COUNT']}-0"):
+                pass
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+        """,
+    )
+    run(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", path)
+    names = [file.read_text() for file in tmp_path.glob("name-*")]
+    assert len(names) == 6
+    assert [name for name in names if os.path.exists(f"/dev/shm/{name}")] == []
+
+
+def test_a_parent_that_ignores_sigchld_changes_nothing(tmp_path: Path) -> None:
+    ignores = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    path = script(tmp_path, "import os; os._exit(7)")
+    with running(tmp_path, "--max-restarts", "0", path, prefix=(sys.executable, "-c", ignores)) as job:
+        assert job.finish() == 7
+    assert "FAILED" in job.err
 
 
 def test_nohup_is_respected(tmp_path: Path) -> None:

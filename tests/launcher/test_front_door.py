@@ -341,6 +341,22 @@ def test_a_reader_that_stops_reading_does_not_stop_training(tmp_path: Path) -> N
     assert len(log.read_bytes().splitlines()) == 400000
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_reason_not_to_train(tmp_path: Path, closed: str) -> None:
+    path = script(tmp_path, "import os; print('x'); os.close(os.open('done', os.O_CREAT))")
+    line = f"{' '.join(COMMAND)} --log-dir runs {path} {closed}; echo $? > code"
+    subprocess.run(["/bin/sh", "-c", line], capture_output=True, cwd=tmp_path)
+    assert (tmp_path / "code").read_text() == "0\n"
+    assert (tmp_path / "done").exists()
+    assert next((tmp_path / "runs").glob("*/attempt_0/0/stdout.log")).read_text() == "x\n"
+
+
+def test_an_error_file_that_is_a_pipe_hangs_nobody(tmp_path: Path) -> None:
+    path = script(tmp_path, "import os; os.mkfifo(os.environ['TORCHELASTIC_ERROR_FILE']); os._exit(5)")
+    code, _ = run(tmp_path, "--max-restarts", "0", path)
+    assert code == 5
+
+
 def test_no_logs_are_kept_where_the_user_says_so(tmp_path: Path) -> None:
     result = plain(
         tmp_path, "--log-dir", "/dev/null", "--max-restarts", "0", script(tmp_path, "raise ValueError('boom')")

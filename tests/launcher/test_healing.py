@@ -214,6 +214,48 @@ def test_broken_connections_are_not_blamed_while_somebody_says_why(tmp_path: Pat
     assert "ValueError: a bad batch" in incident["verdict"]["sentence"]
 
 
+HANDLED = """
+import os, signal, sys, time, traceback
+try:
+    import no_such_package_for_speed
+except ImportError:
+    traceback.print_exc()
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+open(f"up-{attempt}-{rank}", "w").close()
+while not all(os.path.exists(f"up-{attempt}-{other}") for other in "01"):
+    time.sleep(0.01)
+if attempt in "01" and rank == "1":
+    os.kill(os.getpid(), signal.%(signal)s)
+if attempt in "01":
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_a_traceback_that_the_program_has_dealt_with_is_not_the_cause(tmp_path: Path, name: str) -> None:
+    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, HANDLED % {"signal": name}))
+    assert code == 0
+    incidents = job.actions("record_incident")
+    assert [incident["verdict"]["ranks"] for incident in incidents] == [[1], [1]]
+    assert all(name in incident["verdict"]["sentence"] for incident in incidents)
+
+
+def test_passing_trouble_of_the_world_uses_up_the_restarts_before_it_ends_the_job(tmp_path: Path) -> None:
+    text = (
+        "import os\nif os.environ['TORCHELASTIC_RESTART_COUNT'] != '3': raise OSError(110, 'the file server is away')\n"
+    )
+    code, job = run(tmp_path, script(tmp_path, text))
+    assert code == 0
+    assert len(job.events("attempt_started")) == 4
+
+
+def test_the_launchers_own_files_are_no_progress(tmp_path: Path) -> None:
+    arguments = ("--max-restarts", "2", "--progress-path", str(tmp_path / "runs"))
+    code, job = run(tmp_path, *arguments, script(tmp_path, "import os; os._exit(9)"))
+    assert code == 9
+    assert len(job.events("attempt_started")) == 3
+
+
 def test_two_jobs_that_ask_for_the_same_port_both_run(tmp_path: Path) -> None:
     path = script(tmp_path, ALL_REDUCE % {"restarts": 0} + "open(f'done-{rank}', 'w').close()\n")
     with socket.socket() as probe:

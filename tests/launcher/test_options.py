@@ -82,4 +82,6 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "restart-grace": "ROBUST_RESTART_GRACE",
         "progress-after": "ROBUST_PROGRESS_AFTER",
         "progress-path": "ROBUST_PROGRESS_PATH",
+        "no-warm": "ROBUST_NO_WARM",
+        "preload": "ROBUST_PRELOAD",
     }

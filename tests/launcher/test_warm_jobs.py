@@ -80,11 +80,14 @@ def test_the_stock_is_filled_again_after_the_first_step(tmp_path: Path) -> None:
         while attempt != "2":
             model(torch.ones(2)).sum().backward()
             optimizer.step()
+            open(f"stepped-{attempt}-{rank}", "w").close()
             time.sleep(0.01)
         """,
     )
     with running(tmp_path, "--nproc-per-node", "2", path) as job:
         for attempt in (0, 1):
+            for rank in (0, 1):
+                job.wait_for_file(f"stepped-{attempt}-{rank}", tmp_path)
             standbys(job, 2 * (attempt + 1))
             os.kill(job.pids(attempt)[attempt], signal.SIGKILL)
         assert job.finish() == 0
@@ -271,7 +274,7 @@ def test_a_hung_canary_never_delays_a_relaunch(tmp_path: Path) -> None:
         job.assert_nothing_left()
     second = job.events("attempt_started")[1]
     assert second["how"] == ["spawn", "spawn"]
-    assert "importing" in second["why"] or "hung" in second["why"]
+    assert any(word in second["why"] for word in ("importing", "hung", "not been started"))
 
 
 NEVER_FORKED = {

@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> str:
 
 def hook_of(worker_side: ModuleType, path: str, *, tracing: bool = False):
     torch = SimpleNamespace(compiler=SimpleNamespace(is_dynamo_compiling=lambda: tracing))
-    return worker_side.counter(*worker_side.open_cells(path), torch)
+    return worker_side.counter(*worker_side.open_cells(path), torch, path)
 
 
 def test_both_sides_have_the_same_layout(worker_side: ModuleType) -> None:

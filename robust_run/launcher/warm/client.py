@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,16 +39,19 @@ class Offer:
         self._answer_s = answer_s
 
     def hand_over(
-        self, spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, lifeline: int
+        self, spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, lifeline: int, mask: Iterable[int]
     ) -> DistantAgent | None:
-        """Let the warm process run the job's agent. None: it does not, nothing of the job was begun, and `note` says why."""
+        """Let the warm process run the job's agent. None: it does not, nothing of the job was begun, and `note` says why.
+
+        `mask` is the signal mask for workers.
+        """
         if self._found is None:
             return None
         name = f"the warm process (pid {self._found.pid})"
         try:
             connection = connect(self._found, self._answer_s)
             try:
-                return _hand_over(connection, self._found.pid, _take_job(spec, env, run_directory), lifeline)
+                return _hand_over(connection, self._found.pid, _take_job(spec, env, run_directory, mask), lifeline)
             except BaseException:
                 connection.close()
                 raise
@@ -143,7 +146,9 @@ def connect(found: Found, answer_s: float) -> socket.socket:
     return connection
 
 
-def _take_job(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory) -> msgspec.Struct:
+def _take_job(
+    spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, mask: Iterable[int]
+) -> msgspec.Struct:
     from robust_run.launcher.warm.key import PROTOCOL
     from robust_run.launcher.warm.lease import TakeJob
     from robust_run.version import __version__
@@ -157,6 +162,7 @@ def _take_job(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory
         env=dict(env),
         cwd=os.getcwd(),
         umask=umask,
+        mask=tuple(sorted(mask)),
         command_line=tuple(sys.orig_argv),
         run_path=run_directory.path,
         run_memory=run_directory.memory,

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, Sweep, become_subreaper, children, prctl
+from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, Killing, Sweep, become_subreaper, children, prctl
 from robust_run.launcher.warm import handover, origins, registry, surroundings
 from robust_run.launcher.warm.key import PROTOCOL, Announcement
 from robust_run.launcher.warm.lease import (
@@ -39,7 +39,6 @@ from robust_run.version import __version__
 OF_AGENTS = ("asyncio", "robust_run.launcher.warm.host", "robust_run.health.output", "robust_run.launcher.warm.known")
 
 BACKLOG = 64
-SWEEP_S = 5.0
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -257,12 +256,12 @@ class Daemon:
         """End every process below us but the agents that live and theirs: orphans of those that were killed."""
         agents = tuple(self._jobs)
         sweep = Sweep(os.getpid(), spare=lambda: agents, owned=lambda: agents)
-        give_up_at_s = time.monotonic() + SWEEP_S
-        while left := sweep.round(signal.SIGKILL):
-            if time.monotonic() > give_up_at_s:
-                return tuple(f"process {status.pid} ({status.name}, state {status.state})" for status in left)
+        killing = Killing(sweep, time.monotonic())
+        left, more = killing.round(time.monotonic())
+        while more:
             time.sleep(0.001)
-        return ()
+            left, more = killing.round(time.monotonic())
+        return tuple(f"process {status.pid} ({status.name}, state {status.state})" for status in left)
 
 
 def _unlink(path: str) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from robust_run.errors import PlatformError
 from robust_run.launcher import store_process
 from robust_run.launcher.environment import worker_argv
+from robust_run.launcher.guard import hold_signals
 from robust_run.launcher.main import run_agent
 from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, become_subreaper, prctl, read_status
 from robust_run.launcher.run_directory import RunDirectory
@@ -102,7 +103,7 @@ def _take_place(taken: Taken) -> None:
     """Be as a child of the guard would be, but for its streams. Raises OSError and PlatformError where that is not allowed."""
     job = taken.job
     os.setsid()
-    _take_signals(taken.guard_pid)
+    _take_signals(taken.guard_pid, job.mask)
     try:
         become.be_scheduled_as(taken.guard_pid)
     except OSError as error:
@@ -114,7 +115,7 @@ def _take_place(taken: Taken) -> None:
     command_line.show(job.command_line, job.env)
 
 
-def _take_signals(guard_pid: int) -> None:
+def _take_signals(guard_pid: int, mask: Iterable[int]) -> None:
     """Ignore and block what the guard was started with; have Python's handler for Ctrl-C and no other."""
     status = read_status(guard_pid)
     if status is None:
@@ -127,7 +128,7 @@ def _take_signals(guard_pid: int) -> None:
             signal.signal(number, signal.default_int_handler)
         elif signal.getsignal(number) is not None:
             signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, status.blocked())
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _run(taken: Taken, connection: socket.socket, lifeline: int, after_imports: Mapping[str, str]) -> int | None:
@@ -164,7 +165,8 @@ def _run(taken: Taken, connection: socket.socket, lifeline: int, after_imports: 
     os.close(log)
     store_ours.setblocking(False)
     given = WarmStart(taken.daemon_pid, taken.modules, warm_pid, warm_ours, store_pid, store_ours)
-    return run_agent(job.spec, job.env, run_directory, lifeline, given)
+    hold_signals(job.spec.end_signals)
+    return run_agent(job.spec, job.env, run_directory, lifeline, set(job.mask), given)
 
 
 def _fork(agent_pid: int, begin: Callable[[], None]) -> int:

@@ -28,6 +28,8 @@ class TakeJob(msgspec.Struct, frozen=True, tag="take_job", kw_only=True):
     env: dict[str, str]
     cwd: str
     umask: int
+    mask: tuple[int, ...]
+    """Signals that workers start with blocked; the guard holds more while it starts."""
     command_line: tuple[str, ...]
     """Of the guard, for those who look at processes."""
     run_path: str

@@ -72,10 +72,13 @@ class WarmProcess:
     def preload(self, modules: tuple[str, ...]) -> None:
         """Import modules and report; a module that makes this process unfit to be forked ends it."""
         began_s = time.monotonic()
+        users_own = os.environ.get(NVML_CHECK)
         os.environ[NVML_CHECK] = "1"
         for names in _by_package(modules):
             self._import(names)
         del os.environ[NVML_CHECK]
+        if users_own is not None:
+            os.environ[NVML_CHECK] = users_own
         gc.collect()
         gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
         self._refuse_if(_try_child(_compute, "at its first parallel computation") or self._unfit())
