@@ -77,19 +77,11 @@ class Starter:
 
     @staticmethod
     def _why_off(spec: JobSpec, env: Mapping[str, str]) -> str:
-        from robust_run.launcher.warm.identity import interpreter_arguments
-
         if not spec.warm:
             return "--no-warm"
         if spec.max_restarts == 0:
             return "--max-restarts is 0"
-        if not spec.is_python:
-            return "the program is not run by a Python of ours"
-        if spec.argv[0] != sys.executable:
-            return f"workers run another Python ({spec.argv[0]})"
-        if interpreter_arguments(spec.argv) is None:
-            return "the interpreter has flags of its own"
-        return ladder.tool_that_forbids(env)
+        return ladder.why_never(spec, sys.executable, env)
 
     # --- the warm process ---
 

@@ -107,17 +107,10 @@ def _seconds(setting: str) -> float:
 def _why_never(spec: JobSpec, env: Mapping[str, str]) -> str:
     """Return why no fork can run this job's workers, whatever it is forked from."""
     from robust_run.launcher.warm import ladder
-    from robust_run.launcher.warm.identity import interpreter_arguments
 
     if env.get("ROBUST_JOB"):
         return "this is a job inside a job, and must end with it"
-    if not spec.is_python:
-        return "the program is not run by a Python of ours"
-    if spec.argv[0] != sys.executable:
-        return f"workers run another Python ({spec.argv[0]})"
-    if interpreter_arguments(spec.argv) is None:
-        return "the interpreter has flags of its own"
-    return ladder.tool_that_forbids(env)
+    return ladder.why_never(spec, sys.executable, env)
 
 
 def is_stopped(pid: int) -> bool:

@@ -12,6 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.types import JobSpec
+from robust_run.launcher.warm.identity import interpreter_arguments
+
 Rung = Literal["promote", "fork", "spawn"]
 
 #: Variables of tools that must see a process from its first instruction, each with the words that say so.
@@ -68,6 +71,20 @@ def choose(now: Situation) -> Choice:
     if now.warm_state == "importing":
         return Choice(rung="spawn", reason="the warm process was still importing")
     return Choice(rung="spawn", reason=now.warm_reason or "first attempt")
+
+
+def why_never(spec: JobSpec, python: str, env: Mapping[str, str]) -> str:
+    """Return why no fork can run this job's workers, whatever it is forked from; empty if one can.
+
+    `python` is the interpreter that a warm process would be.
+    """
+    if not spec.is_python:
+        return "the program is not run by a Python of ours"
+    if spec.argv[0] != python:
+        return f"workers run another Python ({spec.argv[0]})"
+    if interpreter_arguments(spec.argv) is None:
+        return "the interpreter has flags of its own"
+    return tool_that_forbids(env)
 
 
 def tool_that_forbids(env: Mapping[str, str]) -> str:
