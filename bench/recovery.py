@@ -227,7 +227,10 @@ def print_case(case: dict[str, Any], measured: list[Side]) -> None:
     for side in measured:
         cells = "".join(f"{shown(figures.get(name, {}).get(side.name)):>22}" for name in COLUMNS)
         print(f"  {LABELS[side.name]:<34}{recovered(side):>10}{cells}")
-    for ratio, other in {**RATIOS, "ratio": against}.items():
+    for ratio, other in {
+        "ratio": against,
+        **{key: side for key, side in RATIOS.items() if side not in (BASELINE, against)},
+    }.items():
         values = [figures.get(name, {}).get(ratio) for name in COLUMNS]
         if any(value is not None for value in values):
             cells = "".join(f"{'-' if value is None else format(value, '.3f'):>22}" for value in values)

@@ -809,3 +809,12 @@ def test_every_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
     for exit_code in (1, 2, -6, -9, None):
         finding = classify(text, exit_code)
         assert finding is None or finding.kind in ("exception", "peer_connection", "storage", "native_crash")
+
+
+def test_an_error_line_counts_as_refused_arguments_only_below_a_usage_line() -> None:
+    """`prog: error: cannot reach server` with exit code 2 may pass; arguments that were refused will not."""
+    refused = classify("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n", 2)
+    assert refused is not None
+    assert (refused.kind, refused.heals) == ("usage", False)
+    passing = classify("train.py: error: cannot reach server\n", 2)
+    assert passing is None or passing.heals
