@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.errors import RobustRunError, UserError
+from robust_run.launcher.api.commands import COMMANDS
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def main() -> None:
 @click.version_option(__version__)
 def robust() -> None:
     """Look after jobs of robust-run and what they need."""
+
+
+for _command in COMMANDS:
+    robust.add_command(_command)
 
 
 @robust.group()

@@ -1,54 +1,48 @@
-"""The agent: carries out what the core decides, and tells it what happens. Holds the loop, the signals and the last word.
+"""The agent: one node's hands. Carries out the controller's orders, reports what happens, holds the loop and the signals.
 
-The first workers are started before the event loop exists, because importing asyncio takes longer than starting them.
+The first workers of a one-node job are started before the event loop exists, because importing asyncio takes longer than
+starting them.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from robust_run.errors import InternalError
-from robust_run.launcher import core
+from robust_run.errors import InternalError, PlatformError
 from robust_run.launcher.attempt import Attempt
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.types import (
+from robust_run.launcher.environment import Place
+from robust_run.launcher.events import (
     AttemptEnded,
-    AttemptStarted,
+    Dismiss,
     EndAttempt,
-    Event,
     Finish,
-    GuardLost,
-    RecordIncident,
+    FirstStep,
+    NodeEvent,
+    OpenStore,
+    Order,
+    Say,
     SignalPassedOn,
-    SignalReceived,
-    SignalWorkers,
+    SpawnFailed,
     StartAttempt,
-    Tick,
-    WakeAt,
+    StoreOpened,
     WarmReady,
-    WarmRefused,
 )
+from robust_run.launcher.types import Progress
 from robust_run.signals import signal_name
 
 if TYPE_CHECKING:
     import asyncio
     import socket
 
-    from robust_run.launcher.journal import Journal
     from robust_run.launcher.node import Node
-    from robust_run.launcher.types import Action
 
 #: Signals that end the job whatever `--signals-to-handle` says.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that are the workers' business unless the user lists them as ending ones.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-
-#: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
-DURABLE_S = 2.0
 
 #: Ending signals closer together than this are one.
 SAME_BREATH_S = 0.3
@@ -58,136 +52,213 @@ HOUSEKEEPING_S = 1.0
 ORPHAN_ROUNDS = 10
 
 
-class Agent:
-    """One job on one node, from its first worker to its exit code."""
+class Superior(Protocol):
+    """Whom an agent reports to: the controller in the same process, or the connection to one."""
 
-    def __init__(self, policy: core.Policy, node: Node, journal: Journal, book: IncidentBook) -> None:
-        self.finish: Finish | None = None
-        self.state = core.JobState()
-        self._policy = policy
+    def report(self, event: NodeEvent) -> None:
+        """Pass on what happened here."""
+        ...
+
+    def told_to_end(self, number: int, *, again: bool) -> None:
+        """A signal ends the job, or this node's part in it."""
+        ...
+
+    def guard_lost(self) -> None:
+        """The process the user started is gone."""
+        ...
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop runs now."""
+        ...
+
+    async def close(self) -> None:
+        """This node is done."""
+        ...
+
+
+class Agent:
+    """One node of a job, from its first worker to its exit code."""
+
+    def __init__(self, node: Node, node_id: str) -> None:
+        self.exit_code: int | None = None
+        """Set when this node is no longer needed."""
+        self.newest_attempt = -1
+        """The newest attempt it was told anything of."""
+        self.history: list[NodeEvent] = []
+        """What was reported of that attempt: for a controller that was away."""
+        self.node_id = node_id
+        self._is_stopping = self._is_leaving = False
         self._node = node
-        self._journal = journal
-        self._book = book
+        self._superior: Superior | None = None
         self._attempt: Attempt | None = None
+        self._has_ended = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done: asyncio.Event | None = None
-        self._wake: asyncio.TimerHandle | None = None
-        self._pending: deque[Event] = deque()
-        self._busy = False
         self._asked: dict[str, float] = {}
         self._spared: set[int] = set()
-        self._pending_end_s: float | None = None
+        self._pending_end: EndAttempt | None = None
+        self._stepped = -1
         self._bug: BaseException | None = None
 
-    # --- events in, actions out ---
-
-    def tell(self, event: Event) -> None:
-        """Take in what happened and carry out what follows from it; events told meanwhile are taken in turn."""
-        self._pending.append(event)
-        if self._busy:
-            return
-        self._busy = True
-        try:
-            while self._pending:
-                self._take(self._pending.popleft())
-        finally:
-            self._busy = False
-
-    def _take(self, event: Event) -> None:
-        now_s = self._node.clock.monotonic_s()
-        self._journal.event(event, now_s)
-        self._note(event)
-        self.state, actions = core.step(self._policy, self.state, event, now_s)
-        for action in actions:
-            self._journal.action(action, now_s)
-        for action in actions:
-            self._perform(action, now_s)
-
-    def _note(self, event: Event) -> None:
-        """Tell the parts that need to know, and the user where it matters to him; none of this decides anything."""
-        match event:
-            case AttemptStarted() if event.attempt > 0:
-                self._book.relaunched(event)
-            case AttemptEnded():
-                self._node.starter.learn(event)
-            case WarmReady():
-                if self.state.attempt == 0:
-                    self._node.restock(0, 0.0)
-                for module in event.skipped:
-                    self._node.say(f"--preload: left out {module}")
-            case WarmRefused() if event.module:
-                self._node.say(f"--preload: left out {event.module}: after it, {event.reason}")
-            case WarmRefused():
-                self._node.say(f"later attempts start from nothing: {event.reason}")
-            case _:
-                pass
-
-    def _perform(self, action: Action, now_s: float) -> None:
-        match action:
-            case StartAttempt():
-                self._start_attempt(action.attempt)
-            case SignalWorkers():
-                self._current.signal(action.signal)
-                self._journal.sync_soon()
-            case EndAttempt():
-                self._journal.sync_soon()
-                self._end_attempt(action.grace_s)
-            case WakeAt():
-                self._wake_at(action.at_s - now_s)
-            case RecordIncident():
-                self._book.record(action, self._later)
-            case Finish():
-                self.finish = action
-                if self._done is not None:
-                    self._done.set()
+    def serve(self, superior: Superior) -> None:
+        """Report to this one from now on."""
+        self._superior = superior
 
     @property
-    def _current(self) -> Attempt:
-        assert self._attempt is not None
-        return self._attempt
+    def is_running(self) -> bool:
+        """Whether workers may run here."""
+        return not self._has_ended
 
-    def _start_attempt(self, number: int) -> None:
-        if number > 0:
-            self._journal.wait_durable(DURABLE_S)
-        self._attempt = Attempt(number, self._node, self.tell)
+    # --- reports ---
+
+    def report(self, event: NodeEvent) -> None:
+        """Take note of what happened here and pass it on."""
+        match event:
+            case AttemptEnded():
+                self._has_ended = True
+                self._node.starter.learn(event)
+            case WarmReady() if self.newest_attempt <= 0:
+                self._node.restock(0, 0.0)
+            case _:
+                pass
+        if getattr(event, "attempt", None) == self.newest_attempt:
+            self.history.append(event)
+        assert self._superior is not None
+        self._superior.report(event)
+
+    # --- orders ---
+
+    def obey(self, order: Order) -> None:
+        """Carry out an order. One that was heard before changes nothing, except that its outcome is reported again."""
+        match order:
+            case OpenStore():
+                self._open_store(order.attempt)
+            case StartAttempt():
+                self._start_attempt(order)
+            case EndAttempt():
+                self._end_attempt(order)
+            case Say():
+                self._node.say(order.text)
+            case Dismiss() | Finish():
+                self.leave(order.exit_code)
+
+    def _begin(self, attempt: int) -> None:
+        self.newest_attempt = attempt
+        self.history = []
+
+    def _open_store(self, attempt: int) -> None:
+        if attempt < self.newest_attempt or (attempt == self.newest_attempt and self._attempt_number == attempt):
+            return
+        self._begin(attempt)
+        try:
+            address, port = self._node.open_store(attempt)
+        except PlatformError as error:
+            self.report(SpawnFailed(attempt=attempt, rank=0, message=str(error), node=self.node_id))
+            return
+        self.report(StoreOpened(attempt=attempt, node=self.node_id, address=address, port=port))
+
+    @property
+    def _attempt_number(self) -> int:
+        return self._attempt.number if self._attempt is not None else -1
+
+    def _start_attempt(self, order: StartAttempt) -> None:
+        if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number or self.is_running:
+            return
+        if order.attempt > self.newest_attempt:
+            self._begin(order.attempt)
+        elif any(isinstance(event, AttemptEnded) for event in self.history):
+            return  # it was told to end before it had been told to start
+        placement = order.placements[0]
+        place = Place(
+            attempt=order.attempt,
+            address=order.address,
+            port=order.port,
+            first_rank=placement.first_rank,
+            group_rank=placement.group_rank,
+            world_size=order.world_size,
+            nodes=order.nodes,
+        )
+        self._has_ended = False
+        self._attempt = Attempt(place, self._node, self.node_id, self.report)
         self._attempt.start()
         if self._loop is not None:
             self._attempt.watch(self._loop)
             self._watch_store()
 
-    def _end_attempt(self, grace_s: float) -> None:
-        if self._loop is None:
-            self._pending_end_s = grace_s  # the loop is about to exist; nothing can be awaited before it does
-        else:
-            self._current.end(grace_s)
+    def _end_attempt(self, order: EndAttempt) -> None:
+        if order.attempt == self._attempt_number and self.is_running:
+            if self._is_leaving and order.signal:
+                return  # the workers have a signal and a time of their own
+            if self._loop is None:
+                self._pending_end = order  # the loop is about to exist; nothing can be awaited before it does
+            else:
+                self._attempt_now.end(order)
+        elif order.attempt >= self.newest_attempt:
+            self._refuse(order.attempt)
 
-    def _wake_at(self, delay_s: float) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
-        self._wake = self._later(max(delay_s, 0.0), lambda: self.tell(Tick()))
+    def _refuse(self, attempt: int) -> None:
+        """Say that nothing of an attempt runs here, and see to it that nothing will."""
+        recorded = [event for event in self.history if isinstance(event, AttemptEnded) and event.attempt == attempt]
+        if recorded:
+            assert self._superior is not None
+            self._superior.report(recorded[0])
+            return
+        if attempt > self.newest_attempt:
+            self._begin(attempt)
+        self._node.close_store()
+        now_s = self._node.clock.monotonic_s()
+        self.report(AttemptEnded(attempt=attempt, node=self.node_id, started_at_s=now_s, ranks=(), progress=Progress()))
 
-    def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        assert self._loop is not None
-        return self._loop.call_later(delay_s, call)
+    @property
+    def _attempt_now(self) -> Attempt:
+        assert self._attempt is not None
+        return self._attempt
+
+    def fence(self, silent_s: float) -> None:
+        """End the workers at once: the controller has been silent, and somebody else may be about to take our place."""
+        if self.is_running and self._attempt is not None and self._loop is not None:
+            if self._attempt.fenced_after_s is None:
+                self._attempt.fenced_after_s = silent_s
+                self._node.say(f"no answer from the controller for {silent_s:.1f} s: ending this node's workers")
+            self._attempt.end(EndAttempt(attempt=self._attempt.number))
+
+    def end_for(self, number: int, grace_s: float, leftovers_s: float) -> None:
+        """End the workers because this node was told to go."""
+        self._is_leaving = True
+        if self.is_running and self._attempt is not None and self._loop is not None:
+            order = EndAttempt(attempt=self._attempt.number, signal=number, grace_s=grace_s, leftovers_s=leftovers_s)
+            self._attempt.end(order)
+
+    def leave(self, exit_code: int) -> None:
+        """Be no longer needed: `run` returns when nothing runs here any more."""
+        if self.exit_code is None:
+            self.exit_code = exit_code
+        if self._done is not None:
+            self._done.set()
 
     # --- the loop ---
 
-    def run(self, lifeline: int) -> Finish:
-        """Run until the job is over; `lifeline` is the guard's pipe (see `guard`). Raises InternalError.
+    def run(self, lifeline: int) -> int:
+        """Run until this node is no longer needed and return its exit code; `lifeline` is the guard's pipe (see `guard`).
 
-        A fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
+        Raises InternalError: a fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
         """
         import asyncio
 
-        asyncio.run(self._run(lifeline))
+        return asyncio.run(self.live(lifeline))
+
+    async def live(self, lifeline: int) -> int:
+        """Do what `run` does, in a loop that runs already."""
+        await self._live(lifeline)
         if self._bug is not None:
             raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
-        assert self.finish is not None
-        return self.finish
+        assert self.exit_code is not None
+        return self.exit_code
 
-    async def _run(self, lifeline: int) -> None:
+    async def _live(self, lifeline: int) -> None:
         import asyncio
 
+        assert self._superior is not None
         loop = self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         loop.set_exception_handler(self._on_bug)
@@ -199,14 +270,15 @@ class Agent:
         self._node.starter.attach(self._watch_socket)
         if self._attempt is not None:
             self._attempt.watch(loop)
-        if self._pending_end_s is not None:
-            self._current.end(self._pending_end_s)
-        if self.finish is not None:
+        if self._pending_end is not None:
+            self._attempt_now.end(self._pending_end)
+        self._superior.attach(loop)
+        if self.exit_code is not None:
             self._done.set()
         self._keep_house()
         await self._done.wait()
-        self._book.look_for_first_step()
-        self._book.flush()
+        self._look_for_first_step()
+        await self._superior.close()
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._bug = context.get("exception") or InternalError(str(context.get("message")))
@@ -215,15 +287,31 @@ class Agent:
             self._done.set()
 
     def _keep_house(self, rounds: int = 1) -> None:
-        self._book.look_for_first_step()
-        if self._attempt is not None and self.state.phase == "running":
-            age_s = self._node.clock.monotonic_s() - self._attempt.started_at_s
+        self._look_for_first_step()
+        attempt = self._attempt
+        if attempt is not None and self.is_running and not attempt.is_ending:
+            age_s = self._node.clock.monotonic_s() - attempt.started_at_s
             self._node.launch_warm(age_s)
             self._node.learn_modules()
-            self._node.restock(self._attempt.number, age_s)
-        if rounds % ORPHAN_ROUNDS == 0 and self._attempt is not None and self.state.phase == "running":
-            self._attempt.reap_orphans()
+            self._node.restock(attempt.number, age_s)
+            if rounds % ORPHAN_ROUNDS == 0:
+                attempt.reap_orphans()
+        elif attempt is None and self.exit_code is None and self._node.spec.many is not None:
+            self._node.warm_up()
         self._later(HOUSEKEEPING_S, lambda: self._keep_house(rounds + 1))
+
+    def _look_for_first_step(self) -> None:
+        attempt = self._attempt
+        if attempt is None or self._stepped == attempt.number:
+            return
+        at_s = self._node.first_step_s(attempt.number, attempt.first_rank)
+        if at_s is not None:
+            self._stepped = attempt.number
+            self.report(FirstStep(attempt=attempt.number, node=self.node_id, at_s=at_s))
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        assert self._loop is not None
+        return self._loop.call_later(delay_s, call)
 
     def _watch_socket(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
         assert self._loop is not None
@@ -266,21 +354,23 @@ class Agent:
         for number in received:
             self._on_signal(number, "guard")
         if not received:
-            assert self._loop is not None
+            assert self._loop is not None and self._superior is not None
             self._loop.remove_reader(lifeline)
-            self.tell(GuardLost())
+            self._superior.guard_lost()
 
     def _on_signal(self, number: int, source: str) -> None:
         """A scheduler may signal the guard and the agent both: only a second one of the same kind counts as asking again."""
+        assert self._superior is not None
         if number == signal.SIGWINCH:
             self._node.router.resize()
             if self._attempt is not None:
                 self._attempt.tell_resized()
         elif number in ENDING or number in self._node.spec.end_signals:
             again = self._is_asked_again(source)
-            if not self.state.stop_signal:
+            if not self._is_stopping:
                 self._say_ending(number)
-            self.tell(SignalReceived(signal=number, again=again))
+            self._is_stopping = True
+            self._superior.told_to_end(number, again=again)
         else:
             self._pass_on(number)
 
@@ -291,7 +381,7 @@ class Agent:
         return now_s - first_at_s >= SAME_BREATH_S
 
     def _say_ending(self, number: int) -> None:
-        timeout_s = self._policy.shutdown_timeout_s
+        timeout_s = self._node.spec.shutdown_timeout_s
         more = "; again to end them at once" if number == signal.SIGINT else ""
         self._node.say(f"{signal_name(number)}: passed to the workers, which have {timeout_s:g} s to end{more}")
 
@@ -299,7 +389,7 @@ class Agent:
         if self._attempt is None:
             return
         told = self._attempt.pass_on(number)
-        self.tell(SignalPassedOn(signal=number, ranks=tuple(told)))
+        self.report(SignalPassedOn(signal=number, ranks=tuple(told), node=self.node_id))
         spared = sorted(set(self._attempt.living()) - set(told))
         if spared and number not in self._spared:
             self._spared.add(number)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from robust_run.errors import UserError
-from robust_run.launcher.options import HELP, HELP_OPTIONS, OPTIONS, OWN, OptionDescription
+from robust_run.launcher.options import HELP, HELP_OPTIONS, OPTIONS, OURS, OptionDescription
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d+|\d*\.\d+)")
 
@@ -105,7 +105,7 @@ def _candidates(name: str) -> list[OptionDescription]:
     if not name:
         return []
     matching = [option for option in _LONG.values() if option.name.startswith(name)]
-    torchrun_s = [option for option in matching if option.group != OWN and option.name != "version"]
+    torchrun_s = [option for option in matching if option.group not in OURS and option.name != "version"]
     return torchrun_s if len(torchrun_s) == 1 else matching
 
 

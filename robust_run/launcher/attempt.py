@@ -1,7 +1,7 @@
 """One attempt on this node: starts its ranks, watches them end, ends what is left, and says what was seen.
 
-Everything is told to the agent through `tell(event)`; nothing is decided here. asyncio is imported where it is needed,
-which is after the first workers have been started.
+Everything is reported through `report(event)`; nothing is decided here. asyncio is imported where it is needed, which is
+after the first workers have been started.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING
 
 from robust_run.errors import PlatformError
 from robust_run.launcher import evidence, progress
-from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
-from robust_run.launcher.types import (
+from robust_run.launcher.events import (
     AttemptEnded,
     AttemptStarted,
-    Event,
-    Progress,
-    RankEvidence,
+    EndAttempt,
+    NodeEvent,
     RankExited,
     SpawnFailed,
 )
+from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
+from robust_run.launcher.types import Progress, RankEvidence
 from robust_run.launcher.workers import Worker
 
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.environment import Place
     from robust_run.launcher.node import Node
 
 #: How long output may keep coming after the last process is gone.
@@ -36,36 +37,47 @@ OUTPUT_S = 1.0
 
 
 class Attempt:
-    """The processes of one attempt. Made by the agent when the core says so."""
+    """The processes of one attempt on this node. Made by the agent when it is ordered to."""
 
-    def __init__(self, number: int, node: Node, tell: Callable[[Event], None]) -> None:
-        self.number = number
+    def __init__(self, place: Place, node: Node, node_id: str, report: Callable[[NodeEvent], None]) -> None:
+        self.number = place.attempt
+        self.first_rank = place.first_rank
         self.started_at_s = node.clock.monotonic_s()
         self.workers: list[Worker] = []
+        self.fenced_after_s: float | None = None
+        """Set when the node ends it by itself, for want of a controller."""
+        self._place = place
         self._node = node
-        self._tell = tell
+        self._node_id = node_id
+        self._report = report
         self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
         self._hurry: asyncio.Event | None = None
+        self._workers_gone: asyncio.Event | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was ordered to end."""
+        return self._ending is not None
 
     def start(self) -> None:
-        """Start every rank, then say AttemptStarted, or SpawnFailed for the first that could not be."""
+        """Start every rank, then report AttemptStarted, or SpawnFailed for the first that could not be."""
+        number = self.number
         try:
-            port = self._node.open_store(self.number)
-            if self.number > 0:
-                self._node.serve_store(self.number)  # forked workers connect within milliseconds
-            self.workers, how, why = self._node.start_workers(self.number, port)
-            if self.number == 0:
-                self._node.serve_store(self.number)
+            if number > 0:
+                self._node.serve_store(number)  # forked workers connect within milliseconds
+            self.workers, how, why = self._node.start_workers(self._place)
+            if number == 0:
+                self._node.serve_store(number)
                 self._node.launch_warm(age_s=0.0)
         except PlatformError as error:
-            self._tell(SpawnFailed(attempt=self.number, rank=len(self.workers), message=str(error)))
+            rank = self.first_rank + len(self.workers)
+            self._report(SpawnFailed(attempt=number, rank=rank, message=str(error), node=self._node_id))
             return
-        self._tell(
-            AttemptStarted(
-                attempt=self.number, pids=tuple(worker.pid for worker in self.workers), port=port, how=how, why=why
-            )
+        pids = tuple(worker.pid for worker in self.workers)
+        self._report(
+            AttemptStarted(attempt=number, node=self._node_id, pids=pids, port=self._place.port, how=how, why=why)
         )
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -91,12 +103,16 @@ class Attempt:
         if self._loop is not None and worker.pidfd >= 0:
             self._loop.remove_reader(worker.pidfd)
         worker.close()
+        if self.is_ending:
+            if self._workers_gone is not None and not self.living():
+                self._workers_gone.set()
+            return  # its evidence follows with the others'
         exit_code = worker.exit_code if worker.exit_code is not None else 0
         finding = None
         if exit_code != 0:
             stderr, _ = self._node.router.tail(self.number, worker.rank)
             finding = evidence.find(self._node.run_directory.error_file(self.number, worker.rank), stderr, exit_code)
-        self._tell(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
+        self._report(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
 
     def signal(self, number: int) -> None:
         """Signal every worker that lives."""
@@ -118,19 +134,19 @@ class Attempt:
         """Return the ranks whose process has not been seen to end."""
         return [worker.rank for worker in self.workers if worker.exit_code is None]
 
-    def end(self, grace_s: float) -> None:
-        """End every process of the attempt and then say AttemptEnded. Called again: no more grace."""
+    def end(self, order: EndAttempt) -> None:
+        """End every process of the attempt and then report AttemptEnded. Ordered again without grace: at once."""
         assert self._loop is not None
         import asyncio
 
-        if self._hurry is not None:
+        is_urgent = order.grace_s <= 0 and order.leftovers_s <= 0
+        if self._hurry is None:
+            self._hurry, self._workers_gone = asyncio.Event(), asyncio.Event()
+            self._ending = self._loop.create_task(self._end(order))
+            self._ending.add_done_callback(_report_failure)
+        if is_urgent:
             self._hurry.set()
-            return
-        self._hurry = asyncio.Event()
-        if grace_s <= 0:
-            self._hurry.set()
-        self._ending = self._loop.create_task(self._end(grace_s))
-        self._ending.add_done_callback(_report_failure)
+            self._workers_gone.set() if self._workers_gone is not None else None
 
     def _sweep(self) -> Sweep:
         return Sweep(os.getpid(), spare=self._node.helper_pids, owned=lambda: [worker.pid for worker in self.workers])
@@ -139,10 +155,11 @@ class Attempt:
         """Collect the exit statuses of what workers left behind and we adopted."""
         self._sweep().left()
 
-    async def _end(self, grace_s: float) -> None:
+    async def _end(self, order: EndAttempt) -> None:
         node = self._node
+        await self._ask_workers(order)
         sweep = self._sweep()
-        await self._terminate(sweep, grace_s)
+        await self._terminate(sweep, order.leftovers_s)
         left = await self._kill(sweep)
         for status in left:
             node.say(
@@ -154,27 +171,45 @@ class Attempt:
             if self._loop is not None and worker.pidfd >= 0:
                 self._loop.remove_reader(worker.pidfd)
             worker.close()
-        self._tell(
+        self._report(
             AttemptEnded(
-                attempt=self.number, started_at_s=self.started_at_s, ranks=ranks, progress=self._progress(ranks)
+                attempt=self.number,
+                node=self._node_id,
+                started_at_s=self.started_at_s,
+                ranks=ranks,
+                progress=self._progress(ranks),
+                fenced_after_s=self.fenced_after_s,
             )
         )
 
-    async def _terminate(self, sweep: Sweep, grace_s: float) -> None:
-        """Ask what is left to end, and wait as long as the grace lasts."""
+    async def _ask_workers(self, order: EndAttempt) -> None:
+        """Send the workers the order's signal and give them its grace to act on it."""
+        import asyncio
+
+        assert self._hurry is not None and self._workers_gone is not None
+        if not order.signal or self._hurry.is_set() or not self.living():
+            return
+        self.signal(order.signal)
+        try:
+            await asyncio.wait_for(self._workers_gone.wait(), order.grace_s)
+        except asyncio.TimeoutError:
+            self._hurry.set()
+
+    async def _terminate(self, sweep: Sweep, leftovers_s: float) -> None:
+        """Ask what workers left behind to end, and wait as long as it is given."""
         import asyncio
 
         assert self._hurry is not None
-        if self._hurry.is_set():
+        if self._hurry.is_set() or leftovers_s <= 0:
             return
-        give_up_at_s = time.monotonic() + grace_s
+        give_up_at_s = time.monotonic() + leftovers_s
         left = sweep.ask()
         while left and not self._hurry.is_set() and time.monotonic() < give_up_at_s:
             await asyncio.sleep(0.005)
             left = sweep.left()
         if left and not self._hurry.is_set():
             names = ", ".join(f"{status.name} (pid {status.pid})" for status in left[:5])
-            self._node.say(f"ending what workers left behind and {grace_s:g} s did not end: {names}")
+            self._node.say(f"ending what workers left behind and {leftovers_s:g} s did not end: {names}")
 
     async def _kill(self, sweep: Sweep) -> list[ProcessStatus]:
         """Kill until nothing is left; return what would not go."""

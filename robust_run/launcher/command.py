@@ -10,7 +10,7 @@ import click
 
 from robust_run.errors import UserError
 from robust_run.launcher.arguments import canonical
-from robust_run.launcher.options import GROUPS, HELP_OPTIONS, OPTIONS, OptionDescription, Options
+from robust_run.launcher.options import GROUPS, HELP_OPTIONS, OPTIONS, RESUMABLE, OptionDescription, Options
 from robust_run.version import __version__
 
 _PROGRAM = "robust-run"
@@ -20,6 +20,8 @@ _CLOSING = (
     " from PET_<NAME> (PET_NNODES), robust-run's from ROBUST_<NAME> (ROBUST_RUN_ID). Words after SCRIPT are its own."
 )
 _USAGE = f"{_PROGRAM} [options] SCRIPT [options of SCRIPT]"
+_BY_NAME = {option.name: option for option in OPTIONS}
+_Source = click.core.ParameterSource
 
 
 class Answered(Exception):  # noqa: N818 - not an error: the answer to --help or --version
@@ -47,10 +49,33 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     except click.ClickException as error:
         raise UserError(_one_line(error, env)) from None
     values = dict(context.params)
+    given = frozenset(option.name for option in OPTIONS if _source(context, option) is not _Source.DEFAULT)
     script, *script_args = values.pop("script") or (None,)
+    if values["resume"] is not None:
+        typed = frozenset(name for name in given if _source(context, _BY_NAME[name]) is _Source.COMMANDLINE)
+        return _resuming(values, given, typed, script)
     if script is None:
         raise UserError(f"no script given: {_USAGE}")
-    return Options(training_script=script, training_script_args=tuple(script_args), **values)
+    return Options(training_script=script, training_script_args=tuple(script_args), given=given, **values)
+
+
+def _source(context: click.Context, option: OptionDescription) -> click.core.ParameterSource:
+    return context.get_parameter_source(option.field) or _Source.DEFAULT
+
+
+def _resuming(values: Mapping[str, Any], given: frozenset[str], typed: frozenset[str], script: str | None) -> Options:
+    """Return the options of a command line with --resume. What the environment says of jobs is not about this one."""
+    if script is not None:
+        raise UserError(f"--resume takes the job from its journal; leave {script!r} and what follows it out")
+    unwanted = sorted(typed - {*RESUMABLE, "resume"})
+    if unwanted:
+        allowed = ", ".join(f"--{name}" for name in RESUMABLE)
+        raise UserError(
+            f"--resume takes the job from its journal; leave --{unwanted[0]} out (only {allowed} may be given)"
+        )
+    kept = given & {*RESUMABLE, "resume"}
+    fields = {_BY_NAME[name].field for name in kept}
+    return Options(training_script="", given=kept, **{field: values[field] for field in fields})
 
 
 class _GroupedCommand(click.Command):
@@ -122,7 +147,7 @@ def _one_line(error: click.ClickException, env: Mapping[str, str]) -> str:
     if option is None:
         return message
     source = error.ctx.get_parameter_source(option.field) if error.ctx else None
-    if source is click.core.ParameterSource.DEFAULT_MAP and option.env in env:
+    if source is _Source.DEFAULT_MAP and option.env in env:
         return f"{option.env}: {reason}; it stands for --{option.name}"
     return f"--{option.name}: {reason}"
 

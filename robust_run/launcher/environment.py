@@ -1,41 +1,55 @@
-"""The environment of a worker: what torchrun 2.13 sets, and three variables of ours. Pure."""
+"""The environment of a worker: what torchrun 2.13 sets, and two variables of ours. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from robust_run.launcher.types import JobSpec
 
 
-def worker_environment(  # noqa: PLR0913 - each is one fact of the attempt
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of an attempt's world that one node has."""
+
+    attempt: int
+    address: str
+    """Of the workers' store."""
+    port: int
+    first_rank: int = 0
+    group_rank: int = 0
+    world_size: int
+    nodes: int = 1
+
+
+def worker_environment(
     spec: JobSpec,
     base: Mapping[str, str],
     *,
     local_rank: int,
-    attempt: int,
-    master_addr: str,
-    master_port: int,
+    place: Place,
     agent_hosts_store: bool,
     error_file: str,
     run_dir: str,
 ) -> dict[str, str]:
-    """Return the complete environment of one worker on a one-node job, where local and global ranks are the same."""
-    world = str(spec.nproc)
-    rank = str(local_rank)
+    """Return the complete environment of one worker."""
+    world = str(place.world_size)
+    rank = str(place.first_rank + local_rank)
     env = dict(base)
+    env.pop("ROBUST_TOKEN", None)  # whoever has it may steer the job: it is not the program's business
     env.update(
         RANK=rank,
-        LOCAL_RANK=rank,
-        GROUP_RANK="0",
+        LOCAL_RANK=str(local_rank),
+        GROUP_RANK=str(place.group_rank),
         ROLE_RANK=rank,
         ROLE_NAME=spec.role,
         WORLD_SIZE=world,
-        LOCAL_WORLD_SIZE=world,
-        GROUP_WORLD_SIZE="1",
+        LOCAL_WORLD_SIZE=str(spec.nproc),
+        GROUP_WORLD_SIZE=str(place.nodes),
         ROLE_WORLD_SIZE=world,
-        MASTER_ADDR=master_addr,
-        MASTER_PORT=str(master_port),
-        TORCHELASTIC_RESTART_COUNT=str(attempt),
+        MASTER_ADDR=place.address,
+        MASTER_PORT=str(place.port),
+        TORCHELASTIC_RESTART_COUNT=str(place.attempt),
         TORCHELASTIC_MAX_RESTARTS=str(spec.max_restarts),
         TORCHELASTIC_RUN_ID=spec.rdzv_id,
         TORCHELASTIC_USE_AGENT_STORE=str(agent_hosts_store),

@@ -38,6 +38,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 #: Asked to end so many times, by signals not closer together than this, the guard no longer counts on the agent.
 PATIENCE = 3
 SAME_BREATH_S = 0.3
+#: How often the fence is looked at.
+FENCE_LOOK_S = 0.05
 
 
 def hold_signals(extra_signals: Iterable[int] = ()) -> set[int]:
@@ -60,9 +62,12 @@ def run_guarded(
     extra_signals: Iterable[int] = (),
     mask: Iterable[int] = (),
     elsewhere: Callable[[int], RunsElsewhere | None] = lambda _: None,
+    must_end: Callable[[float], bool] | None = None,
 ) -> int:
     """Run `agent(lifeline)` in a child process and return its exit code; or let `elsewhere(lifeline)` run it, if it does.
 
+    `must_end(now_s)` is asked now and then, and True makes the guard kill the agent: the second of the two fences, for an agent
+    that is stopped or stuck (see `many.fence`).
     `lifeline` is a descriptor: each byte on it is a signal number the guard received, its end means the guard is gone.
     Call `hold_signals` before; `mask` is what it returned. The agent starts with the signals still held.
     Raises PlatformError if no process can be made.
@@ -82,7 +87,7 @@ def run_guarded(
     if distant is not None:
         return _conclude(pid, *distant.wait())
     become_subreaper()
-    _, status = os.waitpid(pid, 0)
+    status = _wait(pid, must_end)
     return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep())
 
 
@@ -122,6 +127,25 @@ def _exit_with(agent: Callable[[int], int], lifeline: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
+
+
+def _wait(pid: int, must_end: Callable[[float], bool] | None) -> int:
+    """Wait for the agent's end and return its status; kill it if it must end and does not."""
+    if must_end is None:
+        return os.waitpid(pid, 0)[1]
+    import select
+
+    poll = select.poll()
+    descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+    if descriptor >= 0:
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        poll.poll(FENCE_LOOK_S * 1000)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        if must_end(time.monotonic()):
+            send(pid, signal.SIGKILL)
 
 
 class _Forwarder:

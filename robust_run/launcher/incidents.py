@@ -3,68 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from robust_run.launcher.types import AttemptStarted, RankEvidence, RecordIncident, VerdictDraft
+from robust_run.clock import Clock
+from robust_run.launcher.events import FirstStep, RecordIncident
+from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
 from robust_run.report import incident as incident_file
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 
-if TYPE_CHECKING:
-    from robust_run.launcher.node import Node
-
 
 class IncidentBook:
-    """The incidents of one run, newest last."""
+    """The incidents of one run, newest last. `say` shows a line on the terminal; `complain` says what cannot be written."""
 
-    def __init__(self, node: Node, host: str) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        run_directory: RunDirectory,
+        say: Callable[[str], None],
+        complain: Callable[[str, OSError], None],
+    ) -> None:
         self.incidents: list[Incident] = []
         self.culprit: RankEvidence | None = None
         """The rank at fault in the newest incident."""
-        self._node = node
-        self._host = host
+        self.say = say
+        self._clock = clock
+        self._run_directory = run_directory
+        self._complain = complain
         self._awaits_step_of: int | None = None
         self._dirty = False
 
+    def load(self) -> None:
+        """Read the incidents of a run that is continued. One that cannot be read ends the list."""
+        while True:
+            try:
+                self.incidents.append(incident_file.read(self._run_directory.incident(len(self.incidents) + 1)))
+            except (OSError, msgspec.MsgspecError):
+                return
+
     def record(self, action: RecordIncident, later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Say an incident now and write it soon, once the next attempt has been started."""
+        self.flush()
         incident = self._incident(action)
         self.incidents.append(incident)
         self.culprit = action.verdict.culprit
-        if action.action == "relaunch":
+        if action.action != "stop":
             self._awaits_step_of = action.attempt + 1
-            self._node.say(summary.incident_line(incident))
+            self.say(summary.incident_line(incident))
         self._dirty = True
         later(0.0, self.flush)
 
-    def relaunched(self, event: AttemptStarted) -> None:
+    def relaunched(self, attempt: int, how: tuple[Rung, ...], why: str) -> None:
         """Say how the attempt after the newest incident was started."""
-        self._node.say(summary.relaunch_line(event.attempt, self.incidents[-1].action.reason, event.how, event.why))
+        reason = self.incidents[-1].action.reason if self.incidents else "the controller was restarted"
+        self.say(summary.relaunch_line(attempt, reason, how, why))
 
     def _incident(self, action: RecordIncident) -> Incident:
-        """Turn the core's monotonic times into wall times and its ranks into nodes."""
-        clock = self._node.clock
-        offset_s = clock.unix_s() - clock.monotonic_s()
+        """Turn the core's monotonic times into wall times."""
+        offset_s = self._clock.unix_s() - self._clock.monotonic_s()
         draft = action.verdict
-        nodes = (self._host,) if draft.ranks else ()
         return Incident(
             id=len(self.incidents) + 1,
             attempt=action.attempt,
             symptom=action.symptom,
             onset_s=action.onset_at_s + offset_s,
             detected_s=action.detected_at_s + offset_s,
-            decided_s=clock.unix_s(),
+            decided_s=self._clock.unix_s(),
             verdict=Verdict(
                 kind=draft.kind,
                 ranks=draft.ranks,
-                nodes=nodes,
+                nodes=draft.nodes,
                 confidence=draft.confidence,
                 rule=draft.rule,
-                sentence=_sentence(draft, nodes),
+                sentence=_sentence(draft),
             ),
-            action=Action(name=action.action, nodes=nodes, reason=action.reason),
+            action=Action(name=action.action, nodes=draft.nodes, reason=action.reason),
             evidence=_evidence(draft.culprit),
         )
 
@@ -74,30 +90,26 @@ class IncidentBook:
             return
         self._dirty = False
         incident = self.incidents[-1]
-        path = self._node.run_directory.incident(incident.id)
+        path = self._run_directory.incident(incident.id)
         try:
             incident_file.write(path, incident)
         except OSError as error:
-            self._node.complain(path, error)
+            self._complain(path, error)
 
-    def look_for_first_step(self) -> None:
-        """Note when the attempt after the newest incident made its first step; call now and then."""
-        attempt = self._awaits_step_of
-        if attempt is None:
+    def first_step(self, event: FirstStep) -> None:
+        """Note when the attempt after the newest incident made its first step."""
+        if self._awaits_step_of is None or event.attempt != self._awaits_step_of:
             return
-        first_step_s = self._node.first_step_s(attempt)
-        if first_step_s is None:
-            return
-        clock = self._node.clock
-        resumed_s = first_step_s + clock.unix_s() - clock.monotonic_s()
+        resumed_s = event.at_s + self._clock.unix_s() - self._clock.monotonic_s()
         self.incidents[-1] = msgspec.structs.replace(self.incidents[-1], resumed_s=resumed_s)
         self._awaits_step_of = None
         self._dirty = True
         self.flush()
 
 
-def _sentence(draft: VerdictDraft, nodes: tuple[str, ...]) -> str:
-    where = f" on {', '.join(nodes)}" if nodes else ""
+def _sentence(draft: VerdictDraft) -> str:
+    """Return the verdict's sentence; a sentence about ranks says where they ran."""
+    where = f" on {', '.join(draft.nodes)}" if draft.nodes and draft.culprit is not None else ""
     return f"{draft.sentence}{where}{'; ' if draft.aftermath else ''}{draft.aftermath}"
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import UserError
-from robust_run.launcher.types import Action, Event, JobSpec
+from robust_run.launcher.events import Action, Event
+from robust_run.launcher.types import JobSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 
@@ -35,6 +36,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds since the epoch."""
     mono: float
     """Seconds of the machine's monotonic clock."""
+    term: int = 1
+    """Of the controller that wrote it."""
     event: Event | None = None
     action: Action | None = None
 
@@ -43,6 +46,8 @@ class Journal:
     """Appends to the journal file. `on_error(path, OSError)` is called at the first line that cannot be written."""
 
     def __init__(self, path: str, clock: Clock, on_error: Callable[[str, OSError], None]) -> None:
+        self.term = 1
+        """Of the controller that writes. What an earlier one still writes, because it does not know of this one, is void."""
         self._path = path
         self._clock = clock
         self._on_error = on_error
@@ -62,11 +67,23 @@ class Journal:
 
     def event(self, event: Event, now_s: float) -> None:
         """Append an event and the time it is decided at, before anything is decided on it."""
-        self._append(Entry(at=self._clock.unix_s(), mono=now_s, event=event))
+        self._append(Entry(at=self._clock.unix_s(), mono=now_s, term=self.term, event=event))
 
     def action(self, action: Action, now_s: float) -> None:
         """Append an action, before it starts."""
-        self._append(Entry(at=self._clock.unix_s(), mono=now_s, action=action))
+        self._append(Entry(at=self._clock.unix_s(), mono=now_s, term=self.term, action=action))
+
+    def is_empty(self) -> bool:
+        """Whether nothing is on record yet."""
+        try:
+            return os.path.getsize(self._path) == 0
+        except OSError:
+            return True
+
+    def past_events(self) -> list[tuple[Event, float]]:
+        """Return the events on record so far, for a controller that continues. Raises UserError, see `read`."""
+        _, entries = read(self._path)
+        return [(entry.event, entry.mono) for entry in in_force(entries) if entry.event is not None]
 
     def _append(self, line: msgspec.Struct) -> None:
         if self._descriptor < 0:
@@ -122,6 +139,15 @@ class Journal:
             with changed:
                 self._durable = goal
                 changed.notify_all()
+
+
+def in_force(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Leave out what a controller wrote after a newer one had begun."""
+    newest = 0
+    for entry in entries:
+        newest = max(newest, entry.term)
+        if entry.term == newest:
+            yield entry
 
 
 def _as_text(value: object) -> object:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher import workers
-from robust_run.launcher.environment import worker_argv, worker_environment
+from robust_run.launcher.environment import Place, worker_argv, worker_environment
+from robust_run.launcher.events import NodeEvent, StoreLost
 from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.starter import Plan, Starter
-from robust_run.launcher.store import Listener, StoreHost, listen, torch_is_installed
-from robust_run.launcher.types import Event, JobSpec, StoreLost
-from robust_run.launcher.warm.ladder import Choice, Rung
+from robust_run.launcher.store import Listener, StoreHost, listen, listen_for_others, torch_is_installed
+from robust_run.launcher.types import JobSpec, Rung
+from robust_run.launcher.warm.ladder import Choice
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
@@ -40,11 +41,14 @@ class Node:
         run_directory: RunDirectory,
         router: OutputRouter,
         complain: Callable[[str, OSError], None],
-        tell: Callable[[Event], None],
+        tell: Callable[[NodeEvent], None],
         mask: Iterable[int],
         given: WarmStart | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         self.spec = spec
+        self.address = address
+        """Where workers of other nodes reach those of this one."""
         self.clock = clock
         self.run_directory = run_directory
         self.router = router
@@ -60,7 +64,10 @@ class Node:
             from robust_run.launcher.numa import cpus_for_ranks, system_topology
 
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
+        self.spare: Callable[[], list[int]] = list
+        """Further children of this process that outlive an attempt."""
         self._twin: Plan | None = None
+        self._first_rank = 0
         self._warm_launched = False
         self._modules_wanted = spec.preload_auto
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
@@ -77,61 +84,74 @@ class Node:
         """Say a line to the user on stderr."""
         self.router.say(f"robust-run: {text}")
 
-    def open_store(self, attempt: int) -> int:
-        """Listen for the workers of an attempt and return the port. Raises PlatformError."""
+    def open_store(self, attempt: int) -> tuple[str, int]:
+        """Listen for the workers of an attempt and return where. Raises PlatformError."""
         spec = self.spec
-        self._listener = listen(spec.master_addr, spec.master_port)
+        self.close_store()
+        self._listener = (
+            listen(spec.master_addr, spec.master_port) if spec.many is None else listen_for_others(self.address)
+        )
         if self._listener.note and attempt == 0:
             self.say(self._listener.note)
-        return self._listener.port
+        return self._listener.address, self._listener.port
+
+    def close_store(self) -> None:
+        """Give up a listening socket that nobody was told of."""
+        if self._listener is not None:
+            self._listener.socket.close()
+            self._listener = None
 
     def serve_store(self, attempt: int) -> None:
         """Hand the listening socket to the store's process, after the workers, who need longer than it. Raises PlatformError."""
         if self._listener is None:
             return
+        listener, self._listener = self._listener, None
         if self._hosts_store:
-            self.store.serve(attempt, self._listener)
+            self.store.serve(attempt, listener)
         else:
-            self._listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
+            listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
 
-    def start_workers(self, attempt: int, port: int) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
+    def start_workers(self, place: Place) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
         """Start every rank; return the workers, the rung of each, and why the first not promoted was not.
 
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
         plans: list[Plan] = []
+        self._first_rank = place.first_rank
         try:
-            for rank in range(self.spec.nproc):
-                plans.append(self._plan(attempt, rank, port))  # noqa: PERF401 - what there is by then must be closed
-            started, choices = self.starter.start(attempt, plans)
+            for slot in range(self.spec.nproc):
+                plans.append(self._plan(place, slot))  # noqa: PERF401 - what there is by then must be closed
+            started, choices = self.starter.start(place.attempt, plans)
         finally:
             for plan in plans:
-                plan.output.close()
+                if plan.output is not None:
+                    plan.output.close()
         self._twin = plans[0]
         why = next((choice.reason for choice in choices if choice.reason), "")
-        if attempt == 0 and self._daemon_pid:
+        if place.attempt == 0 and self._daemon_pid:
             self.say(_how_started(self._daemon_pid, choices, why))
         return started, tuple(choice.rung for choice in choices), why
 
-    def _plan(self, attempt: int, rank: int, port: int) -> Plan:
-        assert self._listener is not None
+    def _plan(self, place: Place, slot: int) -> Plan:
+        attempt, rank = place.attempt, place.first_rank + slot
         self._make_folder(attempt, rank)
-        plain_env = worker_environment(
-            self.spec,
-            self._env,
-            local_rank=rank,
-            attempt=attempt,
-            master_addr=self._listener.address,
-            master_port=port,
-            agent_hosts_store=self._hosts_store,
-            error_file=self.run_directory.error_file(attempt, rank),
-            run_dir=self.run_directory.path,
-        )
+        plain_env = self._environment(place, slot)
         env = dict(plain_env)
         if self.spec.is_python:
             env.update(arm_environment(plain_env, self.run_directory.steps_file(attempt, rank)))
-        output = self.router.open_rank(attempt, rank, rank, self.run_directory.logs_of(attempt, rank))
-        return Plan(rank, worker_argv(self.spec, rank), plain_env, env, self._cpus_of(rank), output)
+        output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
+        return Plan(slot, rank, worker_argv(self.spec, slot), plain_env, env, self._cpus_of(slot), output)
+
+    def _environment(self, place: Place, slot: int) -> dict[str, str]:
+        return worker_environment(
+            self.spec,
+            self._env,
+            local_rank=slot,
+            place=place,
+            agent_hosts_store=self._hosts_store,
+            error_file=self.run_directory.error_file(place.attempt, place.first_rank + slot),
+            run_dir=self.run_directory.path,
+        )
 
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()
@@ -144,13 +164,32 @@ class Node:
             self._warm_launched = True
             self.starter.launch_warm(self._twin)
 
+    def warm_up(self) -> None:
+        """Start the warm process while this node waits for its first attempt: nobody needs its cores."""
+        if self._twin is None:
+            place = Place(attempt=0, address=self.address, port=0, world_size=self.spec.nproc)
+            env = self._environment(place, 0)
+            self._twin = Plan(0, 0, worker_argv(self.spec, 0), env, env, self._cpus_of(0), None)
+        self.launch_warm(IMPORTS_S)
+        self.starter.restock(self._twin)
+        self._prepare_store()
+
+    def _prepare_store(self) -> None:
+        """Have the store's process ready: any node may be the one of rank 0 after a loss."""
+        if self.spec.many is not None and self._hosts_store:
+            try:
+                self.store.prepare()
+            except PlatformError:
+                return  # said when it is needed
+
     def restock(self, attempt: int, age_s: float) -> None:
         """Make standby workers again once the running attempt has got going; call now and then."""
         imports_itself = (
             attempt == 0 and not self._daemon_pid
         )  # and takes so long that the standby workers are in nobody's way
-        if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt) is not None:
+        if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt, self._first_rank) is not None:
             self.starter.restock(self._twin)
+            self._prepare_store()
 
     def learn_modules(self) -> None:
         """With `--preload auto`, have the warm process import what the first attempt had, once that is known."""
@@ -166,9 +205,9 @@ class Node:
         if imported and self.starter.preload(known.worth_preloading(imported, self.spec.preload)):
             self._modules_wanted = False
 
-    def first_step_s(self, attempt: int) -> float | None:
-        """Return the monotonic time of the attempt's first optimizer step, None before it."""
-        for rank in range(self.spec.nproc):
+    def first_step_s(self, attempt: int, first_rank: int = 0) -> float | None:
+        """Return the monotonic time of the first optimizer step of this node in an attempt, None before it."""
+        for rank in range(first_rank, first_rank + self.spec.nproc):
             count = read_steps(self.run_directory.steps_file(attempt, rank))
             if count is not None and count.first_step_monotonic_s is not None:
                 return count.first_step_monotonic_s
@@ -179,7 +218,7 @@ class Node:
         try:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
-            if self.spec.preload_auto and attempt == 0 and rank == 0:
+            if self._modules_wanted and attempt == 0 and rank == 0:
                 with open(self.run_directory.modules_file(), "xb"):
                     pass  # asks the worker to list what it had imported before its first step
         except OSError as error:
@@ -203,7 +242,7 @@ class Node:
         """Return our own helper processes that outlive an attempt; ended ones are collected on the way."""
         now_s = self.clock.monotonic_s()
         self._helpers = [helper for helper in self._helpers if not helper.poll(now_s)]
-        return [*(helper.pid for helper in self._helpers), *self.starter.standby_pids()]
+        return [*(helper.pid for helper in self._helpers), *self.starter.standby_pids(), *self.spare()]
 
     def end_helpers(self) -> None:
         """End our helper processes and wait for them."""
@@ -215,7 +254,7 @@ class Node:
         give_up_at_s = time.monotonic() + 5.0
         for helper in self._helpers:
             helper.signal(signal.SIGKILL, self.clock.monotonic_s())
-        while self.helper_pids() and time.monotonic() < give_up_at_s:
+        while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:
             time.sleep(0.001)
 
 

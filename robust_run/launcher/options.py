@@ -19,16 +19,25 @@ RENDEZVOUS = "torchrun: rendezvous"
 OUTPUT = "torchrun: output"
 ENDINGS = "torchrun: restarts and signals"
 OWN = "robust-run's own"
+NODES = "robust-run's own: several nodes"
 HELP = "help"
-GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, HELP)
+GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, HELP)
 """Headings of the help page, in its order."""
+OURS = (OWN, NODES)
+"""Groups of options that torchrun does not have."""
+
+RESUMABLE = ("http-port", "token-file", "tls-cert", "tls-key", "tls-ca")
+"""Options that may stand beside --resume: they are the machine's, not the job's."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The command line as typed: converted to numbers where a number was asked for, and not checked further."""
 
     training_script: str
+    """Empty with --resume only."""
     training_script_args: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    """Names of the options that the command line or the environment gave, whatever their value."""
     nnodes: str = "1:1"
     nproc_per_node: str = "1"
     rdzv_backend: str = "static"
@@ -65,6 +74,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     progress_path: tuple[str, ...] = ()
     no_warm: bool = False
     preload: str = "torch,torch.distributed"
+    http_port: int | None = None
+    resume: str | None = None
+    standby: str = "0"
+    wait_for_nodes: float | None = None
+    evict_list: str | None = None
+    controller_standby: int = 0
+    coordinator: str | None = None
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
 
 
 _DEFAULTS = Options(training_script="")
@@ -112,7 +132,7 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
 
 def _describe(group: str, name: str, metavar: str, text: str, look: _Look | None = None) -> OptionDescription:
     look = look or _Look(kind="text" if metavar else "flag")
-    prefix = "ROBUST" if group == OWN else "PET"
+    prefix = "ROBUST" if group in OURS else "PET"
     return OptionDescription(
         name=name,
         group=group,
@@ -129,9 +149,15 @@ _WHOLE = _Look(kind="whole")
 _DECIMAL = _Look(kind="decimal")
 
 OPTIONS: tuple[OptionDescription, ...] = (
-    _describe(WORKERS, "nnodes", "N|MIN:MAX", "Nodes of the job. Only one node is built yet."),
+    _describe(WORKERS, "nnodes", "N|MIN:MAX", "Nodes of the job; between MIN and MAX if it may shrink and grow."),
     _describe(WORKERS, "nproc-per-node", "N|auto|cpu|gpu|xpu", "Workers on this node."),
-    _describe(WORKERS, "node-rank", "N", "Rank of this node; 0 where there is one node.", _WHOLE),
+    _describe(
+        WORKERS,
+        "node-rank",
+        "N",
+        "Place of this node, for --rdzv-backend static; chosen by the controller unless given.",
+        _WHOLE,
+    ),
     _describe(WORKERS, "role", "TEXT", "Name of the workers' role; shown in the prefix of their lines."),
     _describe(
         WORKERS,
@@ -157,13 +183,38 @@ OPTIONS: tuple[OptionDescription, ...] = (
     _describe(SCRIPT, "no-python", "", "SCRIPT is a program: run it as it is, without Python."),
     _describe(SCRIPT, "run-path", "", "Run SCRIPT with runpy.run_path. Wins over --no-python."),
     _describe(RENDEZVOUS, "standalone", "", "One node, a free port, a fresh id; other rendezvous options are ignored."),
-    _describe(RENDEZVOUS, "rdzv-backend", "NAME", "static or c10d. One node needs neither."),
-    _describe(RENDEZVOUS, "rdzv-endpoint", "HOST:PORT", "Where the nodes of a job meet."),
-    _describe(RENDEZVOUS, "rdzv-id", "TEXT", "Name of the job; workers see it as TORCHELASTIC_RUN_ID."),
-    _describe(RENDEZVOUS, "rdzv-conf", "KEY=VALUE,...", "Settings of the rendezvous backend."),
-    _describe(RENDEZVOUS, "master-addr", "HOST", "Address of rank 0, for --rdzv-backend static."),
-    _describe(RENDEZVOUS, "master-port", "PORT", "Port of rank 0; a free one unless given.", _WHOLE),
-    _describe(RENDEZVOUS, "local-addr", "HOST", "Address of this node."),
+    _describe(
+        RENDEZVOUS, "rdzv-backend", "NAME", "static or c10d: how the nodes find each other. One node needs neither."
+    ),
+    _describe(
+        RENDEZVOUS,
+        "rdzv-endpoint",
+        "HOST:PORT",
+        "Where the nodes of a job meet: a machine of the job, the same on every node (c10d port: 29400).",
+    ),
+    _describe(
+        RENDEZVOUS, "rdzv-id", "TEXT", "Name of the job, the same on every node; workers see it as TORCHELASTIC_RUN_ID."
+    ),
+    _describe(
+        RENDEZVOUS,
+        "rdzv-conf",
+        "KEY=VALUE,...",
+        "join_timeout (600 s), last_call_timeout (30 s), is_host, keep_alive_interval, keep_alive_max_attempt.",
+    ),
+    _describe(RENDEZVOUS, "master-addr", "HOST", "Machine where the nodes meet, for --rdzv-backend static."),
+    _describe(
+        RENDEZVOUS,
+        "master-port",
+        "PORT",
+        "Port they meet at (29500); with one node the workers' port, a free one unless given.",
+        _WHOLE,
+    ),
+    _describe(
+        RENDEZVOUS,
+        "local-addr",
+        "HOST",
+        "Address of this node for workers of others; found out unless given.",
+    ),
     _describe(
         OUTPUT,
         "log-dir",
@@ -230,6 +281,49 @@ OPTIONS: tuple[OptionDescription, ...] = (
     _describe(
         OWN, "preload", "MODULE,...|auto", "What the pre-imported process imports; auto: what the first attempt did."
     ),
+    _describe(
+        OWN,
+        "http-port",
+        "PORT",
+        "Port of the status page, /metrics and the robust commands; 0 is a free one.",
+        _WHOLE,
+    ),
+    _describe(
+        OWN,
+        "resume",
+        "RUN_DIR",
+        "Go on with the controller of a job that is in its journal; needs no SCRIPT.",
+        _Look(env=False),
+    ),
+    _describe(
+        NODES, "standby", "K|auto", "Idle nodes beyond MAX that replace lost ones; auto: enough for 99 days in 100."
+    ),
+    _describe(
+        NODES,
+        "wait-for-nodes",
+        "SECONDS",
+        "After a loss without standby: wait so long for a node before going on with fewer.",
+        _DECIMAL,
+    ),
+    _describe(NODES, "evict-list", "FILE", "Remember evicted nodes in this file, and use none that is in it."),
+    _describe(NODES, "controller-standby", "K", "Nodes that stand ready to take the controller over.", _WHOLE),
+    _describe(
+        NODES,
+        "coordinator",
+        "etcd://HOST:PORT,...",
+        "Where they agree who leads; else in the run directory, which all nodes must share.",
+    ),
+    _describe(
+        NODES,
+        "token-file",
+        "FILE",
+        "The secret all nodes share, mode 0600 (default $ROBUST_TOKEN, else ~/.config/robust-run/token).",
+    ),
+    _describe(
+        NODES, "tls-cert", "FILE", "Certificate of the controller (PEM); with --tls-key, all connections use TLS."
+    ),
+    _describe(NODES, "tls-key", "FILE", "Its private key (PEM)."),
+    _describe(NODES, "tls-ca", "FILE", "Certificates that the controller's must be signed by (PEM)."),
 )
 """All options that end up in `Options`."""
 

@@ -1,4 +1,7 @@
-"""The rendezvous options of torchrun, as far as one node needs them: where the workers' store is, and the job's id."""
+"""The rendezvous options of torchrun: how they are written, and what of them matters where there is one node.
+
+What several nodes make of them is in `many_nodes`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.launcher.options import Options
 
-_HIGHEST_PORT = 65535
+HIGHEST_PORT = 65535
 _HOST = re.compile(r"[\w.:%-]+")
 _UNSET_ID = "none"
 
@@ -32,24 +35,27 @@ def resolve_rendezvous(options: Options) -> Rendezvous:
     """
     if options.standalone:
         return Rendezvous()
-    _check_backend(options.rdzv_backend)
+    check_backend(options.rdzv_backend)
     settings = parse_settings(options.rdzv_conf)
-    _check_port("--master-port", options.master_port)
-    rdzv_id = options.rdzv_id if options.rdzv_id not in ("", _UNSET_ID) else None
+    check_port("--master-port", options.master_port)
+    rdzv_id = job_id(options)
     if options.rdzv_backend == "static" and options.rdzv_endpoint:
         host, port = parse_endpoint(options.rdzv_endpoint)
         if port is None:
             raise UserError(f"--rdzv-endpoint {options.rdzv_endpoint!r} has no port; write HOST:PORT")
         return Rendezvous(master_addr=host, master_port=port or None, rdzv_id=rdzv_id)
     if options.rdzv_backend == "static" and options.master_port is not None:
-        host = _unbracketed(options.master_addr)
-        _check_host("--master-addr", host)
+        host = parse_host("--master-addr", options.master_addr)
         return Rendezvous(master_addr=host, master_port=options.master_port or None, rdzv_id=rdzv_id)
     if settings.get("store_type") != "file":  # there the endpoint is a path
         parse_endpoint(options.rdzv_endpoint)
-    local = _unbracketed(options.local_addr or Rendezvous().master_addr)
-    _check_host("--local-addr", local)
+    local = parse_host("--local-addr", options.local_addr or Rendezvous().master_addr)
     return Rendezvous(master_addr=local, rdzv_id=rdzv_id)
+
+
+def job_id(options: Options) -> str | None:
+    """Return the name that --rdzv-id gives the job; None: nobody named it."""
+    return options.rdzv_id if not options.standalone and options.rdzv_id not in ("", _UNSET_ID) else None
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int | None]:
@@ -66,9 +72,9 @@ def parse_endpoint(endpoint: str) -> tuple[str, int | None]:
         raise UserError(f"--rdzv-endpoint {endpoint!r}: {host!r} is not a host; write HOST:PORT")
     if not colon:
         return host, None
-    if not re.fullmatch(r"[0-9]{1,5}", port_text) or int(port_text) > _HIGHEST_PORT:
+    if not re.fullmatch(r"[0-9]{1,5}", port_text) or int(port_text) > HIGHEST_PORT:
         raise UserError(
-            f"--rdzv-endpoint {endpoint!r}: {port_text!r} is not a port from 0 to {_HIGHEST_PORT}; write HOST:PORT"
+            f"--rdzv-endpoint {endpoint!r}: {port_text!r} is not a port from 0 to {HIGHEST_PORT}; write HOST:PORT"
         )
     return host, int(port_text)
 
@@ -87,12 +93,14 @@ def parse_settings(text: str) -> dict[str, str]:
     return settings
 
 
-def _check_backend(backend: str) -> None:
+def check_backend(backend: str) -> None:
+    """Raise UserError for a backend that is not static or c10d."""
     if backend in ("static", "c10d"):
         return
     if backend in ("etcd", "etcd-v2"):
         raise UserError(
-            f"--rdzv-backend {backend}: etcd is not supported and one node needs no rendezvous; leave the option out"
+            f"--rdzv-backend {backend}: nodes meet without etcd; use c10d, and --coordinator etcd://HOST:PORT if"
+            " another node shall be able to take the controller over"
         )
     from difflib import get_close_matches
 
@@ -101,14 +109,18 @@ def _check_backend(backend: str) -> None:
     raise UserError(f"--rdzv-backend: there is no backend {backend!r}; {hint}")
 
 
-def _check_port(name: str, port: int | None) -> None:
-    if port is not None and not 0 <= port <= _HIGHEST_PORT:
-        raise UserError(f"{name} {port} is not a port; use 1 to {_HIGHEST_PORT}, or 0 for a free one")
+def check_port(name: str, port: int | None) -> None:
+    """Raise UserError for a port that is none. 0, a free one, is one."""
+    if port is not None and not 0 <= port <= HIGHEST_PORT:
+        raise UserError(f"{name} {port} is not a port; use 1 to {HIGHEST_PORT}, or 0 for a free one")
 
 
-def _check_host(name: str, host: str) -> None:
+def parse_host(name: str, text: str) -> str:
+    """Return the host that an option names, without the brackets of IPv6. Raises UserError if it is none."""
+    host = _unbracketed(text)
     if not _HOST.fullmatch(host):
         raise UserError(f"{name} {host!r} is not a host name or address")
+    return host
 
 
 def _unbracketed(host: str) -> str:

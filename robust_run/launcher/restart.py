@@ -80,3 +80,16 @@ def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limi
     )
     relaunched = msgspec.structs.replace(seen, restarts=seen.restarts + 1, fruitless=fruitless + 1)
     return relaunched, Decision(relaunch=True, reason=reason)
+
+
+def healed(trail: Trail, progress: Progress, limits: Limits) -> tuple[Trail, Decision]:
+    """Return the trail after an attempt that ended for no fault of the program's (a lost node): it is always started again."""
+    fruitless = 0 if has_progressed(trail, progress, limits) else trail.fruitless
+    seen = msgspec.structs.replace(
+        trail,
+        restarts=trail.restarts + 1,
+        fruitless=fruitless,
+        best_steps=max(trail.best_steps, progress.steps or 0),
+        last_signature="",
+    )
+    return seen, Decision(relaunch=True, reason="no fault of the program")

@@ -7,43 +7,89 @@
     attempt_N/<rank>/steps              64 bytes: how many optimizer steps it has made
     incidents/0001.json                 one detected failure, its verdict and what was done
     store.log                           what the store's process printed, normally nothing
+    controller.log                      what the controller's process printed, normally nothing
+    api.json                            where the controller answers people: see `api.place`
+    api.sock                            its Unix socket, where the path is short enough
+    token                               the job's secret, for its owner alone
+
+With several nodes, each has a run directory of this name; where they share the file system it is one, and ranks and nodes
+never write the same file. What need not outlive the job is in /dev/shm, in folders named for the pid of the guard, so that
+it can remove them without knowing which run they are of.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.run_place import is_run_id
+
+_MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
+_PREFIX = "robust-run-"
 
 
 class RunDirectory:
     """Makes and names the files of one run. With `log_dir` None a temporary folder is used and removed at the end."""
 
-    def __init__(self, path: str, memory: str, temporary: bool = False) -> None:
+    def __init__(self, path: str, memory: str, temporary: bool = False, guard: int = 0) -> None:
         self.path = path
         self.memory = memory
         """Folder for what workers map."""
         self.temporary = temporary
+        self.guard = guard or os.getpid()
+        """Pid of the process that removes what is left in memory when everybody else was killed."""
 
     @classmethod
-    def create(cls, log_dir: str | None, run_id: str) -> RunDirectory:
-        """Make the folder. Raises UserError if that is impossible or another run has it."""
-        if log_dir is None:
-            import tempfile
+    def create(cls, log_dir: str | None, run_id: str, guard: int = 0) -> RunDirectory:
+        """Make the folder of a new run. Raises UserError if that is impossible or another run has it.
 
-            path = tempfile.mkdtemp(prefix="robust-run-")
-            return cls(path, _memory_folder(run_id) or path, temporary=True)
-        path = os.path.join(log_dir, run_id)
-        try:
-            os.makedirs(log_dir, exist_ok=True)
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        except OSError as error:
+        `guard` is the pid of the guard; 0: it is this process.
+        """
+        made = cls._make(log_dir, run_id, guard or os.getpid(), "choose another --log-dir")
+        if os.path.exists(made.journal):
+            _remove_tree(made.memory if made.memory != made.path else None)
             raise UserError(
-                f"cannot make the run directory {path!r}: {error.strerror}; choose another --log-dir"
-            ) from error
-        if os.path.exists(os.path.join(path, "journal.jsonl")):
-            raise UserError(f"the run directory {path!r} belongs to another run; choose another --run-id or remove it")
-        return cls(path, _memory_folder(run_id) or path)
+                f"the run directory {made.path!r} belongs to another run; choose another --run-id or remove it"
+            )
+        return made
+
+    @classmethod
+    def join(cls, log_dir: str | None, run_id: str, guard: int) -> RunDirectory:
+        """Make the folder of a run that a controller named, or use it: on a shared file system it is there already.
+
+        Raises UserError if it cannot be made, PlatformError for a run id that would lead elsewhere.
+        """
+        if not is_run_id(run_id):
+            raise PlatformError(f"the controller calls the run {run_id[:80]!r}, which is no name for a folder")
+        return cls._make(log_dir, run_id, guard, "choose a --log-dir that this node can write")
+
+    @classmethod
+    def _make(cls, log_dir: str | None, run_id: str, guard: int, next_step: str) -> RunDirectory:
+        if log_dir is None:
+            path = os.path.join(_temporary_folder(), f"{_PREFIX}{os.urandom(4).hex()}-{_owner(guard)}")
+        else:
+            path = os.path.join(log_dir, run_id)
+        try:
+            if log_dir is None:
+                os.mkdir(path, 0o700)
+            else:
+                os.makedirs(log_dir, exist_ok=True)
+                os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the run directory {path!r}: {error.strerror}; {next_step}") from error
+        return cls(path, _memory_folder(run_id, guard) or path, temporary=log_dir is None, guard=guard)
+
+    @classmethod
+    def resume(cls, path: str) -> RunDirectory:
+        """Return the folder of a run that has a journal, for its next controller. Raises UserError if it has none.
+
+        A controller has no workers, so nothing is kept in memory.
+        """
+        path = os.path.abspath(path)
+        if not os.path.isfile(os.path.join(path, "journal.jsonl")):
+            raise UserError(f"--resume {path!r}: no journal.jsonl there; give the run directory of a job")
+        return cls(path, path)
 
     @property
     def journal(self) -> str:
@@ -54,6 +100,16 @@ class RunDirectory:
     def store_log(self) -> str:
         """Path of what the store's process prints."""
         return os.path.join(self.path, "store.log")
+
+    @property
+    def controller_log(self) -> str:
+        """Path of what the controller's process prints."""
+        return os.path.join(self.path, "controller.log")
+
+    @property
+    def token(self) -> str:
+        """Path of the job's secret (see `token.write_token`)."""
+        return os.path.join(self.path, "token")
 
     def rank(self, attempt: int, rank: int) -> str:
         """Return the folder of one rank of one attempt."""
@@ -86,18 +142,62 @@ class RunDirectory:
 
     def remove_temporary(self) -> None:
         """Remove what was only of use while the job ran, and a run directory that nobody asked for."""
-        import shutil
-
         if self.memory != self.path:
-            shutil.rmtree(self.memory, ignore_errors=True)
+            _remove_tree(self.memory)
         if self.temporary:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove_tree(self.path)
 
 
-def _memory_folder(run_id: str) -> str | None:
-    path = f"/dev/shm/robust-run-{run_id}-{os.getpid()}"  # noqa: S108 - made with mkdir, which follows no link, for us alone
+def remove_memory_folders(of_pid: int) -> None:
+    """Remove what a guard's job left outside its run directory, whatever the run was called.
+
+    For a guard that does not know the run, when its agent and all processes below are gone. Only folders of this user count.
+    """
+    ending = f"-{_owner(of_pid)}"
+    for parent in dict.fromkeys((_MEMORY, _temporary_folder())):
+        try:
+            names = os.listdir(parent)
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith(_PREFIX) and name.endswith(ending):
+                _remove_ours(os.path.join(parent, name))
+
+
+def _temporary_folder() -> str:
+    folder = os.environ.get("TMPDIR", "")
+    return folder if os.path.isabs(folder) else "/tmp"  # noqa: S108 - folders in it are made with mkdir, for us alone
+
+
+def _memory_folder(run_id: str, guard: int) -> str | None:
+    path = f"{_MEMORY}/{_PREFIX}{run_id}-{_owner(guard)}"
     try:
         os.mkdir(path, mode=0o700)
     except OSError:
         return None
     return path
+
+
+def _owner(pid: int) -> str:
+    """Return a name of a process that no other has, not even in another container that shares the memory file system."""
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        namespace = 0
+    return f"{namespace:x}.{pid}"
+
+
+def _remove_ours(folder: str) -> None:
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return
+    if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
+        _remove_tree(folder)
+
+
+def _remove_tree(path: str | None) -> None:
+    import shutil
+
+    if path:
+        shutil.rmtree(path, ignore_errors=True)

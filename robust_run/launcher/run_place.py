@@ -42,10 +42,15 @@ def resolve_log_dir(options: Options, world: World) -> tuple[str | None, tuple[s
     return instead, (f"logs go to {shown(instead)}, because {obstacle}; --log-dir chooses another folder",)
 
 
-def resolve_run_id(options: Options, rdzv_id: str | None, log_dir: str | None, world: World) -> str:
-    """Return the name of the run directory. Raises UserError for a --run-id that is no name or is taken."""
+def resolve_run_id(
+    options: Options, rdzv_id: str | None, log_dir: str | None, world: World, shared: bool = False
+) -> str:
+    """Return the name of the run directory. Raises UserError for a --run-id that is no name or is taken.
+
+    `shared`: other nodes of the job may have made the directory already, so that one that exists proves nothing.
+    """
     if options.run_id is not None:
-        _check_run_id(options.run_id, log_dir, world)
+        _check_run_id(options.run_id, None if shared else log_dir, world)
         return options.run_id
     if rdzv_id is not None:
         readable = re.sub(r"[^A-Za-z0-9._-]+", "-", rdzv_id).lstrip(".-")[:_LONGEST_RDZV_PART]
@@ -55,11 +60,16 @@ def resolve_run_id(options: Options, rdzv_id: str | None, log_dir: str | None, w
     return f"{date}-{now.tm_hour:02d}{now.tm_min:02d}{now.tm_sec:02d}-{world.random_hex(4)}"
 
 
+def is_run_id(text: str) -> bool:
+    """Whether a text is the name of a folder and of nothing else: no path, and not too long."""
+    return _ID.fullmatch(text) is not None and text not in (".", "..") and len(text) <= _LONGEST_ID
+
+
 def _check_run_id(run_id: str, log_dir: str | None, world: World) -> None:
-    if not _ID.fullmatch(run_id) or run_id in (".", ".."):
-        raise UserError(f"--run-id {run_id!r} is no name for a folder; use letters, digits, '.', '_' and '-'")
     if len(run_id) > _LONGEST_ID:
         raise UserError(f"--run-id has {len(run_id)} characters; at most {_LONGEST_ID} are allowed")
+    if not is_run_id(run_id):
+        raise UserError(f"--run-id {run_id!r} is no name for a folder; use letters, digits, '.', '_' and '-'")
     if log_dir is None:
         return
     path = os.path.join(log_dir, run_id)

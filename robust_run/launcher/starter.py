@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher import workers
-from robust_run.launcher.types import AttemptEnded, Event, JobSpec, StandbyWaits, WarmReady, WarmRefused
+from robust_run.launcher.events import AttemptEnded, NodeEvent, StandbyWaits, WarmReady, WarmRefused
+from robust_run.launcher.types import JobSpec
 from robust_run.launcher.warm import ladder
 
 if TYPE_CHECKING:
@@ -26,17 +27,20 @@ WARM_LAUNCHES = 3
 class Plan:
     """One worker about to be started."""
 
-    __slots__ = ("argv", "cpus", "env", "output", "plain_env", "rank")
+    __slots__ = ("argv", "cpus", "env", "output", "plain_env", "rank", "slot")
 
     def __init__(
         self,
+        slot: int,
         rank: int,
         argv: tuple[str, ...],
         plain_env: Mapping[str, str],
         env: Mapping[str, str],
         cpus: frozenset[int],
-        output: ChildFds,
+        output: ChildFds | None,
     ) -> None:
+        self.slot = slot
+        """Local rank."""
         self.rank = rank
         self.argv = argv
         self.plain_env = plain_env
@@ -44,6 +48,7 @@ class Plan:
         self.env = env
         self.cpus = cpus
         self.output = output
+        """None for a plan that nothing is started by: a model for the warm process."""
 
 
 class Starter:
@@ -55,7 +60,7 @@ class Starter:
         env: Mapping[str, str],
         setup: workers.ChildSetup,
         start_helper: StartsWarm,
-        tell: Callable[[Event], None],
+        tell: Callable[[NodeEvent], None],
         given: WarmStart | None = None,
     ) -> None:
         self.off = self._why_off(spec, env)
@@ -171,16 +176,16 @@ class Starter:
         choices = [self._choose(attempt, plan) for plan in plans]
         started = self._promote(plans, choices) if any(choice.rung != "spawn" for choice in choices) else {}
         for index, plan in enumerate(plans):
-            if plan.rank not in started:
+            if plan.slot not in started:
                 if choices[index].rung != "spawn":
                     choices[index] = ladder.Choice(
-                        rung="spawn", reason=self._failures.get(plan.rank, "no standby worker")
+                        rung="spawn", reason=self._failures.get(plan.slot, "no standby worker")
                     )
-                started[plan.rank] = self._spawn(plan)
+                started[plan.slot] = self._spawn(plan)
         self._forked_last = any(choice.rung != "spawn" for choice in choices)
         if self._host is not None and self._spec.max_restarts == 0:
             self._host.close()  # this was the only start of the job
-        return [started[plan.rank] for plan in plans], choices
+        return [started[plan.slot] for plan in plans], choices
 
     def _choose(self, attempt: int, plan: Plan) -> ladder.Choice:
         host = self._host
@@ -195,7 +200,7 @@ class Starter:
                 off=self.off,
                 warm_state=host.state,
                 warm_reason=host.reason,
-                has_standby=host.ready(plan.rank) is not None,
+                has_standby=host.ready(plan.slot) is not None,
                 doubted=self._doubted,
                 differs=frozen_changes(host.env, plan.plain_env),
             )
@@ -207,22 +212,24 @@ class Starter:
         host = self._host
         self._failures = {}
         chosen = [plan for plan, choice in zip(plans, choices, strict=True) if choice.rung != "spawn"]
-        host.make_now([plan.rank for plan in chosen])
+        host.make_now([plan.slot for plan in chosen])
         told: list[tuple[Plan, Standby]] = []
         for plan in chosen:
-            standby = host.ready(plan.rank)
+            standby = host.ready(plan.slot)
             if standby is None:
-                self._failures[plan.rank] = "no standby worker could be made in time"
-            elif host.promote(standby, self._identity(plan), (0, plan.output.stdout, plan.output.stderr)):
+                self._failures[plan.slot] = "no standby worker could be made in time"
+            elif plan.output is not None and host.promote(
+                standby, self._identity(plan), (0, plan.output.stdout, plan.output.stderr)
+            ):
                 told.append((plan, standby))
         started = {}
         for plan, standby in told:
             pid = standby.pid
             if reason := host.confirm(standby):
-                self._failures[plan.rank] = reason
+                self._failures[plan.slot] = reason
                 workers.abandon(pid)
             elif pid is not None:
-                started[plan.rank] = workers.adopt(pid, plan.rank)
+                started[plan.slot] = workers.adopt(pid, plan.rank)
         return started
 
     def _identity(self, plan: Plan) -> Identity:
@@ -240,6 +247,7 @@ class Starter:
         )
 
     def _spawn(self, plan: Plan) -> workers.Worker:
+        assert plan.output is not None
         return workers.start(
             plan.argv,
             plan.env,

@@ -57,6 +57,17 @@ def listen(address: str, port: int | None) -> Listener:
     raise PlatformError(f"{trouble}; without a loopback port no store can be hosted")
 
 
+def listen_for_others(address: str) -> Listener:
+    """Listen for the workers of several nodes, on this node's address and a free port. Raises PlatformError."""
+    try:
+        return Listener(_bound(address, 0), address)
+    except OSError as error:
+        raise PlatformError(
+            f"cannot listen on {address} for the workers of other nodes ({error.strerror or error}); "
+            "give this node's address with --local-addr"
+        ) from error
+
+
 def _bound(address: str, port: int) -> socket.socket:
     family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -104,6 +115,11 @@ class StoreHost:
             self._lose(f"the store's process is gone ({error})")
         finally:
             listener.socket.close()
+
+    def prepare(self) -> None:
+        """Start the process now, so that it has loaded what it needs when a store is asked for. Raises PlatformError."""
+        if self._control is None:
+            self._launch()
 
     def adopt(self, pid: int, control: socket.socket) -> None:
         """Take over a process that was not started by us; the end of its control socket comes along, not blocking."""

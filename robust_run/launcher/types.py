@@ -12,6 +12,9 @@ import msgspec
 
 from robust_run.health.types import Finding
 
+Rung = Literal["promote", "fork", "spawn"]
+"""How a worker is started; see `warm.ladder`."""
+
 
 class Std(msgspec.Struct, frozen=True):
     """Which of a worker's two streams something applies to."""
@@ -34,6 +37,48 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     stdout_filters: tuple[str, ...] = ()
     """Lines of tee'd ranks that contain one of these are also written to `filtered_stdout.log`."""
     stderr_filters: tuple[str, ...] = ()
+
+
+class ManyNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """How the nodes of a job meet, and what is done when one goes."""
+
+    fewest: int
+    most: int
+    """Nodes the job runs on, standbys not counted."""
+    host: str
+    """Where the controller is found: a name or an address."""
+    port: int
+    job: str = ""
+    """What --rdzv-id or --run-id calls the job; empty: nothing, so that it is known by where its nodes meet."""
+    node_rank: int | None = None
+    """Static rendezvous: the place of this node in the first attempt. None: the controller chooses."""
+    is_host: bool | None = None
+    """Whether this node runs the controller; None: the first one that can listen on `host` does."""
+    local_addr: str | None = None
+    """Address of this node for the workers of others; None: the one that reaches the controller."""
+    join_timeout_s: float = 600.0
+    """How long the job waits for `fewest` nodes."""
+    last_call_s: float = 30.0
+    """How long it then waits for more, up to `most`."""
+    wait_for_nodes_s: float | None = None
+    """After a loss without standbys: how long to wait for a node before shrinking. None: shrink at once where `fewest` allows
+    it, else wait `join_timeout_s`."""
+    standby: int = 0
+    """Nodes expected beyond `most`; more are welcome."""
+    heartbeat_s: float = 1.0
+    lease_s: float = 3.0
+    """An agent that has had no answer for so long ends its workers."""
+    evict_list: str = ""
+    """File that remembers evictions across jobs, absolute; empty: none."""
+    controller_standby: int = 0
+    """Agents that stand ready to take the controller over."""
+    coordinator: str = ""
+    """`etcd://HOST:PORT[,HOST:PORT]`; empty: the run directory, where all nodes share it."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+    token_file: str = ""
+    """File with the secret that all nodes share; empty: ROBUST_TOKEN, else one per user."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +127,39 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """OMP_NUM_THREADS=1 was chosen by us because it was unset."""
     notes: tuple[str, ...] = ()
     """Things to tell the user once the workers run, a line each."""
+    many: ManyNodes | None = None
+    """None: a job of one node, which needs no network."""
+    http_port: int | None = None
+    """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent says of itself when it joins."""
+
+    id: str
+    """Random, of this agent process: 16 hexadecimal digits."""
+    name: str
+    """Host name."""
+    nproc: int
+    """Workers it starts."""
+    address: str = "127.0.0.1"
+    """Where workers of other nodes reach workers of this one."""
+    node_rank: int | None = None
+    """The place it was given by --node-rank."""
+    candidate: str = ""
+    """HOST:PORT where it would serve as controller; empty: it would not."""
+    pid: int = 0
+    version: str = ""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """The place of a node in the world of an attempt."""
+
+    node: str
+    group_rank: int
+    first_rank: int
+    """Its ranks are `first_rank` to `first_rank + nproc - 1`."""
+    nproc: int
 
 
 class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,172 +195,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A file under `progress_paths` appeared or grew during the attempt."""
 
 
-# --- events: what happened ------------------------------------------------------------------------------------------
-
-
-class JobStarted(msgspec.Struct, frozen=True, tag="job_started"):
-    """The run directory exists; nothing runs yet."""
-
-
-class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only=True):
-    """Every worker of an attempt has been started."""
-
-    attempt: int
-    pids: tuple[int, ...]
-    """By local rank."""
-    port: int
-    """Where the workers' store listens."""
-    how: tuple[Literal["promote", "fork", "spawn"], ...] = ()
-    """By local rank: how it was started (see `warm.ladder`)."""
-    why: str = ""
-    """Why not by a higher rung, for the first rank that was not promoted."""
-
-
-class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):
-    """A worker's process is gone."""
-
-    attempt: int
-    rank: int
-    exit_code: int
-    finding: Finding | None = None
-    """What its stderr says so far."""
-
-
-class SpawnFailed(msgspec.Struct, frozen=True, tag="spawn_failed", kw_only=True):
-    """A worker could not be started; those before it may run."""
-
-    attempt: int
-    rank: int
-    message: str
-
-
-class AttemptEnded(msgspec.Struct, frozen=True, tag="attempt_ended", kw_only=True):
-    """No process of the attempt is left, and its output is complete."""
-
-    attempt: int
-    started_at_s: float
-    ranks: tuple[RankEvidence, ...]
-    progress: Progress
-
-
-class SignalReceived(msgspec.Struct, frozen=True, tag="signal_received", kw_only=True):
-    """The agent got a signal that ends the job."""
-
-    signal: int
-    again: bool = False
-    """The same source sent one before: the user will not wait."""
-
-
-class WarmReady(msgspec.Struct, frozen=True, tag="warm_ready", kw_only=True):
-    """The warm process can be forked from now on."""
-
-    pid: int
-    modules: tuple[str, ...]
-    took_s: float
-    skipped: tuple[str, ...] = ()
-
-
-class WarmRefused(msgspec.Struct, frozen=True, tag="warm_refused", kw_only=True):
-    """The warm process cannot be forked (any more); workers are spawned."""
-
-    reason: str
-    module: str = ""
-    """The preloaded module that did it; it is tried again without."""
-
-
-class StandbyWaits(msgspec.Struct, frozen=True, tag="standby_ready", kw_only=True):
-    """A standby worker waits to be promoted."""
-
-    slot: int
-    pid: int
-
-
-class SignalPassedOn(msgspec.Struct, frozen=True, tag="signal_passed_on", kw_only=True):
-    """The agent got a signal that is the workers' business (SIGUSR1, SIGUSR2)."""
-
-    signal: int
-    ranks: tuple[int, ...]
-    """Those whose program has a handler for it; the others would have died of it and were spared."""
-
-
-class StoreLost(msgspec.Struct, frozen=True, tag="store_lost", kw_only=True):
-    """The process that hosts the workers' TCPStore is gone or could not start."""
-
-    attempt: int
-    detail: str
-
-
-class GuardLost(msgspec.Struct, frozen=True, tag="guard_lost"):
-    """The process the user started was killed; the job must not outlive it."""
-
-
-class Tick(msgspec.Struct, frozen=True, tag="tick"):
-    """A time the core asked to be woken at has come."""
-
-
-Event = (
-    JobStarted
-    | AttemptStarted
-    | RankExited
-    | SpawnFailed
-    | AttemptEnded
-    | SignalReceived
-    | SignalPassedOn
-    | StoreLost
-    | WarmReady
-    | WarmRefused
-    | StandbyWaits
-    | GuardLost
-    | Tick
-)
-
-# --- actions: what to do --------------------------------------------------------------------------------------------
-
-
-class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt"):
-    """Start all ranks with a new store on a new port."""
-
-    attempt: int
-
-
-class SignalWorkers(msgspec.Struct, frozen=True, tag="signal_workers", kw_only=True):
-    """Send a signal to every living worker and its process group (and SIGCONT, so that a stopped one can act on it)."""
-
-    attempt: int
-    signal: int
-
-
-class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):
-    """End every process of the attempt, stragglers and escaped grandchildren included; then report `AttemptEnded`."""
-
-    attempt: int
-    grace_s: float = 0.0
-    """Leftovers of workers get SIGTERM and this long before SIGKILL."""
-
-
-class WakeAt(msgspec.Struct, frozen=True, tag="wake_at"):
-    """Send a `Tick` at this time. A later WakeAt replaces an earlier one."""
-
-    at_s: float
-
-
-class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only=True):
-    """Write an incident and say it on the terminal. The shell turns monotonic times into wall times."""
-
-    attempt: int
-    symptom: str
-    onset_at_s: float
-    detected_at_s: float
-    verdict: VerdictDraft
-    action: Literal["relaunch", "stop"]
-    reason: str
-
-
 class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict before host names are known to it."""
 
-    kind: Literal["crash", "stopped", "code", "node_fault", "unknown"]
+    kind: Literal["crash", "stopped", "code", "node_fault", "node_lost", "unknown"]
     ranks: tuple[int, ...]
+    nodes: tuple[str, ...] = ()
+    """Names of hosts at fault, where it is no matter of single ranks."""
     confidence: Literal["high", "medium", "low"]
     rule: str
     sentence: str
@@ -291,14 +210,3 @@ class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     """What the job exits with if it ends now: 1-255."""
     culprit: RankEvidence | None = None
-
-
-class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
-    """The job is over."""
-
-    exit_code: int
-    outcome: Literal["done", "failed", "stopped"]
-    reason: str = ""
-
-
-Action = StartAttempt | SignalWorkers | EndAttempt | WakeAt | RecordIncident | Finish

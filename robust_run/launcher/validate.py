@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 
 from robust_run.errors import UserError
 from robust_run.launcher.devices import count_workers
 from robust_run.launcher.entrypoint import resolve_entrypoint
+from robust_run.launcher.many_nodes import resolve_many
 from robust_run.launcher.options import Options
-from robust_run.launcher.rendezvous import resolve_rendezvous
+from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
 from robust_run.launcher.types import JobSpec
@@ -26,9 +26,13 @@ _DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
 
 
 def resolve(options: Options, world: World) -> JobSpec:
-    """Return the job the options describe. Raises UserError, one line, for the first thing that cannot be done."""
-    _check_nodes(options)
-    rendezvous = resolve_rendezvous(options)
+    """Return the job the options describe; not for --resume, whose job is in a journal.
+
+    With several nodes, the run id and where the workers meet are proposals: those of the node that hosts the controller
+    count. Raises UserError, one line, for the first thing that cannot be done.
+    """
+    many, many_notes = resolve_many(options, world)
+    rendezvous = resolve_rendezvous(options) if many is None else Rendezvous(rdzv_id=job_id(options))
     _check_numbers(options)
     end_signals = parse_signals(options.signals_to_handle)
     shutdown_timeout_s = _shutdown_timeout_s(options, world)
@@ -37,7 +41,7 @@ def resolve(options: Options, world: World) -> JobSpec:
     streams, stream_notes = resolve_streams(options, nproc, world.env)
     accepted_notes = _accepted_for_compatibility(options)
     log_dir, log_notes = resolve_log_dir(options, world)
-    run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world)
+    run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None)
     return JobSpec(
         argv=entrypoint.argv,
         script=options.training_script,
@@ -62,7 +66,9 @@ def resolve(options: Options, world: World) -> JobSpec:
         preload_auto=options.preload.strip() == "auto",
         streams=streams,
         omp_threads_defaulted=nproc > 1 and "OMP_NUM_THREADS" not in world.env,
-        notes=(*accepted_notes, *stream_notes, *log_notes),
+        notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes),
+        many=many,
+        http_port=options.http_port,
     )
 
 
@@ -97,23 +103,10 @@ def parse_signals(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _check_nodes(options: Options) -> None:
-    text = options.nnodes
-    parts = text.split(":")
-    if len(parts) > 2 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
-        raise UserError(f"--nnodes {text!r} is neither a number nor MIN:MAX; for one node write --nnodes 1")
-    fewest, most = int(parts[0]), int(parts[-1])
-    if not 1 <= fewest <= most:
-        raise UserError(f"--nnodes {text}: needs 1 <= MIN <= MAX; for one node write --nnodes 1")
-    if most > 1:
-        raise UserError(f"--nnodes {text}: jobs of several nodes are not built yet; run on one node with --nnodes 1")
-    if options.node_rank != 0:
-        raise UserError(f"--node-rank {options.node_rank}: the only node of a job has rank 0; leave the option out")
-
-
 def _check_numbers(options: Options) -> None:
     if options.max_restarts < 0:
         raise UserError(f"--max-restarts {options.max_restarts}: must be 0 (never restart) or more")
+    check_port("--http-port", options.http_port)
     for name, seconds in (("--restart-grace", options.restart_grace), ("--progress-after", options.progress_after)):
         _check_seconds(name, seconds)
     if not (options.monitor_interval > 0 and math.isfinite(options.monitor_interval)):

@@ -16,7 +16,7 @@ from torch.distributed.run import get_args_parser
 from robust_run.errors import UserError
 from robust_run.launcher.arguments import canonical
 from robust_run.launcher.command import parse
-from robust_run.launcher.options import OPTIONS, OWN, OptionDescription
+from robust_run.launcher.options import OPTIONS, OURS, OptionDescription
 from robust_run.launcher.streams import split_filters
 
 
@@ -100,7 +100,16 @@ def test_an_ambiguous_prefix_lists_what_it_could_be() -> None:
     assert refusal("--master", "x", "s.py") == "ambiguous option --master: it could be --master-addr, --master-port"
 
 
-@pytest.mark.parametrize(("prefix", "meant"), [("--re=3", "--redirects=3"), ("--run-", "--run-path"), ("--v", "")])
+@pytest.mark.parametrize(
+    ("prefix", "meant"),
+    [
+        ("--re=3", "--redirects=3"),
+        ("--run-", "--run-path"),
+        ("--v", ""),
+        ("--stand", "--standalone"),
+        ("--t=3", "--tee=3"),
+    ],
+)
 def test_options_of_ours_take_no_abbreviation_away_from_torchrun(prefix: str, meant: str) -> None:
     assert canonical([prefix, "s.py"])[0] == (meant or "--virtual-local-rank")
 
@@ -139,7 +148,7 @@ def test_an_unknown_option_without_a_near_one_points_at_the_help() -> None:
 
 # --- against torchrun's own parser ----------------------------------------------------------------------------------
 
-TORCHRUN_S = [option for option in OPTIONS if option.group != OWN]
+TORCHRUN_S = [option for option in OPTIONS if option.group not in OURS]
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 PLAIN = TEXTS.filter(lambda text: not text.startswith("-"))
 SCRIPTS = st.one_of(st.sampled_from(["train.py", "my train.py", "träin.py", "a\nb", "-1", "-"]), PLAIN)
@@ -189,8 +198,9 @@ def torchrun_parses(argv: list[str], env: dict[str, str]) -> dict[str, Any] | No
 
 def as_torchrun_says_it(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     values = msgspec.structs.asdict(parse(argv, env))
+    del values["given"]
     for option in OPTIONS:
-        if option.group == OWN:
+        if option.group in OURS:
             del values[option.field]
     values["training_script_args"] = list(values["training_script_args"])
     for stream in ("stdout", "stderr"):

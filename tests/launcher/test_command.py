@@ -30,6 +30,30 @@ def test_a_script_alone_gets_every_default() -> None:
     )
 
 
+def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
+    assert parse(["--node-rank", "0", "s.py"], {}).given == {"node-rank"}
+    assert parse(["s.py"], {"PET_NODE_RANK": "0", "ROBUST_STANDBY": ""}).given == {"node-rank"}
+    assert parse(["--standalone", "--progress-path", "x", "s.py"], {}).given == {"standalone", "progress-path"}
+
+
+def test_a_resumed_job_needs_no_script() -> None:
+    options = parse(["--resume", "robust-runs/x", "--http-port", "8080"], {})
+    assert options == Options(
+        training_script="", resume="robust-runs/x", http_port=8080, given=frozenset({"resume", "http-port"})
+    )
+
+
+def test_what_the_environment_says_of_jobs_is_not_about_a_resumed_one() -> None:
+    env = {"PET_NNODES": "4", "ROBUST_STANDBY": "1", "ROBUST_TOKEN_FILE": "/t"}
+    assert parse(["--resume", "x"], env) == Options(
+        training_script="", resume="x", token_file="/t", given=frozenset({"resume", "token-file"})
+    )
+
+
+def test_a_job_is_resumed_from_the_command_line_only() -> None:
+    assert parse(["s.py"], {"ROBUST_RESUME": "x"}).resume is None
+
+
 def test_numbers_become_numbers() -> None:
     options = parse(["--max-restarts", "7", "--restart-grace", "0.5", "--master-port=0", "s.py"], {})
     assert (options.max_restarts, options.restart_grace, options.master_port) == (7, 0.5, 0)
@@ -73,6 +97,17 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ),
         (["s.py"], {"PET_STANDALONE": "yes"}, "PET_STANDALONE must be 1 or 0, not 'yes': it stands for --standalone"),
         ([], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
+        (
+            ["--resume", "x", "s.py", "--lr", "1"],
+            {},
+            "--resume takes the job from its journal; leave 's.py' and what follows it out",
+        ),
+        (
+            ["--resume", "x", "--nproc-per-node", "1"],
+            {},
+            "--resume takes the job from its journal; leave --nproc-per-node out"
+            " (only --http-port, --token-file, --tls-cert, --tls-key, --tls-ca may be given)",
+        ),
         (["--standalone"], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
     ],
 )
@@ -87,7 +122,7 @@ def test_whatever_is_typed_gives_options_an_answer_or_one_line(argv: list[str]) 
     except (UserError, Answered) as outcome:
         assert isinstance(outcome, Answered) or str(outcome).isprintable()
     else:
-        assert options.training_script in argv
+        assert options.training_script in argv or options.resume is not None
 
 
 def test_version() -> None:

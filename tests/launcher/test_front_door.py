@@ -45,7 +45,7 @@ def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "unknown flag": (["--nporc-per-node", "2", "train.py"], "--nproc-per-node"),
         "nodes are nonsense": (["--nnodes", "x", "train.py"], "x"),
         "no nodes": (["--nnodes", "0", "train.py"], "0"),
-        "several nodes": (["--nnodes", "2", "train.py"], "--nnodes"),
+        "no place to meet": (["--nnodes", "2", "--rdzv-backend", "c10d", "train.py"], "--rdzv-endpoint"),
         "range upside down": (["--nnodes", "2:1", "train.py"], "2:1"),
         "workers are nonsense": (["--nproc-per-node", "zz", "train.py"], "zz"),
         "no workers": (["--nproc-per-node", "0", "train.py"], "0"),
@@ -63,7 +63,7 @@ def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
 
 MISTAKES = (
     "no such script|a folder that is no program|a pipe|a descriptor|no script|unknown flag|nodes are nonsense|no nodes|"
-    "several nodes|range upside down|workers are nonsense|no workers|negative restarts|log dir is a file|"
+    "no place to meet|range upside down|workers are nonsense|no workers|negative restarts|log dir is a file|"
     "log dir cannot be made|program is not executable|program does not exist|two ways to run|own log code|"
     "run id with a slash|redirects are nonsense"
 ).split("|")

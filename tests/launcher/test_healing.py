@@ -104,9 +104,11 @@ def test_a_survivor_that_ignores_sigterm_delays_a_restart_by_the_grace_and_no_mo
     lines = job.journal()
     died = next(line["mono"] for line in lines if line.get("event", {}).get("type") == "rank_exited")
     ended = next(line["mono"] for line in lines if line.get("action", {}).get("type") == "end_attempt")
-    woke = next(line["mono"] for line in lines if line.get("event", {}).get("type") == "tick")
-    assert ended - died >= 1.0
-    assert ended == woke, "the end of the grace, not another wait, is what ended it"
+    order = next(line["action"] for line in lines if line.get("action", {}).get("type") == "end_attempt")
+    gone = next(line["mono"] for line in lines if line.get("event", {}).get("type") == "attempt_ended")
+    assert (order["signal"], order["grace_s"], order["leftovers_s"]) == (signal.SIGTERM, 1.0, 0.0)
+    assert ended == died, "its peers are told at once"
+    assert gone - ended >= 1.0
 
 
 def test_an_exception_that_repeats_itself_stops_the_job_with_its_traceback(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
 from robust_run.launcher import core
+from robust_run.launcher.events import JobStarted, RankExited, StartAttempt
 from robust_run.launcher.journal import Journal, read
-from robust_run.launcher.types import JobSpec, JobStarted, RankExited, StartAttempt, Std, Streams
+from robust_run.launcher.types import JobSpec, Std, Streams
 
 SPEC = JobSpec(
     argv=("python", "train.py"),

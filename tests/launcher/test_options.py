@@ -9,9 +9,9 @@ import pytest
 from torch.distributed import argparse_util
 from torch.distributed.run import get_args_parser
 
-from robust_run.launcher.options import GROUPS, HELP_OPTIONS, OPTIONS, OWN, OptionDescription, Options
+from robust_run.launcher.options import GROUPS, HELP_OPTIONS, OPTIONS, OURS, RESUMABLE, OptionDescription, Options
 
-TORCHRUN_S = [option for option in OPTIONS if option.group != OWN]
+TORCHRUN_S = [option for option in OPTIONS if option.group not in OURS]
 ACTIONS = {action.dest: action for action in get_args_parser()._actions if action.option_strings}
 
 
@@ -20,7 +20,11 @@ def by_name(option: OptionDescription) -> str:
 
 
 def test_every_field_of_options_has_a_description_and_the_other_way_round() -> None:
-    fields = {field.name for field in msgspec.structs.fields(Options)} - {"training_script", "training_script_args"}
+    fields = {field.name for field in msgspec.structs.fields(Options)} - {
+        "training_script",
+        "training_script_args",
+        "given",
+    }
     assert sorted(option.field for option in OPTIONS) == sorted(fields)
 
 
@@ -76,7 +80,7 @@ def test_it_reads_the_variable_that_torchrun_reads(option: OptionDescription) ->
 
 
 def test_our_own_options_read_variables_of_ours() -> None:
-    ours = {option.name: option.env for option in OPTIONS if option.group == OWN}
+    ours = {option.name: option.env for option in OPTIONS if option.group in OURS}
     assert ours == {
         "run-id": "ROBUST_RUN_ID",
         "restart-grace": "ROBUST_RESTART_GRACE",
@@ -84,4 +88,19 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "progress-path": "ROBUST_PROGRESS_PATH",
         "no-warm": "ROBUST_NO_WARM",
         "preload": "ROBUST_PRELOAD",
+        "http-port": "ROBUST_HTTP_PORT",
+        "resume": None,  # a variable of an old job must not turn a new one into it
+        "standby": "ROBUST_STANDBY",
+        "wait-for-nodes": "ROBUST_WAIT_FOR_NODES",
+        "evict-list": "ROBUST_EVICT_LIST",
+        "controller-standby": "ROBUST_CONTROLLER_STANDBY",
+        "coordinator": "ROBUST_COORDINATOR",
+        "token-file": "ROBUST_TOKEN_FILE",
+        "tls-cert": "ROBUST_TLS_CERT",
+        "tls-key": "ROBUST_TLS_KEY",
+        "tls-ca": "ROBUST_TLS_CA",
     }
+
+
+def test_what_may_stand_beside_resume_are_options() -> None:
+    assert set(RESUMABLE) < {option.name for option in OPTIONS}

@@ -71,7 +71,7 @@ def test_the_job_is_named_if_somebody_named_it(options: list[str], rdzv_id: str 
         (["--rdzv-backend", "c10d", "--rdzv-endpoint", ":1"], "--rdzv-endpoint ':1': '' is not a host"),
         (
             ["--rdzv-backend", "etcd-v2"],
-            "--rdzv-backend etcd-v2: etcd is not supported and one node needs no rendezvous",
+            "--rdzv-backend etcd-v2: nodes meet without etcd; use c10d, and --coordinator etcd://HOST:PORT if",
         ),
         (["--rdzv-backend", "c10"], "--rdzv-backend: there is no backend 'c10'; did you mean c10d?"),
         (["--rdzv-backend", "zeus"], "--rdzv-backend: there is no backend 'zeus'; use static or c10d"),

@@ -67,14 +67,37 @@ def test_one_node_is_fine(machine: Machine, nnodes: str) -> None:
     assert job(machine, "--nnodes", nnodes).nproc == 1
 
 
-@pytest.mark.parametrize("nnodes", ["2", "1:2", "4:8"])
-def test_several_nodes_are_refused_with_a_way_out(machine: Machine, nnodes: str) -> None:
-    assert refusal(machine, "--nnodes", nnodes) == (
-        f"--nnodes {nnodes}: jobs of several nodes are not built yet; run on one node with --nnodes 1"
-    )
+def test_one_node_needs_no_network(machine: Machine) -> None:
+    spec = job(machine)
+    assert (spec.many, spec.http_port) == (None, None)
 
 
-@pytest.mark.parametrize("nnodes", ["0", "0:1", "2:1", "x", "1:2:3", "-1", "1.5", "1:", "", "9" * 5000])
+def test_several_nodes_meet_where_they_were_told(machine: Machine) -> None:
+    spec = job(machine, "--nnodes", "2:4", "--master-addr", "node0", "--master-port", "1234", "--rdzv-id", "exp7")
+    assert spec.many is not None
+    assert (spec.many.fewest, spec.many.most, spec.many.host, spec.many.port) == (2, 4, "node0", 1234)
+    assert (spec.rdzv_id, spec.run_id) == ("exp7", "exp7_01234567")
+
+
+def test_the_workers_of_several_nodes_do_not_meet_at_the_controllers_port(machine: Machine) -> None:
+    spec = job(machine, "--nnodes", "2", "--master-addr", "node0", "--master-port", "1234")
+    assert (spec.master_addr, spec.master_port) == ("127.0.0.1", None)
+
+
+def test_a_run_directory_that_another_node_made_is_no_obstacle(machine: Machine) -> None:
+    machine.write("/job/robust-runs/exp7/journal.jsonl")
+    assert job(machine, "--nnodes", "2", "--run-id", "exp7").run_id == "exp7"
+    assert "exists" in refusal(machine, "--run-id", "exp7")
+    assert "is no name" in refusal(machine, "--nnodes", "2", "--run-id", "../exp7")
+
+
+def test_a_port_for_people_may_be_chosen_or_free(machine: Machine) -> None:
+    assert job(machine, "--http-port", "8080").http_port == 8080
+    assert job(machine, "--http-port", "0").http_port == 0
+    assert refusal(machine, "--http-port", "65536").startswith("--http-port 65536 is not a port")
+
+
+@pytest.mark.parametrize("nnodes", ["0", "0:1", "2:1", "x", "1:2:3", "-1", "1.5", "1:", "", "100001", "9" * 5000])
 def test_nonsense_for_nnodes_is_refused(machine: Machine, nnodes: str) -> None:
     assert refusal(machine, f"--nnodes={nnodes}").startswith("--nnodes")
 

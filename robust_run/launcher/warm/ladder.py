@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.types import JobSpec
+from robust_run.launcher.types import JobSpec, Rung
 from robust_run.launcher.warm.identity import interpreter_arguments
 
-Rung = Literal["promote", "fork", "spawn"]
+__all__ = ["Choice", "Rung", "Situation", "choose", "doubt", "tool_that_forbids", "why_never"]
 
 #: Variables of tools that must see a process from its first instruction, each with the words that say so.
 TOOLS = {

@@ -1,0 +1,175 @@
+"""`robust status | nodes | events | evict | readmit | restart | stop`. Bodies import what they need: `robust` must start fast."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from robust_run.launcher.api.views import EventsView
+    from robust_run.launcher.api.which import Subject
+
+#: What one question of `robust events --follow` waits for news.
+FOLLOW_S = 20.0
+
+
+def _about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every command has: which run, and how to reach it."""
+    for decorate in (
+        click.option("--json", "as_json", is_flag=True, help="As JSON."),
+        click.option("--tls-ca", default="", metavar="FILE", help="What checks the controller's certificate."),
+        click.option("--token-file", default="", metavar="FILE", help="The job's token, for --url."),
+        click.option("--url", default="", metavar="URL", help="The controller, seen from another machine."),
+        click.option("--log-dir", default="", metavar="FOLDER", help="Where runs are; ./robust-runs."),
+        click.argument("run", default="", metavar="[RUN]"),
+    ):
+        command = decorate(command)
+    return command
+
+
+@click.command()
+@_about_a_run
+def status(as_json: bool, **which: str) -> int:
+    """Say how a job is, dead or alive. RUN is a run directory or a run's name; without it, the newest."""
+    from robust_run.launcher.api import show
+    from robust_run.launcher.api.which import subject
+
+    job, encoded = subject(os.environ, **which).job()
+    _print([encoded.decode()] if as_json else show.status_lines(job))
+    return 0
+
+
+@click.command()
+@_about_a_run
+def nodes(as_json: bool, **which: str) -> int:
+    """List the nodes of a job: those at work, standbys, evicted and lost ones."""
+    from robust_run.launcher.api import show
+    from robust_run.launcher.api.which import subject
+
+    view, encoded = subject(os.environ, **which).nodes()
+    _print([encoded.decode()] if as_json else show.node_lines(view))
+    return 0
+
+
+@click.command()
+@click.option("-n", "--last", type=click.IntRange(min=1), metavar="LINES", help="Only the last so many.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--all", "everything", is_flag=True, help="Also what only a developer wants to know.")
+@_about_a_run
+def events(as_json: bool, last: int | None, follow: bool, everything: bool, **which: str) -> int:
+    """Tell what happened to a job, dead or alive. --json prints the lines of its journal."""
+    from collections import deque
+
+    from robust_run.launcher.api.story import Story
+    from robust_run.launcher.api.which import subject
+
+    story = Story(everything=everything)
+
+    def lines_of(page: EventsView) -> list[str]:
+        if as_json:
+            return [bytes(event.line).decode() for event in page.events]
+        return [line for event in page.events for line in story.tell(event.line)]
+
+    about = subject(os.environ, **which)
+    past: deque[str] = deque(maxlen=last)
+    after = 1
+    for page in _past(about):
+        after = page.next
+        if last is None:
+            _print(lines_of(page))
+        else:
+            past.extend(lines_of(page))
+    _print(past)
+    while follow and about.is_alive:
+        page = about.events(after, wait_s=FOLLOW_S)
+        after = page.next
+        _print(lines_of(page))
+    for page in _past(about, after):  # what came between the last answer and the controller's end
+        _print(lines_of(page))
+    return 0
+
+
+def _past(about: Subject, after: int = 1) -> Iterator[EventsView]:
+    """Yield what the journal holds already, from this line on."""
+    page = about.events(after)
+    while page.events:
+        yield page
+        page = about.events(page.next)
+
+
+@click.command()
+@click.argument("node")
+@click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
+@click.option("--force", is_flag=True, help="Also a host that has not joined: it will not be used.")
+@_about_a_run
+def evict(node: str, reason: str, force: bool, as_json: bool, **which: str) -> int:
+    """Take a host out of a job; a standby takes its place, or the job goes on without it."""
+    from robust_run.launcher.api.client import node_path
+
+    return _act(node_path(node, "evict"), as_json, which, reason=reason, force=force)
+
+
+@click.command()
+@click.argument("node")
+@_about_a_run
+def readmit(node: str, as_json: bool, **which: str) -> int:
+    """Allow an evicted host again."""
+    from robust_run.launcher.api.client import node_path
+
+    return _act(node_path(node, "readmit"), as_json, which)
+
+
+@click.command()
+@click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
+@_about_a_run
+def restart(reason: str, as_json: bool, **which: str) -> int:
+    """End the attempt that runs and start the next; it does not count as a failure."""
+    return _act("/v1/restart", as_json, which, reason=reason)
+
+
+@click.command()
+@click.option("--now", is_flag=True, help="Give the workers no time to end by themselves.")
+@_about_a_run
+def stop(now: bool, as_json: bool, **which: str) -> int:
+    """End a job as SIGTERM would, on all its nodes."""
+    return _act("/v1/stop", as_json, which, now=now)
+
+
+def _act(path: str, as_json: bool, which: dict[str, str], **wish: Any) -> int:
+    """Send a wish to the controller and say what came of it."""
+    import getpass
+    import socket
+
+    import msgspec
+
+    from robust_run.launcher.api.operations import Wish
+    from robust_run.launcher.api.show import clean
+    from robust_run.launcher.api.views import ActionView
+    from robust_run.launcher.api.which import controller
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = str(os.getuid())
+    body = Wish(by=f"{user}@{socket.gethostname()}", **wish)
+    answer = controller(os.environ, **which).post(path, body)
+    if as_json:
+        click.echo(answer.decode())
+        return 0
+    view = msgspec.json.decode(answer, type=ActionView)
+    click.echo(f"robust: {clean(view.done)}")
+    if view.warning:
+        click.echo(f"robust: warning: {clean(view.warning)}", err=True)
+    return 0
+
+
+def _print(lines: Any) -> None:
+    text = "\n".join(lines)
+    if text:
+        click.echo(text)
+
+
+COMMANDS = (status, nodes, events, evict, readmit, restart, stop)

@@ -1,0 +1,86 @@
+"""A job without a controller, from its journal alone: what it was, how it ended, what would continue it."""
+
+from __future__ import annotations
+
+import os
+
+from robust_run.errors import PlatformError
+from robust_run.launcher import core
+from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.views import IncidentView, JobView, NodesView, job_view, node_views
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.events import RecordIncident
+from robust_run.launcher.journal import Entry, Header, read
+from robust_run.launcher.policy import policy_of
+
+
+class DeadJob:
+    """What a journal says."""
+
+    def __init__(self, run_directory: str, header: Header, entries: list[Entry], policy: Policy) -> None:
+        self._entries = entries
+        self._facts = JobFacts(
+            run_id=header.job.run_id,
+            rdzv_id=header.job.rdzv_id,
+            script=header.job.script,
+            host=header.host,
+            pid=header.pid,
+            version=header.version,
+            started_unix_s=entries[0].at if entries else 0.0,
+            run_directory=run_directory,
+            policy=policy,
+        )
+        self.state: JobState = core.replay(
+            policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None]
+        )
+
+    @property
+    def first_process(self) -> tuple[str, int]:
+        """Host and pid of the controller that wrote the journal's first line."""
+        return self._facts.host, self._facts.pid
+
+    def job(self, now_unix_s: float, note: str, *, gone: bool) -> JobView:
+        """Return its status. `note`: why nobody answers, for a job that has not ended; `gone`: no controller runs."""
+        over = self.state.finish is not None
+        return job_view(
+            self._facts,
+            self.state,
+            now_unix_s,
+            last_incident=_last_incident(self._entries),
+            alive=False,
+            ended_unix_s=self._entries[-1].at if over and self._entries else None,
+            note="" if over else note,
+            resumable=gone and not over,
+        )
+
+    def nodes(self) -> NodesView:
+        """Return its nodes as they were last known."""
+        return node_views(self.state)
+
+
+def read_dead(run_directory: str) -> DeadJob:
+    """Read a run directory. Raises PlatformError or UserError if its journal cannot be read."""
+    path = os.path.join(run_directory, "journal.jsonl")
+    try:
+        header, entries = read(path)
+    except OSError as error:
+        raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
+    return DeadJob(run_directory, header, entries, policy_of(header.job))
+
+
+def _last_incident(entries: list[Entry]) -> IncidentView | None:
+    for entry in reversed(entries):
+        match entry.action:
+            case RecordIncident() as incident:
+                draft = incident.verdict
+                unnamed = [node for node in draft.nodes if node not in draft.sentence]
+                where = f" on {', '.join(unnamed)}" if unnamed else ""
+                after = f"; {draft.aftermath}" if draft.aftermath else ""
+                return IncidentView(
+                    attempt=incident.attempt,
+                    at_unix_s=entry.at - max(entry.mono - incident.detected_at_s, 0.0),
+                    sentence=f"{draft.sentence}{where}{after}",
+                    action=incident.action,
+                    reason=incident.reason,
+                )
+    return None

@@ -1,0 +1,59 @@
+"""What the API needs of the controller it serves. No behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.events import Event
+from robust_run.report.types import Incident
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change while one controller runs."""
+
+    run_id: str
+    rdzv_id: str = ""
+    script: str
+    host: str
+    """Host name of the controller."""
+    pid: int
+    version: str = ""
+    started_unix_s: float
+    """When the job started, not this controller."""
+    run_directory: str
+    """Absolute; empty where no logs are kept."""
+    policy: Policy
+
+
+class ControllerHandle(Protocol):
+    """A running controller. Everything is called on its event loop and must return at once."""
+
+    @property
+    def facts(self) -> JobFacts:
+        """What the job is."""
+        ...
+
+    @property
+    def journal_path(self) -> str:
+        """Where `robust events` reads."""
+        ...
+
+    def state(self) -> JobState:
+        """Return what the core knows; it is only read."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Take in what an operator wants: NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived. Never raises."""
+        ...
+
+    def silent_s(self, node_id: str) -> float | None:
+        """Return the seconds since an agent's last sign of life; None where it has no connection to be silent on."""
+        ...
+
+    def incidents(self) -> Sequence[Incident]:
+        """Return the incidents so far, newest last."""
+        ...

@@ -1,0 +1,143 @@
+"""The views as lines for people: one screen, the answer in the first line. Pure.
+
+Everything that comes from nodes and programs is cleaned of control characters: it must not steer a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from robust_run.launcher.api.views import JobView, NodesView, NodeView
+
+
+def status_lines(job: JobView) -> list[str]:
+    """Return a job on one screen: how it is, what it is, what is wrong with its nodes."""
+    lines = [headline(job), f"  {_identity(job)}"]
+    for each in job.evicted:
+        ago = f", {age(job.now_unix_s - each.at_unix_s)} ago" if each.at_unix_s else ""
+        lines.append(f"  evicted: {each.name}: {each.reason or 'no reason given'} (by {each.by}{ago})")
+    if job.nodes_evicted > len(job.evicted):
+        lines.append(f"  evicted: {job.nodes_evicted - len(job.evicted)} more; robust nodes lists them")
+    if job.lost:
+        more = f" and {job.nodes_lost - len(job.lost)} more" if job.nodes_lost > len(job.lost) else ""
+        lines.append(f"  lost: {', '.join(job.lost)}{more}")
+    if job.last_incident is not None and (job.outcome or not job.alive):
+        lines.append(f"  last incident: {job.last_incident.sentence}")
+    if job.run_directory:
+        lines.append(f"  logs and journal: {job.run_directory}")
+    return [clean(line) for line in lines]
+
+
+def headline(job: JobView) -> str:
+    """Return what somebody woken at night must know, as one line."""
+    if job.outcome:
+        why = f": {job.reason}" if job.reason else ""
+        when = f", {age(job.now_unix_s - job.ended_unix_s)} ago" if job.ended_unix_s is not None else ""
+        tries = plural(job.attempt + 1, "attempt") if job.attempt >= 0 else "no attempt"
+        return clean(f"{job.outcome} with exit code {job.exit_code} after {tries}{when}{why}")
+    if not job.alive:
+        mend = f"; robust-run --resume {job.run_directory} continues it" if job.resumable else ""
+        return clean(f"{job.note or 'nobody answers'}; last known: {_doing(job)}{mend}")
+    return clean(f"{_doing(job)}{_others(job)}{_past(job)}")
+
+
+def _doing(job: JobView) -> str:
+    here = job.nodes_active + job.nodes_standby
+    work = f"attempt {job.attempt} on {plural(job.nodes_active, 'node')} ({plural(job.world_size, 'rank')})"
+    if job.phase == "gathering":
+        after = f" after attempt {job.attempt}" if job.attempt >= 0 else ""
+        return f"waiting for nodes{after}: {here} of {job.nodes_needed} needed are here"
+    return {
+        "new": "starting",
+        "opening": f"starting: {work}",
+        "running": f"running: {work}",
+        "suspecting": f"running: {work}, but a rank lost its connection and the reason is awaited",
+        "ending": f"ending: {work}",
+        "stopping": f"stopping: {work}",
+        "over": "over",
+    }[job.phase]
+
+
+def _others(job: JobView) -> str:
+    counted = ((job.nodes_evicted, "evicted"), (job.nodes_lost, "lost"))
+    parts = [f"{count} {word}" for count, word in counted if count]
+    if job.nodes_standby and job.phase != "gathering":
+        parts.insert(0, plural(job.nodes_standby, "standby"))
+    return "".join(f", {part}" for part in parts)
+
+
+def _past(job: JobView) -> str:
+    up = f"; up {age(job.now_unix_s - job.started_unix_s)}"
+    times = f"; restarted {plural(job.restarts, 'time')}" if job.restarts else ""
+    last = job.last_incident
+    if last is None:
+        return times or up
+    ago = age(job.now_unix_s - last.at_unix_s)
+    return f"{times or '; not restarted yet'}, last: {last.sentence} ({ago} ago)"
+
+
+def _identity(job: JobView) -> str:
+    where = f"controller {job.host}, pid {job.pid}" + (f", term {job.term}" if job.term > 1 else "")
+    size = (
+        f"{job.nodes_needed}" if job.nodes_needed == job.nodes_wanted else f"{job.nodes_needed} to {job.nodes_wanted}"
+    )
+    up = f", started {age(job.now_unix_s - job.started_unix_s)} ago"
+    return f"job {job.run_id} ({job.script}), needs {size} node{'s' if size != '1' else ''}{up}; {where}"
+
+
+def node_lines(view: NodesView, most: int | None = None) -> list[str]:
+    """Return an aligned table with a line per node; columns in which no node has anything are left out."""
+    nodes = view.nodes if most is None else view.nodes[:most]
+    columns = [(title, [cell(node) for node in nodes]) for title, cell in _COLUMNS]
+    shown = [(title, cells) for title, cells in columns if title in _ALWAYS or any(cells)]
+    rows = [[title for title, _ in shown], *([cells[row] for _, cells in shown] for row in range(len(nodes)))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(shown))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if len(nodes) < len(view.nodes):
+        lines.append(f"... and {len(view.nodes) - len(nodes)} more; robust nodes lists them")
+    return lines
+
+
+def plural(count: int, word: str) -> str:
+    """Return `1 node`, `4 nodes`, `2 standbys`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def age(seconds: float) -> str:
+    """Return `40 s`, `12 min`, `3 h 5 min` or `2 d 4 h`; clocks that disagree make no age negative."""
+    left = max(round(seconds), 0)
+    if left < 60:
+        return f"{left} s"
+    if left < 3600:
+        return f"{left // 60} min"
+    if left < 86400:
+        return f"{left // 3600} h {left % 3600 // 60} min"
+    return f"{left // 86400} d {left % 86400 // 3600} h"
+
+
+def clean(text: str) -> str:
+    """Return a line without anything that a terminal would obey."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _silence(node: NodeView) -> str:
+    return "" if node.silent_s is None else f"{node.silent_s:.1f} s"
+
+
+def _since(node: NodeView) -> str:
+    return "" if node.since_s is None else age(node.since_s)
+
+
+_COLUMNS = (
+    ("NODE", lambda node: clean(node.name)),
+    ("STANDING", lambda node: node.standing),
+    ("RANKS", lambda node: node.ranks),
+    ("SINCE", _since),
+    ("SILENT", _silence),
+    ("ADDRESS", lambda node: clean(node.address)),
+    ("PID", lambda node: str(node.pid) if node.pid else ""),
+    ("VERSION", lambda node: clean(node.version)),
+    ("REASON", lambda node: clean(node.reason)),
+)
+
+_ALWAYS: Sequence[str] = ("NODE", "STANDING", "RANKS")

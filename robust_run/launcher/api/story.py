@@ -1,0 +1,143 @@
+"""The journal as a story: a line for each event and action that a person wants to know of. Pure but for the time zone.
+
+Lines come in the order of the journal; names of nodes, and which ranks they have, are learnt on the way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from robust_run.launcher import events as e
+from robust_run.launcher.api.operations import listed
+from robust_run.launcher.api.show import clean, plural
+from robust_run.launcher.journal import Entry
+from robust_run.launcher.types import NodeInfo, Placement
+from robust_run.signals import describe_exit, signal_name
+
+
+class Story:
+    """Tells a journal from its beginning, a line at a time."""
+
+    def __init__(
+        self, *, everything: bool = False, local: Callable[[float], time.struct_time] = time.localtime
+    ) -> None:
+        self._everything = everything
+        self._local = local
+        self._nodes: dict[str, NodeInfo] = {}
+        self._layout: tuple[Placement, ...] = ()
+        self._first_step_of = -1
+        self._day = ""
+
+    def tell(self, line: bytes | msgspec.Raw) -> list[str]:
+        """Return what there is to say of a line of the journal: nothing, or a line (and the date where it changes)."""
+        try:
+            entry = _DECODER.decode(line)
+        except msgspec.MsgspecError:
+            return [clean(f"????????  {bytes(line).decode(errors='replace')}")] if self._everything else []
+        self._learn(entry)
+        subject = entry.event if entry.event is not None else entry.action
+        if subject is None:
+            return []
+        where, what = self._words(subject)
+        if not what and self._everything:
+            fields = msgspec.to_builtins(subject)
+            kind = fields.pop("type")
+            where = where or self._name(str(fields.pop("node", "") or ""))
+            what = f"{kind} {msgspec.json.encode(fields).decode()}"
+        return self._dated(entry.at, where, what) if what else []
+
+    def _dated(self, at_unix_s: float, where: str, what: str) -> list[str]:
+        moment = self._local(at_unix_s)
+        day = time.strftime("%Y-%m-%d", moment)
+        heading = [f"--- {day} ---"] if day != self._day else []
+        self._day = day
+        return [*heading, clean(f"{time.strftime('%H:%M:%S', moment)}  {where or '-':<12}  {what}")]
+
+    def _learn(self, entry: Entry) -> None:
+        match entry.event, entry.action:
+            case e.NodeJoined(node=info), _:
+                self._nodes[info.id] = info
+            case _, e.StartAttempt() as order if len(order.placements) == order.nodes:
+                self._layout = order.placements
+
+    def _name(self, node: str) -> str:
+        info = self._nodes.get(node)
+        return info.name if info else node
+
+    def _node_of(self, rank: int) -> str:
+        for placement in self._layout:
+            if placement.first_rank <= rank < placement.first_rank + placement.nproc:
+                return self._name(placement.node)
+        return ""
+
+    def _words(self, subject: e.Event | e.Action) -> tuple[str, str]:
+        """Return where something happened and what it was; nothing for what only a developer wants to know."""
+        about_node = self._node_words(subject)
+        return about_node if about_node[1] else self._job_words(subject)
+
+    def _node_words(self, subject: e.Event | e.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
+        match subject:
+            case e.NodeJoined(node=info):
+                return info.name, f"joined with {plural(info.nproc, 'worker')} ({info.address})"
+            case e.NodeReturned(node=node):
+                return self._name(node), "is connected again"
+            case e.NodeLost(node=node, silent_s=silent_s):
+                return self._name(node), f"lost: silent for {silent_s:.1f} s"
+            case e.NodeLeft(node=node, reason=reason):
+                return self._name(node), f"leaves: {reason}"
+            case e.NodeEvicted(name=name, reason=reason, by=by):
+                return name, f"evicted by {by}: {reason or 'no reason given'}"
+            case e.NodeReadmitted(name=name, by=by):
+                return name, f"readmitted by {by}"
+            case e.RankExited(rank=rank, exit_code=exit_code):
+                return self._node_of(rank), f"rank {rank} {describe_exit(exit_code)}"
+            case e.SpawnFailed(rank=rank, message=message, node=node):
+                return self._name(node), f"rank {rank} could not be started: {message}"
+            case e.StoreLost(detail=detail, node=node):
+                return self._name(node), f"the workers' store was lost: {detail}"
+            case e.AttemptEnded(attempt=attempt, node=node, fenced_after_s=float(after_s)):
+                return self._name(node), f"ended attempt {attempt} by itself: no controller for {after_s:.1f} s"
+            case e.FirstStep(attempt=attempt, node=node) if attempt > self._first_step_of:
+                self._first_step_of = attempt
+                return self._name(node), f"attempt {attempt} made its first step"
+            case e.SignalPassedOn(signal=number, ranks=ranks, node=node):
+                return self._name(node), f"{signal_name(number)} passed on to {plural(len(ranks), 'rank')}"
+            case e.Dismiss(node=node, exit_code=exit_code, reason=reason):
+                return self._name(node), f"is sent home with exit code {exit_code}: {reason}"
+        return "", ""
+
+    def _job_words(self, subject: e.Event | e.Action) -> tuple[str, str]:
+        match subject:
+            case e.JobStarted():
+                return "", "the job starts"
+            case e.ControllerResumed(term=term, host=host):
+                return host, f"a controller continues the job (term {term})"
+            case e.RestartAsked(reason=reason, by=by):
+                return "", f"restart asked for by {by}: {reason or 'no reason given'}"
+            case e.SignalReceived(signal=number, again=again, by=by):
+                return "", f"told to end by {by or signal_name(number)}{', at once' if again else ''}"
+            case e.GuardLost():
+                return "", "the process that the user started was killed"
+            case e.StartAttempt(attempt=attempt, placements=placements) if len(placements) == subject.nodes:
+                names = listed(self._name(placement.node) for placement in placements)
+                size = f"{plural(subject.world_size, 'rank')} on {plural(subject.nodes, 'node')}"
+                return "", f"attempt {attempt} starts: {size} ({names})"
+            case e.EndAttempt(attempt=attempt, only=()):
+                return "", f"attempt {attempt} is ended{_mildness(subject)}"
+            case e.RecordIncident(verdict=verdict, action=action, reason=reason):
+                return ", ".join(verdict.nodes[:2]), f"incident: {verdict.sentence}; {action}: {reason}"
+            case e.Finish(outcome=outcome, exit_code=exit_code, reason=reason):
+                return "", f"the job is over: {outcome}, exit code {exit_code}{': ' + reason if reason else ''}"
+        return "", ""
+
+
+def _mildness(order: e.EndAttempt) -> str:
+    if not order.signal:
+        return ""
+    return f": {signal_name(order.signal)}, SIGKILL after {order.grace_s:g} s"
+
+
+_DECODER = msgspec.json.Decoder(Entry)

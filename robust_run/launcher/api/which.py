@@ -1,0 +1,120 @@
+"""What a command is about: a job that answers, or what a dead one left. The commands do not care which."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote
+from robust_run.launcher.api.pages import JournalPages
+from robust_run.launcher.api.place import read_place
+from robust_run.launcher.api.runs import JOURNAL_NAME, find_run, sole_live_run
+from robust_run.launcher.api.views import EventsView, JobView, NodesView
+
+if TYPE_CHECKING:
+    from robust_run.launcher.api.dead import DeadJob
+
+
+_View = TypeVar("_View", bound=msgspec.Struct)
+
+
+class Subject:
+    """A job to ask. Asking raises PlatformError or UserError."""
+
+    def __init__(self, run_directory: str, target: Target | None, silence: NoAnswerError | None = None) -> None:
+        self._run_directory = run_directory
+        self._target = target
+        self._silence = silence
+        """Why nobody answers."""
+        self._pages: JournalPages | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a controller answered, so far."""
+        return self._target is not None
+
+    def job(self) -> tuple[JobView, bytes]:
+        """Return its status, and that as JSON."""
+        if self._target is not None:
+            data = self._target.get("/v1/status")
+            return _decoded(data, JobView), data
+        dead = self._dead()
+        note, gone = (str(self._silence), self._silence.refused) if self._silence else ("", True)
+        host, pid = dead.first_process
+        if gone and read_place(self._run_directory) is None and _runs(host, pid):
+            note, gone = f"process {pid} exists, which was its controller, but serves nothing to ask", False
+        job = dead.job(time.time(), note, gone=gone)
+        return job, msgspec.json.encode(job)
+
+    def nodes(self) -> tuple[NodesView, bytes]:
+        """Return its nodes, and that as JSON."""
+        if self._target is not None:
+            data = self._target.get("/v1/nodes")
+            return _decoded(data, NodesView), data
+        nodes = self._dead().nodes()
+        return nodes, msgspec.json.encode(nodes)
+
+    def events(self, after: int, wait_s: float = 0.0) -> EventsView:
+        """Return lines of the journal from this number on. When the controller goes, the run directory has the rest."""
+        if self._target is not None:
+            try:
+                data = self._target.get("/v1/events", {"after": after, "wait": wait_s}, wait_s)
+                return _decoded(data, EventsView)
+            except NoAnswerError:
+                self._target = None
+                if not self._run_directory:
+                    raise
+        path = os.path.join(self._run_directory, JOURNAL_NAME)
+        try:
+            if self._pages is None:
+                self._pages = JournalPages(path)
+            self._pages.catch_up()
+            return self._pages.page(after)
+        except OSError as error:
+            raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
+
+    def _dead(self) -> DeadJob:
+        from robust_run.launcher.api.dead import read_dead
+
+        return read_dead(self._run_directory)
+
+
+def subject(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> Subject:
+    """Return the job the options name, dead or alive. Raises UserError, PlatformError."""
+    if url:
+        return Subject("", remote(url, token_file, tls_ca, env))
+    path = find_run(run, log_dir, env)
+    try:
+        return Subject(path, reach(path, token_file, tls_ca, env, socket.gethostname()))
+    except NoAnswerError as error:
+        return Subject(path, None, error)
+
+
+def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> Target:
+    """Return the way to the controller to act on. Raises UserError, PlatformError where none answers."""
+    if url:
+        return remote(url, token_file, tls_ca, env)
+    path = sole_live_run(run, log_dir, env)
+    try:
+        return reach(path, token_file, tls_ca, env, socket.gethostname())
+    except NoAnswerError as error:
+        name = os.path.basename(path)
+        hint = f"; robust status {name} says how it was left" if error.refused else ""
+        raise PlatformError(f"run {name!r} cannot be told anything: {error}{hint}") from error
+
+
+def _runs(host: str, pid: int) -> bool:
+    return host == socket.gethostname() and pid > 0 and os.path.exists(f"/proc/{pid}")
+
+
+def _decoded(data: bytes, kind: type[_View]) -> _View:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise PlatformError(f"the controller's answer is of another version of robust-run: {error}") from error

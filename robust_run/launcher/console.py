@@ -1,0 +1,58 @@
+"""What a launcher process says and keeps: the console, the workers' output, and the one complaint about a full disk."""
+
+from __future__ import annotations
+
+import os
+
+from robust_run.clock import Clock
+from robust_run.launcher.output.files import FileSink
+from robust_run.launcher.output.route import OutputRouter
+from robust_run.launcher.output.sinks import BoundedWriter, open_console
+from robust_run.launcher.types import JobSpec, Std
+
+#: How long a reader of our output that has stopped reading may hold up our exit.
+DRAIN_S = 5.0
+
+
+class Complaint:
+    """Says once that the run directory cannot be written; called from any thread."""
+
+    def __init__(self, console: BoundedWriter) -> None:
+        self._console = console
+        self._said = False
+
+    def __call__(self, path: str, error: OSError) -> None:
+        """Say it, the first time."""
+        if not self._said:
+            self._said = True
+            why = error.strerror or error
+            line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out\n"
+            self._console.offer(line.encode(errors="surrogateescape"))
+
+
+class Console:
+    """The terminal or pipes of a launcher process. Close it last."""
+
+    def __init__(self, spec: JobSpec, clock: Clock) -> None:
+        self._out, self._err = open_console(1, 2)
+        self.complain = Complaint(self._err)
+        self._files = FileSink(on_error=self.complain)
+        self.router = OutputRouter(
+            spec.streams,
+            spec.role,
+            console_out=self._out,
+            console_err=self._err,
+            files=self._files,
+            clock=clock,
+            console_is_terminal=Std(out=os.isatty(1), err=os.isatty(2)),
+        )
+
+    def say(self, text: str) -> None:
+        """Say a line to the user on stderr."""
+        self.router.say(f"robust-run: {text}")
+
+    def close(self) -> None:
+        """Write out what is left, as far as somebody reads it."""
+        self._files.stop()
+        self._out.drain(DRAIN_S)
+        self._err.drain(DRAIN_S)

@@ -1,0 +1,37 @@
+"""The ways a connection between agent and controller can fail, besides those of the network itself."""
+
+from __future__ import annotations
+
+from robust_run.errors import PlatformError
+
+
+class ProtocolError(PlatformError):
+    """A peer sent what nobody who speaks the protocol sends; it is disconnected."""
+
+
+class NotController(PlatformError):  # noqa: N818 (what it is, not that it is one)
+    """Something answers where the controller should be, but it is none, or not in a way this agent can talk to."""
+
+
+class Refusal(PlatformError):  # noqa: N818 (as above)
+    """The controller does not let this agent in."""
+
+    def __init__(self, reason: str, *, final: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.final = final
+        """Trying again is of no use."""
+
+
+class VersionMismatch(Refusal):
+    """Agent and controller speak different protocols."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, final=True)
+
+
+class WrongToken(Refusal):
+    """Agent and controller know different secrets."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, final=True)

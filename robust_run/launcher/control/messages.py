@@ -1,0 +1,128 @@
+"""What agents and the controller say to each other. No behaviour.
+
+An agent dials; nobody dials an agent. Each side first sends one line of ASCII (see `preamble`), so that peers of different
+versions can refuse each other in words; then frames follow: four bytes of length, big-endian, and a msgpack map.
+
+    controller: Challenge        agent: Hello
+    controller: Welcome or Refused
+    then, in any order           agent: Heartbeat, Report, Leaving, Notice
+                                 controller: Beat, Orders, Candidates
+
+Both sides prove that they know the job's token without sending it (see `handshake`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.launcher.events import NodeEvent, Order
+from robust_run.launcher.types import NodeInfo
+
+PROTOCOL = 1
+"""Counts changes that an older peer would misunderstand."""
+
+
+class Challenge(msgspec.Struct, frozen=True, tag="challenge", kw_only=True):
+    """First frame of the controller."""
+
+    nonce: bytes
+    """32 random bytes."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
+    """First frame of an agent."""
+
+    nonce: bytes = b""
+    """32 random bytes; filled in by `client.dial`."""
+    proof: bytes = b""
+    """HMAC-SHA256 with the token over both nonces and all of this message; filled in by `client.dial`."""
+    node: NodeInfo
+    job: str = ""
+    """The job it wants to join (--rdzv-id or --run-id); empty: whatever runs there."""
+    nnodes: str = ""
+    """What it was told of the job's size, `MIN:MAX`: a mistyped command line is found here."""
+    term: int = 0
+    """Newest controller it has obeyed; 0: none."""
+    attempt: int = -1
+    """Newest attempt it was told to start; -1: none."""
+    now_s: float = 0.0
+    """Its monotonic clock."""
+    events: tuple[NodeEvent, ...] = ()
+    """All it has reported of that attempt, for a controller that missed some."""
+    events_follow: bool = False
+    """`events` is empty here, because it may be large: a Report with them comes next. Set and undone by the connection."""
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
+    """The agent is in."""
+
+    proof: bytes = b""
+    """HMAC-SHA256 with the token over both nonces and all of this message; filled in by `server.ControlServer`."""
+    term: int
+    run_id: str
+    rdzv_id: str
+    heartbeat_s: float
+    lease_s: float
+    candidates: tuple[str, ...] = ()
+    """HOST:PORT of agents that may be the next controller."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
+    """The agent is not let in, or not any more."""
+
+    reason: str
+    final: bool = True
+    """Trying again is of no use."""
+    wrong_token: bool = False
+    """The agent did not prove that it knows the token."""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", kw_only=True):
+    """Sent every `heartbeat_s`."""
+
+    number: int
+    now_s: float = 0.0
+    """The agent's monotonic clock."""
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat", kw_only=True):
+    """The answer to a Heartbeat: the agent's lease is renewed from the moment it sent that."""
+
+    number: int
+    term: int
+
+
+class Report(msgspec.Struct, frozen=True, tag="report", kw_only=True):
+    """Things that happened on the agent's node."""
+
+    events: tuple[NodeEvent, ...]
+
+
+class Notice(msgspec.Struct, frozen=True, tag="notice", kw_only=True):
+    """Something for the controller's journal and terminal that decides nothing."""
+
+    text: str
+
+
+class Leaving(msgspec.Struct, frozen=True, tag="leaving", kw_only=True):
+    """The agent ends its workers and goes."""
+
+    reason: str
+
+
+class Orders(msgspec.Struct, frozen=True, tag="orders", kw_only=True):
+    """Things to do, in this order. An agent ignores those of a lower term than it has seen."""
+
+    term: int
+    orders: tuple[Order, ...]
+
+
+class Candidates(msgspec.Struct, frozen=True, tag="candidates", kw_only=True):
+    """Who may be the next controller has changed."""
+
+    term: int
+    candidates: tuple[str, ...]
+
+
+FromAgent = Hello | Heartbeat | Report | Notice | Leaving
+FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates

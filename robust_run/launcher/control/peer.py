@@ -1,0 +1,235 @@
+"""One agent's connection, as the controller has it. It never decides who may join: see `server.Handler`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from robust_run.launcher.control import frames
+from robust_run.launcher.control.errors import ProtocolError
+from robust_run.launcher.control.greeting import ControllerHalf, TurnedAway
+from robust_run.launcher.control.messages import Beat, FromController, Heartbeat, Hello, Refused
+
+if TYPE_CHECKING:
+    from robust_run.launcher.control.server import ControlServer
+    from robust_run.launcher.types import NodeInfo
+
+MOST_BACKLOG_BYTES = 64 << 20
+"""A peer that leaves more than this unread is dropped."""
+LINGER_S = 1.0
+"""How long a peer may take to read why it was refused, or the last messages before an orderly close."""
+CLOCK_CREEP_S = 0.001
+"""How much larger each heartbeat may make `Peer.clock_ahead_s`: clocks drift apart far slower than that."""
+_EAGER_BYTES = 1 << 20  # pending messages beyond this are not kept until the loop's next turn
+
+
+class Peer(asyncio.Protocol):
+    """One connection. Made by the server; the handler meets it once its agent has proven that it knows the token."""
+
+    def __init__(self, server: ControlServer, address: str, accepted_s: float) -> None:
+        self.address = address
+        """Of the other end, as HOST:PORT."""
+        self.accepted_s = accepted_s
+        """Time of the event loop."""
+        self.id = ""
+        """Of the agent; empty until it is known."""
+        self.name = ""
+        """Its host name."""
+        self.node: NodeInfo | None = None
+        self.last_heard_s = 0.0
+        """When anything was received last, by the server's clock."""
+        self.clock_ahead_s = 0.0
+        """The server's clock minus the agent's: add it to a time of the agent's. Too large by the time a message takes."""
+        self.transport: asyncio.Transport | None = None
+        """None until the connection is ready to use: with TLS that takes a while."""
+        self.opening: asyncio.Task[None] | None = None
+        self._server = server
+        self._greeting: ControllerHalf | None = None
+        self._reader: frames.FrameReader | None = None  # None until joined
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._why = ""  # not empty: nothing is received or sent any more
+        self._deadline = server.loop.call_later(
+            server.handshake_s, self.drop, "took too long to prove that it knows the token"
+        )
+
+    # --- for the handler
+
+    def send(self, message: FromController) -> None:
+        """Send a message; those of one turn of the event loop go in one write. Does nothing once the connection ends.
+
+        What is sent while the handler decides on this peer follows its Welcome.
+        """
+        self.send_frame(frames.encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send what `frames.encode` made, which the same message for many peers needs only once."""
+        if self._why:
+            return
+        if not self._pending:
+            self._server.flush_soon(self)
+        self._pending.append(frame)
+        self._pending_bytes += len(frame)
+        if self._pending_bytes > _EAGER_BYTES and self._reader is not None:
+            self.flush()
+
+    def close(self, why: str) -> None:
+        """End the connection once what was sent is on its way, at most `LINGER_S` later."""
+        if self._why:
+            return
+        if self.transport is None:
+            self.drop(why)
+            return
+        self.flush()
+        self._end(why)
+        self.transport.close()
+        self._deadline = self._server.loop.call_later(LINGER_S, self.transport.abort)
+
+    def drop(self, why: str) -> None:
+        """End the connection at once, whatever is still unsent."""
+        self._end(why)
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What was sent and has not yet left this process."""
+        return self._pending_bytes + (self.transport.get_write_buffer_size() if self.transport is not None else 0)
+
+    # --- for the server
+
+    @property
+    def ended(self) -> str:
+        """Why the connection ended or is about to; empty while it lives."""
+        return self._why
+
+    @property
+    def joined(self) -> bool:
+        """Whether the handler has let it in, and so will be told that it is gone."""
+        return self._reader is not None
+
+    def flush(self) -> None:
+        """Hand pending messages to the transport."""
+        pending = self._pending
+        if not pending or self.transport is None or self._reader is None:
+            return
+        self._pending = []
+        self._pending_bytes = 0
+        self.transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+
+    # --- for the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say what this is."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=MOST_BACKLOG_BYTES)
+        tls = transport.get_extra_info("ssl_object")
+        channel = (tls.get_channel_binding("tls-unique") or b"") if tls is not None else b""
+        who = f"the agent at {self.address}"
+        self._greeting = ControllerHalf(self._server.token, self._server.speaks, who, channel)
+        transport.write(self._greeting.opening())
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was received."""
+        self.last_heard_s = self._server.clock.monotonic_s()
+        if self._why:
+            return
+        reader = self._reader
+        if reader is None:
+            reader = self._greet(data)
+            if reader is None:
+                return
+        else:
+            reader.feed(data)
+        try:
+            self._read_messages(reader)
+        except ProtocolError as error:
+            self.close(f"garbage: {error}")
+
+    def pause_writing(self) -> None:
+        """Drop a peer that does not read."""
+        self.drop(f"left more than {MOST_BACKLOG_BYTES >> 20} MiB unread")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the server."""
+        assert self.transport is not None
+        self.transport.close()  # or Python 3.10 calls a TLS transport unclosed that the other end closed
+        self._end(str(exc) if exc is not None else "closed the connection")
+        self._deadline.cancel()
+        self._server.lost(self)
+
+    # --- inside
+
+    def _greet(self, data: bytes) -> frames.FrameReader | None:
+        assert self._greeting is not None
+        assert self.transport is not None
+        try:
+            answer = self._greeting.take(data)
+        except TurnedAway as turned:
+            self._server.say_once(f"turned away: {turned.why}")
+            self._refuse(turned.answer, turned.why)
+            return None
+        if answer:
+            self.transport.write(answer)
+        if self._greeting.is_proven:
+            self._server.proven(self)
+        if self._greeting.hello is None:
+            return None
+        return self._join(self._greeting, self._greeting.hello)
+
+    def _join(self, greeting: ControllerHalf, hello: Hello) -> frames.FrameReader | None:
+        """Ask the handler; return where to read from if it lets the agent in."""
+        self.node = hello.node
+        self.id = hello.node.id
+        self.name = hello.node.name
+        self.clock_ahead_s = self.last_heard_s - hello.now_s
+        answer = self._server.handler.joined(self, hello)
+        if isinstance(answer, Refused):
+            self._refuse(frames.encode(answer), answer.reason)
+            return None
+        if self._why:
+            return None
+        self._deadline.cancel()
+        self._greeting = None
+        self._reader = greeting.reader
+        frame = greeting.welcome(answer)
+        if not self._pending:
+            self._server.flush_soon(self)
+        self._pending.insert(0, frame)
+        self._pending_bytes += len(frame)
+        self._server.peers.add(self)
+        return self._reader
+
+    def _read_messages(self, reader: frames.FrameReader) -> None:
+        while not self._why and (payload := reader.next()) is not None:
+            message = frames.decode_from_agent(payload)
+            if type(message) is Heartbeat:
+                ahead_s = self.last_heard_s - message.now_s
+                # the quickest message tells best how far apart the clocks are
+                self.clock_ahead_s = min(ahead_s, self.clock_ahead_s + CLOCK_CREEP_S)
+                term = self._server.beat_term
+                if term is not None and self.last_heard_s < self._server.beat_until_s:
+                    self.send_frame(frames.encode(Beat(number=message.number, term=term)))
+            elif type(message) is Hello:
+                raise ProtocolError("a second Hello")
+            else:
+                self._server.handler.received(self, message)
+
+    def _refuse(self, answer: bytes, why: str) -> None:
+        """Say no, and let the peer hang up: closing first, with bytes of it unread, would take the answer back."""
+        assert self.transport is not None
+        self.transport.write(answer)
+        self._end(why)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._deadline = self._server.loop.call_later(LINGER_S, self.transport.abort)
+
+    def _end(self, why: str) -> None:
+        if not self._why:
+            self._why = why or "closed the connection"
+            self._deadline.cancel()
+            self._pending = []
+            self._pending_bytes = 0

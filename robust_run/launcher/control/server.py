@@ -1,0 +1,244 @@
+"""The controller's port: accepts agents, keeps strangers from taking its places, answers heartbeats.
+
+One process, one event loop, plain asyncio protocols: a heartbeat costs one read, one decode, one encode and one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Protocol
+
+from robust_run.clock import Clock
+from robust_run.errors import UserError
+from robust_run.launcher.control import frames
+from robust_run.launcher.control.handshake import OURS, Speaks
+from robust_run.launcher.control.messages import FromAgent, FromController, Hello, Refused, Welcome
+from robust_run.launcher.control.peer import LINGER_S, Peer
+from robust_run.launcher.control.sockets import spoken, tune
+
+PATIENCE_S = 0.25
+"""A connection has at least this long to prove itself before it has to make room for others."""
+ACCEPTS_AT_ONCE = 64
+"""Connections accepted in one turn of the event loop: those that are in must not wait long."""
+RETRY_ACCEPT_S = 0.5
+"""Pause when this process has no file descriptor for another connection."""
+MOST_SAYINGS = 200
+"""Different things said about strangers in the life of a server; they choose how many there are."""
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Handler(Protocol):
+    """Who decides. Called in the event loop; must not block."""
+
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+        """Let an agent in or not. It knows the token; a Welcome needs no proof, the server fills that in.
+
+        The same agent may still have an older connection: closing that, and telling the two apart in `gone`, is up to
+        the handler.
+        """
+        ...
+
+    def received(self, peer: Peer, message: FromAgent) -> None:
+        """Take a message of an agent that was let in. Heartbeats and Hellos do not come here."""
+        ...
+
+    def gone(self, peer: Peer, why: str) -> None:
+        """Learn that the connection of an agent that was let in has ended. Not called once the server closes."""
+        ...
+
+    def trouble(self, text: str) -> None:
+        """Take a line for the journal: strangers at the port, no file descriptors. The same text comes only once."""
+        ...
+
+
+class ControlServer:
+    """Serves the agents of one job on one listening socket. Raises UserError where the token is empty."""
+
+    def __init__(
+        self,
+        token: bytes,
+        handler: Handler,
+        clock: Clock,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        handshake_s: float = 5.0,
+        most_unproven: int = 1024,
+        speaks: Speaks = OURS,
+    ) -> None:
+        if not token:
+            raise UserError("the token of the job is empty; set ROBUST_TOKEN or --token-file to a secret, or neither")
+        self.token = token
+        self.handler = handler
+        self.clock = clock
+        self.handshake_s = handshake_s
+        self.speaks = speaks
+        self.loop = asyncio.get_running_loop()
+        self.beat_term: int | None = None
+        """What heartbeats are answered with. None: not at all, because this controller does not lead (any more)."""
+        self.beat_until_s = float("inf")
+        """And when, by the clock, they are answered no more: the end of this controller's leadership."""
+        self.peers: set[Peer] = set()
+        """Those that the handler let in."""
+        self._ssl = ssl_context
+        self._most_unproven = most_unproven
+        self._unproven: dict[Peer, None] = {}  # oldest first
+        self._listener: socket.socket | None = None
+        self._paused: asyncio.TimerHandle | None = None  # not accepting until then
+        self._to_flush: list[Peer] = []
+        self._said: set[str] = set()
+        self._all_gone = asyncio.Event()
+
+    # --- for the controller
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve on a socket that listens already; it belongs to the server from now on."""
+        listener.setblocking(False)
+        self._listener = listener
+        self.loop.add_reader(listener.fileno(), self._accept)
+
+    def send_all(self, peers: Iterable[Peer], message: FromController) -> None:
+        """Send the same message to many, encoding it once."""
+        frame = frames.encode(message)
+        for peer in peers:
+            peer.send_frame(frame)
+
+    async def close(self, why: str = "the controller ends") -> None:
+        """Stop listening and end all connections, after what was sent has gone; takes `LINGER_S` at most."""
+        if self._listener is not None:
+            self._resume_accepting()
+            self.loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        self._flush()
+        for stranger in tuple(self._unproven):
+            stranger.drop(why)
+        for peer in tuple(self.peers):
+            peer.close(why)
+        if self.peers or self._unproven:
+            self._all_gone.clear()
+            await asyncio.wait_for(self._all_gone.wait(), LINGER_S + self.handshake_s)
+
+    @property
+    def unproven(self) -> int:
+        """How many connections have not proven themselves."""
+        return len(self._unproven)
+
+    # --- for peers
+
+    def flush_soon(self, peer: Peer) -> None:
+        """Call the peer's `flush` before the event loop waits again."""
+        if not self._to_flush:
+            self.loop.call_soon(self._flush)
+        self._to_flush.append(peer)
+
+    def proven(self, peer: Peer) -> None:
+        """Take a peer off the list of strangers."""
+        if peer in self._unproven:
+            del self._unproven[peer]
+            self._resume_accepting()
+
+    def lost(self, peer: Peer) -> None:
+        """Forget a peer whose connection is gone."""
+        self.proven(peer)
+        if peer in self.peers:
+            self.peers.discard(peer)
+            if self._listener is not None:
+                self.handler.gone(peer, peer.ended)
+        if not self.peers and not self._unproven:
+            self._all_gone.set()
+
+    def say_once(self, text: str) -> None:
+        """Pass a line on to the handler, unless it was said before or strangers have made too many."""
+        if text not in self._said and len(self._said) < MOST_SAYINGS:
+            self._said.add(text)
+            self.handler.trouble(text)
+
+    # --- inside
+
+    def _flush(self) -> None:
+        peers = self._to_flush
+        self._to_flush = []
+        for peer in peers:
+            peer.flush()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            if self._listener is None or not self._has_room():
+                return
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._cannot_accept(error)
+                return
+            self._take_in(
+                connection, spoken(address[0], address[1]) if isinstance(address, tuple) else "a local socket"
+            )
+
+    def _has_room(self) -> bool:
+        """Whether one more stranger may come in: the oldest goes for it, but not before it had a fair chance."""
+        if len(self._unproven) < self._most_unproven:
+            return True
+        oldest = next(iter(self._unproven))
+        left_s = oldest.accepted_s + PATIENCE_S - self.loop.time()
+        if left_s > 0:
+            self._pause_accepting(left_s)
+            return False
+        del self._unproven[oldest]
+        oldest.drop("made room for others")
+        return True
+
+    def _cannot_accept(self, error: OSError) -> None:
+        if error.errno in _OUT_OF_RESOURCES:
+            text = f"cannot accept more connections: {error.strerror}; {len(self.peers)} agents are connected"
+            self.say_once(f"{text}; raise the limit of open files (ulimit -n) where the controller runs")
+            if self._unproven:
+                next(iter(self._unproven)).drop("made room for others")
+        self._pause_accepting(RETRY_ACCEPT_S)
+
+    def _pause_accepting(self, pause_s: float) -> None:
+        if self._listener is not None and self._paused is None:
+            self.loop.remove_reader(self._listener.fileno())
+            self._paused = self.loop.call_later(pause_s, self._resume_accepting)
+
+    def _resume_accepting(self) -> None:
+        if self._paused is not None:
+            self._paused.cancel()
+            self._paused = None
+            if self._listener is not None:
+                self.loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _take_in(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        try:
+            tune(connection)
+        except OSError:  # it has gone already
+            connection.close()
+            return
+        peer = Peer(self, address, self.loop.time())
+        self._unproven[peer] = None
+        peer.opening = self.loop.create_task(self._open(peer, connection))
+        peer.opening.add_done_callback(lambda _: self._opened(peer, connection))
+
+    async def _open(self, peer: Peer, connection: socket.socket) -> None:
+        timeout_s = self.handshake_s if self._ssl is not None else None
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: peer, connection, ssl=self._ssl, ssl_handshake_timeout=timeout_s
+            )
+        except OSError as error:  # TLS failures are OSErrors too
+            if self._ssl is not None:
+                self.say_once(f"turned away: the agent at {peer.address}: TLS failed: {error}")
+            peer.drop(str(error))
+
+    def _opened(self, peer: Peer, connection: socket.socket) -> None:
+        peer.opening = None
+        if peer.transport is None:  # connection_lost will not come
+            connection.close()
+            peer.drop("")
+            self.lost(peer)

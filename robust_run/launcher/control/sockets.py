@@ -1,0 +1,40 @@
+"""What both ends of a connection set on their sockets, and how many of them a process may have."""
+
+from __future__ import annotations
+
+import resource
+import socket
+
+KEEPALIVE_IDLE_S = 10
+KEEPALIVE_EVERY_S = 5
+KEEPALIVE_TIMES = 3
+UNACKNOWLEDGED_MS = 30_000
+"""Data that the other machine does not acknowledge for so long ends the connection."""
+
+
+def tune(connection: socket.socket) -> None:
+    """Send small messages at once, and notice a machine that is gone. Does nothing to a socket that is not TCP."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TIMES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+
+
+def spoken(host: str, port: int) -> str:
+    """Return HOST:PORT as people write it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may, and return how many: a controller needs one for each agent.
+
+    Processes it starts inherit that, and a program that uses select() cannot have files above 1024: so not in an agent.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,93 @@
+"""TLS for the connections between agents and controller, from `--tls-cert`, `--tls-key` and `--tls-ca`.
+
+With a CA both sides verify each other's chain: the controller lets nobody in whose certificate is not of that CA, and an
+agent talks to no controller without one. Host names are not checked: certificates of clusters rarely carry the address
+an agent dials, and any node of the job may be its controller. What binds a connection to the job is the token, whose
+proofs cover the TLS channel (see `handshake`); so a node that holds a certificate of the same CA cannot stand between two
+others. For the same reason a certificate without a CA is of use: it encrypts, and the proofs find whoever stands between.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from robust_run.errors import UserError
+
+
+def controller_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
+    """Return what the controller's port needs, None for no TLS. Paths; empty where not given.
+
+    Raises UserError for files that cannot be used, and for a CA or a key without a certificate.
+    """
+    if not (cert or key or ca):
+        return None
+    if not cert:
+        given = "--tls-key" if key else "--tls-ca"
+        raise UserError(f"{given} without --tls-cert: the controller needs a certificate; give --tls-cert")
+    context = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca)
+    context.verify_mode = ssl.CERT_REQUIRED if ca else ssl.CERT_NONE
+    context.num_tickets = 0  # agents connect once: nothing is gained by resuming a session
+    return context
+
+
+def agent_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
+    """Return what an agent dials with, None for no TLS. Paths; empty where not given.
+
+    Raises UserError for files that cannot be used, and for a key without a certificate.
+    """
+    if not (cert or key or ca):
+        return None
+    if key and not cert:
+        raise UserError("--tls-key without --tls-cert: give the certificate that the key belongs to")
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, cert, key, ca)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED if ca else ssl.CERT_NONE
+    return context
+
+
+def _context(protocol: int, cert: str, key: str, ca: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= (
+        ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    )  # one channel, one set of keys: proofs are bound to it
+    for option, path in (("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)):
+        if path:
+            _check_readable(option, path)
+    if cert:
+        _load_certificate(context, cert, key)
+    if ca:
+        try:
+            context.load_verify_locations(cafile=ca)
+        except (ssl.SSLError, OSError) as error:
+            raise UserError(f"--tls-ca {ca}: no certificate in PEM form ({_reason(error)})") from None
+    return context
+
+
+def _check_readable(option: str, path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise UserError(
+            f"{option} {path}: cannot be read: {error.strerror}; give a file that this user can read"
+        ) from None
+
+
+def _load_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
+    def no_password() -> str:  # OpenSSL would ask on the terminal
+        raise UserError(
+            f"--tls-key {key or cert}: the key has a password; give one without (openssl pkey -in ... -out ...)"
+        )
+
+    try:
+        context.load_cert_chain(cert, key or None, password=no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise UserError(f"--tls-key {key or cert}: the key does not belong to --tls-cert {cert}") from None
+        where = f"--tls-cert {cert} with --tls-key {key}" if key else f"--tls-cert {cert} (without --tls-key)"
+        raise UserError(f"{where}: no certificate and key in PEM form ({_reason(error)})") from None
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "reason", "") or error)

@@ -1,0 +1,170 @@
+"""The controller: takes in what happens, lets the core decide, puts both on record, and passes the orders on.
+
+It is the same for one node, where it lives in the agent's process, and for many, where orders travel over connections.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.launcher import core
+from robust_run.launcher.events import (
+    Action,
+    AttemptStarted,
+    Dismiss,
+    EndAttempt,
+    Event,
+    Finish,
+    FirstStep,
+    OpenStore,
+    Order,
+    RecordIncident,
+    Say,
+    StartAttempt,
+    StoreOpened,
+    Tick,
+    WakeAt,
+    WarmReady,
+    WarmRefused,
+)
+from robust_run.launcher.incidents import IncidentBook
+from robust_run.launcher.journal import Journal
+
+#: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
+DURABLE_S = 2.0
+
+
+class Outbox(Protocol):
+    """The way to the agents. An order to a node that is not connected is dropped: it is told again when it returns."""
+
+    def send(self, node: str, order: Order) -> None:
+        """Pass an order on."""
+        ...
+
+
+class Timer(Protocol):
+    """What `later` returns."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+        ...
+
+
+class Controller:
+    """One job's controller. Everything happens in one thread."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a controller
+        self,
+        *,
+        policy: core.Policy,
+        state: core.JobState,
+        journal: Journal,
+        book: IncidentBook,
+        clock: Clock,
+        outbox: Outbox,
+        later: Callable[[float, Callable[[], None]], Timer],
+        on_finish: Callable[[Finish], None],
+        on_change: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        self.policy = policy
+        self.state = state
+        self.book = book
+        self._journal = journal
+        self._clock = clock
+        self._outbox = outbox
+        self._later = later
+        self._on_finish = on_finish
+        self._on_change = on_change
+        self._wake: Timer | None = None
+        self._pending: deque[Event] = deque()
+        self._busy = False
+        self._how: list[AttemptStarted] = []
+
+    def tell(self, event: Event) -> None:
+        """Take in what happened and carry out what follows from it; events told meanwhile are taken in turn."""
+        self._pending.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._pending:
+                self._take(self._pending.popleft())
+        finally:
+            self._busy = False
+
+    def _take(self, event: Event) -> None:
+        now_s = self._clock.monotonic_s()
+        self._journal.event(event, now_s)
+        _, actions = core.step(self.policy, self.state, event, now_s)
+        self._note(event)
+        for action in actions:
+            self._journal.action(action, now_s)
+        self._on_change(event)
+        for action in actions:
+            self._perform(action, now_s)
+
+    def _note(self, event: Event) -> None:
+        """Tell the user what matters to him; nothing of this decides anything."""
+        match event:
+            case StoreOpened():
+                self._how = []
+            case AttemptStarted() if event.attempt == self.state.attempt > 0:
+                if all(event.node != known.node for known in self._how):
+                    self._how.append(event)
+                if len(self.state.started) == len(self.state.layout) == len(self._how):
+                    rungs = tuple(rung for started in self._how for rung in started.how)
+                    why = next((started.why for started in self._how if started.why), "")
+                    self.book.relaunched(event.attempt, rungs, why)
+            case FirstStep():
+                self.book.first_step(event)
+            case WarmReady():
+                for module in event.skipped:
+                    self._say(f"--preload: left out {module}", event.node)
+            case WarmRefused() if event.module:
+                self._say(f"--preload: left out {event.module}: after it, {event.reason}", event.node)
+            case WarmRefused():
+                self._say(f"later attempts start from nothing: {event.reason}", event.node)
+            case _:
+                pass
+
+    def _say(self, text: str, node: str) -> None:
+        self.book.say(text if not self.policy.many else f"{core.name_of(self.state, node)}: {text}")
+
+    def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901 - the table of actions
+        match action:
+            case OpenStore():
+                if action.attempt > 0:
+                    self._journal.wait_durable(DURABLE_S)
+                self._outbox.send(action.node, action)
+            case StartAttempt():
+                for placement in action.placements:
+                    self._outbox.send(placement.node, msgspec.structs.replace(action, placements=(placement,)))
+            case EndAttempt():
+                self._journal.sync_soon()
+                order = msgspec.structs.replace(action, only=())
+                for node in action.only or tuple(self.state.unended):
+                    self._outbox.send(node, order)
+            case Dismiss():
+                self._outbox.send(action.node, action)
+            case Say():
+                self._outbox.send(action.node, action) if action.node else self.book.say(action.text)
+            case WakeAt():
+                if self._wake is not None:
+                    self._wake.cancel()
+                self._wake = self._later(max(action.at_s - now_s, 0.0), lambda: self.tell(Tick()))
+            case RecordIncident():
+                self.book.record(action, self._later)
+            case Finish():
+                self.finish(action)
+
+    def finish(self, action: Finish) -> None:
+        """Tell every node that the job is over, and whoever runs us."""
+        for member in list(self.state.members.values()):
+            if member.present:
+                self._outbox.send(member.info.id, action)
+        self._on_finish(action)

@@ -1,0 +1,43 @@
+"""The controller as the API sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.events import Event
+from robust_run.report.types import Incident
+
+
+class Handle:
+    """See `api.handle.ControllerHandle`."""
+
+    def __init__(
+        self,
+        facts: JobFacts,
+        controller: Controller,
+        journal_path: str,
+        silent_s: Callable[[str], float | None] = lambda _: None,
+    ) -> None:
+        self.facts = facts
+        self.journal_path = journal_path
+        self._controller = controller
+        self._silent_s = silent_s
+
+    def state(self) -> JobState:
+        """Return what the core knows."""
+        return self._controller.state
+
+    def tell(self, event: Event) -> None:
+        """Take in what an operator wants."""
+        self._controller.tell(event)
+
+    def silent_s(self, node_id: str) -> float | None:
+        """Return the seconds since an agent's last sign of life."""
+        return self._silent_s(node_id)
+
+    def incidents(self) -> list[Incident]:
+        """Return the incidents so far."""
+        return self._controller.book.incidents

@@ -1,0 +1,282 @@
+"""The process that is the controller of a job of several nodes: a child of the agent that hosts it.
+
+It is a process of its own so that it can die without a worker noticing. Its agent starts it again, and it continues from the
+journal; or a candidate on another node is elected and does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+
+from robust_run.clock import Clock, SystemClock
+from robust_run.errors import PlatformError, RobustRunError, UserError
+from robust_run.launcher import core, evictions
+from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.console import DRAIN_S, Console
+from robust_run.launcher.control import tls
+from robust_run.launcher.control.server import ControlServer
+from robust_run.launcher.control.sockets import raise_file_limit
+from robust_run.launcher.controller.charge import Charge
+from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.controller.handle import Handle
+from robust_run.launcher.controller.last_word import say_goodbye
+from robust_run.launcher.controller.office import Office, take_office
+from robust_run.launcher.controller.service import LOOK_S, Service
+from robust_run.launcher.events import (
+    ControllerResumed,
+    Event,
+    Finish,
+    JobStarted,
+    NodeEvicted,
+    NodeReadmitted,
+)
+from robust_run.launcher.incidents import IncidentBook
+from robust_run.launcher.journal import Journal, read
+from robust_run.launcher.leadership.types import JobFinished
+from robust_run.launcher.many.keeper import REPLACED
+from robust_run.launcher.policy import policy_of
+from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.token import write_token
+from robust_run.launcher.types import ManyNodes
+from robust_run.version import __version__
+
+#: How long agents may take to go home before the controller does.
+GOING_HOME_S = 5.0
+
+
+class ControllerProcess:
+    """One life of the controller."""
+
+    def __init__(self, charge: Charge, console: Console, clock: Clock) -> None:
+        assert charge.spec.many is not None
+        self._charge = charge
+        self._console = console
+        self._clock = clock
+        self._many: ManyNodes = charge.spec.many
+        self._run_directory = RunDirectory(charge.run_path, charge.run_memory, charge.temporary, charge.guard)
+        self._finished: asyncio.Event | None = None
+        self._finish: Finish | None = None
+        self._started_unix_s = clock.unix_s()
+        self._known_evictions: set[str] = set()
+
+    async def run(self) -> int:
+        """Control the job until it is over, or another controller is elected. Raises RobustRunError."""
+        charge, spec = self._charge, self._charge.spec
+        self._finished = asyncio.Event()
+        office = await take_office(charge, self._clock, self._console.say)
+        resumed = charge.resume or office.is_successor
+        journal = Journal(self._run_directory.journal, self._clock, on_error=self._console.complain)
+        book = IncidentBook(self._clock, self._run_directory, self._console.say, self._console.complain)
+        state = await self._past(office, journal, book) if resumed else core.JobState()
+        term = max(office.term, state.term + 1 if resumed else 1)
+        journal.term = term
+        if journal.is_empty():
+            journal.open_with(spec, charge.host)
+        service = Service(
+            spec, self._many, os.path.basename(charge.run_path), self._clock, self._note, charge.host_agent, term
+        )
+        controller = Controller(
+            policy=policy_of(spec),
+            state=state,
+            journal=journal,
+            book=book,
+            clock=self._clock,
+            outbox=office.outbox(service),
+            later=asyncio.get_running_loop().call_later,
+            on_finish=self._on_finish,
+            on_change=lambda event: self._changed(event, office, state),
+        )
+        await self._serve(controller, service, office, term)
+        self._begin(controller, service, term, resumed=resumed)
+        api = self._serve_people(controller, service)
+        try:
+            await self._wait(office, service)
+            if self._finish is None:
+                self._console.say(f"this controller (term {term}) stops: {office.reason}")
+                return REPLACED
+            await self._close(service, office)
+        finally:
+            await api.close()
+        book.flush()
+        lived_s = self._clock.unix_s() - self._started_unix_s
+        say_goodbye(self._console.say, self._run_directory, book, self._finish, state, lived_s)
+        journal.wait_durable(DRAIN_S)
+        return 0
+
+    async def _past(self, office: Office, journal: Journal, book: IncidentBook) -> core.JobState:
+        """Return the state to continue from: what the journal says or, where it is not shared, what was saved."""
+        book.load()
+        saved = await office.load()
+        if saved is not None:
+            return saved
+        _, entries = read(self._run_directory.journal)
+        if entries:
+            self._started_unix_s = entries[0].at
+        return core.replay(policy_of(self._charge.spec), journal.past_events())
+
+    async def _serve(self, controller: Controller, service: Service, office: Office, term: int) -> None:
+        raise_file_limit()
+        many = self._many
+        context = tls.controller_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
+        server = ControlServer(self._charge.token.encode(), service, self._clock, ssl_context=context)
+        server.beat_term = term
+        service.server, service.controller = server, controller
+        listener = socket.socket(fileno=self._charge.listener)
+        listener.listen(65535)
+        await server.start(listener)
+        self._look(service, office)
+
+    def _look(self, service: Service, office: Office) -> None:
+        """Look for silent agents, and carry the end of the leadership to where it is acted on."""
+        service.leads_until_s = office.leads_until_s
+        if service.server is not None:
+            service.server.beat_until_s = office.leads_until_s
+        if self._clock.monotonic_s() < office.leads_until_s:
+            service.look()
+        asyncio.get_running_loop().call_later(LOOK_S, self._look, service, office)
+
+    def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:
+        now_s = self._clock.monotonic_s()
+        if resumed:
+            present = [member.info.id for member in controller.state.members.values() if member.present]
+            service.roll.expect({*present, *controller.state.unended}, now_s)
+            self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
+            controller.tell(ControllerResumed(term=term, host=self._charge.host))
+        for name, eviction in evictions.load(self._many.evict_list).items() if self._many.evict_list else ():
+            self._known_evictions.add(name)
+            if name not in controller.state.evicted:
+                controller.tell(
+                    NodeEvicted(name=name, reason=eviction.reason, by=eviction.by, at_unix_s=eviction.at_unix_s)
+                )
+        if not resumed:
+            controller.tell(JobStarted())
+
+    def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
+        charge, many = self._charge, self._many
+        facts = JobFacts(
+            run_id=os.path.basename(charge.run_path),
+            rdzv_id=charge.spec.rdzv_id,
+            script=charge.spec.script,
+            host=charge.host,
+            pid=os.getpid(),
+            version=__version__,
+            started_unix_s=self._started_unix_s,
+            run_directory="" if charge.temporary else charge.run_path,
+            policy=controller.policy,
+        )
+        handle = Handle(
+            facts,
+            controller,
+            self._run_directory.journal,
+            lambda node: service.roll.silent_s(node, self._clock.monotonic_s()),
+        )
+        http = HttpPlace(
+            address="",
+            port=charge.spec.http_port or 0,
+            name=charge.address.rpartition(":")[0].strip("[]"),
+            tls_cert=many.tls_cert,
+            tls_key=many.tls_key,
+            tls_ca=many.tls_ca,
+        )
+        api = ApiServer(handle, self._run_directory.path, self._charge.token, self._clock, self._console.say, http)
+        try:
+            write_token(self._run_directory.path, self._charge.token)
+        except PlatformError as error:
+            self._console.say(str(error))
+        api.start()
+        return api
+
+    def _on_finish(self, finish: Finish) -> None:
+        self._finish = finish
+        if self._finished is not None:
+            self._finished.set()
+
+    def _changed(self, event: Event, office: Office, state: core.JobState) -> None:
+        office.changed(state)
+        path = self._many.evict_list
+        if not path:
+            return
+        try:
+            if isinstance(event, NodeEvicted) and event.name not in self._known_evictions:
+                evictions.remember(
+                    path, event.name, core.Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
+                )
+            elif isinstance(event, NodeReadmitted):
+                evictions.forget(path, event.name, event.by, self._clock.unix_s())
+        except (OSError, RobustRunError) as error:
+            self._console.say(f"--evict-list {path}: {error}; the eviction holds for this job only")
+        if isinstance(event, (NodeEvicted, NodeReadmitted)):
+            self._known_evictions.discard(event.name)
+
+    async def _wait(self, office: Office, service: Service) -> None:
+        """Return when the job is over or somebody else leads."""
+        assert self._finished is not None
+        over = asyncio.ensure_future(self._finished.wait())
+        lost = asyncio.ensure_future(office.lost())
+        await asyncio.wait({over, lost}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (over, lost):
+            task.cancel()
+        if self._finish is None:
+            service.leads_until_s = float("-inf")
+
+    async def _close(self, service: Service, office: Office) -> None:
+        """Let the agents go home first, so that none finds nobody and wonders."""
+        give_up_at_s = self._clock.monotonic_s() + GOING_HOME_S
+        while service.connected and self._clock.monotonic_s() < give_up_at_s:
+            await asyncio.sleep(0.01)
+        await office.leave()
+        if service.server is not None:
+            await service.server.close("the job is over")
+
+    def _note(self, text: str) -> None:
+        try:
+            with open(self._run_directory.controller_log, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{self._clock.unix_s():.3f} {text}\n")
+        except OSError as error:
+            self._console.complain(self._run_directory.controller_log, error)
+
+
+def main(descriptor: int) -> None:
+    """Be the controller, charged by what `descriptor` holds; never returns."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        charge = msgspec.json.decode(file.read(), type=Charge)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    clock = SystemClock()
+    console = Console(charge.spec, clock)
+    code = 70
+    try:
+        code = asyncio.run(_guarded(charge, console, clock))
+    except JobFinished:
+        code = 0
+    except RobustRunError as error:
+        console.say(str(error))
+        code = error.exit_code if isinstance(error, UserError) else 1
+    finally:
+        console.close()
+        sys.stdout.flush()
+        os._exit(code)
+
+
+async def _guarded(charge: Charge, console: Console, clock: Clock) -> int:
+    """Run; a fault of ours ends the process, and the agent starts another one from the journal."""
+    loop = asyncio.get_running_loop()
+    console.router.attach(loop)
+    fault: asyncio.Future[int] = loop.create_future()
+
+    def on_bug(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        loop.default_exception_handler(context)
+        if not fault.done():
+            fault.set_result(70)
+
+    loop.set_exception_handler(on_bug)
+    run = asyncio.ensure_future(ControllerProcess(charge, console, clock).run())
+    await asyncio.wait({run, fault}, return_when=asyncio.FIRST_COMPLETED)
+    return run.result() if run.done() else fault.result()

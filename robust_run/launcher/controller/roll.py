@@ -1,0 +1,42 @@
+"""Who has been heard when: which agents have been silent for so long that they have fenced themselves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Roll:
+    """The last signs of life of the agents that are part of the job.
+
+    An agent without a connection is silent since the last thing it said; one that was there when an earlier controller died
+    is taken to have been heard when this one began to listen: only from then on could it have spoken to us.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self.patience_s = patience_s
+        """Silence after which an agent has ended its workers for certain."""
+        self._heard_s: dict[str, float] = {}
+
+    def heard(self, node: str, at_s: float) -> None:
+        """Note a sign of life."""
+        if at_s > self._heard_s.get(node, float("-inf")):
+            self._heard_s[node] = at_s
+
+    def expect(self, nodes: Iterable[str], now_s: float) -> None:
+        """Wait for these from now on."""
+        for node in nodes:
+            self.heard(node, now_s)
+
+    def forget(self, node: str) -> None:
+        """Do not wait for this one any more."""
+        self._heard_s.pop(node, None)
+
+    def silent_s(self, node: str, now_s: float) -> float | None:
+        """Return for how long an agent has been silent, None if nobody waits for it."""
+        at_s = self._heard_s.get(node)
+        return None if at_s is None else now_s - at_s
+
+    def lost(self, now_s: float) -> list[tuple[str, float]]:
+        """Return the agents that are silent for too long, with their silence in seconds."""
+        limit_s = now_s - self.patience_s
+        return [(node, now_s - at_s) for node, at_s in self._heard_s.items() if at_s <= limit_s]

@@ -1,0 +1,209 @@
+"""The controller's side of all connections: who may join, who has gone silent, and the way of orders to their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from robust_run.clock import Clock
+from robust_run.launcher.control.messages import (
+    Candidates,
+    FromAgent,
+    Hello,
+    Leaving,
+    Notice,
+    Orders,
+    Refused,
+    Report,
+    Welcome,
+)
+from robust_run.launcher.control.peer import Peer
+from robust_run.launcher.control.server import ControlServer
+from robust_run.launcher.controller.rebase import rebase
+from robust_run.launcher.controller.roll import Roll
+from robust_run.launcher.events import (
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    Order,
+    SignalReceived,
+)
+from robust_run.launcher.many.fence import MARGIN_S
+from robust_run.launcher.types import JobSpec, ManyNodes
+
+if TYPE_CHECKING:
+    from robust_run.launcher.controller.controller import Controller
+
+#: How often silence is looked for.
+LOOK_S = 0.1
+#: Shortest lease of agents where etcd elects the controller: an election takes 2 to 3 s there, and workers that still train
+#: must outlive it.
+ETCD_LEASE_S = 5.0
+
+
+class Service:
+    """The handler of a `ControlServer`, and the `Outbox` of a `Controller`."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        many: ManyNodes,
+        run_id: str,
+        clock: Clock,
+        note: Callable[[str], None],
+        host_agent: str,
+        term: int = 1,
+    ) -> None:
+        self.server: ControlServer | None = None
+        self.controller: Controller | None = None
+        self._lease_s = max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s
+        self.roll = Roll(self._lease_s + MARGIN_S)
+        self.leads_until_s = float("inf")
+        self._spec = spec
+        self._many = many
+        self._run_id = run_id
+        self._clock = clock
+        self._note = note
+        self._host_agent = host_agent
+        self._term = term
+        self._peers: dict[str, Peer] = {}
+        self._candidates: tuple[str, ...] = ()
+
+    # --- Outbox
+
+    def send(self, node: str, order: Order) -> None:
+        """Pass an order on to an agent that is connected."""
+        if self._clock.monotonic_s() >= self.leads_until_s:
+            return  # somebody else may lead by now
+        peer = self._peers.get(node)
+        if peer is not None:
+            peer.send(Orders(term=self._term, orders=(order,)))
+
+    @property
+    def connected(self) -> int:
+        """How many agents are connected."""
+        return len(self._peers)
+
+    # --- Handler
+
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+        """Let an agent in, unless it is one of another job or takes a place that is taken."""
+        controller = self.controller
+        if controller is None:
+            return Refused(reason="the controller is starting", final=False)
+        if hello.term > self._term:
+            return Refused(reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False)
+        refusal = self._refusal(hello)
+        if refusal:
+            return Refused(reason=refusal)
+        node = hello.node
+        old = self._peers.get(node.id)
+        if old is not None:
+            old.drop("the same agent connected again")
+        self._peers[node.id] = peer
+        self.roll.heard(node.id, self._clock.monotonic_s())
+        for event in hello.events:
+            controller.tell(rebase(event, peer.clock_ahead_s))
+        if node.id in controller.state.members:
+            controller.tell(NodeReturned(node=node.id, attempt=hello.attempt))
+        else:
+            controller.tell(NodeJoined(node=node))
+        self._line_up()
+        return Welcome(
+            proof=b"",
+            term=self._term,
+            run_id=self._run_id,
+            rdzv_id=self._spec.rdzv_id,
+            heartbeat_s=self._many.heartbeat_s,
+            lease_s=self._lease_s,
+            candidates=self._candidates,
+        )
+
+    def _refusal(self, hello: Hello) -> str:
+        """Return why an agent does not belong here, empty if it does."""
+        named = {self._run_id, self._spec.rdzv_id, ""}
+        if hello.job not in named:
+            return f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} (--rdzv-id)"
+        mine = f"{self._many.fewest}:{self._many.most}"
+        if hello.nnodes and hello.nnodes != mine:
+            return (
+                f"--nnodes {hello.nnodes} on {hello.node.name} and {mine} on the controller's node differ; "
+                "give the same everywhere"
+            )
+        rank = hello.node.node_rank
+        state = self.controller.state if self.controller is not None else None
+        if rank is None or state is None or hello.node.id in state.members:
+            return ""
+        for member in state.members.values():
+            if member.present and member.info.node_rank == rank:
+                return f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own"
+        return ""
+
+    def received(self, peer: Peer, message: FromAgent) -> None:
+        """Take in what an agent says."""
+        if self._peers.get(peer.id) is not peer or self.controller is None:
+            return
+        match message:
+            case Report():
+                for event in message.events:
+                    self._report(peer, event)
+            case Leaving():
+                self.controller.tell(NodeLeft(node=peer.id, reason=message.reason))
+                self._line_up()
+            case Notice():
+                self._note(f"{peer.name}: {message.text[:1000]}")
+            case _:
+                pass
+
+    def _report(self, peer: Peer, event: NodeEvent) -> None:
+        assert self.controller is not None
+        if isinstance(event, SignalReceived) and peer.id != self._host_agent:
+            return  # only the node where the user started the job can end it
+        self.controller.tell(rebase(event, peer.clock_ahead_s))
+
+    def gone(self, peer: Peer, why: str) -> None:
+        """Note that a connection ended; its agent may come back until it must have fenced itself."""
+        if self._peers.get(peer.id) is peer:
+            del self._peers[peer.id]
+            self.roll.heard(peer.id, peer.last_heard_s)
+            controller = self.controller
+            if controller is not None and controller.state.phase != "over":
+                self._note(f"the connection to {peer.name} ended: {why}")
+
+    def trouble(self, text: str) -> None:
+        """Note what happened at the port."""
+        self._note(text)
+
+    # --- silence
+
+    def look(self) -> None:
+        """Tell the controller of agents that have been silent for too long. Call every `LOOK_S`."""
+        now_s = self._clock.monotonic_s()
+        for node, peer in self._peers.items():
+            self.roll.heard(node, peer.last_heard_s)
+        for node, silent_s in self.roll.lost(now_s):
+            self.roll.forget(node)
+            silent = self._peers.pop(node) if node in self._peers else None
+            if silent is not None:
+                silent.drop(f"silent for {silent_s:.1f} s")
+            if self.controller is not None:
+                self.controller.tell(NodeLost(node=node, silent_s=silent_s))
+        if self.controller is not None:
+            self._line_up()
+
+    # --- who takes over
+
+    def _line_up(self) -> None:
+        """Keep the next agents in line informed that they are."""
+        if self._many.controller_standby == 0 or self.controller is None:
+            return
+        members = self.controller.state.members.values()
+        able = [m.info.candidate for m in members if m.present and m.info.candidate and m.info.id != self._host_agent]
+        line = tuple(able[: self._many.controller_standby])
+        if line == self._candidates:
+            return
+        self._candidates = line
+        if self.server is not None:
+            self.server.send_all(self._peers.values(), Candidates(term=self._term, candidates=line))

@@ -1,0 +1,131 @@
+"""The life of attempts: gathering nodes, starting, ending, and what follows from an end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.launcher.core.judge import judge
+from robust_run.launcher.core.membership import gather, name_of, wanted
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.events import (
+    Action,
+    EndAttempt,
+    Finish,
+    OpenStore,
+    RecordIncident,
+    Say,
+    WakeAt,
+)
+from robust_run.launcher.restart import Limits, decide, healed
+from robust_run.launcher.types import Placement, Progress
+from robust_run.signals import signal_name
+
+
+def begin(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    """Gather nodes from now on."""
+    state.phase = "gathering"
+    state.gathering_since_s, state.enough_since_s, state.deadline_at_s = now_s, None, None
+    return try_to_gather(policy, state, now_s)
+
+
+def try_to_gather(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    """Start the next attempt if the nodes for it are there; else wait, or give up when that has taken too long."""
+    if state.usable < policy.fewest:
+        if state.enough_since_s is not None:
+            state.gathering_since_s = now_s  # there were enough: the wait for them begins anew
+        state.enough_since_s = None
+    elif state.enough_since_s is None:
+        state.enough_since_s = now_s
+    found = gather(policy, state, now_s)
+    if found.decision == "start":
+        return _open(state, found.layout)
+    if found.decision == "give_up":
+        return _finish(state, Finish(exit_code=1, outcome="failed", reason=found.reason))
+    until_s = found.until_s if found.until_s is not None else now_s
+    said: list[Action] = []
+    if state.deadline_at_s != until_s:
+        state.deadline_at_s = until_s
+        said = [Say(text=found.reason), WakeAt(until_s)] if policy.many else [WakeAt(until_s)]
+    return said
+
+
+def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
+    state.phase = "opening"
+    state.attempt += 1
+    state.layout = layout
+    state.places = {placement.node: index for index, placement in enumerate(layout)}
+    state.unended = set(state.places)
+    state.started, state.live = set(), set()
+    state.evidence, state.causes = [], []
+    state.progress, state.trouble, state.all_well = Progress(), "", False
+    state.detected_at_s = state.deadline_at_s = None
+    state.gathering_since_s = state.enough_since_s = None
+    state.ending = None
+    return [OpenStore(attempt=state.attempt, node=layout[0].node)]
+
+
+def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:
+    """Have every node of the attempt end it; a second order only if it is more urgent."""
+    if state.phase != "stopping":
+        state.phase = "ending"
+    state.deadline_at_s = None
+    state.ending = order
+    return [order] if state.unended else []
+
+
+def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    """The attempt is over everywhere: say what it was, and start the next or finish."""
+    if state.stop_signal is not None:
+        return stopped(state)
+    verdict = judge(state)
+    if verdict is None:
+        return _finish(state, Finish(exit_code=0, outcome="done"))
+    limits = Limits(max_restarts=policy.max_restarts, progress_after_s=policy.progress_after_s)
+    if verdict.heals:
+        state.trail, decision = healed(state.trail, state.progress, limits)
+    else:
+        state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
+    incident = RecordIncident(
+        attempt=state.attempt,
+        symptom=verdict.symptom,
+        onset_at_s=verdict.onset_at_s if verdict.onset_at_s is not None else now_s,
+        detected_at_s=state.detected_at_s if state.detected_at_s is not None else now_s,
+        verdict=verdict.draft,
+        action="stop",
+        reason=decision.reason,
+    )
+    if not decision.relaunch:
+        finish = Finish(exit_code=verdict.draft.exit_code, outcome="failed", reason=decision.reason)
+        return [incident, *_finish(state, finish)]
+    before = state.layout
+    follow_up = begin(policy, state, now_s)
+    action = "evict" if verdict.evicts else "relaunch"
+    reason = _consequence(policy, state, before) or decision.reason
+    if state.finish is not None:
+        action, reason = "stop", state.finish.reason
+    return [msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+
+
+def _consequence(policy: Policy, state: JobState, before: tuple[Placement, ...]) -> str:
+    """Return what becomes of the job's nodes, as a clause; empty if they stay the same."""
+    if state.phase == "gathering":
+        return f"{state.usable} of {wanted(policy, state.usable)} nodes are left, it waits for more"
+    was, now = [p.node for p in before], [p.node for p in state.layout]
+    newcomers = [name_of(state, node) for node in now if node not in set(was)]
+    if newcomers:
+        names = ", ".join(newcomers[:4]) + (f" and {len(newcomers) - 4} more" if len(newcomers) > 4 else "")
+        takes = "take over" if len(newcomers) > 1 else "takes over"
+        return f"{names} {takes}" + (f", {len(now)} instead of {len(was)} nodes" if len(now) != len(was) else "")
+    return f"on {len(now)} instead of {len(was)} nodes" if len(now) != len(was) else ""
+
+
+def stopped(state: JobState) -> list[Action]:
+    """End the job because it was told to."""
+    number = state.stop_signal or 0
+    by = f"stopped by {state.stopped_by}" if state.stopped_by else f"stopped by {signal_name(number)}"
+    return _finish(state, Finish(exit_code=128 + number, outcome="stopped", reason=by))
+
+
+def _finish(state: JobState, finish: Finish) -> list[Action]:
+    state.phase, state.finish = "over", finish
+    return [finish]

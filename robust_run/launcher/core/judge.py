@@ -1,0 +1,138 @@
+"""What an attempt ended of: a rank's failure, a node that went, trouble with the platform, or somebody's wish. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from robust_run.launcher.core.membership import node_of_rank
+from robust_run.launcher.core.state import Cause, JobState
+from robust_run.launcher.types import VerdictDraft
+from robust_run.launcher.verdict import attribute, own_failure
+
+#: How many of many nodes a sentence names.
+SHOWN = 5
+
+_SYMPTOMS = {
+    "lost": "node_lost",
+    "fenced": "node_lost",
+    "left": "node_left",
+    "evicted": "evicted",
+    "asked": "operator",
+}
+
+_KINDS: dict[str, Literal["node_lost", "node_fault", "unknown"]] = {
+    "lost": "node_lost",
+    "fenced": "node_lost",
+    "left": "node_lost",
+    "evicted": "node_fault",
+    "asked": "unknown",
+}
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict and what it means for the job."""
+
+    draft: VerdictDraft
+    symptom: str
+    onset_at_s: float | None
+    heals: bool = False
+    """Not the program's doing: it is always started again."""
+    evicts: bool = False
+    """The job goes on without the nodes at fault."""
+
+
+def judge(state: JobState) -> Judgement | None:
+    """Return the verdict on an attempt that is over, None if it did its work.
+
+    What happened first is the cause: a rank that failed while its node's peers were all there is not excused by a node that
+    was lost later, and a rank that failed after a node had gone silent is its victim.
+    """
+    if state.all_well or _did_its_work(state):
+        return None
+    if state.trouble:
+        return _platform(state)
+    cause = min(state.causes, key=lambda cause: cause.at_s, default=None)
+    draft = attribute(tuple(state.evidence))
+    if draft is None:
+        return _from_cause(cause, state) if cause is not None else _unexplained(state)
+    failure = own_failure(draft.culprit) if draft.culprit is not None else None
+    is_first = cause is None or (draft.rule != "only_peer_errors" and failure is not None and failure.at_s < cause.at_s)
+    if cause is not None and not is_first:
+        return _from_cause(cause, state)
+    hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in draft.ranks))))
+    aftermath = "; ".join(filter(None, (draft.aftermath, _clauses(state.causes))))
+    failures = filter(None, map(own_failure, state.evidence))
+    return Judgement(
+        draft=msgspec.structs.replace(draft, nodes=hosts, aftermath=aftermath),
+        symptom="worker_failed",
+        onset_at_s=min((each.at_s for each in failures), default=None),
+    )
+
+
+def _did_its_work(state: JobState) -> bool:
+    """Whether every rank ended well by itself, even if a node was cut off before it could say so."""
+    return len(state.evidence) == state.world_size and all(
+        rank.exit_code == 0 and (rank.signalled_at_s is None or rank.exited_at_s <= rank.signalled_at_s)
+        for rank in state.evidence
+    )
+
+
+def _unexplained(state: JobState) -> Judgement:
+    """Nothing was seen to fail, and yet the work is not done."""
+    draft = VerdictDraft(
+        kind="unknown",
+        ranks=(),
+        confidence="low",
+        rule="unexplained",
+        sentence="the attempt ended and no rank shows why",
+        exit_code=1,
+    )
+    return Judgement(draft=draft, symptom="worker_failed", onset_at_s=state.detected_at_s)
+
+
+def _platform(state: JobState) -> Judgement:
+    draft = VerdictDraft(
+        kind="node_fault", ranks=(), confidence="high", rule="platform", sentence=state.trouble, exit_code=1
+    )
+    return Judgement(draft=draft, symptom="platform", onset_at_s=state.detected_at_s)
+
+
+def _from_cause(cause: Cause, state: JobState) -> Judgement:
+    same = [each for each in state.causes if each.kind == cause.kind]
+    hosts = tuple(dict.fromkeys(each.node for each in same if each.node))
+    sentence = f"{_named(hosts)} {_plural(cause)}" if len(hosts) > 1 else cause.text
+    others = [each for each in state.causes if each.kind != cause.kind]
+    draft = VerdictDraft(
+        kind=_KINDS[cause.kind],
+        ranks=tuple(sorted({rank for each in same for rank in each.ranks})),
+        nodes=hosts,
+        confidence="high",
+        rule=f"node_{cause.kind}" if cause.kind != "asked" else "operator",
+        sentence=sentence,
+        aftermath=_clauses(others),
+        exit_code=1,
+    )
+    gone = cause.kind in ("lost", "evicted")
+    return Judgement(draft=draft, symptom=_SYMPTOMS[cause.kind], onset_at_s=cause.at_s, heals=True, evicts=gone)
+
+
+def _named(hosts: tuple[str, ...]) -> str:
+    shown = ", ".join(hosts[:SHOWN])
+    return f"{len(hosts)} nodes ({shown}{', ...' if len(hosts) > SHOWN else ''})"
+
+
+def _plural(cause: Cause) -> str:
+    return {
+        "lost": "stopped answering",
+        "fenced": "could not reach the controller and ended their workers",
+        "left": "left",
+        "evicted": "were evicted",
+        "asked": "",
+    }[cause.kind]
+
+
+def _clauses(causes: list[Cause]) -> str:
+    more = f"; and {len(causes) - SHOWN} more" if len(causes) > SHOWN else ""
+    return "; ".join(cause.text for cause in causes[:SHOWN]) + more

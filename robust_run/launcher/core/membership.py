@@ -1,0 +1,149 @@
+"""Which nodes make up the next attempt, and in which order. Pure.
+
+Ranks stay where they are as far as that is possible: a node that was part of the attempt before keeps its place, because its
+page cache and its copies of checkpoints are worth something, and a newcomer takes the place of the one that went.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Literal
+
+import msgspec
+
+from robust_run.launcher.core.state import JobState, Member, Policy
+from robust_run.launcher.types import Placement
+
+
+class Gathering(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do with the nodes that are there."""
+
+    decision: Literal["start", "wait", "give_up"]
+    layout: tuple[Placement, ...] = ()
+    until_s: float | None = None
+    """When to look again if nobody joins meanwhile."""
+    reason: str = ""
+    """Why it gives up, or whom it waits for, as a sentence without a subject."""
+
+
+def usable(state: JobState) -> list[Member]:
+    """Return the nodes that may be used now, in the order they joined."""
+    return [member for member in state.members.values() if member.present and member.info.name not in state.evicted]
+
+
+def gather(policy: Policy, state: JobState, now_s: float) -> Gathering:
+    """Return whether the next attempt can start, with which nodes, or how long to wait.
+
+    The first attempt waits for `most` nodes, once `fewest` are there only for the last call. A later one takes what there
+    is, after `wait_for_nodes_s` if the user set it, and waits where there are fewer than `fewest`.
+    """
+    if state.usable >= policy.most:
+        return Gathering(decision="start", layout=arrange(usable(state), state.layout, policy.most))
+    since_s = now_s if state.gathering_since_s is None else state.gathering_since_s
+    if state.usable >= policy.fewest:
+        until_s = _enough_until(policy, state, since_s, now_s)
+        if now_s >= until_s:
+            return Gathering(decision="start", layout=arrange(usable(state), state.layout, policy.most))
+        return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state.usable, until_s - now_s))
+    patience_s = policy.join_timeout_s
+    if state.layout and policy.wait_for_nodes_s is not None:
+        patience_s = policy.wait_for_nodes_s
+    until_s = since_s + patience_s
+    if now_s >= until_s:
+        return Gathering(decision="give_up", reason=_too_few(policy, state, patience_s))
+    return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state.usable, until_s - now_s))
+
+
+def _enough_until(policy: Policy, state: JobState, since_s: float, now_s: float) -> float:
+    if state.layout:
+        shrinks = state.usable < len(state.layout)
+        return since_s + (policy.wait_for_nodes_s or 0.0) if shrinks else now_s
+    enough_since_s = now_s if state.enough_since_s is None else state.enough_since_s
+    return enough_since_s + policy.last_call_s
+
+
+def arrange(there: list[Member], before: tuple[Placement, ...], most: int) -> tuple[Placement, ...]:
+    """Return the world of at most `most` nodes: places are kept, gaps filled by the longest waiting, then closed."""
+    places = {placement.node: placement.group_rank for placement in before}
+    survivors = sorted((m for m in there if m.info.id in places), key=lambda m: places[m.info.id])
+    newcomers = [m for m in there if m.info.id not in places]
+    if not before:
+        newcomers = sorted(newcomers, key=_first_order)
+    chosen = survivors[:most]
+    free = iter(newcomers[: most - len(chosen)])
+    by_place: dict[int, Member] = {places[m.info.id]: m for m in chosen}
+    for place in range(max(most, len(before))):
+        if place not in by_place and (member := next(free, None)) is not None:
+            by_place[place] = member
+    layout: list[Placement] = []
+    first_rank = 0
+    for group_rank, place in enumerate(sorted(by_place)):
+        info = by_place[place].info
+        layout.append(Placement(node=info.id, group_rank=group_rank, first_rank=first_rank, nproc=info.nproc))
+        first_rank += info.nproc
+    return tuple(layout)
+
+
+def _first_order(member: Member) -> tuple[object, ...]:
+    """Order of the first attempt: as told by --node-rank, then by host name as people read it (gpu-2 before gpu-10)."""
+    rank = member.info.node_rank
+    name = tuple(_part_order(part) for part in re.split(r"([0-9]+)", member.info.name))
+    return (rank is None, rank or 0, name, member.joined)
+
+
+def _part_order(part: str) -> tuple[int, str]:
+    """Numbers by their size, of any length, before text."""
+    digits = part.lstrip("0")
+    return (len(digits), digits) if part.isdecimal() and part.isascii() else (sys.maxsize, part)
+
+
+def _waits(policy: Policy, here: int, left_s: float) -> str:
+    return f"{here} of {wanted(policy, here)} nodes are here; waiting up to {left_s:.0f} s for more"
+
+
+def wanted(policy: Policy, here: int) -> int:
+    """Return the number of nodes that are waited for where so many are here."""
+    return policy.fewest if here < policy.fewest else policy.most
+
+
+def _too_few(policy: Policy, state: JobState, patience_s: float) -> str:
+    there = usable(state)
+    names = ", ".join(member.info.name for member in there[:8]) + (", ..." if len(there) > 8 else "")
+    have = f"only {len(there)} of {policy.fewest} nodes ({names})" if there else f"none of {policy.fewest} nodes"
+    unusable = (m for m in state.members.values() if not m.present or m.info.name in state.evicted)
+    gone = [f"{m.info.name} {m.gone or 'evicted'}" for m in unusable][-8:]
+    missing = f"; {', '.join(gone)}" if gone else ""
+    return f"{have} came within {patience_s:g} s{missing}"
+
+
+def placement_of(state: JobState, node: str) -> Placement | None:
+    """Return the place of a node in the newest attempt, None if it has none."""
+    place = state.places.get(node)
+    return None if place is None else state.layout[place]
+
+
+def name_of(state: JobState, node: str) -> str:
+    """Return the host name of an agent."""
+    member = state.members.get(node)
+    return member.info.name if member is not None else node
+
+
+def node_of_rank(state: JobState, rank: int) -> str:
+    """Return the host name of a rank of the newest attempt, empty if it has none."""
+    low, high = 0, len(state.layout)
+    while low < high:
+        middle = (low + high) // 2
+        placement = state.layout[middle]
+        if rank < placement.first_rank:
+            high = middle
+        elif rank >= placement.first_rank + placement.nproc:
+            low = middle + 1
+        else:
+            return name_of(state, placement.node)
+    return ""
+
+
+def ranks_of(placement: Placement) -> range:
+    """Return the ranks of a placement."""
+    return range(placement.first_rank, placement.first_rank + placement.nproc)

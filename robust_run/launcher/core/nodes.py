@@ -1,0 +1,193 @@
+"""What follows when a node joins, returns, goes, or is taken out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from robust_run.launcher.core.attempts import conclude, end_attempt, try_to_gather
+from robust_run.launcher.core.membership import name_of, placement_of, ranks_of
+from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
+from robust_run.launcher.events import (
+    Action,
+    AttemptEnded,
+    ControllerResumed,
+    Dismiss,
+    EndAttempt,
+    Event,
+    NodeEvicted,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReadmitted,
+    NodeReturned,
+    RestartAsked,
+    Say,
+)
+from robust_run.launcher.verdict import own_failure
+
+SIGTERM = 15
+
+
+def too_late(state: JobState, event: Event) -> list[Action]:
+    """Answer an event of a job that is over: whoever still comes is sent home."""
+    if isinstance(event, ControllerResumed):
+        state.term = max(state.term, event.term)
+        return [state.finish] if state.finish is not None else []
+    if isinstance(event, (NodeJoined, NodeReturned)) and state.finish is not None:
+        node = event.node.id if isinstance(event, NodeJoined) else event.node
+        return [Dismiss(node=node, exit_code=state.finish.exit_code, reason="the job is over")]
+    return []
+
+
+def recount(state: JobState) -> None:
+    """Count the usable members anew, after a change that is rare."""
+    state.usable = sum(member.present and member.info.name not in state.evicted for member in state.members.values())
+
+
+def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> list[Action]:
+    """Take a new agent in: it is used at once where the job waits for nodes, else it stands by."""
+    info = event.node
+    if info.id in state.members:
+        return returned(policy, state, NodeReturned(node=info.id), now_s)
+    state.members[info.id] = Member(info=info, joined=len(state.members), since_s=now_s)
+    if info.name in state.evicted:
+        return [Say(text=_evicted_text(state, info.name), node=info.id)]
+    state.usable += 1
+    if state.phase == "gathering":
+        return try_to_gather(policy, state, now_s)
+    if state.phase == "new" or not policy.many:
+        return []
+    return [Say(text=f"{info.name} joined and stands by", node="")]
+
+
+def returned(policy: Policy, state: JobState, event: NodeReturned, now_s: float) -> list[Action]:
+    """Take an agent back: one that was lost has ended its workers, and stands by. One that is leaving stays on its way."""
+    member = state.members.get(event.node)
+    if member is None or member.gone != "lost":
+        return []
+    member.gone, member.present, member.reason, member.since_s = "", True, "", now_s
+    if member.info.name in state.evicted:
+        return [Say(text=_evicted_text(state, member.info.name), node=event.node)]
+    state.usable += 1
+    if state.phase == "gathering":
+        return try_to_gather(policy, state, now_s)
+    return [Say(text=f"{member.info.name} is back and stands by")]
+
+
+def _goes(state: JobState, member: Member, gone: Literal["lost", "left"], reason: str, now_s: float) -> None:
+    member.gone, member.present, member.reason, member.since_s = gone, False, reason, now_s
+    state.usable -= member.info.name not in state.evicted
+
+
+def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list[Action]:
+    """A node is silent and has ended its workers by itself by now."""
+    member = state.members.get(event.node)
+    if member is None:
+        return []
+    was_leaving = member.gone == "left"
+    if not member.gone:
+        _goes(state, member, "lost", f"silent for {event.silent_s:.1f} s", now_s)
+    if event.node in state.unended:
+        text = f"node {member.info.name} stopped answering ({event.silent_s:.1f} s of silence)"
+        cause = Cause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
+        return _without(policy, state, event.node, None if was_leaving else cause, now_s)
+    return try_to_gather(policy, state, now_s) if state.phase == "gathering" else []
+
+
+def left(policy: Policy, state: JobState, event: NodeLeft, now_s: float) -> list[Action]:
+    """A node goes in good order; it says AttemptEnded when its workers have ended."""
+    member = state.members.get(event.node)
+    if member is None or member.gone:
+        return []
+    _goes(state, member, "left", event.reason, now_s)
+    if event.node in state.unended:
+        cause = _cause(state, "left", event.node, f"node {member.info.name} left: {event.reason}", now_s)
+        return _end_because(policy, state, cause, now_s)
+    if state.phase == "gathering":
+        return try_to_gather(policy, state, now_s)
+    return [Say(text=f"{member.info.name} left: {event.reason}")]
+
+
+def evicted(policy: Policy, state: JobState, event: NodeEvicted, now_s: float) -> list[Action]:
+    """Take a host out: an attempt it is part of ends, and none will use it until it is readmitted."""
+    if event.name in state.evicted:
+        return []
+    state.evicted[event.name] = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
+    recount(state)
+    there = [member.info.id for member in state.members.values() if member.info.name == event.name and member.present]
+    actions: list[Action] = [Say(text=_evicted_text(state, event.name), node=node) for node in there]
+    used = [node for node in there if node in state.unended]
+    for node in used:
+        text = f"node {event.name} was evicted by {event.by}" + (f": {event.reason}" if event.reason else "")
+        actions += _end_because(policy, state, _cause(state, "evicted", node, text, now_s), now_s)
+    if state.phase == "gathering":
+        actions += try_to_gather(policy, state, now_s)
+    return actions
+
+
+def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: float) -> list[Action]:
+    """Let a host be used again, from the next attempt on."""
+    if state.evicted.pop(event.name, None) is None:
+        return []
+    recount(state)
+    text = f"readmitted by {event.by}; this node stands by"
+    actions: list[Action] = [
+        Say(text=text, node=member.info.id)
+        for member in state.members.values()
+        if member.info.name == event.name and member.present
+    ]
+    return actions + (try_to_gather(policy, state, now_s) if state.phase == "gathering" else [])
+
+
+def restart_asked(policy: Policy, state: JobState, event: RestartAsked, now_s: float) -> list[Action]:
+    """End the attempt so that the next one starts."""
+    text = f"a restart was asked for by {event.by}" + (f": {event.reason}" if event.reason else "")
+    return _end_because(policy, state, Cause(kind="asked", at_s=now_s, text=text), now_s)
+
+
+def note_own_end(state: JobState, event: AttemptEnded, now_s: float) -> None:
+    """A node ended its workers unasked: it was cut off and is back already, or it leaves and could not say so in time."""
+    name, after_s = name_of(state, event.node), event.fenced_after_s
+    if after_s is not None:
+        text = f"node {name} could not reach the controller for {after_s:.1f} s and ended its workers"
+        state.causes.append(_cause(state, "fenced", event.node, text, now_s - after_s))
+    elif state.ending is None and not any(map(own_failure, event.ranks)):
+        state.causes.append(_cause(state, "left", event.node, f"node {name} ended its workers by itself", now_s))
+    else:
+        return
+    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
+
+
+def _cause(state: JobState, kind: str, node: str, text: str, at_s: float) -> Cause:
+    placement = placement_of(state, node)
+    ranks = tuple(ranks_of(placement)) if placement is not None else ()
+    return Cause(kind=kind, at_s=at_s, node=name_of(state, node), ranks=ranks, text=text)  # type: ignore[arg-type]
+
+
+def _without(policy: Policy, state: JobState, node: str, cause: Cause | None, now_s: float) -> list[Action]:
+    """Go on without a node of the attempt that can run nothing any more."""
+    placement = placement_of(state, node)
+    state.unended.discard(node)
+    actions: list[Action] = []
+    if placement is not None:
+        state.live.difference_update(ranks_of(placement))
+    if cause is not None:
+        cause = _cause(state, cause.kind, node, cause.text, cause.at_s)
+        actions = _end_because(policy, state, cause, now_s)
+    return actions + (conclude(policy, state, now_s) if not state.unended else [])
+
+
+def _end_because(policy: Policy, state: JobState, cause: Cause, now_s: float) -> list[Action]:
+    state.causes.append(cause)
+    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
+    if state.phase not in ("opening", "running", "suspecting"):
+        return []
+    return end_attempt(state, EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s))
+
+
+def _evicted_text(state: JobState, name: str) -> str:
+    eviction = state.evicted[name]
+    why = f": {eviction.reason}" if eviction.reason else ""
+    return (
+        f"{name} is evicted from the job (by {eviction.by}{why}); it waits unused; robust readmit {name} takes it back"
+    )

@@ -1,0 +1,138 @@
+"""What the core knows and by what it decides. No behaviour but small questions to the state.
+
+The state is changed in place by `core.step`: with 10,000 nodes a copy per event would cost more than the decision. Whoever
+wants to keep one copies it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from robust_run.launcher.events import EndAttempt, Finish
+from robust_run.launcher.restart import Trail
+from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+
+Phase = Literal["new", "gathering", "opening", "running", "suspecting", "ending", "stopping", "over"]
+"""gathering: waits for nodes. opening: the store of the next attempt is being opened. suspecting: a rank lost its connection, a
+peer is about to say why. ending, stopping: the attempt is being ended, to go on or for good."""
+
+Standing = Literal["active", "standby", "evicted", "lost", "left"]
+"""active: part of the current attempt. standby: joined and not needed now. lost: silent. left: went in good order."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers that decide, fixed for a job."""
+
+    fewest: int = 1
+    most: int = 1
+    max_restarts: int
+    progress_after_s: float
+    restart_grace_s: float
+    shutdown_timeout_s: float
+    patience_s: float = 1.0
+    """How long peers of a rank that lost its connection may take to say what really happened."""
+    join_timeout_s: float = 600.0
+    last_call_s: float = 30.0
+    wait_for_nodes_s: float | None = None
+    many: bool = False
+    """A job of several nodes: the loss of one is healed, not the end."""
+
+
+class Eviction(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a host is not used."""
+
+    reason: str
+    by: str
+    at_unix_s: float = 0.0
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """One agent, as long as the job lives."""
+
+    info: NodeInfo
+    joined: int
+    """Order of joining, from 0."""
+    present: bool = True
+    """It has neither been lost nor left."""
+    gone: Literal["", "lost", "left"] = ""
+    reason: str = ""
+    since_s: float = 0.0
+    """When it joined, was lost or left."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt was ended, if no rank's failure is the reason."""
+
+    kind: Literal["lost", "left", "evicted", "fenced", "asked"]
+    at_s: float
+    """Onset: for a lost node its last sign of life."""
+    node: str = ""
+    """Name of the host."""
+    ranks: tuple[int, ...] = ()
+    text: str = ""
+
+
+class JobState(msgspec.Struct, kw_only=True):
+    """Everything the core knows between two events."""
+
+    phase: Phase = "new"
+    term: int = 1
+    attempt: int = -1
+    """Number of the newest attempt; -1 before the first."""
+    members: dict[str, Member] = {}
+    """By agent id, in the order they joined."""
+    evicted: dict[str, Eviction] = {}
+    """By host name."""
+    usable: int = 0
+    """How many members are present and not evicted."""
+    layout: tuple[Placement, ...] = ()
+    """The world of the newest attempt, by group rank."""
+    places: dict[str, int] = {}
+    """Group rank by agent id, of that world."""
+    address: str = ""
+    port: int = 0
+    """Where its store listens."""
+    live: set[int] = set()
+    """Ranks whose end has not been seen."""
+    started: set[str] = set()
+    """Nodes of the attempt that said AttemptStarted."""
+    unended: set[str] = set()
+    """Nodes of the attempt on which its processes may still run: the next attempt waits for them."""
+    evidence: list[RankEvidence] = []
+    progress: Progress = Progress()
+    causes: list[Cause] = []
+    all_well: bool = False
+    """Every rank has ended with exit code 0."""
+    trouble: str = ""
+    """A failure of this attempt that is no rank's: a worker that could not be started, a lost store."""
+    detected_at_s: float | None = None
+    """When the first failure of this attempt was seen."""
+    deadline_at_s: float | None = None
+    """When patience or the wait for nodes is over."""
+    gathering_since_s: float | None = None
+    enough_since_s: float | None = None
+    """Since when `fewest` nodes have been there, while gathering."""
+    ending: EndAttempt | None = None
+    """What the nodes of the attempt were told, for those that did not hear it."""
+    stop_signal: int | None = None
+    """The signal that ends the job, once it came."""
+    stopped_by: str = ""
+    finish: Finish | None = None
+    """How it ended, once it is over."""
+    trail: Trail = Trail()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the newest attempt."""
+        return self.layout[-1].first_rank + self.layout[-1].nproc if self.layout else 0
+
+    def standing(self, member: Member) -> Standing:
+        """Return what an agent is to the job now."""
+        if member.gone:
+            return member.gone
+        if member.info.name in self.evicted:
+            return "evicted"
+        in_world = self.phase not in ("new", "gathering", "over") and member.info.id in self.places
+        return "active" if in_world else "standby"

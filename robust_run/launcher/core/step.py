@@ -1,0 +1,260 @@
+"""From one event to the next state and what is to be done.
+
+    gathering ──enough nodes──► opening ──StoreOpened──► running ──all ranks ended well──► ending ──► Finish
+        ▲                          │        a rank lost its connection, peers alive │
+        │                          │                                suspecting ◄────┤
+        │                          │                                     │          │ a rank failed, a node went,
+        │                          ▼                                     ▼          ▼ an operator asked
+        └──every node said AttemptEnded, or is lost──◄───────────── ending ◄────────┘
+    a signal or `robust stop`, at any time: stopping ──every node ended──► Finish
+
+An attempt is over when nothing of it can still run anywhere: each node has said so, or has been silent for so long that it
+has ended its workers by itself. Only then is the next one started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from robust_run.launcher.core import nodes
+from robust_run.launcher.core.attempts import begin, conclude, end_attempt, stopped, try_to_gather
+from robust_run.launcher.core.membership import placement_of
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.events import (
+    Action,
+    AttemptEnded,
+    AttemptStarted,
+    ControllerResumed,
+    EndAttempt,
+    Event,
+    GuardLost,
+    JobStarted,
+    NodeEvicted,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReadmitted,
+    NodeReturned,
+    OpenStore,
+    RankExited,
+    RestartAsked,
+    SignalReceived,
+    SpawnFailed,
+    StartAttempt,
+    StoreLost,
+    StoreOpened,
+    Tick,
+    WakeAt,
+)
+from robust_run.launcher.types import Progress
+
+SIGKILL, SIGTERM = 9, 15
+
+#: Phases in which an attempt is meant to go on.
+GOING = ("opening", "running", "suspecting")
+
+Step = tuple[JobState, tuple[Action, ...]]
+
+
+def step(policy: Policy, state: JobState, event: Event, now_s: float) -> Step:
+    """Change the state by one event; return it and what is to be done now.
+
+    Never raises; late or repeated events change nothing.
+    """
+    return state, tuple(_take(policy, state, event, now_s))
+
+
+def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
+    """Return the state that these events lead to: what a restarted controller continues from."""
+    state = JobState()
+    for event, now_s in events:
+        _take(policy, state, event, now_s)
+    return state
+
+
+def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:  # noqa: C901, PLR0912 - the table of events
+    if state.phase == "over":
+        return nodes.too_late(state, event)
+    match event:
+        case RankExited(attempt=attempt, rank=rank) if attempt == state.attempt and rank in state.live:
+            return _rank_exited(policy, state, event, now_s)
+        case AttemptStarted(attempt=attempt, node=node) if attempt == state.attempt:
+            state.started.add(node)
+            return []
+        case AttemptEnded(attempt=attempt, node=node) if attempt == state.attempt and node in state.unended:
+            return _attempt_ended(policy, state, event, now_s)
+        case StoreOpened(attempt=attempt, node=node) if _is_awaited_store(state, attempt, node):
+            return _store_opened(state, event)
+        case SpawnFailed(attempt=attempt, message=message) if attempt == state.attempt:
+            return _trouble(state, message, now_s)
+        case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
+            return _trouble(state, detail, now_s)
+        case NodeJoined():
+            return nodes.joined(policy, state, event, now_s)
+        case NodeReturned():
+            missed = _repeat(state, event.node)  # before its return opens an attempt
+            return missed + nodes.returned(policy, state, event, now_s)
+        case NodeLost():
+            return nodes.lost(policy, state, event, now_s)
+        case NodeLeft():
+            return nodes.left(policy, state, event, now_s)
+        case NodeEvicted():
+            return nodes.evicted(policy, state, event, now_s)
+        case NodeReadmitted():
+            return nodes.readmitted(policy, state, event, now_s)
+        case RestartAsked() if state.phase in GOING:
+            return nodes.restart_asked(policy, state, event, now_s)
+        case Tick():
+            return _tick(policy, state, now_s)
+        case SignalReceived():
+            return _stop(policy, state, event)
+        case GuardLost():
+            state.stop_signal = SIGKILL
+            return _stop(policy, state, SignalReceived(signal=SIGKILL, again=True))
+        case JobStarted() if state.phase == "new":
+            return begin(policy, state, now_s)
+        case ControllerResumed():
+            return _resumed(policy, state, event, now_s)
+        case _:
+            return []
+
+
+def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
+    return state.phase == "opening" and attempt == state.attempt and state.layout[0].node == node
+
+
+def _store_opened(state: JobState, event: StoreOpened) -> list[Action]:
+    state.phase = "running"
+    state.address, state.port = event.address, event.port
+    state.live = set(range(state.world_size))
+    return [_start_order(state)]
+
+
+def _start_order(state: JobState, only: str = "") -> StartAttempt:
+    placements = state.layout if not only else (state.layout[state.places[only]],)
+    return StartAttempt(
+        attempt=state.attempt,
+        address=state.address,
+        port=state.port,
+        placements=placements,
+        world_size=state.world_size,
+        nodes=len(state.layout),
+    )
+
+
+def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
+    state.live.discard(event.rank)
+    if state.phase not in GOING:
+        return []
+    if event.exit_code == 0:
+        if state.live:
+            return []
+        # Every rank is gone. If one failed before (suspecting), the verdict waits for the evidence; else all is well
+        # and children that workers left behind get the same time to end as survivors of a failure.
+        state.all_well = state.phase == "running"
+        return end_attempt(state, EndAttempt(attempt=state.attempt, leftovers_s=policy.restart_grace_s))
+    is_peer_error = event.finding is not None and event.finding.kind == "peer_connection"
+    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
+    if not is_peer_error or not state.live:
+        return end_attempt(state, failure_ending(policy, state))
+    if state.phase == "suspecting":
+        return []
+    state.phase, state.deadline_at_s = "suspecting", now_s + policy.patience_s
+    return [WakeAt(state.deadline_at_s)]
+
+
+def failure_ending(policy: Policy, state: JobState) -> EndAttempt:
+    """One failed, so none can go on: the survivors get SIGTERM and the grace; nobody waits for what they leave behind."""
+    return EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s)
+
+
+def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
+    if state.phase not in GOING:
+        return []
+    state.trouble = state.trouble or message
+    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
+    return end_attempt(state, EndAttempt(attempt=state.attempt))
+
+
+def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: float) -> list[Action]:
+    state.unended.discard(event.node)
+    state.evidence.extend(event.ranks)
+    state.progress = _merged(state.progress, event.progress)
+    placement = placement_of(state, event.node)
+    if placement is not None and state.live:
+        state.live.difference_update(range(placement.first_rank, placement.first_rank + placement.nproc))
+    actions: list[Action] = []
+    nodes.note_own_end(state, event, now_s)
+    if state.phase in GOING:
+        actions = end_attempt(state, failure_ending(policy, state))
+    return actions + (conclude(policy, state, now_s) if not state.unended else [])
+
+
+def _merged(one: Progress, other: Progress) -> Progress:
+    steps = [each.steps for each in (one, other) if each.steps is not None]
+    return Progress(
+        lived_s=max(one.lived_s, other.lived_s),
+        steps=max(steps, default=None),
+        files_advanced=one.files_advanced or other.files_advanced,
+    )
+
+
+def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    if state.deadline_at_s is None or now_s < state.deadline_at_s:
+        return []
+    state.deadline_at_s = None
+    if state.phase == "suspecting":
+        return end_attempt(state, failure_ending(policy, state))
+    if state.phase == "gathering":
+        return try_to_gather(policy, state, now_s)
+    return []
+
+
+def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action]:
+    if state.stop_signal is None:
+        state.stop_signal, state.stopped_by = event.signal, event.by
+    if state.phase in ("new", "gathering"):
+        return stopped(state)
+    was_ending = state.phase in ("ending", "stopping")
+    state.phase = "stopping"
+    if event.again:
+        return end_attempt(state, EndAttempt(attempt=state.attempt))
+    if was_ending:
+        return []
+    return end_attempt(
+        state,
+        EndAttempt(
+            attempt=state.attempt,
+            signal=event.signal,
+            grace_s=policy.shutdown_timeout_s,
+            leftovers_s=policy.restart_grace_s,
+        ),
+    )
+
+
+# --- a controller that was away -------------------------------------------------------------------------------------
+
+
+def _repeat(state: JobState, node: str) -> list[Action]:
+    """Tell a node again what it may have missed; it ignores what it has heard."""
+    if node not in state.unended:
+        return []
+    if state.phase == "opening":
+        return [OpenStore(attempt=state.attempt, node=node)] if state.layout[0].node == node else []
+    if state.ending is not None:
+        return [msgspec.structs.replace(state.ending, only=(node,))]
+    return [_start_order(state, only=node)] if node not in state.started else []
+
+
+def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
+    """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
+    state.term = max(state.term, event.term)
+    state.detected_at_s = None if state.detected_at_s is None else now_s
+    if state.phase in ("new", "gathering"):
+        return begin(policy, state, now_s)
+    if state.phase == "suspecting":
+        state.deadline_at_s = now_s + policy.patience_s
+        return [WakeAt(state.deadline_at_s)]
+    return [] if state.unended else conclude(policy, state, now_s)

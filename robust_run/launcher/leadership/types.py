@@ -1,0 +1,125 @@
+"""The words of leadership: who leads, who would, what a successor needs. No behaviour.
+
+Leaders of a job are numbered by **term**, from 1 and strictly upwards. A leader holds a lease that it renews; it stops by its
+own clock before anybody else may start, and whatever it writes is refused once a newer leader has claimed its term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from robust_run.errors import PlatformError
+
+if TYPE_CHECKING:
+    from robust_run.launcher.leadership.tenure import Leadership
+
+MOST_STATE_BYTES = 64 << 20
+"""Largest state of a job's core that is kept for a successor."""
+MOST_MEMBER_BYTES = 64 << 10
+"""Largest record of one member."""
+MOST_MEMBER_ID_BYTES = 256
+
+
+class LostLeadership(PlatformError):  # noqa: N818  says what happened
+    """This process no longer leads the job; nothing that it decides from now on counts."""
+
+
+class CoordinatorUnreachable(PlatformError):  # noqa: N818  says what happened
+    """The place that knows who leads did not answer, or not yet. Trying again may help."""
+
+
+class CoordinatorRefused(PlatformError):  # noqa: N818  says what happened
+    """The place that knows who leads answered, and trying again is of no use."""
+
+
+class JobFinished(PlatformError):  # noqa: N818  says what happened
+    """The last leader said that the job is over: nobody is to take over."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who would lead."""
+
+    address: str
+    """HOST:PORT where agents will find it."""
+    host: str
+    run_id: str
+    """The run it belongs to: a candidate never takes over another run's job."""
+
+
+class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Who leads, as everybody may read it."""
+
+    term: int
+    address: str
+    """HOST:PORT of its control port."""
+    host: str
+    run_id: str
+
+
+class SavedState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the leader of a term left for its successors."""
+
+    term: int
+    position: int
+    """How much of the journal it contains, in whatever unit the writer counts."""
+    state: bytes
+
+
+class Coordinator(Protocol):
+    """A place where candidates meet: a shared folder, or etcd."""
+
+    async def campaign(self, me: Candidate, ttl_s: float) -> Leadership:
+        """Wait until elected. The term is larger than every earlier one's; `ttl_s` bounds how long a dead leader blocks.
+
+        An unreachable place is waited for. Raises JobFinished if nobody is to lead any more, UserError if another run leads
+        under this job's name, PlatformError (CoordinatorRefused) for what waiting cannot mend.
+        """
+        ...
+
+    async def leader(self) -> LeaderRecord | None:
+        """Return the newest leader known, which may be dead by now; None: nobody leads, or it said that it goes.
+
+        Raises JobFinished, CoordinatorUnreachable, CoordinatorRefused.
+        """
+        ...
+
+    async def load(self) -> SavedState | None:
+        """Return what was saved last. A new leader sees everything that its predecessors saved successfully.
+
+        Raises CoordinatorUnreachable, CoordinatorRefused.
+        """
+        ...
+
+    async def load_members(self) -> dict[str, bytes]:
+        """Return the members as put last, by id. Raises as `load` does."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections. Leads on until its lease ends, if it leads; see `Leadership.resign`."""
+        ...
+
+
+class Hold(Protocol):
+    """What a leader has in its hands at one kind of coordinator."""
+
+    async def renew(self, until_s: float) -> None:
+        """Renew the lease, giving up at `until_s` of the monotonic clock.
+
+        Raises LostLeadership if somebody else leads or the lease is gone, CoordinatorUnreachable, CoordinatorRefused.
+        """
+        ...
+
+    async def save(self, position: int, state: bytes) -> None:
+        """Replace the saved state; whole or not at all. Raises as `renew` does."""
+        ...
+
+    async def put_members(self, members: Mapping[str, bytes | None]) -> None:
+        """Put these members' records, and remove those that are None. Raises as `renew` does."""
+        ...
+
+    async def release(self, finished: bool) -> None:
+        """Let the next candidate lead at once or, if finished, nobody. Raises as `renew` does."""
+        ...

@@ -1,0 +1,164 @@
+"""Keeps the controller's process alive on the node that hosts it, and makes a candidate's ready when its turn may come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.launcher import workers
+from robust_run.launcher.controller.charge import Charge
+from robust_run.signals import describe_exit
+
+#: Exit code of a controller that another one has replaced: it is started again as a candidate.
+REPLACED = 75
+
+_BOOT = "import sys; del sys.path[0]; from robust_run.launcher.controller.process import main; main(int(sys.argv[1]))"
+
+#: A controller that lived this long was well; one that did not is started again more slowly each time.
+WELL_S = 10.0
+SLOWEST_S = 5.0
+#: Deaths in a row, each soon after the start, after which it is left to a person.
+MOST_DEATHS = 8
+#: How long the controller may take to speak its last word.
+LAST_WORD_S = 15.0
+
+
+class Keeper:
+    """The controller's process of this node, if it has one. A child of this process, which dies with it."""
+
+    def __init__(self, mask: Iterable[int], env: dict[str, str], say: Callable[[str], None]) -> None:
+        self.on_given_up: Callable[[], None] = lambda: None
+        self._setup = workers.ChildSetup(mask)
+        self._env = env
+        self._say = say
+        self._worker: workers.Worker | None = None
+        self._charge: Charge | None = None
+        self._listener: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started_at_s = 0.0
+        self._deaths = 0
+        self._ended: asyncio.Event | None = None
+        self._closing = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process."""
+        return self._worker is not None and self._worker.exit_code is None
+
+    def pids(self) -> list[int]:
+        """Return what must be spared when an attempt's processes are ended."""
+        return [self._worker.pid] if self._worker is not None and self._worker.exit_code is None else []
+
+    def start(self, charge: Charge, listener: socket.socket) -> None:
+        """Start the process; it has the socket from now on. Raises PlatformError."""
+        self._charge = charge
+        self._listener = listener
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._launch(listener)
+
+    def _launch(self, listener: socket.socket) -> None:
+        assert self._charge is not None and self._loop is not None
+        memory = os.memfd_create("robust-run-charge", os.MFD_CLOEXEC)
+        try:
+            charge = msgspec.structs.replace(self._charge, listener=listener.fileno())
+            os.write(memory, msgspec.json.encode(charge))
+            argv = (sys.executable, "-c", _BOOT, str(memory))
+            self._worker = workers.start(
+                argv, self._env, self._setup, stdin=_nothing(), keep=(memory, listener.fileno())
+            )
+        finally:
+            os.close(memory)
+            listener.close()  # where no process holds it, dialing is refused, which tells agents that nobody controls
+        self._started_at_s = self._loop.time()
+        descriptor = self._worker.watch()
+        if descriptor >= 0:
+            self._loop.add_reader(descriptor, self._look)
+        else:
+            self._poll()
+
+    def _poll(self) -> None:
+        """Look now and then: for kernels without pidfd_open."""
+        self._look()
+        if self.is_running and self._loop is not None:
+            self._loop.call_later(0.1, self._poll)
+
+    def _look(self) -> None:
+        worker = self._worker
+        assert worker is not None and self._loop is not None and self._ended is not None
+        if not worker.poll(self._loop.time()):
+            return
+        if worker.pidfd >= 0:
+            self._loop.remove_reader(worker.pidfd)
+        worker.close()
+        if worker.exit_code in (0, 1, 2) or self._closing:
+            self._ended.set()
+            if worker.exit_code in (1, 2) and not self._closing:
+                self.on_given_up()  # it has said why
+            return
+        self._deaths = 0 if self._loop.time() - self._started_at_s > WELL_S else self._deaths + 1
+        if self._deaths >= MOST_DEATHS:
+            self._say(f"the controller {describe_exit(worker.exit_code)} {self._deaths} times in a row; it is left so")
+            self._ended.set()
+            self.on_given_up()
+            return
+        delay_s = min(SLOWEST_S, 0.05 * 2**self._deaths) if self._deaths > 1 else 0.0
+        if worker.exit_code != REPLACED:
+            self._say(f"the controller {describe_exit(worker.exit_code)}; it is started again, workers are not touched")
+        self._loop.call_later(delay_s, self._again)
+
+    def _again(self) -> None:
+        assert self._charge is not None and self._loop is not None and self._ended is not None
+        if self._closing:
+            self._ended.set()
+            return
+        host, _, port = self._charge.address.rpartition(":")
+        try:
+            listener = bind(host.strip("[]"), int(port))
+        except OSError as error:
+            self._say(f"cannot have {self._charge.address} again for the controller: {error.strerror}; trying on")
+            self._loop.call_later(1.0, self._again)
+            return
+        self._charge = msgspec.structs.replace(self._charge, resume=True)
+        try:
+            self._launch(listener)
+        except PlatformError as error:
+            self._say(str(error))
+            self._loop.call_later(1.0, self._again)
+
+    async def close(self, *, wait: bool) -> None:
+        """Let the controller finish what it says, or end it."""
+        self._closing = True
+        if self._ended is None or self._worker is None:
+            return
+        if not wait:
+            self._worker.signal(9, 0.0)
+        try:
+            await asyncio.wait_for(self._ended.wait(), LAST_WORD_S)
+        except asyncio.TimeoutError:
+            self._worker.signal(9, 0.0)
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """Return a socket bound to an address and not listening. Raises OSError."""
+    family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _nothing() -> int:
+    import subprocess
+
+    return subprocess.DEVNULL

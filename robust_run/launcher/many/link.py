@@ -1,0 +1,308 @@
+"""An agent's tie to the controller: heartbeats and lease, orders and reports, and finding the controller again.
+
+What is reported while there is no connection is not lost: the agent keeps the history of its newest attempt, and says it
+again when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.agent import Agent
+from robust_run.launcher.control.client import Connection
+from robust_run.launcher.control.errors import Refusal
+from robust_run.launcher.control.messages import (
+    Beat,
+    Candidates,
+    FromController,
+    Heartbeat,
+    Hello,
+    Leaving,
+    Notice,
+    Orders,
+    Refused,
+    Report,
+    Welcome,
+)
+from robust_run.launcher.events import AttemptEnded, EndAttempt, NodeEvent, SignalReceived, StartAttempt
+from robust_run.launcher.many.fence import Lease
+from robust_run.launcher.types import JobSpec, ManyNodes
+from robust_run.signals import signal_name
+
+#: How often the lease is looked at.
+LOOK_S = 0.05
+#: Between two tries to reach the controller.
+RETRY_S = 0.2
+#: What a try may take.
+DIAL_S = 2.0
+#: How much longer than the workers' own time a stop may take before this node goes by itself.
+PATIENCE_S = 5.0
+
+SIGKILL = 9
+
+
+class Dialer(Protocol):
+    """Reaches the controller. Raises what `control.client.dial` raises."""
+
+    async def __call__(self, where: str, hello: Hello) -> Connection:
+        """Connect to HOST:PORT, or where the nodes meet if that is empty, and be let in."""
+        ...
+
+
+class Link:
+    """The superior of an agent on one of several nodes."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a tie
+        self,
+        *,
+        agent: Agent,
+        spec: JobSpec,
+        many: ManyNodes,
+        hello: Hello,
+        dial: Dialer,
+        lease: Lease,
+        clock: Clock,
+        say: Callable[[str], None],
+        on_candidates: Callable[[tuple[str, ...]], None],
+        is_host: bool,
+    ) -> None:
+        self.failure: RobustRunError | None = None
+        """Why this node gave up, if it did."""
+        self._agent = agent
+        self._spec = spec
+        self._many = many
+        self._hello = hello
+        self._dial = dial
+        self._lease = lease
+        self._clock = clock
+        self._say = say
+        self._on_candidates = on_candidates
+        self._is_host = is_host
+        self._term = 0
+        self._candidates: tuple[str, ...] = ()
+        self._connection: Connection | None = None
+        self._closed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._number = 0
+        self._alone_since_s: float | None = None
+        self._leaving: int | None = None
+        self._said_alone = False
+
+    # --- Superior
+
+    def report(self, event: NodeEvent) -> None:
+        """Pass on what happened here."""
+        if self._connection is not None:
+            self._connection.send(Report(events=(event,)))
+        if isinstance(event, AttemptEnded):
+            self._lease.guard(running=False)
+            if self._leaving is not None:
+                self._agent.leave(128 + self._leaving)
+
+    def told_to_end(self, number: int, *, again: bool) -> None:
+        """End the job if the controller is on this node; else this node leaves it."""
+        if self._is_host and self._connection is not None and self._leaving is None:
+            self._connection.send(Report(events=(SignalReceived(signal=number, again=again),)))
+            patience_s = self._spec.shutdown_timeout_s + self._spec.restart_grace_s + PATIENCE_S
+            assert self._loop is not None
+            self._loop.call_later(patience_s, self._go, number)
+        elif self._leaving is None:
+            self._go(number)
+        elif again:
+            self._agent.end_for(SIGKILL, 0.0, 0.0)
+
+    def guard_lost(self) -> None:
+        """End everything here: nobody is left who would."""
+        if self._is_host and not self._candidates and self._connection is not None:
+            self._connection.send(Report(events=(SignalReceived(signal=SIGKILL, again=True),)))
+        self._go(SIGKILL)
+
+    def _go(self, number: int) -> None:
+        if self._leaving is not None:
+            return
+        self._leaving = number
+        if self._connection is not None:
+            self._connection.send(Leaving(reason=f"it was told to by {signal_name(number)}"))
+        if not self._agent.is_running:
+            self._agent.leave(128 + number)
+        elif number == SIGKILL:
+            self._agent.end_for(SIGKILL, 0.0, 0.0)
+        else:
+            self._agent.end_for(number, self._spec.shutdown_timeout_s, self._spec.restart_grace_s)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin with the connection that `take` was given."""
+        self._loop = loop
+        self._life = loop.create_task(self._live())
+        self._watch()
+
+    # --- the connection
+
+    def take(self, connection: Connection) -> None:
+        """Use a connection that was let in."""
+        self._connection = connection
+
+    async def close(self) -> None:
+        """Hang up, once what was sent is on its way."""
+        if self._life is not None:
+            self._life.cancel()
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._connection is not None:
+            self._connection.close("this node is done")
+
+    async def _live(self) -> None:
+        try:
+            while True:
+                if self._connection is None:
+                    self._connection = await self._find()
+                await self._serve(self._connection)
+        except RobustRunError as error:
+            self._give_up(error)
+
+    async def _serve(self, connection: Connection) -> None:
+        """Follow the controller until the connection ends."""
+        self._closed = asyncio.Event()
+        self._welcomed(connection.welcome)
+        self._heartbeat()
+        connection.listen(self._on_message, self._on_closed)
+        await self._closed.wait()
+        if self._beat is not None:
+            self._beat.cancel()
+        self._connection = None
+        self._lease.forget()
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        self._term = max(self._term, welcome.term)
+        self._lease.length_s = welcome.lease_s
+        self._heartbeat_s = welcome.heartbeat_s
+        self._alone_since_s = None
+        if self._said_alone:
+            self._say("the controller is back")
+            self._said_alone = False
+        self._set_candidates(welcome.candidates)
+
+    def _on_closed(self, why: str) -> None:
+        if self._closed is not None:
+            self._closed.set()
+        if self._agent.exit_code is None and self._leaving is None:
+            self._say(f"the connection to the controller ended: {why}")
+
+    def _heartbeat(self) -> None:
+        assert self._loop is not None and self._connection is not None
+        self._number += 1
+        now_s = self._clock.monotonic_s()
+        self._lease.sent(self._number, now_s)
+        self._connection.send(Heartbeat(number=self._number, now_s=now_s))
+        self._beat = self._loop.call_later(self._heartbeat_s, self._heartbeat)
+
+    def _on_message(self, message: FromController) -> None:
+        if self._lease.is_over(self._clock.monotonic_s()):
+            self._fence()  # what was read late may be an order that is no longer true
+            return
+        match message:
+            case Beat() if message.term >= self._term:
+                self._lease.answered(message.number)
+            case Orders() if message.term >= self._term:
+                self._term = message.term
+                for order in message.orders:
+                    if isinstance(order, StartAttempt):
+                        self._lease.guard(running=True)
+                    self._agent.obey(order)
+                    if isinstance(order, EndAttempt) and not self._agent.is_running:
+                        self._lease.guard(running=False)
+            case Candidates() if message.term >= self._term:
+                self._set_candidates(message.candidates)
+            case Refused():
+                self._give_up(PlatformError(message.reason))
+            case _:
+                pass
+
+    def _set_candidates(self, candidates: tuple[str, ...]) -> None:
+        if candidates != self._candidates:
+            self._candidates = candidates
+            self._on_candidates(candidates)
+
+    # --- the lease
+
+    def _watch(self) -> None:
+        assert self._loop is not None
+        if self._lease.is_over(self._clock.monotonic_s()):
+            self._fence()
+        self._loop.call_later(LOOK_S, self._watch)
+
+    def _fence(self) -> None:
+        """The controller may give this node's place to another from now on."""
+        silent_s = self._lease.silent_s(self._clock.monotonic_s())
+        self._agent.fence(silent_s)
+        if self._connection is not None:
+            self._connection.abort(f"the controller did not answer for {silent_s:.1f} s")
+
+    # --- finding the controller (again)
+
+    async def _find(self) -> Connection:
+        """Dial where the controller was, and its candidates in turn, until one lets us in. Raises RobustRunError."""
+        tries = 0
+        while True:
+            now_s = self._clock.monotonic_s()
+            self._alone_since_s = now_s if self._alone_since_s is None else self._alone_since_s
+            where = ("", *self._candidates)[tries % (1 + len(self._candidates))]
+            try:
+                return await self._dial(where, self._greeting(now_s))
+            except ConnectionRefusedError:
+                if not self._candidates:
+                    self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
+                    self._say_alone()
+            except Refusal as refusal:
+                if refusal.final:
+                    raise
+            except (OSError, TimeoutError, PlatformError):
+                pass
+            tries += 1
+            self._check_patience(now_s)
+            await asyncio.sleep(RETRY_S)
+
+    def _say_alone(self) -> None:
+        if not self._said_alone and self._agent.exit_code is None:
+            self._said_alone = True
+            self._say(
+                "the controller is gone; the workers go on. robust-run --resume RUN_DIR, on its node, brings it back"
+            )
+
+    def _check_patience(self, now_s: float) -> None:
+        """Give up when nothing runs here and no controller has been found for too long."""
+        alone_s = now_s - (now_s if self._alone_since_s is None else self._alone_since_s)
+        if self._agent.is_running or alone_s < self._many.join_timeout_s:
+            return
+        raise PlatformError(
+            f"no controller at {self._many.host}:{self._many.port} for {alone_s:.0f} s (join_timeout); "
+            "robust-run --resume RUN_DIR on its node continues the job"
+        )
+
+    def _greeting(self, now_s: float) -> Hello:
+        return msgspec.structs.replace(
+            self._hello,
+            term=self._term,
+            attempt=self._agent.newest_attempt,
+            now_s=now_s,
+            events=tuple(self._agent.history),
+        )
+
+    def notice(self, text: str) -> None:
+        """Have something noted in the controller's journal."""
+        if self._connection is not None:
+            self._connection.send(Notice(text=text))
+
+    def _give_up(self, error: RobustRunError) -> None:
+        self.failure = self.failure or error
+        if self._agent.is_running:
+            self._agent.end_for(SIGKILL, 0.0, 0.0)
+        self._agent.leave(error.exit_code)

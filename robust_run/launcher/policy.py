@@ -1,0 +1,31 @@
+"""The numbers that decide, taken from a job as asked for."""
+
+from __future__ import annotations
+
+from robust_run.launcher.core.state import Policy
+from robust_run.launcher.types import JobSpec
+
+
+def policy_of(spec: JobSpec) -> Policy:
+    """Return the core's policy for a job."""
+    base = Policy(
+        max_restarts=spec.max_restarts,
+        progress_after_s=spec.progress_after_s,
+        restart_grace_s=spec.restart_grace_s,
+        shutdown_timeout_s=spec.shutdown_timeout_s,
+    )
+    many = spec.many
+    if many is None:
+        return base
+    return Policy(
+        fewest=many.fewest,
+        most=many.most,
+        max_restarts=base.max_restarts,
+        progress_after_s=base.progress_after_s,
+        restart_grace_s=base.restart_grace_s,
+        shutdown_timeout_s=base.shutdown_timeout_s,
+        join_timeout_s=many.join_timeout_s,
+        last_call_s=many.last_call_s,
+        wait_for_nodes_s=many.wait_for_nodes_s,
+        many=True,
+    )

@@ -1,0 +1,307 @@
+"""A controller without agents: the real core and a real journal, told by the test what happens, served by the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust_run.clock import SystemClock
+from robust_run.launcher import core
+from robust_run.launcher.api.client import Target
+from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.events import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    JobStarted,
+    NodeJoined,
+    NodeLost,
+    RecordIncident,
+    StoreOpened,
+)
+from robust_run.launcher.journal import Journal
+from robust_run.launcher.policy import policy_of
+from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
+from robust_run.report.types import Action, Incident, Verdict
+
+TOKEN = "0123456789abcdef" * 4
+
+#: What a test waits for at most.
+STUCK_S = 60.0
+
+
+def spec_of(nodes: int | None = 4, fewest: int | None = None) -> JobSpec:
+    many = None
+    if nodes is not None:
+        many = ManyNodes(fewest=fewest or nodes, most=nodes, host="gpu-1", port=29500)
+    return JobSpec(
+        argv=("python", "train.py"),
+        script="train.py",
+        is_python=True,
+        nproc=8,
+        run_id="run",
+        rdzv_id="run",
+        log_dir="/tmp",
+        streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+        many=many,
+    )
+
+
+def fail(path: str, error: OSError) -> None:
+    raise AssertionError((path, error))
+
+
+class Controller:
+    """A `ControllerHandle` over the real core. Time goes on by a second with each event."""
+
+    def __init__(self, run_directory: Path, spec: JobSpec | None = None) -> None:
+        self.spec = spec or spec_of()
+        self.now_s = 100.0
+        self.journal_path = str(run_directory / "journal.jsonl")
+        self.told: list[Event] = []
+        self.facts = JobFacts(
+            run_id=self.spec.run_id,
+            script=self.spec.script,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version="0.1.0",
+            started_unix_s=SystemClock().unix_s() - 3600,
+            run_directory=str(run_directory),
+            policy=policy_of(self.spec),
+        )
+        self.fault: Exception | None = None
+        self._state = JobState()
+        self._incidents: list[Incident] = []
+        self._journal = Journal(self.journal_path, SystemClock(), fail)
+        self._journal.open_with(self.spec, self.facts.host)
+
+    def state(self) -> JobState:
+        if self.fault is not None:
+            raise self.fault
+        return self._state
+
+    def silent_s(self, node_id: str) -> float | None:
+        return 0.4
+
+    def incidents(self) -> list[Incident]:
+        return self._incidents
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+        self.now_s += 1.0
+        self._journal.event(event, self.now_s)
+        _, actions = core.step(self.facts.policy, self._state, event, self.now_s)
+        for action in actions:
+            self._journal.action(action, self.now_s)
+            if isinstance(action, RecordIncident):
+                self._incidents.append(incident_of(action, len(self._incidents) + 1))
+
+    # --- what agents would report ---
+
+    def start(self, nodes: int = 4) -> Controller:
+        """Bring the job to its first attempt on so many nodes, gpu-1 to gpu-N."""
+        self.tell(JobStarted())
+        for number in range(1, nodes + 1):
+            self.join(number)
+        return self.open()
+
+    def join(self, number: int) -> None:
+        info = NodeInfo(id=f"id{number}", name=f"gpu-{number}", nproc=8, address=f"10.0.0.{number}", pid=40 + number)
+        self.tell(NodeJoined(node=info))
+
+    def open(self) -> Controller:
+        state = self._state
+        first = state.layout[0].node
+        self.tell(StoreOpened(attempt=state.attempt, node=first, address="10.0.0.1", port=5000))
+        for placement in state.layout:
+            self.tell(AttemptStarted(attempt=state.attempt, node=placement.node, pids=(1,) * 8, port=5000))
+        return self
+
+    def end_attempt(self) -> None:
+        """All nodes that were told to end the attempt have done so."""
+        attempt = self._state.attempt
+        for node in sorted(self._state.unended):
+            self.tell(
+                AttemptEnded(attempt=attempt, node=node, started_at_s=101.0, ranks=(), progress=Progress(lived_s=1.0))
+            )
+
+    def lose(self, number: int) -> None:
+        """A node goes, and the job is healed as far as it can be."""
+        self.tell(NodeLost(node=f"id{number}", silent_s=3.5))
+        self.end_attempt()
+        if self._state.phase == "opening":
+            self.open()
+
+
+def incident_of(action: RecordIncident, number: int) -> Incident:
+    draft = action.verdict
+    now_s = SystemClock().unix_s()
+    return Incident(
+        id=number,
+        attempt=action.attempt,
+        symptom=action.symptom,
+        onset_s=now_s,
+        detected_s=now_s - 720,
+        decided_s=now_s,
+        verdict=Verdict(
+            kind=draft.kind,
+            ranks=draft.ranks,
+            nodes=draft.nodes,
+            confidence=draft.confidence,
+            rule=draft.rule,
+            sentence=draft.sentence,
+        ),
+        action=Action(name=action.action, reason=action.reason),
+    )
+
+
+class Served:
+    """A server in a thread of its own, and its controller."""
+
+    def __init__(self, controller: Controller, run_directory: Path, http_place: HttpPlace | None) -> None:
+        self.controller = controller
+        self.run_directory = run_directory
+        self.complaints: list[str] = []
+        self.faults: list[dict[str, Any]] = []
+        """What asyncio would have ended the job for."""
+        self._http = http_place
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="served")
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(lambda _, context: self.faults.append(context))
+        self._stop = asyncio.Event()
+        server = ApiServer(
+            self.controller,
+            str(self.run_directory),
+            TOKEN,
+            SystemClock(),
+            self.complaints.append,
+            self._http,
+        )
+        server.start()
+        self.place = server.place
+        self._ready.set()
+        await self._stop.wait()
+        await server.close()
+
+    def begin(self) -> Served:
+        """Start the server; return when it listens."""
+        self._thread.start()
+        assert self._ready.wait(STUCK_S)
+        return self
+
+    def end(self) -> None:
+        """Close the server; may be called twice."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(STUCK_S)
+        assert not self._thread.is_alive()
+        assert self.faults == []
+
+    def on_loop(self, call: Callable[[], object]) -> None:
+        """Do something where the controller does things."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(lambda: (call(), done.set()))
+        assert done.wait(STUCK_S)
+
+    @property
+    def port(self) -> int:
+        assert self.place is not None
+        return int(self.place.http.rpartition(":")[2])
+
+    def unix(self) -> Target:
+        return Target(socket=str(self.run_directory / "api.sock"))
+
+    def tcp(self, token: str = TOKEN) -> Target:
+        return Target(url=f"http://127.0.0.1:{self.port}", token=token)
+
+    def http(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Ask over TCP; return the status and the JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STUCK_S)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+
+AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def run_directory(tmp_path: Path) -> Path:
+    path = tmp_path / "robust-runs" / "run"
+    path.mkdir(parents=True, mode=0o700)
+    return path
+
+
+@pytest.fixture
+def serve(run_directory: Path) -> Iterator[Callable[..., Served]]:
+    """Serve a controller until the test ends; by default one whose job runs on four nodes."""
+    running: list[Served] = []
+
+    def start(
+        controller: Controller | None = None, http_place: HttpPlace | None = None, folder: Path = run_directory
+    ) -> Served:
+        served = Served(controller or Controller(folder).start(), folder, http_place)
+        running.append(served.begin())
+        return served
+
+    yield start
+    for served in running:
+        served.end()
+
+
+@pytest.fixture
+def robust(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `robust` as a user would, where the folder robust-runs is."""
+
+    def call(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-c", "from robust_run.robust_cli import main; main()", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "TZ": "UTC", **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=STUCK_S,
+        )
+
+    return call
+
+
+@pytest.fixture
+def make_controller(run_directory: Path) -> Callable[..., Controller]:
+    """Return a controller whose journal is in the run directory."""
+
+    def make(nodes: int | None = 4, fewest: int | None = None, folder: Path = run_directory) -> Controller:
+        return Controller(folder, spec_of(nodes, fewest))
+
+    return make
+
+
+@pytest.fixture
+def authorised() -> dict[str, str]:
+    return AUTHORISED
+
+
+@pytest.fixture
+def token() -> str:
+    return TOKEN

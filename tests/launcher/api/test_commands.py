@@ -1,0 +1,290 @@
+"""`robust status` and its kin as a user types them: of live jobs, of dead ones, and of none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from robust_run.launcher.api.place import Place, write_place
+from robust_run.launcher.api.server import HttpPlace
+from robust_run.launcher.events import NodeEvicted, SignalReceived
+
+Serve = Callable[..., Any]
+Robust = Callable[..., subprocess.CompletedProcess[str]]
+TCP = HttpPlace(address="127.0.0.1", name="127.0.0.1")
+
+
+def done(result: subprocess.CompletedProcess[str]) -> str:
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def refused(result: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """A refusal is one line on stderr, nothing on stdout."""
+    assert (result.returncode, result.stdout) == (exit_code, "")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("robust: ")
+    return result.stderr
+
+
+# --- a live job ---
+
+
+@pytest.mark.parametrize("named", ["", "run", "robust-runs/run"])
+def test_status_of_the_newest_a_named_and_a_given_run(serve: Serve, robust: Robust, named: str) -> None:
+    serve()
+    lines = done(robust("status", *filter(None, [named]))).splitlines()
+    assert lines[0] == "running: attempt 0 on 4 nodes (32 ranks); up 1 h 0 min"
+    assert lines[1].startswith("  job run (train.py), needs 4 nodes, started 1 h 0 min ago; controller")
+
+
+def test_status_from_inside_a_job(serve: Serve, robust: Robust, tmp_path: Path) -> None:
+    served = serve()
+    (tmp_path / "robust-runs").rename(tmp_path / "elsewhere")
+    path = str(tmp_path / "elsewhere" / "run")
+    served.run_directory = Path(path)
+    assert robust("status").returncode == 1
+    assert robust("status", env={"ROBUST_RUN_DIR": path}).returncode == 0
+
+
+def test_nodes_are_a_table(serve: Serve, robust: Robust) -> None:
+    serve()
+    lines = done(robust("nodes")).splitlines()
+    assert lines[0].split()[:3] == ["NODE", "STANDING", "RANKS"]
+    assert lines[2].split()[:3] == ["gpu-2", "active", "8-15"]
+
+
+def test_everything_is_json_on_request(serve: Serve, robust: Robust) -> None:
+    served = serve()
+    assert json.loads(done(robust("status", "--json")))["world_size"] == 32
+    assert len(json.loads(done(robust("nodes", "--json")))["nodes"]) == 4
+    assert json.loads(done(robust("evict", "gpu-2", "--json")))["node"] == "gpu-2"
+    assert json.loads(done(robust("readmit", "gpu-2", "--json")))["done"].startswith("readmitted")
+    lines = done(robust("events", "--json")).splitlines()
+    assert lines == Path(served.controller.journal_path).read_text().splitlines()[1:]
+    assert json.loads(done(robust("stop", "--json")))["done"].startswith("stopping")
+
+
+def test_evict_says_what_it_does_and_warns(serve: Serve, robust: Robust) -> None:
+    served = serve()
+    result = robust("evict", "gpu-2", "--reason", "bad memory")
+    assert result.returncode == 0
+    assert result.stdout.startswith("robust: evicted gpu-2")
+    assert result.stderr == ("robust: warning: 3 of 4 needed nodes left, 0 standbys: the job will wait for a node\n")
+    event = served.controller.told[-1]
+    assert isinstance(event, NodeEvicted)
+    assert event.reason == "bad memory"
+    assert event.by.endswith(f"@{socket.gethostname()}")
+
+
+def test_a_refusal_is_one_line_and_exit_code_1(serve: Serve, robust: Robust) -> None:
+    serve()
+    assert "did you mean gpu-2" in refused(robust("evict", "gpu2"), 1)
+    assert "not evicted" in refused(robust("readmit", "gpu-2"), 1)
+
+
+def test_restart_and_stop(serve: Serve, robust: Robust) -> None:
+    served = serve()
+    assert done(robust("restart", "--reason", "stuck")).startswith("robust: attempt 0 is ended")
+    served.on_loop(served.controller.end_attempt)
+    served.on_loop(served.controller.open)
+    assert done(robust("stop")) == "robust: stopping: the workers have 30 s to end\n"
+    assert done(robust("stop")).startswith("robust: the job is being stopped already")
+    assert done(robust("stop", "--now")) == "robust: stopping: at once\n"
+
+
+def test_events_can_be_cut_to_the_last_ones(serve: Serve, robust: Robust) -> None:
+    serve()
+    whole = done(robust("events")).splitlines()
+    assert done(robust("events", "-n", "2")).splitlines() == whole[-2:]
+    assert "attempt 0 starts: 32 ranks on 4 nodes" in whole[-1]
+    assert len(done(robust("events", "--all")).splitlines()) > len(whole)
+
+
+def test_events_follow_a_job_to_its_end(serve: Serve, robust: Robust) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    served = serve()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(robust, "events", "--follow", "--json")
+        served.on_loop(lambda: served.controller.tell(SignalReceived(signal=15)))
+        served.on_loop(served.controller.end_attempt)
+        served.end()
+        result = following.result(60)
+    lines = done(result).splitlines()
+    assert lines == Path(served.controller.journal_path).read_text().splitlines()[1:]
+    assert '"finish"' in lines[-1]
+
+
+def test_an_action_without_a_name_needs_the_job_to_be_the_only_one(
+    serve: Serve, robust: Robust, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / "robust-runs" / name
+        folder.mkdir(parents=True)
+        serve(folder=folder)
+    text = refused(robust("stop"), 2)
+    assert "one" in text
+    assert "two" in text
+    assert done(robust("stop", "two")).startswith("robust: stopping")
+    assert done(robust("status")).startswith("stopping")  # the one with the latest news
+
+
+# --- from another machine ---
+
+
+def test_a_job_is_reached_by_address_and_token(serve: Serve, robust: Robust, tmp_path: Path, token: str) -> None:
+    url = serve(http_place=TCP).place.http
+    (tmp_path / "secret").write_text(f"{token}\n")
+    assert done(robust("status", "--url", url, "--token-file", "secret")).startswith("running")
+    assert done(robust("status", "--url", url, env={"ROBUST_JOB_TOKEN": token})).startswith("running")
+    assert "ROBUST_JOB_TOKEN" in refused(robust("status", "--url", url), 2)
+    assert "token" in refused(robust("status", "--url", url, env={"ROBUST_JOB_TOKEN": "wrong"}), 1)
+    assert "is no address" in refused(robust("status", "--url", "ftp://x", "--token-file", "secret"), 2)
+    assert "is not there" in refused(robust("status", "--url", url, "--token-file", "none"), 2)
+
+
+def test_a_run_directory_shared_with_another_machine_leads_to_the_web_server(
+    serve: Serve, robust: Robust, token: str
+) -> None:
+    served = serve(http_place=TCP)
+    path = served.run_directory
+    write_place(str(path), msgspec.structs.replace(served.place, host="another", socket=str(path / "refuses.sock")))
+    assert done(robust("status")).startswith("its controller runs or ran on another: ask there; last known: running")
+    (path / "token").write_text(token)
+    assert done(robust("status")).startswith("running")
+
+
+def test_an_address_where_nobody_listens_is_one_line(robust: Robust) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert "no controller listens at" in refused(robust("status", "--url", url, env={"ROBUST_JOB_TOKEN": "t"}), 1)
+
+
+def test_an_address_where_something_else_listens_is_one_line(robust: Robust) -> None:
+    import threading
+
+    def answer(server: socket.socket) -> None:
+        client, _ = server.accept()
+        client.recv(4096)
+        client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!")
+        client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        text = refused(robust("status", "--url", url, env={"ROBUST_JOB_TOKEN": "t"}), 1)
+        thread.join(60)
+    assert "is no controller of robust-run (HTTP status 404)" in text
+
+
+# --- dead jobs and none ---
+
+
+def test_a_job_that_ended_is_read_from_its_journal(make_controller: Callable[..., Any], robust: Robust) -> None:
+    controller = make_controller().start(5)
+    controller.lose(1)
+    controller.tell(SignalReceived(signal=15, by="ann"))
+    controller.end_attempt()
+    lines = done(robust("status")).splitlines()
+    assert lines[0].startswith("stopped with exit code 143 after 2 attempts, ")
+    assert lines[0].endswith("stopped by ann")
+    assert any("last incident: " in line and "gpu-1" in line for line in lines)
+    status = json.loads(done(robust("status", "--json")))
+    assert (status["alive"], status["outcome"], status["exit_code"]) == (False, "stopped", 143)
+    assert "the job is over: stopped" in done(robust("events", "-f"))
+    assert "gpu-1" in done(robust("nodes"))
+    assert "how it was left" in refused(robust("stop"), 1)
+
+
+def test_a_job_whose_controller_was_killed_says_what_continues_it(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path
+) -> None:
+    make_controller().start()
+    place = Place(socket=str(run_directory / "api.sock"), pid=1, host=socket.gethostname())
+    write_place(str(run_directory), place)
+    line = done(robust("status")).splitlines()[0]
+    assert f"its controller on {socket.gethostname()} is gone" in line
+    assert f"robust-run --resume {run_directory} continues it" in line
+    assert "gone" in refused(robust("evict", "gpu-1"), 1)
+
+
+def test_a_journal_torn_at_its_end_is_read_as_far_as_it_goes(
+    make_controller: Callable[..., Any], robust: Robust
+) -> None:
+    controller = make_controller().start()
+    with Path(controller.journal_path).open("ab") as file:
+        file.write(b'{"at": 1, "mo')
+    assert "last known: running" in done(robust("status"))
+    assert "attempt 0 starts" in done(robust("events"))
+
+
+def test_where_there_is_no_run_that_is_said(robust: Robust, tmp_path: Path) -> None:
+    assert "no run in" in refused(robust("status"), 1)
+    assert "no run 'x' in" in refused(robust("status", "x"), 1)
+    assert "is no run directory" in refused(robust("status", "./x"), 1)
+    assert "--log-dir" in refused(robust("stop", "--log-dir", str(tmp_path / "none")), 1)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "journal.jsonl").write_text("not a journal\n")
+    assert "not a journal" in refused(robust("status", "bad"), 2)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 99, "pid": 1, "host": "x"}', "x" * 100_000])
+def test_a_place_file_of_another_shape_is_refused_clearly(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path, content: str
+) -> None:
+    make_controller().start()
+    (run_directory / "api.json").write_text(content)
+    assert "api.json" in refused(robust("status"), 1)
+
+
+@pytest.mark.parametrize("words", [["evict"], ["events", "-n", "0"], ["status", "a", "b"], ["status", "--nope"]])
+def test_a_wrong_command_line_is_exit_code_2(robust: Robust, words: list[str]) -> None:
+    assert robust(*words).returncode == 2
+
+
+def test_a_reader_that_stops_early_is_no_error(
+    make_controller: Callable[..., Any], robust: Robust, tmp_path: Path
+) -> None:
+    import sys
+
+    controller = make_controller().start()
+    for number in range(3000):
+        controller.tell(NodeEvicted(name=f"gpu-{number}", reason="x" * 100, by="ann"))
+    program = f"{sys.executable} -c 'from robust_run.robust_cli import main; main()' events | head -n 1"
+    result = subprocess.run(program, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert result.stdout.startswith("---")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_suspended_controller_is_not_called_dead(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path
+) -> None:
+    """Its socket takes connections and nobody answers: it must not be started twice."""
+    make_controller().start()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(run_directory / "api.sock"))
+        mute.listen(5)
+        place = Place(socket=str(run_directory / "api.sock"), pid=os.getpid(), host=socket.gethostname())
+        write_place(str(run_directory), place)
+        line = done(robust("status")).splitlines()[0]
+    assert "did not answer within 5 s" in line
+    assert "continues it" not in line
+
+
+def test_a_controller_that_could_not_say_where_it_is_is_not_called_dead(
+    make_controller: Callable[..., Any], robust: Robust
+) -> None:
+    make_controller().start()  # the journal's first line names this process
+    line = done(robust("status")).splitlines()[0]
+    assert line.startswith(f"process {os.getpid()} exists")
+    assert "continues it" not in line

@@ -1,0 +1,465 @@
+"""The API over real sockets: who is let in, what is answered, and that nobody who connects can harm the job."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from robust_run.errors import PlatformError
+from robust_run.launcher.api.client import NoAnswerError, Target, node_path
+from robust_run.launcher.api.connections import MOST_CONNECTIONS
+from robust_run.launcher.api.operations import Wish
+from robust_run.launcher.api.place import Place, read_place, write_place
+from robust_run.launcher.api.server import HttpPlace
+from robust_run.launcher.api.views import ActionView, EventsView, JobView, NodesView
+from robust_run.launcher.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
+
+Serve = Callable[..., Any]
+TCP = HttpPlace(address="127.0.0.1", name="127.0.0.1")
+JSON = {"Content-Type": "application/json"}
+
+
+# --- asking and acting ---
+
+
+@pytest.mark.parametrize("way", ["unix", "tcp"])
+def test_a_job_answers_over_both_ways(serve: Serve, way: str) -> None:
+    served = serve(http_place=TCP)
+    target = served.unix() if way == "unix" else served.tcp()
+    job = msgspec.json.decode(target.get("/v1/status"), type=JobView)
+    nodes = msgspec.json.decode(target.get("/v1/nodes"), type=NodesView).nodes
+    assert (job.alive, job.phase, job.nodes_active, job.world_size) == (True, "running", 4, 32)
+    assert [node.name for node in nodes] == ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
+    assert nodes[0].silent_s == 0.4
+
+
+def test_actions_reach_the_core_with_who_and_why(serve: Serve) -> None:
+    served = serve()
+    wish = Wish(reason="bad memory", by="ann@desk")
+    served.controller.told.clear()
+    for path in (node_path("gpu-2", "evict"), node_path("gpu-2", "readmit")):
+        served.unix().post(path, wish)
+    evicted, readmitted = served.controller.told
+    assert isinstance(evicted, NodeEvicted)
+    assert (evicted.name, evicted.reason, evicted.by) == ("gpu-2", "bad memory", "ann@desk")
+    assert evicted.at_unix_s > 1e9
+    assert readmitted == NodeReadmitted(name="gpu-2", by="ann@desk")
+
+
+def test_restart_and_stop_reach_the_core(serve: Serve) -> None:
+    served = serve()
+    served.controller.told.clear()
+    served.unix().post("/v1/restart", Wish(reason="stuck"))
+    served.unix().post("/v1/stop", Wish(by="ann"))
+    assert served.controller.told == [RestartAsked(reason="stuck"), SignalReceived(signal=15, by="ann")]
+
+
+def test_the_answer_warns_of_what_the_job_will_lack(serve: Serve) -> None:
+    answer = serve().unix().post(node_path("gpu-2", "evict"), Wish())
+    assert "the job will wait" in msgspec.json.decode(answer, type=ActionView).warning
+
+
+def test_a_name_with_slashes_and_spaces_is_a_name(serve: Serve) -> None:
+    served = serve()
+    with pytest.raises(PlatformError, match=r"no node '\.\./a b%2f' in this job"):
+        served.unix().post(node_path("../a b%2f", "evict"), Wish())
+
+
+def test_a_browser_gets_the_status_as_text(serve: Serve) -> None:
+    text = serve().unix().get("/").decode()
+    assert text.startswith("running: attempt 0 on 4 nodes (32 ranks)")
+    assert "gpu-4" in text
+
+
+def test_many_questions_at_once_are_all_answered(serve: Serve) -> None:
+    target = serve().unix()
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: json.loads(target.get("/v1/status"))["phase"], range(48)))
+    assert answers == ["running"] * 48
+
+
+def test_a_fault_of_the_controller_is_told_to_who_asked_and_ends_nothing(serve: Serve) -> None:
+    served = serve()
+    served.controller.fault = KeyError("members")
+    with pytest.raises(PlatformError, match="KeyError"):
+        served.unix().get("/v1/status")
+    served.controller.fault = None
+    assert served.unix().get("/v1/status")
+
+
+# --- events ---
+
+
+def page(target: Target, **query: float) -> EventsView:
+    return msgspec.json.decode(target.get("/v1/events", query, wait_s=query.get("wait", 0)), type=EventsView)
+
+
+def test_events_are_the_lines_of_the_journal_by_number(serve: Serve) -> None:
+    served = serve()
+    lines = Path(served.controller.journal_path).read_bytes().splitlines()
+    whole = page(served.unix())
+    assert [bytes(event.line) for event in whole.events] == lines[1:]
+    assert [event.index for event in whole.events] == list(range(1, len(lines)))
+    some = page(served.unix(), after=3, limit=2)
+    assert ([event.index for event in some.events], some.next) == ([3, 4], 5)
+    assert [event.index for event in page(served.unix(), after=-2).events] == [len(lines) - 2, len(lines) - 1]
+
+
+def test_who_waits_for_news_gets_them_when_they_come(serve: Serve) -> None:
+    served = serve()
+    end = page(served.unix()).next
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(page, served.unix(), after=end, wait=30)
+        page(served.unix())
+        served.on_loop(lambda: served.controller.tell(Tick()))
+        news = waiting.result(60)
+    assert b"tick" in bytes(news.events[0].line)
+    assert news.events[0].index == end
+
+
+def test_who_waits_is_answered_when_the_job_ends(serve: Serve) -> None:
+    served = serve()
+    end = page(served.unix()).next
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(page, served.unix(), after=end, wait=30)
+        page(served.unix())  # the one before has been sent
+        served.end()
+        with suppress(NoAnswerError):  # it had not been let in yet
+            assert waiting.result(60).events == ()
+    assert served.faults == []
+
+
+@pytest.mark.parametrize("query", ["after=x", "limit=0", "limit=1e9", "wait=nan", "wait=-1", "after=inf"])
+def test_numbers_out_of_range_are_refused(serve: Serve, query: str) -> None:
+    with pytest.raises(PlatformError, match="is no number from"):
+        serve().unix().get(f"/v1/events?{query}")
+
+
+# --- who is let in ---
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Bearer \u00e9",
+        "Basic !!!",
+        "Basic OndyeW9uZw==",
+        "Digest 0123456789abcdef",
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/status"), ("POST", "/v1/stop"), ("GET", "/"), ("GET", "/x")])
+def test_over_tcp_nothing_is_told_or_done_without_the_token(
+    serve: Serve, header: str | None, method: str, path: str
+) -> None:
+    served = serve(http_place=TCP)
+    served.controller.told.clear()
+    headers = {**JSON, **({"Authorization": header} if header else {})}
+    status, answer = served.http(method, path, b"{}" if method == "POST" else None, headers)
+    assert status == 401
+    assert list(answer) == ["error"]
+    assert served.controller.told == []
+
+
+def test_a_wrong_token_is_refused_in_words(serve: Serve) -> None:
+    with pytest.raises(PlatformError, match="token"):
+        serve(http_place=TCP).tcp("wrong").get("/v1/status")
+
+
+def test_a_browser_sends_the_token_as_a_password(serve: Serve, token: str) -> None:
+    import base64
+
+    served = serve(http_place=TCP)
+    basic = base64.b64encode(f"anyone:{token}".encode()).decode()
+    status, answer = served.http("GET", "/v1/status", headers={"Authorization": f"Basic {basic}"})
+    assert (status, answer["phase"]) == (200, "running")
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_an_action_that_a_page_of_another_site_could_send_is_refused(
+    serve: Serve, authorised: dict[str, str], content_type: str
+) -> None:
+    served = serve(http_place=TCP)
+    served.controller.told.clear()
+    status, _ = served.http("POST", "/v1/stop", b"{}", {**authorised, "Content-Type": content_type})
+    assert status == 415
+    assert served.controller.told == []
+
+
+def test_an_action_is_a_post(serve: Serve, authorised: dict[str, str]) -> None:
+    served = serve(http_place=TCP)
+    assert served.http("GET", "/v1/stop", headers=authorised)[0] == 405
+    assert served.http("GET", "/v1/nothing", headers=authorised)[0] == 404
+
+
+def test_socket_and_place_belong_to_their_owner_alone(serve: Serve) -> None:
+    served = serve()
+    for name in ("api.sock", "api.json"):
+        assert stat.S_IMODE((served.run_directory / name).stat().st_mode) == 0o600
+
+
+def test_without_a_token_no_port_is_served(run_directory: Path, make_controller: Callable[..., Any]) -> None:
+    import asyncio
+
+    from robust_run.clock import SystemClock
+    from robust_run.launcher.api.server import ApiServer
+
+    said: list[str] = []
+
+    async def serve_without() -> Place | None:
+        server = ApiServer(make_controller(), str(run_directory), "", SystemClock(), said.append, TCP)
+        server.start()
+        await server.close()
+        return server.place
+
+    place = asyncio.run(serve_without())
+    assert place is not None
+    assert place.http == ""
+    assert "token" in said[0]
+
+
+# --- what strangers send ---
+
+
+def test_a_body_larger_than_64_kib_is_refused(serve: Serve, authorised: dict[str, str]) -> None:
+    served = serve(http_place=TCP)
+    served.controller.told.clear()
+    body = json.dumps({"reason": "x" * (70 << 10)}).encode()
+    try:
+        status, _ = served.http("POST", "/v1/stop", body, {**authorised, **JSON})
+        assert status == 413
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # cut off while sending
+    assert served.controller.told == []
+
+
+@pytest.mark.parametrize("body", [b"[]", b"nonsense", b'{"reason": 7}', b"\xff\xfe", b"[" * 50_000])
+def test_a_body_that_is_no_wish_is_refused(serve: Serve, authorised: dict[str, str], body: bytes) -> None:
+    served = serve(http_place=TCP)
+    served.controller.told.clear()
+    status, answer = served.http("POST", "/v1/stop", body, {**authorised, **JSON})
+    assert status == 400
+    assert answer["error"].startswith("the body is no wish")
+    assert served.controller.told == []
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 4096,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET " + b"/" * 100_000,
+        b"POST /v1/stop HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/stop HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+        b"GET /%00%ff%zz HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_garbage_harms_nobody(serve: Serve, garbage: bytes) -> None:
+    served = serve(http_place=TCP)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as stranger:
+        stranger.sendall(garbage)
+        stranger.shutdown(socket.SHUT_WR)
+        while True:
+            try:
+                if not stranger.recv(65536):
+                    break
+            except ConnectionResetError:
+                break
+    assert served.tcp().get("/v1/status")
+    assert served.complaints == []
+
+
+def test_more_half_open_connections_than_there_is_room_for_do_not_keep_others_out(serve: Serve) -> None:
+    served = serve(http_place=TCP)
+    strangers = []
+    try:
+        for _ in range(3 * MOST_CONNECTIONS):
+            stranger = socket.create_connection(("127.0.0.1", served.port), timeout=60)
+            stranger.sendall(b"GET /v1/sta")
+            strangers.append(stranger)
+        assert served.tcp().get("/v1/status")
+        assert served.unix().get("/v1/status")
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_who_sends_too_slowly_is_cut_off(serve: Serve) -> None:
+    served = serve(http_place=TCP)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as slow:
+        slow.sendall(b"GET /v1/status HTTP/1.1\r\nX-Slow: ")
+        assert served.tcp().get("/v1/status")  # others are served meanwhile
+        with suppress(ConnectionResetError):
+            assert slow.recv(1) == b""  # the server ends it; the test's own timeout would raise
+
+
+def test_a_body_that_never_comes_is_given_up(serve: Serve, authorised: dict[str, str]) -> None:
+    served = serve(http_place=TCP)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("POST", "/v1/stop", None, {**authorised, **JSON, "Content-Length": "10"})
+    assert connection.getresponse().status == 408
+    connection.close()
+
+
+# --- starting and ending ---
+
+
+def test_aiohttp_is_imported_when_the_first_one_asks_and_not_before(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys, threading
+sys.path.insert(0, sys.argv[1])
+from robust_run.clock import SystemClock
+from robust_run.launcher.api.client import Target
+from robust_run.launcher.api.server import ApiServer
+
+async def main():
+    server = ApiServer(Handle(), sys.argv[2], "t", SystemClock(), print)
+    server.start()
+    before = "aiohttp" in sys.modules, "json" in sys.modules, "ssl" in sys.modules and "http" in sys.modules
+    target = Target(socket=sys.argv[2] + "/api.sock")
+    answers = []
+    def ask():
+        try:
+            answers.append(target.get("/v1/nothing"))
+        except Exception as error:
+            answers.append(str(error))
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while thread.is_alive():
+        await asyncio.sleep(0.01)
+    print(before[0], "aiohttp" in sys.modules, answers[0])
+    await server.close()
+
+class Handle:
+    journal_path = ""
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, str(tmp_path), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "False True GET /v1/nothing: Not Found\n", done.stderr
+
+
+def test_a_path_longer_than_a_sockets_address_is_no_obstacle(serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120) / "run"
+    folder.mkdir(parents=True)
+    served = serve(folder=folder)
+    assert served.unix().get("/v1/status")
+    assert served.complaints == []
+
+
+def test_a_socket_that_a_killed_controller_left_is_replaced(serve: Serve, run_directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(run_directory / "api.sock"))
+    assert serve().unix().get("/v1/status")
+
+
+def test_the_end_removes_the_socket_and_the_place(serve: Serve) -> None:
+    served = serve()
+    assert read_place(str(served.run_directory)) == served.place
+    served.end()
+    assert sorted(path.name for path in served.run_directory.iterdir()) == ["journal.jsonl"]
+
+
+def test_the_end_leaves_what_the_next_controller_has_put_there(serve: Serve) -> None:
+    served = serve()
+    other = msgspec.structs.replace(served.place, pid=1)
+    write_place(str(served.run_directory), other)
+    (served.run_directory / "api.sock").unlink()
+    (served.run_directory / "api.sock").write_text("another's")
+    served.end()
+    assert read_place(str(served.run_directory)) == other
+    assert (served.run_directory / "api.sock").exists()
+
+
+def test_a_port_in_use_is_said_and_a_free_one_is_taken(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        served = serve(http_place=msgspec.structs.replace(TCP, port=port))
+    assert served.port != port
+    assert served.tcp().get("/v1/status")
+    assert str(port) in served.complaints[0]
+
+
+def test_a_folder_that_takes_no_files_leaves_the_job_alone(serve: Serve, tmp_path: Path, run_directory: Path) -> None:
+    from robust_run.launcher.api.place import listen_unix
+
+    with pytest.raises(OSError):
+        listen_unix(str(tmp_path / "missing" / "api.sock"))
+    (run_directory / "api.sock").mkdir()  # cannot be replaced by a socket
+    served = serve(http_place=TCP)
+    assert served.tcp().get("/v1/status")
+    assert served.place.socket == ""
+    assert "robust status" in served.complaints[0]
+
+
+def test_all_addresses_are_listened_on_by_default(serve: Serve) -> None:
+    served = serve(http_place=HttpPlace())
+    assert served.tcp().get("/v1/status")
+    assert socket.gethostname() in served.place.http
+
+
+# --- TLS ---
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Return a file with a self-signed certificate, and its key beside it as `key.pem`."""
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=some-node -keyout key.pem -out cert.pem"
+    try:
+        subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"openssl cannot make a certificate: {error}")
+    return tmp_path / "cert.pem"
+
+
+def test_with_a_certificate_the_port_speaks_tls_and_nothing_else(serve: Serve, certificate: Path, token: str) -> None:
+    key = str(certificate.with_name("key.pem"))
+    served = serve(http_place=msgspec.structs.replace(TCP, tls_cert=str(certificate), tls_key=key))
+    assert served.place.http.startswith("https://")
+    target = Target(url=served.place.http, token=token, tls_ca=str(certificate))
+    assert json.loads(target.get("/v1/status"))["phase"] == "running"
+    with pytest.raises(NoAnswerError):
+        served.tcp().get("/v1/status")
+    with pytest.raises(NoAnswerError, match="certificate"):
+        Target(url=served.place.http, token=token).get("/v1/status")
+    assert served.unix().get("/v1/status")  # plain, as it never leaves the machine
+
+
+def test_connections_that_never_agree_on_tls_keep_nobody_out(serve: Serve, certificate: Path, token: str) -> None:
+    key = str(certificate.with_name("key.pem"))
+    served = serve(http_place=msgspec.structs.replace(TCP, tls_cert=str(certificate), tls_key=key))
+    strangers = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(2 * MOST_CONNECTIONS)]
+    try:
+        strangers[0].sendall(b"hello\r\n\r\n")
+        assert Target(url=served.place.http, token=token, tls_ca=str(certificate)).get("/v1/status")
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_certificate_that_cannot_be_used_is_said_and_no_port_is_served(serve: Serve, tmp_path: Path) -> None:
+    served = serve(http_place=msgspec.structs.replace(TCP, tls_cert=str(tmp_path / "none.pem")))
+    assert "none.pem" in served.complaints[0]
+    assert served.place.http == ""
+    assert served.unix().get("/v1/status")

@@ -1,0 +1,104 @@
+"""The journal as people read it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust_run.launcher import events as e
+from robust_run.launcher.api.story import Story
+from robust_run.launcher.types import NodeInfo, Progress
+
+Make = Callable[..., Any]
+
+
+def told(controller: Any, **how: Any) -> list[str]:
+    """Return the story without its times."""
+    story = Story(local=time.gmtime, **how)
+    lines = Path(controller.journal_path).read_bytes().splitlines()[1:]
+    return [text[10:] for line in lines for text in story.tell(line) if not text.startswith("---")]
+
+
+def test_a_job_that_lost_a_node_reads_as_a_story(make_controller: Make) -> None:
+    controller = make_controller().start(5)
+    controller.tell(e.NodeEvicted(name="gpu-2", reason="bad memory", by="ann"))
+    controller.end_attempt()
+    controller.open()
+    controller.tell(e.FirstStep(attempt=1, node="id3", at_s=1.0))
+    controller.tell(e.FirstStep(attempt=1, node="id4", at_s=1.0))
+    controller.tell(e.RankExited(attempt=1, rank=17, exit_code=-9))
+    controller.tell(e.SignalReceived(signal=15, by="ben"))
+    controller.end_attempt()
+    story = told(controller)
+    assert story[0] == "-             the job starts"
+    assert "gpu-1         joined with 8 workers (10.0.0.1)" in story
+    assert "-             attempt 0 starts: 32 ranks on 4 nodes (gpu-1, gpu-2, gpu-3, gpu-4)" in story
+    assert "gpu-2         evicted by ann: bad memory" in story
+    assert any(line.startswith("gpu-2         incident: ") for line in story)
+    assert "-             attempt 1 starts: 32 ranks on 4 nodes (gpu-1, gpu-5, gpu-3, gpu-4)" in story
+    assert [line for line in story if "first step" in line] == ["gpu-3         attempt 1 made its first step"]
+    assert "gpu-3         rank 17 died of SIGKILL (signal 9)" in story
+    assert "-             told to end by ben" in story
+    assert story[-1] == "-             the job is over: stopped, exit code 143: stopped by ben"
+
+
+def test_what_only_a_developer_wants_is_told_on_request(make_controller: Make) -> None:
+    controller = make_controller().start(4)
+    controller.tell(e.WarmReady(pid=7, modules=("torch",), took_s=1.0, node="id2"))
+    controller.tell(e.Tick())
+    assert not any("warm" in line or "tick" in line for line in told(controller))
+    whole = told(controller, everything=True)
+    assert any(line.startswith("gpu-2         warm_ready {") for line in whole)
+    assert len(whole) == len(Path(controller.journal_path).read_bytes().splitlines()) - 1
+
+
+INFO = NodeInfo(id="n", name="gpu-1", nproc=8)
+
+EVERY_EVENT = [
+    e.JobStarted(),
+    e.NodeJoined(node=INFO),
+    e.NodeReturned(node="n"),
+    e.NodeLost(node="n", silent_s=3.5),
+    e.NodeLeft(node="n", reason="SIGTERM"),
+    e.NodeEvicted(name="gpu-1", reason="", by="ann"),
+    e.NodeReadmitted(name="gpu-1"),
+    e.RestartAsked(),
+    e.ControllerResumed(term=2, host="gpu-2"),
+    e.RankExited(attempt=0, rank=3, exit_code=1),
+    e.SpawnFailed(attempt=0, rank=3, message="no memory", node="n"),
+    e.StoreLost(attempt=0, detail="it died", node="n"),
+    e.FirstStep(attempt=0, node="n", at_s=1.0),
+    e.AttemptEnded(attempt=0, node="n", started_at_s=0.0, ranks=(), progress=Progress(), fenced_after_s=3.1),
+    e.SignalReceived(signal=15, again=True),
+    e.SignalPassedOn(signal=10, ranks=(1,), node="n"),
+    e.GuardLost(),
+]
+
+
+@pytest.mark.parametrize("event", EVERY_EVENT, ids=lambda event: type(event).__name__)
+def test_every_event_that_matters_has_words(make_controller: Make, event: e.Event) -> None:
+    controller = make_controller()
+    controller.tell(event)
+    assert told(controller)[0].isprintable()
+
+
+def test_the_day_is_said_where_it_changes() -> None:
+    story = Story(local=time.gmtime)
+    lines = [b'{"at":%d,"mono":0,"event":{"type":"job_started"}}' % at for at in (0, 60, 90_000)]
+    assert [text for line in lines for text in story.tell(line)] == [
+        "--- 1970-01-01 ---",
+        "00:00:00  -             the job starts",
+        "00:01:00  -             the job starts",
+        "--- 1970-01-02 ---",
+        "01:00:00  -             the job starts",
+    ]
+
+
+def test_a_line_of_a_newer_robust_run_is_passed_over(make_controller: Make) -> None:
+    line = b'{"at":0,"mono":0,"event":{"type":"something_new","x":"\\u001b[2J"}}'
+    assert Story().tell(line) == []
+    assert all(text.isprintable() for text in Story(everything=True).tell(line))

@@ -1,0 +1,216 @@
+"""Whatever happens to a job of several nodes, it keeps its promises and always gets on again.
+
+Hypothesis plans the faults; `simulated_job` plays them against the real core in virtual time and checks after every event:
+never workers of two attempts at one time, every rank exactly once, no evicted node, survivors keep their ranks, attempt
+numbers without gaps, a resumed controller knows what the dead one knew, no end without a reason.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, get_args
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from robust_run.launcher import core
+from robust_run.launcher.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from simulated_job import BUG, PEER, World, plain
+
+EXAMPLES = int(os.environ.get("JOB_PROPERTY_EXAMPLES", "300"))
+
+Kind = Literal[
+    "power_loss", "agent_dies", "agent_leaves", "host_joins", "cut", "connection_breaks", "evict", "readmit",
+    "rank_fails", "rank_lost_peer", "rank_ends", "all_end_well", "spawn_fails", "store_dies",
+    "controller_dies", "controller_dies_between", "restart", "slow", "stop",
+]  # fmt: skip
+
+#: A few lengths around the leases and timeouts find more than any.
+MOMENTS = st.sampled_from((0.0, 0.001, 0.05, 0.3, 1.0, 2.5, 2.9, 3.0, 3.2, 3.5, 3.6, 4.5, 8.0, 20.0))
+
+SEEDS = st.integers(0, 2**32)
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something that happens to a job."""
+
+    kind: Kind
+    after_s: float
+    """Since the fault before."""
+    which: int = 0
+    lasts_s: float = 0.0
+
+
+NODE_FAULTS = get_args(Kind)[:8]
+FAULTS = st.builds(
+    Fault,
+    kind=st.sampled_from(get_args(Kind)[:-1]) | st.sampled_from((*NODE_FAULTS, "controller_dies", "rank_fails")),
+    after_s=MOMENTS,
+    which=st.integers(0, 5),
+    lasts_s=MOMENTS,
+)
+HARMLESS = st.builds(
+    Fault,
+    kind=st.sampled_from(
+        (*NODE_FAULTS, "controller_dies", "controller_dies_between", "restart", "slow", "all_end_well")
+    ),
+    after_s=MOMENTS,
+    which=st.integers(0, 5),
+    lasts_s=MOMENTS,
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn, max_restarts: int | None = None) -> core.Policy:
+    fewest = draw(st.integers(1, 3))
+    return core.Policy(
+        fewest=fewest,
+        most=fewest + draw(st.integers(0, 2)),
+        max_restarts=draw(st.sampled_from((0, 2, 1000))) if max_restarts is None else max_restarts,
+        progress_after_s=600,
+        restart_grace_s=draw(st.sampled_from((0.0, 3.0))),
+        shutdown_timeout_s=5.0,
+        join_timeout_s=draw(st.sampled_from((15.0, 600.0))),
+        last_call_s=draw(st.sampled_from((0.0, 3.0))),
+        wait_for_nodes_s=draw(st.sampled_from((None, 0.0, 5.0))),
+        many=True,
+    )
+
+
+def inflict(world: World, fault: Fault) -> None:
+    """Let one fault happen."""
+    living = world.living()
+    agent = living[fault.which % len(living)] if living else None
+    match fault.kind:
+        case "power_loss" | "agent_dies" if agent is not None:
+            world.peers_notice(agent.started)
+            agent.power_off(says_so=fault.kind == "agent_dies")
+            host = agent.host
+            world.after(fault.lasts_s, lambda: world.boot(host))
+        case "agent_leaves" if agent is not None:
+            agent.leave()
+        case "host_joins" if len(living) < 8:
+            world.boot(f"host-{len(world.agents)}")
+        case "cut" if agent is not None:
+            host = agent.host
+            world.cut.add(host)
+            world.after(fault.lasts_s, lambda: world.heal(host))
+        case "connection_breaks" if agent is not None and agent.wire is not None:
+            agent.wire.close(by_agent=True)
+            agent.hung_up()
+        case "evict" if agent is not None:
+            world.tell(NodeEvicted(name=agent.host, reason="slow"))
+        case "readmit" if world.state.evicted:
+            world.tell(NodeReadmitted(name=sorted(world.state.evicted)[fault.which % len(world.state.evicted)]))
+        case "rank_fails":
+            world.rank_exits(fault.which, -9 if fault.which % 2 else 1, None if fault.which % 2 else BUG)
+        case "rank_lost_peer":
+            world.rank_exits(fault.which, 1, PEER)
+        case "rank_ends":
+            world.rank_exits(fault.which, 0)
+        case "all_end_well":
+            world.all_end_well()
+        case "spawn_fails" if agent is not None:
+            world.spawn_fails.add(agent.host)
+        case "store_dies":
+            world.store_dies()
+        case "controller_dies":
+            world.controller_dies()
+            world.after(fault.lasts_s, world.controller_resumes)
+        case "controller_dies_between" if world.shell is not None:
+            world.dies_in = fault.which % 3
+        case "restart":
+            world.tell(RestartAsked())
+        case "slow":
+            world.slow = not world.slow
+        case "stop":
+            world.stop_asked = True
+            world.tell(SignalReceived(signal=15, again=fault.which % 2 == 1))
+        case _:
+            pass
+
+
+def play(world: World, faults: list[Fault], begun: bool = False) -> None:
+    """Let all faults happen, in a job that has `begun` or not; a controller that died between two actions is back soon."""
+    if begun:
+        world.run(10.0, lambda: is_up(world))
+    for fault in faults:
+        world.run(fault.after_s)
+        if world.shell is None and fault.kind in ("evict", "readmit", "restart", "stop"):
+            world.controller_resumes()
+        inflict(world, fault)
+    world.run(5.0)
+
+
+def calm_down(world: World) -> None:
+    """Mend all that can be mended, and see that there are enough nodes."""
+    world.slow, world.dies_in = False, None
+    world.spawn_fails.clear()
+    for host in tuple(world.cut):
+        world.heal(host)
+    world.controller_resumes()
+    for name in tuple(world.state.evicted):
+        world.tell(NodeReadmitted(name=name))
+    for _ in range(world.policy.most - sum(not agent.leaving for agent in world.living())):
+        world.boot(f"host-{len(world.agents)}")
+
+
+def is_over(world: World) -> bool:
+    return world.state.phase == "over"
+
+
+def is_up(world: World) -> bool:
+    state = world.state
+    return state.phase == "running" and state.started == set(state.places)
+
+
+def ends_as_it_should(world: World) -> None:
+    """After the chaos: a whole world runs again within a bounded time, does its work, and everybody goes home."""
+    calm_down(world)
+    # what was under way may still bring an attempt down (a peer's death, a late loss), so once up is not enough
+    for _ in range(3):
+        assert world.run(60.0, lambda: is_over(world) or is_up(world)), f"stuck: {world.state}"
+        world.run(6.0, lambda: is_over(world))
+    assert is_over(world) or is_up(world), f"no peace: {world.state}"
+    world.all_end_well()
+    assert world.run(30.0, lambda: is_over(world)), f"does not end: {world.state}"
+    assert world.run(30.0, lambda: not world.living()), f"left over: {[agent.id for agent in world.living()]}"
+    assert plain(core.replay(world.policy, world.journal)) == plain(world.state), "the journal tells another story"
+
+
+PLAYS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@PLAYS
+@given(policies(), st.lists(FAULTS, min_size=1, max_size=30), SEEDS, st.integers(0, 2), st.booleans())
+def test_a_job_gets_on_again_whatever_happened(
+    policy: core.Policy, faults: list[Fault], seed: int, spare: int, begun: bool
+) -> None:
+    world = World(policy, policy.most + spare, seed)
+    play(world, faults, begun)
+    ends_as_it_should(world)
+
+
+@PLAYS
+@given(policies(max_restarts=0), st.lists(HARMLESS, min_size=1, max_size=30), SEEDS, st.booleans())
+def test_no_lost_node_and_no_dead_controller_counts_as_a_restart(
+    policy: core.Policy, faults: list[Fault], seed: int, begun: bool
+) -> None:
+    world = World(msgspec.structs.replace(policy, join_timeout_s=600.0, wait_for_nodes_s=None), policy.most + 1, seed)
+    play(world, faults, begun)
+    ends_as_it_should(world)
+    finish = world.state.finish
+    assert finish is not None
+    assert finish.outcome == "done", finish
+
+
+@PLAYS
+@given(policies(), st.lists(FAULTS, max_size=10), st.builds(Fault, st.just("stop"), MOMENTS, st.integers(0, 1)), SEEDS)
+def test_a_stopped_job_ends_soon_whatever_happened(
+    policy: core.Policy, faults: list[Fault], stop: Fault, seed: int
+) -> None:
+    world = World(policy, policy.most, seed)
+    play(world, [*faults, stop], begun=True)
+    calm_down(world)
+    assert world.run(60.0, lambda: is_over(world) and not world.living()), f"does not end: {world.state}"

@@ -1,0 +1,141 @@
+"""Hosts in virtual time: an event loop whose clock jumps, and machines that pause, lose their network and have clocks of
+their own. Whatever the code under test waits for comes through `Host.sleep` or `Host.reach`, so a pause is complete."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _Jump(selectors.DefaultSelector):
+    """Instead of waiting, moves the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everything waits and nothing will ever happen"
+        self.now_s += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs tasks as fast as they go; `time()` is what they would have taken."""
+
+    def __init__(self) -> None:
+        self._jump = _Jump()
+        super().__init__(self._jump)
+
+    def time(self) -> float:
+        return self._jump.now_s
+
+
+def run_virtual(main: Awaitable[T]) -> T:
+    """Run a coroutine in virtual time, and end all it has started."""
+    loop = VirtualLoop()
+    failures: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context.get("exception") or AssertionError(context)))
+    try:
+        asyncio.set_event_loop(loop)
+        result = loop.run_until_complete(main)
+        if failures:
+            raise failures[0]
+        return result
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+class Network:
+    """How bad things are between hosts and the store."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.trouble = 0.0
+        """Share of requests that meet a fault of their own."""
+        self.slowest_s = 0.05
+        self.latest_s = 10.0
+        """How late a request that seemed lost may still be carried out."""
+        self.down_until_s = 0.0
+        """The store answers nobody before."""
+
+
+class Unreached(Exception):
+    """No answer in time."""
+
+
+class Host:
+    """One machine: its clock counts from anywhere and a little fast or slow."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        self.name = name
+        self.network = network
+        self._offset_s = network.random.uniform(0, 1e6)
+        self._rate = network.random.uniform(0.995, 1.005)
+        self.paused_until_s = 0.0
+        self.cut_until_s = 0.0
+        self.after_each_step: Callable[[], None] = lambda: None
+        """Called whenever code on this host has done something and waits again."""
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def monotonic_s(self) -> float:
+        return self._offset_s + self._loop.time() * self._rate
+
+    def unix_s(self) -> float:
+        raise AssertionError("leadership must not ask for the time of day")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._rate)
+        await self._thaw()
+
+    async def reach(self, act: Callable[[], T], timeout_s: float) -> T:
+        """Let the store do something. Raises Unreached: it did not, it did, or it will."""
+        try:
+            return await self._reach(act, timeout_s / self._rate)
+        finally:
+            await self._thaw()
+
+    async def _reach(self, act: Callable[[], T], timeout_s: float) -> T:
+        network, now_s = self.network, self._loop.time()
+        draw = network.random
+        before_s, after_s = draw.uniform(0, network.slowest_s), draw.uniform(0, network.slowest_s)
+        fate = draw.choice(["lost", "answer lost", "late"]) if draw.random() < network.trouble else "fine"
+        if max(self.cut_until_s, network.down_until_s) > now_s + before_s or fate == "lost":
+            await asyncio.sleep(timeout_s)
+            raise Unreached
+        if fate == "late" or before_s > timeout_s:
+            self._loop.call_later(draw.uniform(0, network.latest_s), _quietly, act)
+            await asyncio.sleep(timeout_s)
+            raise Unreached
+        await asyncio.sleep(before_s)
+        result = act()
+        if fate == "answer lost" or before_s + after_s > timeout_s or self.cut_until_s > self._loop.time() + after_s:
+            await asyncio.sleep(max(0.0, timeout_s - before_s))
+            raise Unreached
+        await asyncio.sleep(after_s)
+        return result
+
+    async def _thaw(self) -> None:
+        while self.paused_until_s > self._loop.time():
+            await asyncio.sleep(self.paused_until_s - self._loop.time())
+        self._loop.call_soon(self.after_each_step)
+
+
+def _quietly(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except Exception:  # nobody hears the answer
+        return
