@@ -18,13 +18,13 @@ class Complaint:
     """Says once that the run directory cannot be written; called from any thread."""
 
     def __init__(self, console: BoundedWriter) -> None:
+        self.was_made = False
         self._console = console
-        self._said = False
 
     def __call__(self, path: str, error: OSError) -> None:
         """Say it, the first time."""
-        if not self._said:
-            self._said = True
+        if not self.was_made:
+            self.was_made = True
             why = error.strerror or error
             line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out\n"
             self._console.offer(line.encode(errors="surrogateescape"))
@@ -50,6 +50,11 @@ class Console:
     def say(self, text: str) -> None:
         """Say a line to the user on stderr."""
         self.router.say(f"robust-run: {text}")
+
+    def say_unless_full(self, text: str) -> None:
+        """Say a line, unless it was said already that nothing can be written."""
+        if not self.complain.was_made:
+            self.say(text)
 
     def close(self) -> None:
         """Write out what is left, as far as somebody reads it."""

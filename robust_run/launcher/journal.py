@@ -27,6 +27,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     job: JobSpec
+    cwd: str = ""
+    """Folder the job was started in, on that host: names in its command are relative to it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,7 +65,29 @@ class Journal:
 
     def open_with(self, job: JobSpec, host: str) -> None:
         """Write the first line."""
-        self._append(Header(schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job))
+        header = Header(schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job, cwd=_folder())
+        self._append(header)
+
+    def claim(self) -> bool:
+        """Be the only one that may continue this run, as long as this process lives; False if another one is.
+
+        Where the file system knows no locks, everybody may.
+        """
+        import fcntl
+
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def close(self) -> None:
+        """Let go of the file. Nothing can be written any more."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def event(self, event: Event, now_s: float) -> None:
         """Append an event and the time it is decided at, before anything is decided on it."""
@@ -82,8 +106,21 @@ class Journal:
 
     def past_events(self) -> list[tuple[Event, float]]:
         """Return the events on record so far, for a controller that continues. Raises UserError, see `read`."""
+        self._end_torn_line()
         _, entries = read(self._path)
         return [(entry.event, entry.mono) for entry in in_force(entries) if entry.event is not None]
+
+    def _end_torn_line(self) -> None:
+        """Keep what is written next apart from a line that a power loss cut short."""
+        try:
+            with open(self._path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - 1, 0))
+                torn = file.read(1) not in (b"", b"\n")
+            if torn:
+                os.write(self._descriptor, b"\n")
+        except OSError as error:
+            self._complain(error)
 
     def _append(self, line: msgspec.Struct) -> None:
         if self._descriptor < 0:
@@ -148,6 +185,13 @@ def in_force(entries: Iterable[Entry]) -> Iterator[Entry]:
         newest = max(newest, entry.term)
         if entry.term == newest:
             yield entry
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def _as_text(value: object) -> object:

@@ -298,7 +298,7 @@ def _api(
         token.write_token(run_directory.path, secret)
     http = HttpPlace(port=spec.http_port) if spec.http_port is not None else None
     handle = Handle(facts, controller, run_directory.journal)
-    return ApiServer(handle, run_directory.path, secret, clock, console.say, http)
+    return ApiServer(handle, run_directory.path, secret, clock, console.say_unless_full, http)
 
 
 def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:

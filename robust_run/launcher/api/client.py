@@ -13,6 +13,7 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.api.place import TOKEN_NAME, Place, read_place, read_small, short_address
+from robust_run.launcher.token import read_token
 
 TIMEOUT_S = 5.0
 
@@ -158,16 +159,16 @@ def _ways(run_directory: str, place: Place, token_file: str, tls_ca: str, env: M
     if place.http:
         token = _token(run_directory, token_file, env)
         if token:
-            ways.append(Target(url=place.http, token=token, tls_ca=tls_ca or place.tls_ca))
+            known_ca = place.tls_ca if os.path.isfile(place.tls_ca) else ""  # a path of the controller's machine
+            ways.append(Target(url=place.http, token=token, tls_ca=tls_ca or known_ca))
     return ways
 
 
 def _token(run_directory: str, token_file: str, env: Mapping[str, str]) -> str:
     if token_file:
         return _token_of(token_file)
-    path = os.path.join(run_directory, TOKEN_NAME)
-    if os.path.exists(path):
-        return _token_of(path)
+    if os.path.exists(os.path.join(run_directory, TOKEN_NAME)):
+        return read_token(run_directory)
     try:
         is_ours = os.stat(run_directory).st_uid == os.geteuid()
     except OSError:
@@ -186,13 +187,16 @@ def _token_of(path: str) -> str:
 
 
 def _tls(tls_ca: str) -> ssl.SSLContext:
-    """Return what checks the server. A CA that was given for this job vouches for its machines whatever they are called."""
+    """Return what checks the server. What was given for this job, a CA or the very certificate, vouches for its machines
+    whatever they are called.
+    """
     try:
         context = ssl.create_default_context(cafile=tls_ca or None)
     except (OSError, ValueError) as error:
         raise UserError(f"--tls-ca {tls_ca!r} cannot be used: {_reason(error)}") from error
     if tls_ca:
         context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

@@ -10,7 +10,7 @@ from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.views import IncidentView, JobView, NodesView, job_view, node_views
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import RecordIncident
-from robust_run.launcher.journal import Entry, Header, read
+from robust_run.launcher.journal import Entry, Header, in_force, read
 from robust_run.launcher.policy import policy_of
 
 
@@ -65,7 +65,7 @@ def read_dead(run_directory: str) -> DeadJob:
         header, entries = read(path)
     except OSError as error:
         raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
-    return DeadJob(run_directory, header, entries, policy_of(header.job))
+    return DeadJob(run_directory, header, list(in_force(entries)), policy_of(header.job))
 
 
 def _last_incident(entries: list[Entry]) -> IncidentView | None:

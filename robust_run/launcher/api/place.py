@@ -26,7 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     http: str = ""
     """Like `https://gpu-1:8080`; empty: no port is served."""
     tls_ca: str = ""
-    """File with which that server's certificate can be checked; empty: as usual on this machine."""
+    """File, on the controller's machine, with which its certificate can be checked; empty: as usual."""
     pid: int
     host: str
     """Host name of the controller."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
+from robust_run.errors import RobustRunError
 from robust_run.launcher.api import place as places
 from robust_run.launcher.api.connections import Connections
 from robust_run.launcher.api.handle import ControllerHandle
@@ -43,7 +44,7 @@ class HttpPlace(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str = ""
     """Empty: in the file of the certificate."""
     tls_ca: str = ""
-    """With which clients can check the certificate; empty: as usual on their machine."""
+    """With which clients can check the certificate; empty: with the certificate itself."""
 
 
 class ApiServer:
@@ -84,7 +85,7 @@ class ApiServer:
         self.place = places.Place(
             socket=self._socket_path,
             http=url,
-            tls_ca=self._http.tls_ca if self._http and url else "",
+            tls_ca=(self._http.tls_ca or self._http.tls_cert) if self._http and url else "",
             pid=os.getpid(),
             host=socket.gethostname(),
         )
@@ -112,9 +113,9 @@ class ApiServer:
             self._complain("no web server: it needs the job's token")
             return ""
         try:
-            self._tls = _tls(self._http) if self._http.tls_cert else None
-        except (OSError, ValueError) as error:  # SSLError is an OSError
-            self._complain(f"no web server: --tls-cert {self._http.tls_cert!r} cannot be used: {error}")
+            self._tls = _tls(self._http)
+        except RobustRunError as error:
+            self._complain(f"no web server: {error}")
             return ""
         for port in dict.fromkeys((self._http.port, 0)):
             try:
@@ -216,10 +217,10 @@ def _listen_tcp(address: str, port: int) -> socket.socket:
     return listener
 
 
-def _tls(http: HttpPlace) -> ssl.SSLContext:
-    import ssl
+def _tls(http: HttpPlace) -> ssl.SSLContext | None:
+    """Return what the port speaks, None for plain HTTP. Nobody is asked for a certificate: the token lets in."""
+    if not http.tls_cert:
+        return None
+    from robust_run.launcher.control.tls import controller_context
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(http.tls_cert, http.tls_key or None)
-    return context
+    return controller_context(http.tls_cert, http.tls_key, "")

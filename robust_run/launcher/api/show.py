@@ -21,7 +21,7 @@ def status_lines(job: JobView) -> list[str]:
     if job.lost:
         more = f" and {job.nodes_lost - len(job.lost)} more" if job.nodes_lost > len(job.lost) else ""
         lines.append(f"  lost: {', '.join(job.lost)}{more}")
-    if job.last_incident is not None and (job.outcome or not job.alive):
+    if job.last_incident is not None and not job.alive and job.outcome != "failed":
         lines.append(f"  last incident: {job.last_incident.sentence}")
     if job.run_directory:
         lines.append(f"  logs and journal: {job.run_directory}")
@@ -32,6 +32,8 @@ def headline(job: JobView) -> str:
     """Return what somebody woken at night must know, as one line."""
     if job.outcome:
         why = f": {job.reason}" if job.reason else ""
+        if job.outcome == "failed" and job.last_incident is not None:
+            why = f": {job.last_incident.sentence}" + (f"; not restarted: {job.reason}" if job.reason else "")
         when = f", {age(job.now_unix_s - job.ended_unix_s)} ago" if job.ended_unix_s is not None else ""
         tries = plural(job.attempt + 1, "attempt") if job.attempt >= 0 else "no attempt"
         return clean(f"{job.outcome} with exit code {job.exit_code} after {tries}{when}{why}")

@@ -29,6 +29,7 @@ class Story:
         self._nodes: dict[str, NodeInfo] = {}
         self._layout: tuple[Placement, ...] = ()
         self._first_step_of = -1
+        self._term = 0
         self._day = ""
 
     def tell(self, line: bytes | msgspec.Raw) -> list[str]:
@@ -37,6 +38,9 @@ class Story:
             entry = _DECODER.decode(line)
         except msgspec.MsgspecError:
             return [clean(f"????????  {bytes(line).decode(errors='replace')}")] if self._everything else []
+        if entry.term < self._term:  # a controller that had been replaced wrote it: it is void
+            return []
+        self._term = entry.term
         self._learn(entry)
         subject = entry.event if entry.event is not None else entry.action
         if subject is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from robust_run.launcher.control.errors import NotController, ProtocolError
 from robust_run.launcher.control.greeting import NEEDS_CERTIFICATE, SAME_TOKEN, AgentHalf
 from robust_run.launcher.control.handshake import OURS, Speaks
 from robust_run.launcher.control.messages import FromAgent, FromController, Hello, Welcome
-from robust_run.launcher.control.sockets import spoken, tune
+from robust_run.launcher.control.sockets import is_connected_to_itself, spoken, tune
 
 MOST_BACKLOG_BYTES = 64 << 20
 """A controller that leaves more than this unread is given up."""
@@ -210,6 +211,8 @@ async def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
             wire.setblocking(False)
             tune(wire)
             await asyncio.wait_for(loop.sock_connect(wire, address), timeout_s / left)
+            if is_connected_to_itself(wire):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
         except asyncio.TimeoutError:  # see `dial`
             failures.append(TimeoutError(f"{spoken(host, port)} did not answer within {timeout_s / left:g} s"))
             wire.close()

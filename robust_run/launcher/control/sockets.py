@@ -29,6 +29,11 @@ def spoken(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_connected_to_itself(connection: socket.socket) -> bool:
+    """Whether both ends are the same socket: TCP allows that to who dials a free local port and happens to dial from it."""
+    return bool(connection.getsockname() == connection.getpeername())
+
+
 def raise_file_limit() -> int:
     """Let this process open as many files as it may, and return how many: a controller needs one for each agent.
 

@@ -16,6 +16,7 @@ import pytest
 from robust_run.launcher.api.place import Place, write_place
 from robust_run.launcher.api.server import HttpPlace
 from robust_run.launcher.events import NodeEvicted, SignalReceived
+from robust_run.launcher.token import write_token
 
 Serve = Callable[..., Any]
 Robust = Callable[..., subprocess.CompletedProcess[str]]
@@ -159,7 +160,7 @@ def test_a_run_directory_shared_with_another_machine_leads_to_the_web_server(
     path = served.run_directory
     write_place(str(path), msgspec.structs.replace(served.place, host="another", socket=str(path / "refuses.sock")))
     assert done(robust("status")).startswith("its controller runs or ran on another: ask there; last known: running")
-    (path / "token").write_text(token)
+    write_token(str(path), token)
     assert done(robust("status")).startswith("running")
 
 
@@ -204,6 +205,18 @@ def test_a_job_that_ended_is_read_from_its_journal(make_controller: Callable[...
     assert "the job is over: stopped" in done(robust("events", "-f"))
     assert "gpu-1" in done(robust("nodes"))
     assert "how it was left" in refused(robust("stop"), 1)
+
+
+def test_what_a_replaced_controller_still_wrote_does_not_count(
+    make_controller: Callable[..., Any], robust: Robust
+) -> None:
+    controller = make_controller().start()
+    lines = Path(controller.journal_path).read_text().splitlines()
+    resumed = '{"at":1,"mono":500.0,"term":2,"event":{"type":"controller_resumed","term":2}}'
+    stale = '{"at":1,"mono":501.0,"event":{"type":"signal_received","signal":15}}'
+    Path(controller.journal_path).write_text("\n".join([*lines, resumed, stale, ""]))
+    status = json.loads(done(robust("status", "--json")))
+    assert (status["term"], status["stop_asked"]) == (2, False)
 
 
 def test_a_job_whose_controller_was_killed_says_what_continues_it(

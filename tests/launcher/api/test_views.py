@@ -58,6 +58,15 @@ def test_a_job_that_ended_says_how_before_anything_else(make_controller: Make) -
     assert show.headline(job) == "stopped with exit code 143 after 1 attempt, 10 min ago: stopped by ann"
 
 
+def test_a_job_that_failed_says_what_of_and_why_it_was_left_at_that(make_controller: Make) -> None:
+    controller = make_controller().start()
+    controller.state().phase = "over"
+    controller.state().finish = Finish(exit_code=1, outcome="failed", reason="--max-restarts is 0")
+    assert show.headline(view(controller, last_incident=INCIDENT)) == (
+        "failed with exit code 1 after 1 attempt: rank 5 died of SIGKILL on gpu-3; not restarted: --max-restarts is 0"
+    )
+
+
 def test_a_job_whose_controller_is_gone_says_what_continues_it(make_controller: Make) -> None:
     controller = make_controller().start()
     line = show.headline(view(controller, alive=False, resumable=True, note="its controller on gpu-1 is gone"))

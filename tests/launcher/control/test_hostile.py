@@ -15,7 +15,7 @@ from controllers import Recorder, hello_of, run, serving, until
 from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.messages import Beat, Heartbeat, Notice, Refused
 from robust_run.launcher.control.peer import MOST_BACKLOG_BYTES
-from robust_run.launcher.control.sockets import raise_file_limit, spoken
+from robust_run.launcher.control.sockets import is_connected_to_itself, raise_file_limit, spoken
 
 LINE = handshake.first_line(handshake.OURS)
 
@@ -279,3 +279,12 @@ def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:
 )
 def test_addresses_are_written_as_people_write_them(host: str, text: str) -> None:
     assert spoken(host, 1) == text
+
+
+def test_a_socket_that_dialled_itself_is_no_controller() -> None:
+    with socket.socket() as itself, socket.create_server(("127.0.0.1", 0)) as other, socket.socket() as wire:
+        itself.bind(("127.0.0.1", 0))
+        itself.connect(itself.getsockname())
+        assert is_connected_to_itself(itself)
+        wire.connect(other.getsockname())
+        assert not is_connected_to_itself(wire)

@@ -1,0 +1,321 @@
+"""One robust-run job on several simulated hosts (see hosts.py): starts it, follows its journal, and checks what must hold.
+
+    with Cluster(3, tmp_path) as cluster:
+        job = start_all(cluster[:2], TRAIN.write(tmp_path), options=["--nnodes", "2", "--standby", "1"])
+        job.wait_for_steps(attempt=0, ranks=2)
+        cluster[1].power_off()
+        job.wait_for_incident()
+
+Hosts share the run directory; every launcher gets the same run id. Ranks of one attempt and pids are as the journal has them:
+pids are those of their host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import host_ground as ground
+from host_process import HostProcess
+from hosts import Cluster, Host
+from jobs import wait_for
+
+#: A wait that takes longer than this in a test is stuck.
+PATIENCE_S = 40.0
+PORT = 29400
+TOKEN = "a token that all hosts of a test know"
+
+STEPS = """
+    import os, signal, socket, sys, time
+
+    RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    STEPS_DIR, DONE = os.environ["TEST_STEPS"], os.environ["TEST_STEPS"] + "/done"
+    _file = open(f"{STEPS_DIR}/{ATTEMPT}-{RANK}-{socket.gethostname()}-{os.getpid()}", "a", buffering=1)
+
+
+    def step():
+        print(f"{time.monotonic():.4f}", file=_file)
+"""
+"""Worker code that defines `step()`: notes the time, in a file per worker."""
+
+TRAIN = f"""{STEPS}
+
+    while not os.path.exists(DONE):
+        step()
+        time.sleep(0.005)
+"""
+"""A training that needs no network: it steps until it is told that it is done."""
+
+ALL_REDUCE = f"""{STEPS}
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    done = torch.zeros(1)
+    while not done:
+        done = torch.tensor([float(os.path.exists(DONE))])
+        dist.all_reduce(done)
+        step()
+        time.sleep(0.005)
+    dist.destroy_process_group()
+"""
+"""The same with collectives of gloo."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What one worker left in the folder of steps. Times are of the harness's monotonic clock."""
+
+    attempt: int
+    rank: int
+    host: str
+    pid: int
+    """As its host has it."""
+    times: list[float]
+
+
+@dataclass
+class Launcher:
+    """One `robust-run` on one host."""
+
+    host: Host
+    process: HostProcess
+
+    @property
+    def err(self) -> str:
+        """What it has said so far."""
+        return self.process.err
+
+    def guard_pid(self) -> int:
+        """Return the pid of the process that was started, as the harness sees it."""
+        return self.process.pid
+
+    def agent_pid(self) -> int:
+        """Return the pid of the agent below it, as the harness sees it."""
+        return int(wait_for(lambda: children(self.guard_pid()), f"the agent on {self.host.name}", PATIENCE_S)[0])
+
+    def finish(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for its end; return its exit code, as `subprocess` gives it."""
+        return self.process.wait(timeout_s)
+
+
+@dataclass
+class ClusterJob:
+    """A job on the hosts of a cluster."""
+
+    hosts: Sequence[Host]
+    argv: Sequence[str]
+    """Of a launcher, without what comes before the options of the job."""
+    run_id: str
+    log_dir: Path
+    steps_dir: Path
+    env: Mapping[str, str]
+    launchers: list[Launcher] = field(default_factory=list)
+
+    # --- launchers
+
+    def join(self, host: Host, *options: str, env: Mapping[str, str] | None = None) -> Launcher:
+        """Start a launcher on a host, with more options than the others if need be."""
+        argv = [sys.executable, "-m", "robust_run", *options, *self.argv]
+        process = host.start(argv, env={**self.env, **(env or {})}, name="robust-run")
+        self.launchers.append(Launcher(host, process))
+        return self.launchers[-1]
+
+    def on(self, host: Host) -> Launcher:
+        """Return the newest launcher on a host."""
+        return next(launcher for launcher in reversed(self.launchers) if launcher.host is host)
+
+    def finish(self, timeout_s: float = PATIENCE_S) -> dict[str, int]:
+        """Tell the workers that they are done and wait for the newest launcher of every host; return the exit codes."""
+        (self.steps_dir / "done").touch()
+        return self.wait_ended(timeout_s)
+
+    def wait_ended(self, timeout_s: float = PATIENCE_S) -> dict[str, int]:
+        """Wait for the newest launcher of every host; return the exit codes by host name. -9: it died with its host."""
+        newest = {launcher.host.name: launcher for launcher in self.launchers}
+        return {name: launcher.finish(timeout_s) for name, launcher in newest.items()}
+
+    def said(self) -> str:
+        """Return all that launchers have said, for a failed test."""
+        return "\n".join(f"--- {each.host.name}\n{each.err}" for each in self.launchers)
+
+    # --- the run directory
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return self.log_dir / self.run_id
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Return the journal's lines so far, the header first."""
+        with suppress(FileNotFoundError):
+            lines = (self.run_dir / "journal.jsonl").read_text().splitlines()
+            return [json.loads(line) for line in lines if line.endswith("}")]
+        return []
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Return the events of one kind so far."""
+        return [line["event"] for line in self.journal() if line.get("event", {}).get("type") == kind]
+
+    def actions(self, kind: str) -> list[dict[str, Any]]:
+        """Return the actions of one kind so far."""
+        return [line["action"] for line in self.journal() if line.get("action", {}).get("type") == kind]
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Return the incidents so far, in the order of their files."""
+        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "incidents").glob("[0-9]*.json"))]
+
+    def wait_for_incident(self, number: int = 1, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """Wait for an incident, counted from 1, and return it."""
+        found = wait_for(lambda: self.incidents()[number - 1 :], f"incident {number}:\n{self.said()}", timeout_s)
+        incident: dict[str, Any] = found[0]
+        return incident
+
+    def names(self) -> dict[str, str]:
+        """Return the host names by agent id."""
+        return {event["node"]["id"]: event["node"]["name"] for event in self.events("node_joined")}
+
+    def layout(self, attempt: int) -> list[str]:
+        """Return the names of an attempt's hosts by group rank; empty before its workers were ordered."""
+        names = self.names()
+        orders = [order for order in self.actions("start_attempt") if order["attempt"] == attempt]
+        placements = max((order["placements"] for order in orders), key=len, default=[])
+        return [names[placement["node"]] for placement in placements]
+
+    # --- workers
+
+    def workers(self) -> list[Worker]:
+        """Return what every worker has noted so far."""
+        skew_s = {host.name: host.skew_s if "monotonic" in host.skew else 0 for host in self.hosts}
+        found = []
+        for path in self.steps_dir.glob("*-*-*-*"):
+            attempt, rank, rest = path.name.split("-", 2)
+            host, _, pid = rest.rpartition("-")
+            whole = path.read_text().rpartition("\n")[0].split()
+            times = [float(word) - skew_s.get(host, 0) for word in whole]
+            found.append(Worker(int(attempt), int(rank), host, int(pid), times))
+        return found
+
+    def wait_for_steps(self, attempt: int, ranks: int, count: int = 3, timeout_s: float = PATIENCE_S) -> list[Worker]:
+        """Wait until so many ranks of an attempt have made so many steps; return them by rank."""
+
+        def stepped() -> list[Worker] | None:
+            found = [each for each in self.workers() if each.attempt == attempt and len(each.times) >= count]
+            return sorted(found, key=lambda each: each.rank) if len(found) >= ranks else None
+
+        found: list[Worker] = wait_for(
+            stepped, f"{ranks} ranks to step in attempt {attempt}:\n{self.said()}", timeout_s
+        )
+        return found
+
+    def steps_on(self, host: Host) -> int:
+        """Return how many steps workers on a host have noted so far."""
+        return sum(len(worker.times) for worker in self.workers() if worker.host == host.name)
+
+    def assert_never_two_at_once(self) -> None:
+        """Fail if a worker made a step after one of a later attempt had made its first, on whatever host."""
+        workers = [worker for worker in self.workers() if worker.times]
+        assert workers, "no worker has made a step"
+        for attempt in sorted({worker.attempt for worker in workers}):
+            begun_s = min(worker.times[0] for worker in workers if worker.attempt == attempt)
+            late = [w for w in workers if w.attempt < attempt and w.times[-1] > begun_s]
+            assert not late, f"attempt {attempt} began at {begun_s}, and these went on: {late!r:.500}"
+        ranks = [(worker.attempt, worker.rank) for worker in workers]
+        assert len(set(ranks)) == len(ranks), f"a rank had two workers in one attempt: {sorted(ranks)}"
+
+    # --- what is left
+
+    def left_on(self, host: Host) -> list[str]:
+        """Return the processes of the job that live on a host."""
+        return [f"{pid}: {_command(pid)}" for pid in host.pids() if f"TEST_JOB={self.run_id}" in _environment(pid)]
+
+    def assert_nothing_left(self, hosts: Iterable[Host] | None = None, timeout_s: float = 15.0) -> None:
+        """Fail if a process of the job, or its folder in memory, outlives it on a host that is on."""
+        for host in self.hosts if hosts is None else hosts:
+            if host._init:  # noqa: SLF001 - a host that is off has nothing
+                wait_for(lambda host=host: not self.left_on(host), f"{host.name} to be empty: {self.left_on(host)}", timeout_s)  # type: ignore[misc]
+                memory = list((host.root / "dev/shm").glob("robust-run-*"))
+                assert not memory, memory
+
+    def kill_everything(self) -> None:
+        """End what is left of it; the cluster's end does so too."""
+        for host in self.hosts:
+            for pid in host.pids():
+                if f"TEST_JOB={self.run_id}" in _environment(pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+
+def start_all(
+    hosts: Cluster | Sequence[Host],
+    *script: str,
+    tmp_path: Path,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    meet_at: Host | None = None,
+    launch: Sequence[Host] | None = None,
+) -> ClusterJob:
+    """Start `robust-run OPTIONS SCRIPT...` on hosts: on all, or on those of `launch`; the others may join later.
+
+    They meet at the first of `hosts`, unless `meet_at` is another. Workers find gloo's network card and the folder for
+    their steps in the environment.
+    """
+    everyone = list(hosts)
+    run_id = f"t{uuid.uuid4().hex[:12]}"
+    log_dir, steps_dir = tmp_path / "runs", tmp_path / f"steps-{run_id}"
+    steps_dir.mkdir()
+    meeting = (meet_at or everyone[0]).address
+    argv = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{meeting}:{PORT}", "--run-id", run_id]
+    argv += ["--log-dir", str(log_dir), *options, *script]
+    variables = {
+        "TEST_JOB": run_id,
+        "TEST_STEPS": str(steps_dir),
+        "ROBUST_TOKEN": TOKEN,
+        "GLOO_SOCKET_IFNAME": "eth0",
+        **(env or {}),
+    }
+    job = ClusterJob(everyone, argv, run_id, log_dir, steps_dir, variables)
+    for host in everyone if launch is None else launch:
+        job.join(host)
+    return job
+
+
+def write(tmp_path: Path, text: str, name: str = "train.py") -> str:
+    """Write a training script and return its path."""
+    path = tmp_path / name
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+def children(pid: int) -> list[int]:
+    """Return the living children of a process, oldest first."""
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def outside(host: Host, pid: int) -> int:
+    """Return the harness's number of what a host calls `pid`; 0 if it is gone."""
+    return next((each for each in host.pids() if ground.innermost_pid(each) == pid), 0)
+
+
+def _environment(pid: int) -> set[str]:
+    with suppress(OSError):
+        return set(Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"))
+    return set()
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
