@@ -30,11 +30,19 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/recovery.py
+	$(BIN)/python bench/node_loss.py
+	$(BIN)/python bench/control_plane.py
 
-# Small system tools that some tests use. A test that misses one is skipped with its reason.
+# System tools that some tests use. A test that misses one is skipped with its reason.
+TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl
+
 packages:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v setpriv >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends util-linux; fi
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		missing=""; \
+		for tool in $(TOOLS); do command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
+		if [ -n "$$missing" ]; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
+			|| echo "make: could not install$$missing; tests that need them are skipped"; fi; fi
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

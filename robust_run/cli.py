@@ -46,7 +46,12 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     from robust_run.launcher.world import system_world
 
     try:
-        return launch(resolve(parse(argv, env), system_world(env)), env)
+        options = parse(argv, env)
+        if options.resume is not None:
+            from robust_run.launcher.resume import resume
+
+            return resume(options, system_world(env), env)
+        return launch(resolve(options, system_world(env)), env)
     except Answered as answer:
         print(answer.text)
         return 0

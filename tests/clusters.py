@@ -1,7 +1,7 @@
 """One robust-run job on several simulated hosts (see hosts.py): starts it, follows its journal, and checks what must hold.
 
     with Cluster(3, tmp_path) as cluster:
-        job = start_all(cluster[:2], TRAIN.write(tmp_path), options=["--nnodes", "2", "--standby", "1"])
+        job = start_all(cluster, write(tmp_path, TRAIN), tmp_path=tmp_path, options=["--nnodes", "2", "--standby", "1"])
         job.wait_for_steps(attempt=0, ranks=2)
         cluster[1].power_off()
         job.wait_for_incident()
@@ -35,7 +35,7 @@ PORT = 29400
 TOKEN = "a token that all hosts of a test know"
 
 STEPS = """
-    import os, signal, socket, sys, time
+    import os, select, signal, socket, sys, time
 
     RANK, ATTEMPT = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     STEPS_DIR, DONE = os.environ["TEST_STEPS"], os.environ["TEST_STEPS"] + "/done"
@@ -44,14 +44,18 @@ STEPS = """
 
     def step():
         print(f"{time.monotonic():.4f}", file=_file)
+
+
+    def pause(seconds):
+        select.select([], [], [], seconds)  # time.sleep fails on hosts whose clock libfaketime shifts
 """
-"""Worker code that defines `step()`: notes the time, in a file per worker."""
+"""Worker code that defines `step()`, which notes the time in a file per worker, and `pause(seconds)`."""
 
 TRAIN = f"""{STEPS}
 
     while not os.path.exists(DONE):
         step()
-        time.sleep(0.005)
+        pause(0.005)
 """
 """A training that needs no network: it steps until it is told that it is done."""
 
@@ -66,7 +70,7 @@ ALL_REDUCE = f"""{STEPS}
         done = torch.tensor([float(os.path.exists(DONE))])
         dist.all_reduce(done)
         step()
-        time.sleep(0.005)
+        pause(0.005)
     dist.destroy_process_group()
 """
 """The same with collectives of gloo."""
@@ -104,6 +108,33 @@ class Launcher:
         """Return the pid of the agent below it, as the harness sees it."""
         return int(wait_for(lambda: children(self.guard_pid()), f"the agent on {self.host.name}", PATIENCE_S)[0])
 
+    def controller_pids(self) -> list[int]:
+        """Return the living controller process of this node, as the harness sees it; none where there is none."""
+        return [
+            pid
+            for agent in children(self.guard_pid())
+            for pid in children(agent)
+            if "robust_run.launcher.controller.process" in _command(pid)
+        ]
+
+    def controller_pid(self, other_than: int = 0) -> int:
+        """Wait until this node has a controller process, and not that one; return its pid as the harness sees it."""
+        return int(
+            wait_for(
+                lambda: [pid for pid in self.controller_pids() if pid != other_than],
+                f"a controller on {self.host.name}:\n{self.err}",
+                PATIENCE_S,
+            )[0]
+        )
+
+    def kill(self) -> None:
+        """SIGKILL agent and guard: all that this launcher has goes with them."""
+        agent = self.agent_pid()
+        for pid in (agent, self.guard_pid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+
     def finish(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for its end; return its exit code, as `subprocess` gives it."""
         return self.process.wait(timeout_s)
@@ -128,6 +159,13 @@ class ClusterJob:
         """Start a launcher on a host, with more options than the others if need be."""
         argv = [sys.executable, "-m", "robust_run", *options, *self.argv]
         process = host.start(argv, env={**self.env, **(env or {})}, name="robust-run")
+        self.launchers.append(Launcher(host, process))
+        return self.launchers[-1]
+
+    def resume(self, host: Host, *options: str) -> Launcher:
+        """Start `robust-run --resume` of the run on a host."""
+        argv = [sys.executable, "-m", "robust_run", "--resume", str(self.run_dir), *options]
+        process = host.start(argv, env=self.env, name="robust-run")
         self.launchers.append(Launcher(host, process))
         return self.launchers[-1]
 
@@ -175,6 +213,13 @@ class ClusterJob:
         """Return the incidents so far, in the order of their files."""
         return [json.loads(path.read_text()) for path in sorted((self.run_dir / "incidents").glob("[0-9]*.json"))]
 
+    def wait_for_event(self, kind: str, count: int = 1, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """Wait until so many events of a kind are in the journal and return them."""
+        found: list[dict[str, Any]] = wait_for(
+            lambda: len(self.events(kind)) >= count and self.events(kind), f"{count} {kind}:\n{self.said()}", timeout_s
+        )
+        return found
+
     def wait_for_incident(self, number: int = 1, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """Wait for an incident, counted from 1, and return it."""
         found = wait_for(lambda: self.incidents()[number - 1 :], f"incident {number}:\n{self.said()}", timeout_s)
@@ -221,6 +266,11 @@ class ClusterJob:
     def steps_on(self, host: Host) -> int:
         """Return how many steps workers on a host have noted so far."""
         return sum(len(worker.times) for worker in self.workers() if worker.host == host.name)
+
+    def wait_for_more_steps(self, attempt: int, ranks: int, more: int = 20) -> list[Worker]:
+        """Wait until every rank of an attempt has made so many more steps than now; return them by rank."""
+        now = {each.rank: len(each.times) for each in self.workers() if each.attempt == attempt}
+        return self.wait_for_steps(attempt, ranks, max(now.values(), default=0) + more)
 
     def assert_never_two_at_once(self) -> None:
         """Fail if a worker made a step after one of a later attempt had made its first, on whatever host."""
@@ -288,6 +338,14 @@ def start_all(
     for host in everyone if launch is None else launch:
         job.join(host)
     return job
+
+
+def reaches(host: Host, other: Host, port: int = PORT, timeout_s: float = 0.5) -> bool:
+    """Whether a host's packets and their answers get through: a refused connection is an answer too."""
+    dial = "import socket, sys; s = socket.socket(); s.settimeout(float(sys.argv[3]))\ntry: s.connect((sys.argv[1], int(sys.argv[2])))"
+    dial += "\nexcept ConnectionRefusedError: pass"
+    argv = [sys.executable, "-ISc", dial, other.address, str(port), str(timeout_s)]
+    return host.run(argv, check=False).returncode == 0
 
 
 def write(tmp_path: Path, text: str, name: str = "train.py") -> str:

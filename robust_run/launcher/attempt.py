@@ -55,6 +55,8 @@ class Attempt:
         self._ending: asyncio.Task[None] | None = None
         self._hurry: asyncio.Event | None = None
         self._workers_gone: asyncio.Event | None = None
+        self._grace_until_s = float("-inf")
+        self._leftovers_s = 0.0
 
     @property
     def is_ending(self) -> bool:
@@ -135,10 +137,16 @@ class Attempt:
         return [worker.rank for worker in self.workers if worker.exit_code is None]
 
     def end(self, order: EndAttempt) -> None:
-        """End every process of the attempt and then report AttemptEnded. Ordered again without grace: at once."""
+        """End every process of the attempt and then report AttemptEnded.
+
+        Ordered again without grace: at once. With a longer one: the workers, which have their signal, get that; a scheduler
+        that ends all nodes may reach one after its peers, as survivors of which it was told to end a moment before.
+        """
         assert self._loop is not None
         import asyncio
 
+        self._grace_until_s = max(self._grace_until_s, time.monotonic() + order.grace_s)
+        self._leftovers_s = max(self._leftovers_s, order.leftovers_s)
         is_urgent = order.grace_s <= 0 and order.leftovers_s <= 0
         if self._hurry is None:
             self._hurry, self._workers_gone = asyncio.Event(), asyncio.Event()
@@ -159,7 +167,7 @@ class Attempt:
         node = self._node
         await self._ask_workers(order)
         sweep = self._sweep()
-        await self._terminate(sweep, order.leftovers_s)
+        await self._terminate(sweep)
         left = await self._kill(sweep)
         for status in left:
             node.say(
@@ -183,23 +191,27 @@ class Attempt:
         )
 
     async def _ask_workers(self, order: EndAttempt) -> None:
-        """Send the workers the order's signal and give them its grace to act on it."""
+        """Send the workers the order's signal and give them the longest grace of any order to act on it."""
         import asyncio
 
         assert self._hurry is not None and self._workers_gone is not None
         if not order.signal or self._hurry.is_set() or not self.living():
             return
         self.signal(order.signal)
-        try:
-            await asyncio.wait_for(self._workers_gone.wait(), order.grace_s)
-        except asyncio.TimeoutError:
+        while not self._workers_gone.is_set() and (left_s := self._grace_until_s - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(self._workers_gone.wait(), left_s)
+            except asyncio.TimeoutError:
+                continue  # unless an order since then gave more, the time is over
+        if not self._workers_gone.is_set():
             self._hurry.set()
 
-    async def _terminate(self, sweep: Sweep, leftovers_s: float) -> None:
+    async def _terminate(self, sweep: Sweep) -> None:
         """Ask what workers left behind to end, and wait as long as it is given."""
         import asyncio
 
         assert self._hurry is not None
+        leftovers_s = self._leftovers_s
         if self._hurry.is_set() or leftovers_s <= 0:
             return
         give_up_at_s = time.monotonic() + leftovers_s

@@ -75,6 +75,8 @@ class Journal:
         """
         import fcntl
 
+        if self._descriptor < 0:
+            return True
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock, SystemClock
-from robust_run.errors import RobustRunError
+from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher import core
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import DRAIN_S, Console
@@ -208,12 +208,15 @@ def run_agent(
         link = OneNode(agent)
         agent.serve(link)
         journal = Journal(run_directory.journal, clock, on_error=console.complain)
+        if not journal.claim():
+            raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
         book = IncidentBook(clock, run_directory, console.say, console.complain)
         controller = link.controller = _controller(spec, clock, link, journal, book, resumed=resumed)
         link.on_loop = lambda _: link.later(
             SERVE_AFTER_S, lambda: link.serve_people(_api(spec, controller, run_directory, clock, console, host))
         )
-        journal.open_with(spec, host)
+        if not resumed:
+            journal.open_with(spec, host)
         _begin(
             controller, NodeInfo(id=agent.node_id, name=host, nproc=spec.nproc, version=__version__), resumed=resumed
         )
@@ -247,6 +250,7 @@ def _controller(
     state = core.JobState()
     if resumed:
         state = core.replay(policy, journal.past_events())
+        journal.term = state.term + 1
         book.load()
     return Controller(
         policy=policy,

@@ -65,7 +65,7 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
     if is_host is None and place.node_rank is not None:
         is_host = place.node_rank == 0
     heartbeat_s, lease_s = _keep_alive(settings)
-    tls_cert, tls_key, tls_ca = _tls_files(options, is_host, world)
+    tls_cert, tls_key, tls_ca = resolve_tls(options, is_host, world)
     many = ManyNodes(
         fewest=fewest,
         most=most,
@@ -283,7 +283,7 @@ def _evict_list(options: Options, world: World) -> str:
     return path
 
 
-def _tls_files(options: Options, is_host: bool | None, world: World) -> tuple[str, str, str]:
+def resolve_tls(options: Options, is_host: bool | None, world: World) -> tuple[str, str, str]:
     """Return certificate, key and authorities. A node that surely hosts nothing needs the authorities only."""
     named = {"--tls-cert": options.tls_cert, "--tls-key": options.tls_key, "--tls-ca": options.tls_ca}
     if bool(options.tls_cert) != bool(options.tls_key):

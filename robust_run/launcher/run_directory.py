@@ -164,6 +164,20 @@ def remove_memory_folders(of_pid: int) -> None:
                 _remove_ours(os.path.join(parent, name))
 
 
+def remove_dead_memory(run_id: str) -> None:
+    """Remove what launchers of this run left in memory that were killed, guard and all; those that live keep theirs."""
+    namespace, _, _ = _owner(0).rpartition(".")
+    beginning = f"{_PREFIX}{run_id}-{namespace}."
+    try:
+        names = os.listdir(_MEMORY)
+    except OSError:
+        return
+    for name in names:
+        pid = name[len(beginning) :]
+        if name.startswith(beginning) and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+            _remove_ours(os.path.join(_MEMORY, name))
+
+
 def _temporary_folder() -> str:
     folder = os.environ.get("TMPDIR", "")
     return folder if os.path.isabs(folder) else "/tmp"  # noqa: S108 - folders in it are made with mkdir, for us alone

@@ -9,9 +9,10 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
 from robust_run.launcher import core
-from robust_run.launcher.events import JobStarted, RankExited, StartAttempt
-from robust_run.launcher.journal import Journal, read
-from robust_run.launcher.types import JobSpec, Std, Streams
+from robust_run.launcher.events import JobStarted, NodeJoined, OpenStore, RankExited, StoreOpened
+from robust_run.launcher.journal import Journal, in_force, read
+from robust_run.launcher.policy import policy_of
+from robust_run.launcher.types import JobSpec, NodeInfo, Std, Streams
 
 SPEC = JobSpec(
     argv=("python", "train.py"),
@@ -25,6 +26,15 @@ SPEC = JobSpec(
 )
 
 
+HAPPENED = (
+    JobStarted(),
+    NodeJoined(node=NodeInfo(id="a", name="here", nproc=1)),
+    StoreOpened(attempt=0, node="a", address="127.0.0.1", port=4000),
+    RankExited(attempt=0, rank=0, exit_code=-9),
+)
+DONE = OpenStore(attempt=0, node="a")
+
+
 def fail(path: str, error: OSError) -> None:
     raise AssertionError((path, error))
 
@@ -32,9 +42,9 @@ def fail(path: str, error: OSError) -> None:
 def write(path: Path) -> Journal:
     journal = Journal(str(path), SystemClock(), fail)
     journal.open_with(SPEC, "here")
-    journal.event(JobStarted(), 1.0)
-    journal.action(StartAttempt(0), 1.0)
-    journal.event(RankExited(attempt=0, rank=0, exit_code=-9), 2.5)
+    for number, event in enumerate(HAPPENED):
+        journal.event(event, 1.0 + number / 2)
+    journal.action(DONE, 3.0)
     assert journal.wait_durable(10.0)
     return journal
 
@@ -43,20 +53,28 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     write(tmp_path / "j")
     header, entries = read(str(tmp_path / "j"))
     assert header.job == SPEC
-    assert [entry.event or entry.action for entry in entries] == [
-        JobStarted(),
-        StartAttempt(0),
-        RankExited(attempt=0, rank=0, exit_code=-9),
-    ]
+    assert [entry.event or entry.action for entry in entries] == [*HAPPENED, DONE]
 
 
 def test_replaying_the_events_gives_the_state_of_the_core(tmp_path: Path) -> None:
     write(tmp_path / "j")
     _, entries = read(str(tmp_path / "j"))
-    policy = core.Policy(nproc=1, max_restarts=3, progress_after_s=600, restart_grace_s=3, shutdown_timeout_s=30)
-    state = core.replay(policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None])
-    assert state.end_sent
+    past = [(entry.event, entry.mono) for entry in entries if entry.event is not None]
+    state = core.replay(policy_of(SPEC), past)
+    assert state.ending is not None
     assert state.detected_at_s == 2.5
+
+
+def test_what_a_replaced_controller_still_writes_is_void(tmp_path: Path) -> None:
+    old = write(tmp_path / "j")
+    new = Journal(str(tmp_path / "j"), SystemClock(), fail)
+    new.term = 2
+    new.event(HAPPENED[1], 9.0)
+    old.event(HAPPENED[3], 9.5)
+    new.event(HAPPENED[2], 10.0)
+    entries = list(in_force(read(str(tmp_path / "j"))[1]))
+    assert [entry.mono for entry in entries[-2:]] == [9.0, 10.0]
+    assert [entry.term for entry in entries] == [1] * 5 + [2, 2]
 
 
 @pytest.mark.parametrize("cut", [1, 10, 30])
@@ -64,7 +82,7 @@ def test_a_torn_last_line_is_skipped(tmp_path: Path, cut: int) -> None:
     write(tmp_path / "j")
     data = (tmp_path / "j").read_bytes()
     (tmp_path / "j").write_bytes(data[:-cut])
-    assert len(read(str(tmp_path / "j"))[1]) == (3 if cut == 1 else 2)
+    assert len(read(str(tmp_path / "j"))[1]) == (5 if cut == 1 else 4)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b'{"schema": 99}\n', b'{"schema": 1}\n', b"\x00\xff\n"])

@@ -73,6 +73,8 @@ class ControllerProcess:
         office = await take_office(charge, self._clock, self._console.say)
         resumed = charge.resume or office.is_successor
         journal = Journal(self._run_directory.journal, self._clock, on_error=self._console.complain)
+        if not charge.campaigns and not journal.claim():
+            raise UserError(f"another controller continues the run in {charge.run_path!r}; robust status shows it")
         book = IncidentBook(self._clock, self._run_directory, self._console.say, self._console.complain)
         state = await self._past(office, journal, book) if resumed else core.JobState()
         term = max(office.term, state.term + 1 if resumed else 1)
@@ -116,6 +118,8 @@ class ControllerProcess:
         saved = await office.load()
         if saved is not None:
             return saved
+        if journal.is_empty():  # it was lost before it began anything
+            return core.JobState()
         _, entries = read(self._run_directory.journal)
         if entries:
             self._started_unix_s = entries[0].at
@@ -259,6 +263,10 @@ def main(descriptor: int) -> None:
     except RobustRunError as error:
         console.say(str(error))
         code = error.exit_code if isinstance(error, UserError) else 1
+    except BaseException:
+        import traceback
+
+        console.say(f"a fault of robust-run ended the controller; please report it: {traceback.format_exc()}")
     finally:
         console.close()
         sys.stdout.flush()

@@ -95,9 +95,9 @@ class Service:
             return Refused(reason="the controller is starting", final=False)
         if hello.term > self._term:
             return Refused(reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False)
-        refusal = self._refusal(hello)
-        if refusal:
-            return Refused(reason=refusal)
+        refusal = self._refusal(hello) or self._taken(hello)
+        if refusal is not None:
+            return refusal
         node = hello.node
         old = self._peers.get(node.id)
         if old is not None:
@@ -121,25 +121,34 @@ class Service:
             candidates=self._candidates,
         )
 
-    def _refusal(self, hello: Hello) -> str:
-        """Return why an agent does not belong here, empty if it does."""
+    def _refusal(self, hello: Hello) -> Refused | None:
+        """Return why an agent does not belong here, None if it does."""
         named = {self._run_id, self._spec.rdzv_id, ""}
         if hello.job not in named:
-            return f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} (--rdzv-id)"
+            return Refused(
+                reason=f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} (--rdzv-id)"
+            )
         mine = f"{self._many.fewest}:{self._many.most}"
         if hello.nnodes and hello.nnodes != mine:
-            return (
-                f"--nnodes {hello.nnodes} on {hello.node.name} and {mine} on the controller's node differ; "
+            return Refused(
+                reason=f"--nnodes {hello.nnodes} on {hello.node.name} and {mine} on the controller's node differ; "
                 "give the same everywhere"
             )
+        return None
+
+    def _taken(self, hello: Hello) -> Refused | None:
+        """Return what to say to a second node of the same --node-rank: no, or to wait, if the first may be gone."""
         rank = hello.node.node_rank
         state = self.controller.state if self.controller is not None else None
         if rank is None or state is None or hello.node.id in state.members:
-            return ""
+            return None
         for member in state.members.values():
             if member.present and member.info.node_rank == rank:
-                return f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own"
-        return ""
+                return Refused(
+                    reason=f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own",
+                    final=member.info.id in self._peers,
+                )
+        return None
 
     def received(self, peer: Peer, message: FromAgent) -> None:
         """Take in what an agent says."""

@@ -221,7 +221,7 @@ def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action
     state.phase = "stopping"
     if event.again:
         return end_attempt(state, EndAttempt(attempt=state.attempt))
-    if was_ending:
+    if was_ending and not _is_ended_by_leaving(state):
         return []
     return end_attempt(
         state,
@@ -232,6 +232,11 @@ def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action
             leftovers_s=policy.restart_grace_s,
         ),
     )
+
+
+def _is_ended_by_leaving(state: JobState) -> bool:
+    """Whether the attempt only ends because nodes were told to go: a scheduler that stops the job reaches some before others."""
+    return bool(state.causes) and all(cause.kind == "left" for cause in state.causes) and not state.evidence_of_failure
 
 
 # --- a controller that was away -------------------------------------------------------------------------------------

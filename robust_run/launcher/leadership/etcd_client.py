@@ -63,9 +63,15 @@ class EtcdClient:
         self._address = address
         self._endpoints = deque(address.endpoints)
         self._idle: dict[tuple[str, int], list[http.client.HTTPConnection]] = {}
+        self._closed = False
         self._now_s = now_s
         self._stuck: set[object] = set()
         self._tls = _tls_context(address.ca_file) if address.tls else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way, perhaps one that nobody waits for any more."""
+        return bool(self._stuck)
 
     async def call(self, path: str, request: msgspec.Struct, reply: type[Reply], timeout_s: float) -> Reply:
         """See Transport."""
@@ -85,11 +91,11 @@ class EtcdClient:
             raise CoordinatorRefused(f"{self._address} does not answer as etcd 3.4 or newer does: {error}") from error
 
     async def close(self) -> None:
-        """See Transport."""
-        for connections in self._idle.values():
+        """See Transport. Requests under way close theirs when they end."""
+        self._closed = True
+        for connections in list(self._idle.values()):
             for connection in connections:
                 connection.close()
-        self._idle.clear()
 
     def _ask_any(self, path: str, body: bytes, timeout_s: float) -> bytes:
         """Ask one endpoint after the other."""
@@ -167,7 +173,7 @@ class EtcdClient:
 
     def _keep(self, endpoint: tuple[str, int], connection: http.client.HTTPConnection) -> None:
         idle = self._idle.setdefault(endpoint, [])
-        if len(idle) < _IDLE_CONNECTIONS:
+        if len(idle) < _IDLE_CONNECTIONS and not self._closed:
             idle.append(connection)
         else:
             connection.close()

@@ -27,19 +27,22 @@ SLOWEST_S = 5.0
 MOST_DEATHS = 8
 #: How long the controller may take to speak its last word.
 LAST_WORD_S = 15.0
+#: One that is younger than this may be slow to answer: the machine is busy, or it has a long journal to read.
+YOUNG_S = 10.0
 
 
 class Keeper:
     """The controller's process of this node, if it has one. A child of this process, which dies with it."""
 
     def __init__(self, mask: Iterable[int], env: dict[str, str], say: Callable[[str], None]) -> None:
-        self.on_given_up: Callable[[], None] = lambda: None
+        self.on_ended: Callable[[int], None] = lambda _: None
+        """Called with its exit code when it is not started again: the job is over, or it is left to a person."""
         self._setup = workers.ChildSetup(mask)
         self._env = env
         self._say = say
         self._worker: workers.Worker | None = None
         self._charge: Charge | None = None
-        self._listener: socket.socket | None = None
+        self._where: _Where | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started_at_s = 0.0
         self._deaths = 0
@@ -51,6 +54,11 @@ class Keeper:
         """Whether there is a process."""
         return self._worker is not None and self._worker.exit_code is None
 
+    @property
+    def address(self) -> str:
+        """HOST:PORT where the agent of this node reaches it; empty: there is none."""
+        return self._charge.address if self._charge is not None else ""
+
     def pids(self) -> list[int]:
         """Return what must be spared when an attempt's processes are ended."""
         return [self._worker.pid] if self._worker is not None and self._worker.exit_code is None else []
@@ -58,7 +66,7 @@ class Keeper:
     def start(self, charge: Charge, listener: socket.socket) -> None:
         """Start the process; it has the socket from now on. Raises PlatformError."""
         self._charge = charge
-        self._listener = listener
+        self._where = _Where(listener)
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._launch(listener)
@@ -99,14 +107,13 @@ class Keeper:
         worker.close()
         if worker.exit_code in (0, 1, 2) or self._closing:
             self._ended.set()
-            if worker.exit_code in (1, 2) and not self._closing:
-                self.on_given_up()  # it has said why
+            self.on_ended(worker.exit_code or 0)  # it has said why
             return
         self._deaths = 0 if self._loop.time() - self._started_at_s > WELL_S else self._deaths + 1
         if self._deaths >= MOST_DEATHS:
             self._say(f"the controller {describe_exit(worker.exit_code)} {self._deaths} times in a row; it is left so")
             self._ended.set()
-            self.on_given_up()
+            self.on_ended(1)
             return
         delay_s = min(SLOWEST_S, 0.05 * 2**self._deaths) if self._deaths > 1 else 0.0
         if worker.exit_code != REPLACED:
@@ -115,12 +122,12 @@ class Keeper:
 
     def _again(self) -> None:
         assert self._charge is not None and self._loop is not None and self._ended is not None
+        assert self._where is not None
         if self._closing:
             self._ended.set()
             return
-        host, _, port = self._charge.address.rpartition(":")
         try:
-            listener = bind(host.strip("[]"), int(port))
+            listener = self._where.bind_again()
         except OSError as error:
             self._say(f"cannot have {self._charge.address} again for the controller: {error.strerror}; trying on")
             self._loop.call_later(1.0, self._again)
@@ -131,6 +138,16 @@ class Keeper:
         except PlatformError as error:
             self._say(str(error))
             self._loop.call_later(1.0, self._again)
+
+    def end_stuck(self, silent_s: float, limit_s: float) -> None:
+        """End a controller that has not answered for so long, so that it is started anew. A young one gets more time."""
+        if self._loop is None or not self.is_running or self._worker is None or self._closing:
+            return
+        if self._loop.time() - self._started_at_s < YOUNG_S and silent_s < YOUNG_S:
+            return
+        if silent_s >= limit_s:
+            self._say(f"the controller has not answered for {silent_s:.1f} s: it is ended")
+            self._worker.signal(9, self._loop.time())
 
     async def close(self, *, wait: bool) -> None:
         """Let the controller finish what it says, or end it."""
@@ -143,6 +160,30 @@ class Keeper:
             await asyncio.wait_for(self._ended.wait(), LAST_WORD_S)
         except asyncio.TimeoutError:
             self._worker.signal(9, 0.0)
+
+
+class _Where:
+    """What a listening socket was bound to, all interfaces or one, to bind another one there."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._family = listener.family
+        self._name = listener.getsockname()
+        self._only_v6 = self._family == socket.AF_INET6 and bool(
+            listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        )
+
+    def bind_again(self) -> socket.socket:
+        """Return a socket that is bound there and does not listen. Raises OSError."""
+        bound = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, self._only_v6)
+            bound.bind(self._name)
+        except OSError:
+            bound.close()
+            raise
+        return bound
 
 
 def bind(address: str, port: int) -> socket.socket:

@@ -37,6 +37,10 @@ from robust_run.signals import signal_name
 
 #: How often the lease is looked at.
 LOOK_S = 0.05
+#: Earlier controllers that are looked for again.
+MOST_LEADERS = 8
+#: Looks further apart than this mean that this process was held up, so that silence proves nothing.
+HELD_UP_S = 0.5
 #: Between two tries to reach the controller.
 RETRY_S = 0.2
 #: What a try may take.
@@ -71,6 +75,7 @@ class Link:
         say: Callable[[str], None],
         on_candidates: Callable[[tuple[str, ...]], None],
         is_host: bool,
+        on_silence: Callable[[str, float], None] = lambda _where, _silent_s: None,
     ) -> None:
         self.failure: RobustRunError | None = None
         """Why this node gave up, if it did."""
@@ -84,8 +89,13 @@ class Link:
         self._say = say
         self._on_candidates = on_candidates
         self._is_host = is_host
+        self._on_silence = on_silence
+        self._looked_at_s: float | None = None
+        self._awake_since_s = 0.0
         self._term = 0
         self._candidates: tuple[str, ...] = ()
+        self._led_by: list[str] = []
+        """Candidates that have been the controller, the newest last: they may be it again."""
         self._connection: Connection | None = None
         self._closed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,6 +180,9 @@ class Link:
 
     async def _serve(self, connection: Connection) -> None:
         """Follow the controller until the connection ends."""
+        if self._many.controller_standby > 0:
+            self._led_by = [each for each in self._led_by if each != connection.where][-MOST_LEADERS:]
+            self._led_by.append(connection.where)
         self._closed = asyncio.Event()
         self._welcomed(connection.welcome)
         self._heartbeat()
@@ -235,9 +248,19 @@ class Link:
 
     def _watch(self) -> None:
         assert self._loop is not None
-        if self._lease.is_over(self._clock.monotonic_s()):
+        now_s = self._clock.monotonic_s()
+        if self._lease.is_over(now_s):
             self._fence()
+        self._mind_silence(now_s)
         self._loop.call_later(LOOK_S, self._watch)
+
+    def _mind_silence(self, now_s: float) -> None:
+        """Say for how long the controller has been silent, as far as it is not this process that was held up."""
+        if self._looked_at_s is None or now_s - self._looked_at_s > HELD_UP_S:
+            self._awake_since_s = now_s
+        self._looked_at_s = now_s
+        silent_s = min(self._lease.silent_s(now_s), now_s - self._awake_since_s)
+        self._on_silence(self._connection.where if self._connection is not None else "", silent_s)
 
     def _fence(self) -> None:
         """The controller may give this node's place to another from now on."""
@@ -254,11 +277,12 @@ class Link:
         while True:
             now_s = self._clock.monotonic_s()
             self._alone_since_s = now_s if self._alone_since_s is None else self._alone_since_s
-            where = ("", *self._candidates)[tries % (1 + len(self._candidates))]
+            places = self._places()
+            where = places[tries % len(places)]
             try:
                 return await self._dial(where, self._greeting(now_s))
             except ConnectionRefusedError:
-                if not self._candidates:
+                if self._many.controller_standby == 0:
                     self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
                     self._say_alone()
             except Refusal as refusal:
@@ -269,6 +293,12 @@ class Link:
             tries += 1
             self._check_patience(now_s)
             await asyncio.sleep(RETRY_S)
+
+    def _places(self) -> list[str]:
+        """Return where a controller may be, the likeliest first: where it was, where the nodes meet, who would be next."""
+        if not self._candidates and not self._led_by:
+            return [""]
+        return list(dict.fromkeys((*reversed(self._led_by), "", *self._candidates)))
 
     def _say_alone(self) -> None:
         if not self._said_alone and self._agent.exit_code is None:

@@ -12,15 +12,18 @@ from typing import Any
 import msgspec
 
 from robust_run.clock import Clock, SystemClock
-from robust_run.errors import PlatformError, RobustRunError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher.agent import ENDING, Agent
 from robust_run.launcher.console import Console
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import Refusal
 from robust_run.launcher.control.messages import Hello
+from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.guard import hold_signals, run_guarded
+from robust_run.launcher.many import presence
+from robust_run.launcher.many.alone import ControllerAlone, not_here
 from robust_run.launcher.many.fence import Cell, Lease
 from robust_run.launcher.many.keeper import Keeper, bind
 from robust_run.launcher.many.link import DIAL_S, RETRY_S, Link
@@ -28,9 +31,12 @@ from robust_run.launcher.meeting import Guest, Host, SystemNetwork, meet, own_ad
 from robust_run.launcher.node import Node
 from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.run_directory import RunDirectory, remove_memory_folders
-from robust_run.launcher.token import find_secret, job_name, job_token
+from robust_run.launcher.token import find_secret, job_name, job_token, read_token
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo
 from robust_run.version import __version__
+
+#: Part of a lease after which a controller that is silent is replaced by its own node.
+STUCK_PART = 2 / 3
 
 
 class _Stopped(Exception):  # noqa: N818 - a signal, no error
@@ -45,22 +51,31 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """A run that is continued on this node."""
 
     run_path: str
+    agent: str = ""
+    """Id of the job's agent that lives here already: only the controller is missing."""
 
 
 def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None = None) -> int:
     """Be one node of a job and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
     many = spec.many
     assert many is not None
-    token = job_token(find_secret(many.token_file, env), job_name(many))
+    token = _token(many, env, resumed)
     if many.tls_cert or many.tls_ca:
         tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
     cell = Cell()
     guard = os.getpid()
     mask = hold_signals(spec.end_signals)
+
+    def agent(lifeline: int) -> int:
+        if resumed is not None and resumed.agent:
+            charge = _charge(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
+            return ControllerAlone(spec, many, env, mask, lifeline, charge).run()
+        return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed).run()
+
     try:
         try:
             return run_guarded(
-                lambda lifeline: _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed).run(),
+                agent,
                 spec.end_signals,
                 mask,
                 must_end=cell.is_over,
@@ -69,6 +84,34 @@ def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None =
             remove_memory_folders(guard)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _token(many: ManyNodes, env: Mapping[str, str], resumed: Resumed | None) -> str:
+    """Return the job's token. A run that is resumed has it in its directory, wherever the secret is by now."""
+    if resumed is not None and not many.token_file and os.path.exists(os.path.join(resumed.run_path, "token")):
+        return read_token(resumed.run_path)
+    return job_token(find_secret(many.token_file, env), job_name(many))
+
+
+def _charge(
+    spec: JobSpec, token: str, run_directory: RunDirectory, host_agent: str, guard: int, *, resume: bool
+) -> Charge:
+    """Return what a controller on this node is given, but for where it listens."""
+    many = spec.many
+    return Charge(
+        spec=spec,
+        token=token,
+        run_path=run_directory.path,
+        run_memory=run_directory.memory,
+        listener=-1,
+        address="",
+        host_agent=host_agent,
+        host=socket.gethostname(),
+        guard=guard,
+        resume=resume,
+        campaigns=many is not None and many.controller_standby > 0,
+        temporary=run_directory.temporary,
+    )
 
 
 class _NodeOfMany:
@@ -100,6 +143,7 @@ class _NodeOfMany:
         self._console = Console(spec, self._clock)
         self._keeper = Keeper(mask, dict(env), self._console.say)
         self._node_id = os.urandom(8).hex()
+        self._mark = presence.show(self._node_id)
         self._name = socket.gethostname()
         self._place: Host | Guest = Guest(addresses=(), port=many.port)
         self._candidate: socket.socket | None = None
@@ -171,6 +215,8 @@ class _NodeOfMany:
                 self._place = await asyncio.to_thread(meet, many, self._network)
                 if isinstance(self._place, Host):
                     self._host(self._place)
+                elif self._resumed is not None:
+                    raise UserError(not_here(many))
             trouble = ""
             try:
                 return await self._dial("", self._hello())
@@ -197,21 +243,8 @@ class _NodeOfMany:
             run_directory = RunDirectory.resume(self._resumed.run_path)
         else:
             run_directory = RunDirectory.create(spec.log_dir, spec.run_id, self._guard)
-        host = f"[{place.addresses[0]}]" if ":" in place.addresses[0] else place.addresses[0]
-        charge = Charge(
-            spec=spec,
-            token=self._token,
-            run_path=run_directory.path,
-            run_memory=run_directory.memory,
-            listener=-1,
-            address=f"{host}:{place.port}",
-            host_agent=self._node_id,
-            host=self._name,
-            guard=self._guard,
-            resume=self._resumed is not None,
-            campaigns=self._many.controller_standby > 0,
-            temporary=run_directory.temporary,
-        )
+        charge = _charge(spec, self._token, run_directory, self._node_id, self._guard, resume=self._resumed is not None)
+        charge = msgspec.structs.replace(charge, address=spoken(place.addresses[0], place.port))
         self._keeper.start(charge, place.socket)
 
     def _hello(self) -> Hello:
@@ -300,6 +333,7 @@ class _NodeOfMany:
             say=self._console.say,
             on_candidates=lambda candidates: self._stand_by(candidates, spec, run_directory),
             is_host=isinstance(self._place, Host),
+            on_silence=self._on_silence,
         )
         agent.serve(link)
         link.take(connection)
@@ -312,6 +346,12 @@ class _NodeOfMany:
             raise link.failure
         return exit_code
 
+    def _on_silence(self, where: str, silent_s: float) -> None:
+        """Replace this node's controller if it does not answer, before the leases of all agents end."""
+        leads_here = where == self._keeper.address or (not where and self._many.controller_standby == 0)
+        if leads_here:
+            self._keeper.end_stuck(silent_s, self._lease.length_s * STUCK_PART)
+
     def _run_directory(self, run_id: str) -> RunDirectory:
         if self._resumed is not None:
             return RunDirectory.join(os.path.dirname(os.path.abspath(self._resumed.run_path)), run_id, self._guard)
@@ -322,20 +362,8 @@ class _NodeOfMany:
         address = self._hello().node.candidate
         if not address or address not in candidates or self._keeper.is_running or self._candidate is None:
             return
-        charge = Charge(
-            spec=spec,
-            token=self._token,
-            run_path=run_directory.path,
-            run_memory=run_directory.memory,
-            listener=-1,
-            address=address,
-            host_agent=self._node_id,
-            host=self._name,
-            guard=self._guard,
-            resume=True,
-            campaigns=True,
-            temporary=run_directory.temporary,
-        )
+        charge = _charge(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
+        charge = msgspec.structs.replace(charge, address=address)
         try:
             self._keeper.start(charge, self._candidate)
         except PlatformError as error:
