@@ -23,10 +23,12 @@ beside it, in turns: until all handlers of N agents have their rank. The last li
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -187,6 +189,12 @@ class Rig:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     @property
+    def waited_s(self) -> float:
+        """Seconds that the controller could have run and had no core: what a busy machine did to the figures."""
+        with open(f"/proc/{self.controller.pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+
+    @property
     def rss_mib(self) -> float:
         """Most memory the controller has had."""
         with open(f"/proc/{self.controller.pid}/status", encoding="ascii") as file:
@@ -276,9 +284,12 @@ def measure(args: argparse.Namespace, agents: int) -> dict[str, Any]:
             seen["journal_mib"] = os.path.getsize(rig.journal) / (1 << 20)
         finally:
             rig.close()
-            if args.keep: os.system(f"rm -rf {args.keep}; cp -r {folder} {args.keep}")
+            if args.keep:
+                shutil.rmtree(args.keep, ignore_errors=True)
+                shutil.copytree(folder, args.keep, ignore=shutil.ignore_patterns("*.sock"))
     return {"agents": agents, "nproc": args.nproc} | {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in (seen | _times(seen, entries)).items()
+        name: round(value, 4) if isinstance(value, float) else value
+        for name, value in (seen | _times(seen, entries)).items()
     }
 
 
@@ -298,7 +309,7 @@ def _story(rig: Rig, args: argparse.Namespace) -> dict[str, Any]:
     seen["dials"] = rig.total("dials")
     rig.rest(2.0)
     seen |= _steady(rig, args.steady_s)
-    before_s = rig.cpu_s
+    before_s, waited_s = rig.cpu_s, rig.waited_s
     began_s = time.monotonic()
     rig.fleets[-1].send(do="silence", attempt=0)
     rig.until(lambda: rig.heard("started", 1) == rig.nodes, "switch to the standby")
@@ -311,23 +322,31 @@ def _story(rig: Rig, args: argparse.Namespace) -> dict[str, Any]:
     rig.until(lambda: rig.heard("started", 2) == rig.nodes, "restart after a failure of all")
     seen["failure_cpu_s"] = rig.cpu_s - before_s
     rig.rest(2.0)
+    seen |= {"slowest_answer_s": rig.most("slowest_answer_s"), "lapsed_leases": rig.total("lapsed")}
+    seen["waited_for_core_s"] = rig.waited_s - waited_s
     seen["rss_mib"] = rig.rss_mib
-    seen |= _resume(rig)
+    if rig.nodes <= args.resume_up_to:
+        seen |= _resume(rig)
     stop_at_s = time.monotonic()
     rig.fleets[0].send(do="stop")
     rig.until(lambda: rig.total("home") == rig.nodes, "stop")
     seen["stop_s"] = time.monotonic() - stop_at_s
     rig.controller.wait(30)
-    seen |= {"slowest_answer_s": rig.most("slowest_answer_s"), "lapsed_leases": rig.total("lapsed")}
     return seen
 
 
 def _steady(rig: Rig, duration_s: float) -> dict[str, Any]:
     """Nothing happens but heartbeats."""
+    rig.tell_all(do="forget")
+    rig.rest(0.2)
     cpu_s, answers, began_s = rig.cpu_s, rig.total("answers"), time.monotonic()
     rig.rest(duration_s)
     took_s = time.monotonic() - began_s
-    return {"heartbeat_cpu": (rig.cpu_s - cpu_s) / took_s, "heartbeats_per_s": (rig.total("answers") - answers) / took_s}
+    return {
+        "heartbeat_cpu": (rig.cpu_s - cpu_s) / took_s,
+        "heartbeats_per_s": (rig.total("answers") - answers) / took_s,
+        "slowest_steady_answer_s": rig.most("slowest_answer_s"),
+    }
 
 
 def _resume(rig: Rig) -> dict[str, Any]:
@@ -347,9 +366,13 @@ def _times(seen: dict[str, Any], entries: Iterable[Entry]) -> dict[str, Any]:
     first: dict[Any, float] = {}
     counts: dict[Any, int] = {}
     for entry in entries:
+        if entry.term > 1:
+            break  # what follows is said again to a controller that was away
         subject = entry.event if entry.event is not None else entry.action
         attempt = subject.attempt if isinstance(subject, (AttemptStarted, OpenStore, RankExited)) else None
         key = (type(subject), attempt)
+        if isinstance(subject, NodeLost) and entry.mono < seen["silent_at_s"]:
+            continue  # it had joined, and given up waiting for the answer
         first.setdefault(key, entry.mono)
         last[key] = entry.mono
         counts[key] = counts.get(key, 0) + 1
@@ -454,9 +477,9 @@ def measure_meeting(args: argparse.Namespace, agents: int) -> float:
 def growth(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Exponents between sizes that follow each other: a figure grows as agents to the power of this."""
     found = []
-    for small, large in zip(cases, cases[1:], strict=False):
+    for small, large in itertools.pairwise(cases):
         base = math.log(large["agents"] / small["agents"])
-        names = [name for name in (*COLUMNS, *CPU_COLUMNS) if name != "verdict_s" and small[name] > 0 and large[name] > 0]
+        names = [name for name in (*COLUMNS, *CPU_COLUMNS) if min(small.get(name, 0.0), large.get(name, 0.0)) > 0]
         exponents = {name: round(math.log(large[name] / small[name]) / base, 2) for name in names}
         found.append({"from": small["agents"], "to": large["agents"], "exponents": exponents})
     return found
@@ -472,8 +495,11 @@ def print_tables(cases: list[dict[str, Any]], exponents: list[dict[str, Any]]) -
             print(f"{label:<26}" + "".join(f"{values.get(name, math.nan):>14.2f}" for name in columns))
     for case in cases:
         text = f"{case['agents']:,} agents: {case['heartbeats_per_s']:.0f} heartbeats a second, slowest answer"
-        text += f" {case['slowest_answer_s']:.2f} s, {case['lapsed_leases']} leases ran out, {case['lost']} node lost of 1"
-        print(f"{text}, attempt {case['attempt_after_resume']} after the resume (2: not restarted), {case['dials']} dials")
+        text += f" {case['slowest_steady_answer_s']:.3f} s; with switch and failure {case['slowest_answer_s']:.2f} s,"
+        text += f" {case['lapsed_leases']} leases ran out, {case['lost']} node lost of 1, the controller waited"
+        text += f" {case['waited_for_core_s']:.2f} s for a core"
+        went_on = {2: ", nothing restarted by the resume", 3: ", RESTARTED BY THE RESUME"}
+        print(f"{text}{went_on.get(case.get('attempt_after_resume', 0), '')}, {case['dials']} dials", flush=True)
 
 
 def main() -> int:
@@ -481,12 +507,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What one controller bears.")
     parser.add_argument("--agents", type=numbers, default=[100, 1000, 10000], help="sizes, as in 100,1000")
     parser.add_argument("--nproc", type=int, default=1, help="workers a node says it has")
+    parser.add_argument(
+        "--resume-up-to",
+        type=int,
+        default=1000,
+        help="no controller is killed above this: simulated agents dial slowly",
+    )
     parser.add_argument("--steady-s", type=float, default=10.0, help="how long heartbeats are watched")
     parser.add_argument("--peer", type=numbers, default=[], help="sizes to compare with torch's c10d rendezvous")
     parser.add_argument("--peer-limit-s", type=float, default=120.0, help="longest wait for it")
     parser.add_argument("--rounds", type=int, default=3, help="of that comparison")
     parser.add_argument("--boot", default=BOOT, help="Python code that is the controller, for profilers")
-    parser.add_argument("--keep", default="")
+    parser.add_argument("--keep", default="", help="folder that gets a copy of the newest run's files")
     args = parser.parse_args()
     unwind_on_sigterm()
     raise_file_limit()

@@ -37,7 +37,8 @@ from robust_run.launcher.events import (
     StartAttempt,
     StoreOpened,
 )
-from robust_run.launcher.many.link import DIAL_S, RETRY_S
+from robust_run.launcher.many.brief import brief
+from robust_run.launcher.many.link import ONLY_DIAL_S, RETRY_S
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
 
 STATUS_S = 0.02
@@ -49,7 +50,9 @@ FIRST_STEP_S = 1.0
 BIND_ADDRESS_NO_PORT = 24
 """IP_BIND_ADDRESS_NO_PORT, which the socket module does not name: ports are counted per pair of addresses."""
 
-TRACEBACK = "\n".join(f'  File "/home/user/train/model_{n}.py", line {n}, in forward\n    x = layer(x)' for n in range(12))
+TRACEBACK = "\n".join(
+    f'  File "/home/user/train/model_{n}.py", line {n}, in forward\n    x = layer(x)' for n in range(12)
+)
 PEER = Finding(
     kind="peer_connection",
     line="torch.distributed.DistBackendError: NCCL communicator was aborted on rank 7",
@@ -93,8 +96,8 @@ class Agent(asyncio.Protocol):
     """One agent."""
 
     __slots__ = (
-        "attempt", "ended", "exits", "fleet", "half", "info", "is_silent", "number", "placement", "sent", "slot", "transport",
-        "valid_from_s",
+        "attempt", "dialed_s", "ended", "exits", "fleet", "half", "info", "is_silent", "number", "placement", "sent",
+        "slot", "transport", "valid_from_s",
     )  # fmt: skip
 
     def __init__(self, fleet: Fleet, number: int) -> None:
@@ -113,6 +116,7 @@ class Agent(asyncio.Protocol):
         self.number = 0
         self.sent: dict[int, float] = {}
         self.valid_from_s = 0.0
+        self.dialed_s = 0.0
         self.attempt = self.ended = -1
         self.placement: Placement | None = None
         self.exits: dict[int, RankEvidence] = {}
@@ -154,7 +158,7 @@ class Agent(asyncio.Protocol):
         while (payload := half.reader.next()) is not None:
             self.take(frames.decode_from_controller(payload))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Find the controller again."""
         self.transport = None
         self.fleet.disconnected(self)
@@ -162,7 +166,7 @@ class Agent(asyncio.Protocol):
     def report(self, event: NodeEvent) -> None:
         """Tell the controller."""
         if self.transport is not None and not self.is_silent:
-            self.transport.write(frames.encode(Report(events=(event,))))
+            self.transport.write(frames.encode(Report(events=(brief(event),))))
 
     def heartbeat(self, now_s: float) -> None:
         """Ask for the lease."""
@@ -208,7 +212,7 @@ class Agent(asyncio.Protocol):
         self.exits = {}
         self.fleet.note("started", order.attempt)
         self.report(self.started())
-        self.fleet.loop.call_later(FIRST_STEP_S * random.random(), self.step, order.attempt)  # noqa: S311
+        self.fleet.loop.call_later(FIRST_STEP_S * random.random(), self.step, order.attempt)
 
     def started(self) -> AttemptStarted:
         """Return the report that all workers run."""
@@ -264,7 +268,7 @@ class Agent(asyncio.Protocol):
         """Return what is told to a controller that may have missed it."""
         if self.attempt < 0:
             return ()
-        return (self.started(), self.last_words()) if self.ended == self.attempt else (self.started(),)
+        return (self.started(), brief(self.last_words())) if self.ended == self.attempt else (self.started(),)
 
 
 class Fleet:
@@ -276,8 +280,8 @@ class Fleet:
         self.term = 0
         self.agents = [Agent(self, number) for number in range(plan.first, plan.first + plan.agents)]
         self.seen: dict[str, Any] = {
-            "joined": 0, "joins": 0, "dials": 0, "home": 0, "answers": 0, "answers_took_s": 0.0, "slowest_answer_s": 0.0, "longest_lease_s": 0.0,
-            "lapsed": 0, "started": {}, "ended": {},
+            "joined": 0, "joins": 0, "dials": 0, "home": 0, "answers": 0, "slowest_answer_s": 0.0, "lapsed": 0,
+            "started": {}, "ended": {},
         }  # fmt: skip
         self._lease_s = 3.0
         self._slots: list[dict[Agent, None]] = []
@@ -304,7 +308,7 @@ class Fleet:
                 case "join":
                     self._begin_dialing()
                 case "forget":
-                    self.seen |= {"answers": 0, "answers_took_s": 0.0, "slowest_answer_s": 0.0, "longest_lease_s": 0.0}
+                    self.seen |= {"answers": 0, "slowest_answer_s": 0.0, "lapsed": 0}
                 case "silence":
                     self._silence(int(command["attempt"]))
                 case "fail":
@@ -327,6 +331,7 @@ class Fleet:
         """Dial until the controller lets the agent in, as `many.link` does."""
         while True:
             self.seen["dials"] += 1
+            agent.dialed_s = time.monotonic()
             wire = socket.socket()
             try:
                 wire.setblocking(False)
@@ -338,10 +343,10 @@ class Fleet:
                 await self.loop.create_connection(lambda: agent, sock=wire)
             except OSError:
                 wire.close()
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
                 continue
             assert agent.half is not None
-            self.loop.call_later(DIAL_S, self._check, agent, agent.half)
+            self.loop.call_later(ONLY_DIAL_S, self._check, agent, agent.half)
             return
 
     def _check(self, agent: Agent, half: AgentHalf) -> None:
@@ -361,7 +366,7 @@ class Fleet:
             self._beat()
         agent.slot = self._slots[(self._turn - 1) % len(self._slots)]
         agent.slot[agent] = None
-        agent.valid_from_s = now_s
+        agent.valid_from_s = agent.dialed_s
         agent.sent.clear()
         agent.heartbeat(now_s)
         self.seen["joined"] += 1
@@ -397,7 +402,9 @@ class Fleet:
 
     def _silence(self, attempt: int) -> None:
         """A node that is not rank 0's loses power: its connection stays open, and nothing comes of it any more."""
-        agent = next(a for a in reversed(self.agents) if a.attempt == attempt and a.placement and a.placement.group_rank)
+        agent = next(
+            a for a in reversed(self.agents) if a.attempt == attempt and a.placement and a.placement.group_rank
+        )
         agent.is_silent = True
         self.seen["silent_at_s"] = max(agent.sent.values(), default=agent.valid_from_s)
 
@@ -407,7 +414,9 @@ class Fleet:
         there = [agent for agent in self.agents if agent.attempt == attempt and not agent.is_silent]
         if culprit:
             self.seen["failed_at_s"] = time.monotonic()
-            self.loop.call_later(SPREAD_S, there.pop().fail, attempt, BUG)  # it takes longest to die, as who tells why often does
+            self.loop.call_later(
+                SPREAD_S, there.pop().fail, attempt, BUG
+            )  # it takes longest to die, as who tells why often does
         for agent in there:
             self.loop.call_later(SPREAD_S * rng.random(), agent.fail, attempt, PEER)
 
@@ -423,11 +432,8 @@ class Fleet:
         """Note how long an answer took, and how long a lease had to last for it."""
         seen = self.seen
         seen["answers"] += 1
-        seen["answers_took_s"] += took_s
         seen["slowest_answer_s"] = max(seen["slowest_answer_s"], took_s)
-        lasted_s = renewed_after_s + took_s
-        seen["longest_lease_s"] = max(seen["longest_lease_s"], lasted_s)
-        seen["lapsed"] += lasted_s > self._lease_s
+        seen["lapsed"] += renewed_after_s + took_s > self._lease_s
 
     def _tell(self) -> None:
         self._tell_once()

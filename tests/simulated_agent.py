@@ -29,8 +29,8 @@ HEARTBEAT_S = 1.0
 LEASE_S = 3.0
 KILLING_S = 0.4
 """A fenced agent's workers are gone this long after its lease ended, at the latest."""
-IMPATIENT_S = 2.0
-"""An agent that has had no answer for so long gives its connection up and dials again."""
+IMPATIENT_S = (1.5, 2.0, 30.0)
+"""An agent that has had no answer for so long gives its connection up and dials again; some never learn."""
 
 
 class Agent:
@@ -43,6 +43,7 @@ class Agent:
         self.alive, self.leaving, self.killing = True, False, False
         self.wire: Wire | None = None
         self.answered_s = 0.0
+        self.impatient_s = world.rng.choice(IMPATIENT_S)
         self.lease_until_s = -1.0
         self.newest = -1
         """The newest attempt it had to do with."""
@@ -63,7 +64,7 @@ class Agent:
             return
         world = self.world
         world.after(HEARTBEAT_S, self.beat)
-        if self.wire is not None and world.now_s - self.answered_s > IMPATIENT_S:
+        if self.wire is not None and world.now_s - self.answered_s > self.impatient_s:
             self.wire.close(by_agent=True)
             self.wire = None
         if self.wire is None:
@@ -75,7 +76,7 @@ class Agent:
     def dial(self) -> None:
         """Connect, unless the cable is cut or nobody listens: the latter proves that no controller runs."""
         world = self.world
-        if not self.alive or self.wire is not None or self.host in world.cut:
+        if not self.alive or self.wire is not None or world.is_cut(self.host):
             return
         if world.shell is None:
             self.renew(world.now_s)

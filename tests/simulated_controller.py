@@ -34,7 +34,7 @@ LOST_AFTER_S = 3.5
 
 
 class Wire:
-    """One connection. Each direction delivers in order; nothing arrives while the host's cable is cut, all of it later."""
+    """One connection. Each direction delivers in order; nothing passes a cut cable, and all of it later, when it is mended."""
 
     def __init__(self, world: World, agent: Agent, shell: Shell) -> None:
         self.world, self.agent, self.shell = world, agent, shell
@@ -53,7 +53,7 @@ class Wire:
     def pump(self, up: bool) -> None:
         """Deliver what has arrived by now."""
         queue = self._queues[up]
-        while queue and queue[0][0] <= self.world.now_s and self.agent.host not in self.world.cut:
+        while queue and queue[0][0] <= self.world.now_s and (self.agent.host, up) not in self.world.cut:
             _, deliver = queue.popleft()
             if (self.shell_open and self.shell.alive) if up else (self.agent_open and self.agent.alive):
                 deliver()

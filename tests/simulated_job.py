@@ -57,7 +57,8 @@ class World:
         self.journal: list[tuple[Event, float]] = []
         self.incidents: list[RecordIncident] = []
         self.agents: list[Agent] = []
-        self.cut: set[str] = set()
+        self.cut: set[tuple[str, bool]] = set()
+        """Hosts, and whether they cannot be heard (True) or cannot hear."""
         self.slow = False
         self.spawn_fails: set[str] = set()
         self.dies_in: int | None = None
@@ -104,7 +105,7 @@ class World:
 
     def latency_s(self) -> float:
         """Return how long a message takes now."""
-        return self.rng.choice((0.0, 0.001, 0.05, 1.2)) if self.slow else self.rng.choice((0.0, 0.001, 0.02))
+        return self.rng.choice((0.0, 0.05, 0.6, 1.4)) if self.slow else self.rng.choice((0.0, 0.001, 0.02))
 
     # --- who is there
 
@@ -118,9 +119,13 @@ class World:
         """Return the agents that run."""
         return [agent for agent in self.agents if agent.alive]
 
+    def is_cut(self, host: str) -> bool:
+        """Whether no connection can be made from there."""
+        return (host, True) in self.cut or (host, False) in self.cut
+
     def heal(self, host: str) -> None:
         """Mend a cable: all that was under way arrives."""
-        self.cut.discard(host)
+        self.cut -= {(host, True), (host, False)}
         for agent in self.agents:
             if agent.host == host and agent.wire is not None:
                 agent.wire.pump(True)

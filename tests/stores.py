@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from virtual import Host, Unreached
+from virtual import Host, UnreachedError
 
 from robust_run.launcher.leadership.etcd_messages import (
     Compare,
@@ -128,7 +128,8 @@ class EtcdModel:
 
 
 class ModelTransport:
-    """A `Transport` from a host to the model. A member that is cut off from the majority answers only keepalives."""
+    """A `Transport` from a host to the model. For a while its keepalives may reach a member that the majority has left
+    behind, which answers them although they mean nothing; other requests find a member that knows better."""
 
     def __init__(self, model: EtcdModel, host: Host) -> None:
         self._model = model
@@ -138,17 +139,15 @@ class ModelTransport:
 
     async def call(self, path: str, request: msgspec.Struct, reply: Any, timeout_s: float) -> Any:
         try:
-            if self.stale_until_s > asyncio.get_running_loop().time():
-                return await self._host.reach(lambda: self._stale(request), timeout_s)
-            return await self._host.reach(lambda: self._model.answer(request), timeout_s)
-        except Unreached as error:
+            return await self._host.reach(lambda: self._answer(request), timeout_s)
+        except UnreachedError as error:
             raise CoordinatorUnreachable(f"no answer to {path}") from error
 
-    def _stale(self, request: msgspec.Struct) -> msgspec.Struct:
-        if not isinstance(request, LeaseKeepAlive):
-            raise CoordinatorUnreachable("etcdserver: no leader")
-        header = Header(raft_term=self.stale_raft_term)
-        return LeaseKeepAliveReply(result=LeaseAlive(header=header, ttl=2))
+    def _answer(self, request: msgspec.Struct) -> msgspec.Struct:
+        if isinstance(request, LeaseKeepAlive) and self.stale_until_s > asyncio.get_running_loop().time():
+            header = Header(raft_term=self.stale_raft_term)
+            return LeaseKeepAliveReply(result=LeaseAlive(header=header, ttl=2))
+        return self._model.answer(request)
 
     async def close(self) -> None:
         pass
@@ -193,5 +192,5 @@ class ModelFiles:
     async def _reach(self, act: Any, timeout_s: float) -> Any:
         try:
             return await self._host.reach(act, timeout_s)
-        except Unreached as error:
+        except UnreachedError as error:
             raise CoordinatorUnreachable("the folder hangs") from error

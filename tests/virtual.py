@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+FATES = ("lost", "answer lost", "late", "slow", "pause")
+"""It never arrives; its answer does not; it is carried out when nobody waits any more; it takes long to arrive; whoever sent it
+is stopped just when the answer is there."""
+
 
 class _Jump(selectors.DefaultSelector):
     """Instead of waiting, moves the clock."""
@@ -64,13 +68,15 @@ class Network:
         self.trouble = 0.0
         """Share of requests that meet a fault of their own."""
         self.slowest_s = 0.05
-        self.latest_s = 10.0
-        """How late a request that seemed lost may still be carried out."""
+        """Of a request without a fault, each way."""
+        self.longest_s = 15.0
+        """Of a request with a fault, even if nobody waits any more."""
+        self.longest_pause_s = 4.0
         self.down_until_s = 0.0
         """The store answers nobody before."""
 
 
-class Unreached(Exception):
+class UnreachedError(Exception):
     """No answer in time."""
 
 
@@ -102,7 +108,7 @@ class Host:
         await self._thaw()
 
     async def reach(self, act: Callable[[], T], timeout_s: float) -> T:
-        """Let the store do something. Raises Unreached: it did not, it did, or it will."""
+        """Let the store do something. Raises UnreachedError: it did not, it did, or it will."""
         try:
             return await self._reach(act, timeout_s / self._rate)
         finally:
@@ -111,21 +117,25 @@ class Host:
     async def _reach(self, act: Callable[[], T], timeout_s: float) -> T:
         network, now_s = self.network, self._loop.time()
         draw = network.random
-        before_s, after_s = draw.uniform(0, network.slowest_s), draw.uniform(0, network.slowest_s)
-        fate = draw.choice(["lost", "answer lost", "late"]) if draw.random() < network.trouble else "fine"
-        if max(self.cut_until_s, network.down_until_s) > now_s + before_s or fate == "lost":
+        fate = draw.choice(FATES) if draw.random() < network.trouble else "fine"
+        before_s, after_s = (network.slowest_s * draw.random() ** 3 for _ in range(2))
+        if fate == "slow":
+            before_s += draw.uniform(0, network.longest_s)
+        if max(self.cut_until_s, network.down_until_s) > now_s or fate == "lost":
             await asyncio.sleep(timeout_s)
-            raise Unreached
+            raise UnreachedError
         if fate == "late" or before_s > timeout_s:
-            self._loop.call_later(draw.uniform(0, network.latest_s), _quietly, act)
+            self._loop.call_later(max(before_s, draw.uniform(0, network.longest_s)), _quietly, act)
             await asyncio.sleep(timeout_s)
-            raise Unreached
+            raise UnreachedError
         await asyncio.sleep(before_s)
         result = act()
-        if fate == "answer lost" or before_s + after_s > timeout_s or self.cut_until_s > self._loop.time() + after_s:
+        if fate == "answer lost" or before_s + after_s > timeout_s or self.cut_until_s > self._loop.time():
             await asyncio.sleep(max(0.0, timeout_s - before_s))
-            raise Unreached
+            raise UnreachedError
         await asyncio.sleep(after_s)
+        if fate == "pause":
+            self.paused_until_s = max(self.paused_until_s, self._loop.time() + draw.uniform(0, network.longest_pause_s))
         return result
 
     async def _thaw(self) -> None:

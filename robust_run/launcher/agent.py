@@ -97,6 +97,8 @@ class Agent:
         self._asked: dict[str, float] = {}
         self._spared: set[int] = set()
         self._pending_end: EndAttempt | None = None
+        self._pending_start: StartAttempt | None = None
+        """What is to be started once an earlier attempt has ended here."""
         self._stepped = -1
         self._bug: BaseException | None = None
 
@@ -106,8 +108,8 @@ class Agent:
 
     @property
     def is_running(self) -> bool:
-        """Whether workers may run here."""
-        return not self._has_ended
+        """Whether workers run here or are about to."""
+        return not self._has_ended or self._pending_start is not None
 
     # --- reports ---
 
@@ -115,7 +117,7 @@ class Agent:
         """Take note of what happened here and pass it on."""
         match event:
             case AttemptEnded():
-                self._has_ended = True
+                self._has_ended = self._has_ended or event.attempt == self._attempt_number
                 self._node.starter.learn(event)
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
@@ -125,6 +127,10 @@ class Agent:
             self.history.append(event)
         assert self._superior is not None
         self._superior.report(event)
+        if self._pending_start is not None and self._has_ended:
+            order, self._pending_start = self._pending_start, None
+            if not self._is_leaving:
+                self._start_attempt(order)
 
     # --- orders ---
 
@@ -162,12 +168,17 @@ class Agent:
         return self._attempt.number if self._attempt is not None else -1
 
     def _start_attempt(self, order: StartAttempt) -> None:
-        if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number or self.is_running:
+        if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number:
             return
         if order.attempt > self.newest_attempt:
             self._begin(order.attempt)
         elif any(isinstance(event, AttemptEnded) for event in self.history):
             return  # it was told to end before it had been told to start
+        if not self._has_ended:
+            # The controller gave this node up and takes it again, before it has ended what it was given up with.
+            self._pending_start = order
+            self._attempt_now.end(EndAttempt(attempt=self._attempt_number))
+            return
         placement = order.placements[0]
         place = Place(
             attempt=order.attempt,
@@ -198,6 +209,7 @@ class Agent:
 
     def _refuse(self, attempt: int) -> None:
         """Say that nothing of an attempt runs here, and see to it that nothing will."""
+        self._pending_start = None
         recorded = [event for event in self.history if isinstance(event, AttemptEnded) and event.attempt == attempt]
         if recorded:
             assert self._superior is not None
@@ -216,6 +228,7 @@ class Agent:
 
     def fence(self, silent_s: float) -> None:
         """End the workers at once: the controller has been silent, and somebody else may be about to take our place."""
+        self._pending_start = None  # if it still holds, it is said again
         if self.is_running and self._attempt is not None and self._loop is not None:
             if self._attempt.fenced_after_s is None:
                 self._attempt.fenced_after_s = silent_s
@@ -225,6 +238,7 @@ class Agent:
     def end_for(self, number: int, grace_s: float, leftovers_s: float) -> None:
         """End the workers because this node was told to go."""
         self._is_leaving = True
+        self._pending_start = None
         if self.is_running and self._attempt is not None and self._loop is not None:
             order = EndAttempt(attempt=self._attempt.number, signal=number, grace_s=grace_s, leftovers_s=leftovers_s)
             self._attempt.end(order)

@@ -40,6 +40,10 @@ PATIENCE = 3
 SAME_BREATH_S = 0.3
 #: How often the fence is looked at.
 FENCE_LOOK_S = 0.05
+#: Looks further apart than this mean that the guard stood still too, and most likely its agent with it.
+HELD_UP_S = 0.5
+#: What an agent then gets to end its workers by itself.
+OWN_MOMENT_S = 0.3
 
 
 def hold_signals(extra_signals: Iterable[int] = ()) -> set[int]:
@@ -139,12 +143,19 @@ def _wait(pid: int, must_end: Callable[[float], bool] | None) -> int:
     descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     if descriptor >= 0:
         poll.register(descriptor, select.POLLIN)
+    looked_at_s, kill_at_s = time.monotonic(), None
     while True:
         poll.poll(FENCE_LOOK_S * 1000)
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return status
-        if must_end(time.monotonic()):
+        now_s, before_s = time.monotonic(), looked_at_s
+        looked_at_s = now_s
+        if not must_end(now_s):
+            kill_at_s = None
+        elif kill_at_s is None:
+            kill_at_s = now_s + OWN_MOMENT_S if now_s - before_s > HELD_UP_S else now_s
+        if kill_at_s is not None and now_s >= kill_at_s:
             send(pid, signal.SIGKILL)
 
 

@@ -155,6 +155,15 @@ class Journal:
         with self._changed:
             self._changed.notify_all()
 
+    @property
+    def written(self) -> int:
+        """How many lines were appended."""
+        return self._written
+
+    def is_durable(self, lines: int) -> bool:
+        """Whether so many of them are on the disk. Does not wait."""
+        return self._durable >= lines
+
     def wait_durable(self, timeout_s: float) -> bool:
         """Wait until everything appended so far is on the disk; False if that takes too long."""
         if self._changed is None:

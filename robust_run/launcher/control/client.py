@@ -16,6 +16,8 @@ from robust_run.launcher.control.handshake import OURS, Speaks
 from robust_run.launcher.control.messages import FromAgent, FromController, Hello, Welcome
 from robust_run.launcher.control.sockets import is_connected_to_itself, spoken, tune
 
+CONNECT_S = 2.0
+"""How long a machine may take to answer at all. What is left of a dial's time is for a controller with many others to greet."""
 MOST_BACKLOG_BYTES = 64 << 20
 """A controller that leaves more than this unread is given up."""
 
@@ -174,7 +176,8 @@ async def dial(
         raise UserError(f"the token of the job is empty; {SAME_TOKEN}")
     connection = Connection(where, token, speaks, hello)
     try:
-        await asyncio.wait_for(_join(connection, host, port, ssl_context, timeout_s), timeout_s)
+        joining = _join(connection, host, port, ssl_context, min(timeout_s, CONNECT_S))
+        await asyncio.wait_for(joining, timeout_s)
     except asyncio.TimeoutError:  # another class than TimeoutError in Python 3.10
         connection.abort("took too long")
         raise TimeoutError(f"{where} did not answer within {timeout_s:g} s") from None
@@ -185,10 +188,10 @@ async def dial(
 
 
 async def _join(
-    connection: Connection, host: str, port: int, ssl_context: ssl.SSLContext | None, timeout_s: float
+    connection: Connection, host: str, port: int, ssl_context: ssl.SSLContext | None, connect_s: float
 ) -> None:
     loop = asyncio.get_running_loop()
-    wire = await _connect(host, port, timeout_s)
+    wire = await _connect(host, port, connect_s)
     server_name = host if ssl_context is not None else None
     try:
         await loop.create_connection(lambda: connection, sock=wire, ssl=ssl_context, server_hostname=server_name)

@@ -17,7 +17,7 @@ from robust_run.launcher.control.messages import Challenge, Hello, Refused, Repo
 
 GREETING_FRAME_BYTES = 1 << 20
 """Largest frame that an agent reads before the controller has proven itself."""
-SAME_TOKEN = "give all nodes the same one with ROBUST_TOKEN or --token-file"  # noqa: S105 (it is no password)
+SAME_TOKEN = "give all nodes the same one with ROBUST_TOKEN or --token-file, and the same --rdzv-id"  # noqa: S105 (no password)
 NEEDS_CERTIFICATE = "if its controller has --tls-ca, this agent needs --tls-cert and --tls-key of that CA"
 _TLS_RECORDS = (b"\x15", b"\x16")  # alert, handshake
 

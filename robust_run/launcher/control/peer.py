@@ -45,6 +45,7 @@ class Peer(asyncio.Protocol):
         self.opening: asyncio.Task[None] | None = None
         self._server = server
         self._greeting: ControllerHalf | None = None
+        self._opening = b""  # goes out with the first answer: a message less where thousands dial at once
         self._reader: frames.FrameReader | None = None  # None until joined
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -122,7 +123,7 @@ class Peer(asyncio.Protocol):
     # --- for the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what this is."""
+        """Wait for the agent to say what it is."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=MOST_BACKLOG_BYTES)
@@ -130,7 +131,7 @@ class Peer(asyncio.Protocol):
         channel = (tls.get_channel_binding("tls-unique") or b"") if tls is not None else b""
         who = f"the agent at {self.address}"
         self._greeting = ControllerHalf(self._server.token, self._server.speaks, who, channel)
-        transport.write(self._greeting.opening())
+        self._opening = self._greeting.opening()
 
     def data_received(self, data: bytes) -> None:
         """Take what was received."""
@@ -166,11 +167,12 @@ class Peer(asyncio.Protocol):
     def _greet(self, data: bytes) -> frames.FrameReader | None:
         assert self._greeting is not None
         assert self.transport is not None
+        opening, self._opening = self._opening, b""
         try:
-            answer = self._greeting.take(data)
+            answer = opening + self._greeting.take(data)
         except TurnedAway as turned:
             self._server.say_once(f"turned away: {turned.why}")
-            self._refuse(turned.answer, turned.why)
+            self._refuse(opening + turned.answer, turned.why)
             return None
         if answer:
             self.transport.write(answer)

@@ -37,6 +37,8 @@ from robust_run.launcher.journal import Journal
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
+#: How often that is looked at where other nodes wait for answers meanwhile.
+DURABLE_LOOK_S = 0.005
 
 
 class Outbox(Protocol):
@@ -83,7 +85,8 @@ class Controller:
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
-        self._how: list[AttemptStarted] = []
+        self._how: dict[str, AttemptStarted] = {}
+        self._relaunched = state.attempt if len(state.started) == len(state.layout) else -1
 
     def tell(self, event: Event) -> None:
         """Take in what happened and carry out what follows from it; events told meanwhile are taken in turn."""
@@ -112,13 +115,13 @@ class Controller:
         """Tell the user what matters to him; nothing of this decides anything."""
         match event:
             case StoreOpened():
-                self._how = []
-            case AttemptStarted() if event.attempt == self.state.attempt > 0:
-                if all(event.node != known.node for known in self._how):
-                    self._how.append(event)
+                self._how = {}
+            case AttemptStarted() if event.attempt == self.state.attempt > max(0, self._relaunched):
+                self._how.setdefault(event.node, event)
                 if len(self.state.started) == len(self.state.layout) == len(self._how):
-                    rungs = tuple(rung for started in self._how for rung in started.how)
-                    why = next((started.why for started in self._how if started.why), "")
+                    self._relaunched = event.attempt
+                    rungs = tuple(rung for started in self._how.values() for rung in started.how)
+                    why = next((started.why for started in self._how.values() if started.why), "")
                     self.book.relaunched(event.attempt, rungs, why)
             case FirstStep():
                 self.book.first_step(event)
@@ -135,12 +138,10 @@ class Controller:
     def _say(self, text: str, node: str) -> None:
         self.book.say(text if not self.policy.many else f"{core.name_of(self.state, node)}: {text}")
 
-    def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901 - the table of actions
+    def _perform(self, action: Action, now_s: float) -> None:
         match action:
             case OpenStore():
-                if action.attempt > 0:
-                    self._journal.wait_durable(DURABLE_S)
-                self._outbox.send(action.node, action)
+                self._open_store(action, now_s)
             case StartAttempt():
                 for placement in action.placements:
                     self._outbox.send(placement.node, msgspec.structs.replace(action, placements=(placement,)))
@@ -161,6 +162,24 @@ class Controller:
                 self.book.record(action, self._later)
             case Finish():
                 self.finish(action)
+
+    def _open_store(self, order: OpenStore, now_s: float) -> None:
+        """Begin an attempt once what led to it is on the disk. With several nodes heartbeats must be answered meanwhile."""
+        if order.attempt > 0 and not self.policy.many:
+            self._journal.wait_durable(DURABLE_S)
+        elif order.attempt > 0:
+            self._journal.sync_soon()
+            self._open_when_durable(order, self._journal.written, now_s + DURABLE_S)
+            return
+        self._outbox.send(order.node, order)
+
+    def _open_when_durable(self, order: OpenStore, lines: int, give_up_at_s: float) -> None:
+        if self.state.attempt != order.attempt or self.state.phase != "opening":
+            return  # it was given up meanwhile
+        if self._journal.is_durable(lines) or self._clock.monotonic_s() >= give_up_at_s:
+            self._outbox.send(order.node, order)
+        else:
+            self._later(DURABLE_LOOK_S, lambda: self._open_when_durable(order, lines, give_up_at_s))
 
     def finish(self, action: Finish) -> None:
         """Tell every node that the job is over, and whoever runs us."""

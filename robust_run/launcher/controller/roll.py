@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+#: Silence that is this much short of too long makes an agent a suspect. More than the time between two looks.
+NEARLY_S = 0.25
+
 
 class Roll:
     """The last signs of life of the agents that are part of the job.
@@ -16,11 +19,17 @@ class Roll:
         self.patience_s = patience_s
         """Silence after which an agent has ended its workers for certain."""
         self._heard_s: dict[str, float] = {}
+        self._suspects: set[str] = set()
+        """Those that were as good as silent when `lost` looked last."""
 
     def heard(self, node: str, at_s: float) -> None:
         """Note a sign of life."""
         if at_s > self._heard_s.get(node, float("-inf")):
             self._heard_s[node] = at_s
+
+    def heard_all(self, signs: Iterable[tuple[str, float]]) -> None:
+        """Note the newest signs of life of many: what is cheap enough ten times a second for ten thousand."""
+        self._heard_s.update(signs)
 
     def expect(self, nodes: Iterable[str], now_s: float) -> None:
         """Wait for these from now on."""
@@ -37,6 +46,13 @@ class Roll:
         return None if at_s is None else now_s - at_s
 
     def lost(self, now_s: float) -> list[tuple[str, float]]:
-        """Return the agents that are silent for too long, with their silence in seconds."""
-        limit_s = now_s - self.patience_s
-        return [(node, now_s - at_s) for node, at_s in self._heard_s.items() if at_s <= limit_s]
+        """Return the agents that are silent for too long, with their silence in seconds. Call it every now and then.
+
+        If it is this process that was held up, what they said may not have been read yet. So only those are returned that
+        were as good as silent the last time too: what had arrived by then has been read since.
+        """
+        suspect_s = now_s - self.patience_s + NEARLY_S
+        suspects = [node for node, at_s in self._heard_s.items() if at_s <= suspect_s]
+        before, self._suspects = self._suspects, set(suspects)
+        silent = ((node, now_s - self._heard_s[node]) for node in suspects if node in before)
+        return [(node, silent_s) for node, silent_s in silent if silent_s >= self.patience_s]

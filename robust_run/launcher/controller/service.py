@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
+from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import (
     Candidates,
     FromAgent,
@@ -22,6 +24,7 @@ from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.controller.rebase import rebase
 from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.events import (
+    EndAttempt,
     NodeEvent,
     NodeJoined,
     NodeLeft,
@@ -70,6 +73,10 @@ class Service:
         self._term = term
         self._peers: dict[str, Peer] = {}
         self._candidates: tuple[str, ...] = ()
+        self._newest: tuple[Order, bytes] | None = None
+        """The order that was sent last, and its frame: the same order for many nodes is encoded once."""
+        self._by_node_rank: dict[int, list[str]] | None = None
+        """Agents that were given a --node-rank; None: not collected yet."""
 
     # --- Outbox
 
@@ -78,8 +85,11 @@ class Service:
         if self._clock.monotonic_s() >= self.leads_until_s:
             return  # somebody else may lead by now
         peer = self._peers.get(node)
-        if peer is not None:
-            peer.send(Orders(term=self._term, orders=(order,)))
+        if peer is None:
+            return
+        if self._newest is None or self._newest[0] is not order:
+            self._newest = order, frames.encode(Orders(term=self._term, orders=(order,)))
+        peer.send_frame(self._newest[1])
 
     @property
     def connected(self) -> int:
@@ -110,6 +120,7 @@ class Service:
             controller.tell(NodeReturned(node=node.id, attempt=hello.attempt))
         else:
             controller.tell(NodeJoined(node=node))
+        self._end_stale(peer, hello.attempt)
         self._line_up()
         return Welcome(
             proof=b"",
@@ -142,13 +153,31 @@ class Service:
         state = self.controller.state if self.controller is not None else None
         if rank is None or state is None or hello.node.id in state.members:
             return None
-        for member in state.members.values():
-            if member.present and member.info.node_rank == rank:
+        if self._by_node_rank is None:
+            self._by_node_rank = {}
+            for member in state.members.values():
+                if member.info.node_rank is not None:
+                    self._by_node_rank.setdefault(member.info.node_rank, []).append(member.info.id)
+        holders = self._by_node_rank.setdefault(rank, [])
+        for member in filter(None, map(state.members.get, holders)):
+            if member.present:
                 return Refused(
                     reason=f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own",
                     final=member.info.id in self._peers,
                 )
+        holders.append(hello.node.id)
         return None
+
+    def _end_stale(self, peer: Peer, attempt: int) -> None:
+        """Have an agent that comes back end an attempt it was given up with.
+
+        It has done so by itself, unless its machine was suspended, clocks and all: then it does not know how long it was away.
+        """
+        state = self.controller.state if self.controller is not None else None
+        if state is None or not 0 <= attempt <= state.attempt:
+            return
+        if attempt < state.attempt or peer.id not in state.unended:
+            self.send(peer.id, EndAttempt(attempt=attempt))
 
     def received(self, peer: Peer, message: FromAgent) -> None:
         """Take in what an agent says."""
@@ -190,8 +219,7 @@ class Service:
     def look(self) -> None:
         """Tell the controller of agents that have been silent for too long. Call every `LOOK_S`."""
         now_s = self._clock.monotonic_s()
-        for node, peer in self._peers.items():
-            self.roll.heard(node, peer.last_heard_s)
+        self.roll.heard_all((node, peer.last_heard_s) for node, peer in self._peers.items())
         for node, silent_s in self.roll.lost(now_s):
             self.roll.forget(node)
             silent = self._peers.pop(node) if node in self._peers else None
@@ -209,8 +237,8 @@ class Service:
         if self._many.controller_standby == 0 or self.controller is None:
             return
         members = self.controller.state.members.values()
-        able = [m.info.candidate for m in members if m.present and m.info.candidate and m.info.id != self._host_agent]
-        line = tuple(able[: self._many.controller_standby])
+        able = (m.info.candidate for m in members if m.present and m.info.candidate and m.info.id != self._host_agent)
+        line = tuple(islice(able, self._many.controller_standby))
         if line == self._candidates:
             return
         self._candidates = line

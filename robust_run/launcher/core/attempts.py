@@ -111,7 +111,8 @@ def _consequence(policy: Policy, state: JobState, before: tuple[Placement, ...])
     if state.phase == "gathering":
         return f"{state.usable} of {wanted(policy, state.usable)} nodes are left, it waits for more"
     was, now = [p.node for p in before], [p.node for p in state.layout]
-    newcomers = [name_of(state, node) for node in now if node not in set(was)]
+    places_before = set(was)
+    newcomers = [name_of(state, node) for node in now if node not in places_before]
     if newcomers:
         names = ", ".join(newcomers[:4]) + (f" and {len(newcomers) - 4} more" if len(newcomers) > 4 else "")
         takes = "take over" if len(newcomers) > 1 else "takes over"

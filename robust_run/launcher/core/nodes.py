@@ -84,14 +84,16 @@ def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list
     member = state.members.get(event.node)
     if member is None:
         return []
-    was_leaving = member.gone == "left"
-    if not member.gone:
+    was_leaving, was_there = member.gone == "left", not member.gone
+    if was_there:
         _goes(state, member, "lost", f"silent for {event.silent_s:.1f} s", now_s)
     if event.node in state.unended:
         text = f"node {member.info.name} stopped answering ({event.silent_s:.1f} s of silence)"
         cause = Cause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
-    return try_to_gather(policy, state, now_s) if state.phase == "gathering" else []
+    if state.phase == "gathering":
+        return try_to_gather(policy, state, now_s)
+    return [Say(text=f"node {member.info.name} stopped answering")] if was_there else []
 
 
 def left(policy: Policy, state: JobState, event: NodeLeft, now_s: float) -> list[Action]:

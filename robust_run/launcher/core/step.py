@@ -217,11 +217,10 @@ def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action
         state.stop_signal, state.stopped_by = event.signal, event.by
     if state.phase in ("new", "gathering"):
         return stopped(state)
-    was_ending = state.phase in ("ending", "stopping")
-    state.phase = "stopping"
+    before, state.phase = state.phase, "stopping"
     if event.again:
         return end_attempt(state, EndAttempt(attempt=state.attempt))
-    if was_ending and not _is_ended_by_leaving(state):
+    if before == "stopping" or (before == "ending" and not _is_ended_by_leaving(state)):
         return []
     return end_attempt(
         state,
@@ -235,8 +234,8 @@ def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action
 
 
 def _is_ended_by_leaving(state: JobState) -> bool:
-    """Whether the attempt only ends because nodes were told to go: a scheduler that stops the job reaches some before others."""
-    return bool(state.causes) and all(cause.kind == "left" for cause in state.causes) and not state.evidence_of_failure
+    """Whether it began with a node that was told to go: a scheduler that stops a job reaches some nodes before others."""
+    return any(cause.kind == "left" and cause.at_s == state.detected_at_s for cause in state.causes)
 
 
 # --- a controller that was away -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from robust_run.clock import Clock
 from robust_run.errors import UserError
 from robust_run.launcher.leadership.etcd_client import Transport
 from robust_run.launcher.leadership.etcd_hold import (
+    LEASE_ENDED,
     WRITE_S,
     EtcdHold,
     decoded_leader,
@@ -192,7 +193,12 @@ class EtcdCoordinator:
                 *(() if own else forget(self._keys)),
             ),
         )
-        reply = await self._transport.call("/v3/kv/txn", request, TxnReply, timeout_s)
+        try:
+            reply = await self._transport.call("/v3/kv/txn", request, TxnReply, timeout_s)
+        except CoordinatorRefused as error:
+            if LEASE_ENDED in str(error):  # the request was as long on its way as the lease lasts
+                return None
+            raise
         if not reply.succeeded:
             return None
         hold = EtcdHold(self._transport, self._keys, record, lease, reply.header.revision, self._clock)

@@ -42,6 +42,8 @@ MOST_OPERATIONS = 100
 FINISHED_S = 3600
 """How long etcd remembers that a run is over, for candidates that were cut off when it ended."""
 WRITE_S = 10.0
+LEASE_ENDED = "requested lease not found"
+"""What etcd says when it refuses something because of that."""
 
 Record = TypeVar("Record", LeaderRecord, Ledger)
 
@@ -191,7 +193,7 @@ async def revoke(transport: Transport, lease: int, timeout_s: float) -> None:
     try:
         await transport.call("/v3/lease/revoke", LeaseRevoke(id=lease), Empty, timeout_s)
     except CoordinatorRefused as error:
-        if "not found" not in str(error):
+        if LEASE_ENDED not in str(error):
             raise
 
 

@@ -125,9 +125,10 @@ class FolderCoordinator:
 
     async def _try(self, me: Candidate, ttl_s: float, suspicion: Suspicion) -> Leadership | None:
         """Look, and claim the next term if the newest leader's time is up."""
+        asked_at_s = self._clock.monotonic_s()
         sign, claim = await self._look(newest_term(await self._files.names(ttl_s, fresh=True)), ttl_s)
         now_s = self._clock.monotonic_s()
-        silent_s = suspicion.silent_s(sign, now_s)
+        silent_s = suspicion.silent_s(sign, asked_at_s, now_s)
         if sign.term and not sign.resigned and silent_s < max(ttl_s, claim.ttl_s if claim else 0.0):
             return None
         record = LeaderRecord(term=sign.term + 1, address=me.address, host=me.host, run_id=me.run_id)

@@ -133,8 +133,12 @@ class Suspicion:
         self._sign: Sign | None = None
         self._since_s = 0.0
 
-    def silent_s(self, sign: Sign, now_s: float) -> float:
-        """Return for how long this very sign has been seen. `now_s`: a time after it was read."""
+    def silent_s(self, sign: Sign, asked_at_s: float, seen_at_s: float) -> float:
+        """Return for how long nothing but this sign can have been there to see.
+
+        It was asked for after `asked_at_s` and was known at `seen_at_s`: if this host was stopped in between, that counts
+        against the suspicion.
+        """
         if sign != self._sign:
-            self._sign, self._since_s = sign, now_s
-        return now_s - self._since_s
+            self._sign, self._since_s = sign, seen_at_s
+        return max(0.0, asked_at_s - self._since_s)

@@ -20,6 +20,7 @@ from robust_run.launcher.console import Console
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.many.keeper import Keeper
+from robust_run.launcher.many.leaders import not_here
 from robust_run.launcher.meeting import Host, SystemNetwork, meet
 from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.types import JobSpec, ManyNodes
@@ -81,11 +82,3 @@ class ControllerAlone:
         code = await over
         await keeper.close(wait=False)
         return code
-
-
-def not_here(many: ManyNodes) -> str:
-    """Return why a run cannot be resumed where its nodes do not meet."""
-    return (
-        f"--resume: this node cannot listen at {many.host}:{many.port}, where the job's nodes look for the controller: "
-        "run it on the node that has this address, and see that nothing else uses the port"
-    )

@@ -21,10 +21,10 @@ REPLACED = 75
 _BOOT = "import sys; del sys.path[0]; from robust_run.launcher.controller.process import main; main(int(sys.argv[1]))"
 
 #: A controller that lived this long was well; one that did not is started again more slowly each time.
-WELL_S = 10.0
+WELL_S = 2.0
 SLOWEST_S = 5.0
-#: Deaths in a row, each soon after the start, after which it is left to a person.
-MOST_DEATHS = 8
+#: Deaths in a row, each soon after the start, of which is told.
+MOST_TOLD = 8
 #: How long the controller may take to speak its last word.
 LAST_WORD_S = 15.0
 #: One that is younger than this may be slow to answer: the machine is busy, or it has a long journal to read.
@@ -110,14 +110,12 @@ class Keeper:
             self.on_ended(worker.exit_code or 0)  # it has said why
             return
         self._deaths = 0 if self._loop.time() - self._started_at_s > WELL_S else self._deaths + 1
-        if self._deaths >= MOST_DEATHS:
-            self._say(f"the controller {describe_exit(worker.exit_code)} {self._deaths} times in a row; it is left so")
-            self._ended.set()
-            self.on_ended(1)
-            return
-        delay_s = min(SLOWEST_S, 0.05 * 2**self._deaths) if self._deaths > 1 else 0.0
-        if worker.exit_code != REPLACED:
+        delay_s = min(SLOWEST_S, 0.02 * 2**self._deaths) if self._deaths > 1 else 0.0
+        if worker.exit_code != REPLACED and self._deaths < MOST_TOLD:
             self._say(f"the controller {describe_exit(worker.exit_code)}; it is started again, workers are not touched")
+        elif self._deaths == MOST_TOLD:
+            often = f"{describe_exit(worker.exit_code)} {MOST_TOLD} times in a row"
+            self._say(f"the controller {often}; it is started again every {SLOWEST_S:g} s")
         self._loop.call_later(delay_s, self._again)
 
     def _again(self) -> None:

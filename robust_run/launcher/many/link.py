@@ -7,7 +7,7 @@ again when it returns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -31,20 +31,27 @@ from robust_run.launcher.control.messages import (
     Welcome,
 )
 from robust_run.launcher.events import AttemptEnded, EndAttempt, NodeEvent, SignalReceived, StartAttempt
+from robust_run.launcher.leadership.types import JobFinished
+from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease
+from robust_run.launcher.many.leaders import ASK_AGAIN_S
 from robust_run.launcher.types import JobSpec, ManyNodes
 from robust_run.signals import signal_name
 
 #: How often the lease is looked at.
 LOOK_S = 0.05
+#: Part of a lease after which an agent looks for another controller, where there are candidates.
+LOOK_ELSEWHERE_PART = 0.6
 #: Earlier controllers that are looked for again.
-MOST_LEADERS = 8
+MOST_LEADERS = 3
 #: Looks further apart than this mean that this process was held up, so that silence proves nothing.
 HELD_UP_S = 0.5
 #: Between two tries to reach the controller.
 RETRY_S = 0.2
-#: What a try may take.
+#: What a try may take where there are other places to try, and where there are none: a controller that thousands dial at once
+#: greets them one after the other, and who gives up only makes it longer.
 DIAL_S = 2.0
+ONLY_DIAL_S = 10.0
 #: How much longer than the workers' own time a stop may take before this node goes by itself.
 PATIENCE_S = 5.0
 
@@ -74,7 +81,8 @@ class Link:
         clock: Clock,
         say: Callable[[str], None],
         on_candidates: Callable[[tuple[str, ...]], None],
-        is_host: bool,
+        own_controller: Callable[[], str],
+        ask: Callable[[], Awaitable[str]],
         on_silence: Callable[[str, float], None] = lambda _where, _silent_s: None,
     ) -> None:
         self.failure: RobustRunError | None = None
@@ -88,10 +96,13 @@ class Link:
         self._clock = clock
         self._say = say
         self._on_candidates = on_candidates
-        self._is_host = is_host
+        self._own_controller = own_controller
+        self._ask = ask
+        self._where = ""
         self._on_silence = on_silence
         self._looked_at_s: float | None = None
         self._awake_since_s = 0.0
+        self._ask_at_s = 0.0
         self._term = 0
         self._candidates: tuple[str, ...] = ()
         self._led_by: list[str] = []
@@ -106,20 +117,25 @@ class Link:
         self._leaving: int | None = None
         self._said_alone = False
 
+    @property
+    def is_led_from_here(self) -> bool:
+        """Whether the controller that was obeyed last is this node's."""
+        return bool(self._where) and self._where == self._own_controller()
+
     # --- Superior
 
     def report(self, event: NodeEvent) -> None:
         """Pass on what happened here."""
         if self._connection is not None:
-            self._connection.send(Report(events=(event,)))
+            self._connection.send(Report(events=(brief(event),)))
         if isinstance(event, AttemptEnded):
-            self._lease.guard(running=False)
-            if self._leaving is not None:
+            self._lease.guard(running=self._agent.is_running)
+            if self._leaving is not None and not self._agent.is_running:
                 self._agent.leave(128 + self._leaving)
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """End the job if the controller is on this node; else this node leaves it."""
-        if self._is_host and self._connection is not None and self._leaving is None:
+        if self.is_led_from_here and self._connection is not None and self._leaving is None:
             self._connection.send(Report(events=(SignalReceived(signal=number, again=again),)))
             patience_s = self._spec.shutdown_timeout_s + self._spec.restart_grace_s + PATIENCE_S
             assert self._loop is not None
@@ -131,7 +147,7 @@ class Link:
 
     def guard_lost(self) -> None:
         """End everything here: nobody is left who would."""
-        if self._is_host and not self._candidates and self._connection is not None:
+        if self.is_led_from_here and not self._candidates and self._connection is not None:
             self._connection.send(Report(events=(SignalReceived(signal=SIGKILL, again=True),)))
         self._go(SIGKILL)
 
@@ -175,11 +191,18 @@ class Link:
                 if self._connection is None:
                     self._connection = await self._find()
                 await self._serve(self._connection)
+        except JobFinished:
+            self._say("the job ended while this node could not reach it")
+            self._agent.leave(0)
         except RobustRunError as error:
             self._give_up(error)
+        except Exception as error:
+            assert self._loop is not None
+            self._loop.call_exception_handler({"message": "the tie to the controller broke", "exception": error})
 
     async def _serve(self, connection: Connection) -> None:
         """Follow the controller until the connection ends."""
+        self._where = connection.where
         if self._many.controller_standby > 0:
             self._led_by = [each for each in self._led_by if each != connection.where][-MOST_LEADERS:]
             self._led_by.append(connection.where)
@@ -198,6 +221,7 @@ class Link:
         self._lease.length_s = welcome.lease_s
         self._heartbeat_s = welcome.heartbeat_s
         self._alone_since_s = None
+        self._ask_at_s = self._clock.monotonic_s() + self._lease.length_s
         if self._said_alone:
             self._say("the controller is back")
             self._said_alone = False
@@ -261,6 +285,9 @@ class Link:
         self._looked_at_s = now_s
         silent_s = min(self._lease.silent_s(now_s), now_s - self._awake_since_s)
         self._on_silence(self._connection.where if self._connection is not None else "", silent_s)
+        another_may_lead = self._many.controller_standby > 0 and silent_s > self._lease.length_s * LOOK_ELSEWHERE_PART
+        if another_may_lead and self._connection is not None:
+            self._connection.abort(f"the controller did not answer for {silent_s:.1f} s")
 
     def _fence(self) -> None:
         """The controller may give this node's place to another from now on."""
@@ -272,27 +299,50 @@ class Link:
     # --- finding the controller (again)
 
     async def _find(self) -> Connection:
-        """Dial where the controller was, and its candidates in turn, until one lets us in. Raises RobustRunError."""
-        tries = 0
+        """Dial where the controller was, and its candidates, until one lets us in. Raises RobustRunError."""
         while True:
             now_s = self._clock.monotonic_s()
             self._alone_since_s = now_s if self._alone_since_s is None else self._alone_since_s
-            places = self._places()
-            where = places[tries % len(places)]
-            try:
-                return await self._dial(where, self._greeting(now_s))
-            except ConnectionRefusedError:
-                if self._many.controller_standby == 0:
-                    self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
-                    self._say_alone()
-            except Refusal as refusal:
-                if refusal.final:
-                    raise
-            except (OSError, TimeoutError, PlatformError):
-                pass
-            tries += 1
+            found = await self._dial_all(now_s)
+            if found is not None:
+                return found
             self._check_patience(now_s)
+            await self._look_up(now_s)
             await asyncio.sleep(RETRY_S)
+
+    async def _look_up(self, now_s: float) -> None:
+        """Ask who leads, now and then, where it may be somebody this node has not heard of. Raises JobFinished."""
+        if self._many.controller_standby == 0 or now_s < self._ask_at_s:
+            return
+        self._ask_at_s = now_s + ASK_AGAIN_S
+        where = await self._ask()
+        if where:
+            self._led_by = [*(each for each in self._led_by if each != where), where][-MOST_LEADERS:]
+
+    async def _dial_all(self, now_s: float) -> Connection | None:
+        """Dial all places at once: a dead node does not answer, and the lease may end while it is waited for."""
+        greeting = self._greeting(now_s)
+        tries = [asyncio.ensure_future(self._dial(where, greeting)) for where in self._places()]
+        found: Connection | None = None
+        try:
+            for each in asyncio.as_completed(tries):
+                try:
+                    found = await each
+                    return found
+                except ConnectionRefusedError:
+                    if self._many.controller_standby == 0:
+                        self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
+                        self._say_alone()
+                except Refusal as refusal:
+                    if refusal.final:
+                        raise
+                except (OSError, TimeoutError, PlatformError):
+                    pass
+            return None
+        finally:
+            for other in tries:
+                other.cancel()
+                other.add_done_callback(lambda done: _hang_up(done, found))
 
     def _places(self) -> list[str]:
         """Return where a controller may be, the likeliest first: where it was, where the nodes meet, who would be next."""
@@ -323,7 +373,7 @@ class Link:
             term=self._term,
             attempt=self._agent.newest_attempt,
             now_s=now_s,
-            events=tuple(self._agent.history),
+            events=tuple(map(brief, self._agent.history)),
         )
 
     def notice(self, text: str) -> None:
@@ -336,3 +386,9 @@ class Link:
         if self._agent.is_running:
             self._agent.end_for(SIGKILL, 0.0, 0.0)
         self._agent.leave(error.exit_code)
+
+
+def _hang_up(done: asyncio.Future[Connection], kept: Connection | None) -> None:
+    """Let go of a connection that came too late."""
+    if not done.cancelled() and done.exception() is None and done.result() is not kept:
+        done.result().abort()

@@ -23,10 +23,11 @@ from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.guard import hold_signals, run_guarded
 from robust_run.launcher.many import presence
-from robust_run.launcher.many.alone import ControllerAlone, not_here
+from robust_run.launcher.many.alone import ControllerAlone
 from robust_run.launcher.many.fence import Cell, Lease
 from robust_run.launcher.many.keeper import Keeper, bind
-from robust_run.launcher.many.link import DIAL_S, RETRY_S, Link
+from robust_run.launcher.many.leaders import ASK_AGAIN_S, led_elsewhere, not_here, refuse_if_led, where_led
+from robust_run.launcher.many.link import DIAL_S, ONLY_DIAL_S, RETRY_S, Link
 from robust_run.launcher.meeting import Guest, Host, SystemNetwork, meet, own_address
 from robust_run.launcher.node import Node
 from robust_run.launcher.process_tree import become_subreaper
@@ -147,6 +148,9 @@ class _NodeOfMany:
         self._name = socket.gethostname()
         self._place: Host | Guest = Guest(addresses=(), port=many.port)
         self._candidate: socket.socket | None = None
+        """The keeper's as soon as this node is in line."""
+        self._candidate_port = 0
+        self._ask_again_at_s = 0.0
         self._context = (
             tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
         )
@@ -210,9 +214,14 @@ class _NodeOfMany:
         many = self._many
         give_up_at_s = self._clock.monotonic_s() + many.join_timeout_s
         said = False
+        if self._resumed is not None and many.controller_standby > 0:
+            await refuse_if_led(self._spec, many, self._resumed.run_path, self._clock)
         while True:
             if not self._keeper.is_running:
-                self._place = await asyncio.to_thread(meet, many, self._network)
+                elsewhere = await self._led_elsewhere()
+                self._place = (
+                    elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
+                )
                 if isinstance(self._place, Host):
                     self._host(self._place)
                 elif self._resumed is not None:
@@ -233,8 +242,16 @@ class _NodeOfMany:
                 )
             if not said and not isinstance(self._place, Host) and now_s > give_up_at_s - many.join_timeout_s + 2.0:
                 said = True
-                self._console.say(f"waiting for the controller at {many.host}:{many.port}")
+                self._console.say(f"waiting for the controller at {many.host}:{many.port}: {trouble}")
             await asyncio.sleep(RETRY_S)
+
+    async def _led_elsewhere(self) -> Guest | None:
+        """Return where another node controls the job that took it over, if it is time to ask."""
+        now_s = self._clock.monotonic_s()
+        if self._many.controller_standby == 0 or self._resumed is not None or now_s < self._ask_again_at_s:
+            return None
+        self._ask_again_at_s = now_s + ASK_AGAIN_S
+        return await led_elsewhere(self._spec, self._many, self._clock)
 
     def _host(self, place: Host) -> None:
         """Start the controller on this node. Raises RobustRunError."""
@@ -278,8 +295,8 @@ class _NodeOfMany:
                 self._candidate = bind(address, 0)
             except OSError:
                 return ""
-        host = f"[{address}]" if ":" in address else address
-        return f"{host}:{self._candidate.getsockname()[1]}"
+            self._candidate_port = int(self._candidate.getsockname()[1])
+        return spoken(address, self._candidate_port)
 
     async def _dial(self, where: str, hello: Hello) -> Connection:
         """See `link.Dialer`."""
@@ -293,12 +310,16 @@ class _NodeOfMany:
             try:
                 return await self._dial_one(address, self._place.port, hello)
             except (OSError, TimeoutError) as failure:
-                error = failure
+                if isinstance(error, ConnectionRefusedError):  # proves nothing as long as another address is silent
+                    error = failure
         raise error
 
     async def _dial_one(self, host: str, port: int, hello: Hello) -> Connection:
         sent_at_s = self._clock.monotonic_s()
-        connection = await dial(host, port, self._token.encode(), hello, ssl_context=self._context, timeout_s=DIAL_S)
+        patience_s = DIAL_S if self._many.controller_standby else ONLY_DIAL_S
+        connection = await dial(
+            host, port, self._token.encode(), hello, ssl_context=self._context, timeout_s=patience_s
+        )
         self._lease.length_s = connection.welcome.lease_s
         self._lease.renew(sent_at_s)
         return connection
@@ -332,15 +353,16 @@ class _NodeOfMany:
             clock=self._clock,
             say=self._console.say,
             on_candidates=lambda candidates: self._stand_by(candidates, spec, run_directory),
-            is_host=isinstance(self._place, Host),
+            own_controller=lambda: self._keeper.address,
             on_silence=self._on_silence,
+            ask=lambda: where_led(spec, self._many, run_directory.path, self._clock),
         )
         agent.serve(link)
         link.take(connection)
         self._greet(spec, run_directory)
         exit_code = await agent.live(self._lifeline)
         node.end_helpers()
-        await self._keeper.close(wait=link.failure is None and isinstance(self._place, Host))
+        await self._keeper.close(wait=link.failure is None and link.is_led_from_here)
         run_directory.remove_temporary()
         if link.failure is not None:
             raise link.failure

@@ -94,7 +94,7 @@ def inflict(world: World, fault: Fault) -> None:  # noqa: C901 - the table of fa
             world.boot(f"host-{len(world.agents)}")
         case "cut" if agent is not None:
             host = agent.host
-            world.cut.add(host)
+            world.cut |= {(host, up) for up in (True, False) if fault.which % 3 != up + 1}
             world.after(fault.lasts_s, lambda: world.heal(host))
         case "connection_breaks" if agent is not None and agent.wire is not None:
             agent.wire.close(by_agent=True)
@@ -147,7 +147,7 @@ def calm_down(world: World) -> None:
     """Mend all that can be mended, and see that there are enough nodes."""
     world.slow, world.dies_in = False, None
     world.spawn_fails.clear()
-    for host in tuple(world.cut):
+    for host in {host for host, _ in world.cut}:
         world.heal(host)
     world.controller_resumes()
     for name in tuple(world.state.evicted):

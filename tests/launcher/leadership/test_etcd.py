@@ -306,7 +306,7 @@ def test_any_endpoint_will_do(shared: Etcd) -> None:
 def test_refusals_and_silence_are_told_apart(shared: Etcd) -> None:
     async def main() -> None:
         client = client_of(shared.url)
-        with pytest.raises(CoordinatorRefused, match="etcd at 127.0.0.1"):
+        with pytest.raises(CoordinatorRefused, match="etcd at 127"):
             await client.call("/v3/no/such/thing", Empty(), Empty, STUCK_S)
         with pytest.raises(CoordinatorRefused, match="key is not provided"):
             await client.call("/v3/kv/range", Range(key=b""), RangeReply, STUCK_S)

@@ -247,11 +247,11 @@ def test_what_a_thread_raises_reaches_who_waits() -> None:
 
 def test_silence_is_counted_from_the_first_sight_of_the_latest_sign() -> None:
     suspicion = Suspicion()
-    assert suspicion.silent_s(Sign(1, b"a"), 100.0) == 0.0
-    assert suspicion.silent_s(Sign(1, b"a"), 101.5) == 1.5
-    assert suspicion.silent_s(Sign(1, b"b"), 102.0) == 0.0
-    assert suspicion.silent_s(Sign(2, b"b"), 103.0) == 0.0
-    assert suspicion.silent_s(Sign(2, b"b"), 105.0) == 2.0
+    assert suspicion.silent_s(Sign(1, b"a"), 99.9, 100.0) == 0.0
+    assert suspicion.silent_s(Sign(1, b"a"), 101.5, 101.6) == 1.5
+    assert suspicion.silent_s(Sign(1, b"b"), 101.9, 102.0) == 0.0
+    assert suspicion.silent_s(Sign(2, b"b"), 102.9, 103.0) == 0.0
+    assert suspicion.silent_s(Sign(2, b"b"), 105.0, 109.0) == 2.0, "it was stopped while it looked"
 
 
 def test_strange_names_in_the_folder_mean_nothing() -> None:

@@ -7,10 +7,9 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from stores import EtcdModel, ModelFiles, ModelFolder, ModelTransport
 from virtual import Host, Network, run_virtual
@@ -22,6 +21,7 @@ from robust_run.launcher.leadership.types import Candidate, Coordinator, Coordin
 
 TTL_S = 2.0
 CANDIDATES = 3
+MOST_LENGTH_S = 8.0
 
 
 class World:
@@ -92,12 +92,16 @@ class World:
                 self.acknowledged = list(longer)  # the answer may have been long on its way
                 await leadership.put_members({name: b"%d" % number})
                 self.members[name] = max(number, self.members.get(name, 0))
+                if number % 5 == 0:
+                    acknowledged, now = list(self.acknowledged), await coordinator.load()
+                    assert now is not None
+                    assert json.loads(now.state)[: len(acknowledged)] == acknowledged, "a write was undone"
             except CoordinatorUnreachable:
                 pass
             if number % 11 == 0:
                 await leadership.resign()
                 return
-            await host.sleep(self.network.random.uniform(0.0, 1.0))
+            await host.sleep(5.0 * self.network.random.random() ** 3)
 
 
 def apply(world: World, what: str, which: int, length_s: float) -> None:
@@ -115,19 +119,20 @@ def apply(world: World, what: str, which: int, length_s: float) -> None:
         transport.stale_until_s, transport.stale_raft_term = now_s + length_s, world.etcd.raft_term
         world.etcd.elect()
     elif what == "trouble":
-        world.network.trouble = min(0.5, length_s / 10)
+        world.network.trouble = length_s / 16
     elif what == "slow":
-        world.network.slowest_s = length_s / 10
+        world.network.slowest_s = (length_s / 8) ** 3
 
 
 FAULTS = st.lists(
     st.tuples(
         st.sampled_from(["pause", "cut", "down", "stale", "trouble", "slow"]),
         st.integers(0, CANDIDATES - 1),
-        st.floats(0.1, 8.0),
+        st.floats(0.1, MOST_LENGTH_S),
         st.floats(0.0, 3.0),
     ),
-    max_size=25,
+    min_size=3,
+    max_size=30,
 )
 
 
@@ -141,7 +146,7 @@ async def live(kind: str, seed: int, faults: list[tuple[str, int, float, float]]
             apply(world, what, which, length_s)
             await asyncio.sleep(wait_s)
         world.network.trouble, world.network.slowest_s = 0.0, 0.05
-        await asyncio.sleep(8.0 + world.network.latest_s + 5 * TTL_S)
+        await asyncio.sleep(MOST_LENGTH_S + world.network.longest_s + 5 * TTL_S)
 
     tasks.append(asyncio.ensure_future(director()))
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -151,50 +156,30 @@ async def live(kind: str, seed: int, faults: list[tuple[str, int, float, float]]
 
 
 @pytest.mark.parametrize("kind", ["etcd", "folder"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, 2**32), faults=FAULTS)
 def test_at_no_time_two_lead_terms_grow_and_nothing_acknowledged_is_lost(
     kind: str, seed: int, faults: list[tuple[str, int, float, float]]
 ) -> None:
     world = run_virtual(live(kind, seed, faults))
     assert world.won, "nobody was ever elected"
-    assert len(world.acknowledged) > 5, "with all at peace, a leader writes"
+    assert len(world.acknowledged) > 3, "with all at peace, a leader writes"
 
 
-def test_the_check_finds_two_leaders_where_a_keepalive_alone_counts() -> None:
-    """The faults are strong enough: without asking the majority after a keepalive, two lead."""
-    caught = 0
-    for seed in range(20):
-        try:
-            run_virtual(_trusting(seed))
-        except AssertionError as error:
-            assert "lead at once" in str(error)
-            caught += 1
-    assert caught
+def test_the_check_finds_two_leaders_where_any_keepalive_counts() -> None:
+    """The world is bad enough: were a keepalive from a member left behind taken for a renewal, two would lead."""
 
+    async def main(seed: int) -> None:
+        world = World("etcd", seed)
+        tasks = [asyncio.ensure_future(world.candidate(index)) for index in range(CANDIDATES)]
+        await asyncio.sleep(1.0)
+        leader = world.hosts.index(world.won[-1][0])
+        apply(world, "stale", leader, MOST_LENGTH_S)
+        world.transports[leader].stale_raft_term = world.etcd.raft_term  # it pretends to be up to date
+        done, _ = await asyncio.wait(tasks, timeout=MOST_LENGTH_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
-async def _trusting(seed: int) -> Any:
-    class Trusting(ModelTransport):
-        async def call(self, path: str, request: Any, reply: Any, timeout_s: float) -> Any:
-            if self.stale_until_s > asyncio.get_running_loop().time() and path == "/v3/kv/range":
-                return self._seen
-            answer = await super().call(path, request, reply, timeout_s)
-            if path == "/v3/kv/range" and request.key.endswith(b"leader"):
-                self._seen = answer
-            return answer
-
-    world = World("etcd", seed)
-    world.transports = [Trusting(world.etcd, host) for host in world.hosts]
-    tasks = [asyncio.ensure_future(world.candidate(index)) for index in range(CANDIDATES)]
-
-    async def director() -> None:
-        await asyncio.sleep(5)
-        for index in range(CANDIDATES):
-            if world.won[-1][0] is world.hosts[index]:
-                apply(world, "stale", index, 8.0)
-        await asyncio.sleep(10)
-
-    tasks.append(asyncio.ensure_future(director()))
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
+    with pytest.raises(AssertionError, match="lead at once"):
+        for seed in range(5):
+            run_virtual(main(seed))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import PATIENCE_S, TRAIN, ClusterJob, Launcher, outside, start_all, write
+from clusters import PATIENCE_S, TRAIN, ClusterJob, Worker, outside, start_all, write
 from hosts import Cluster, Host, need_hosts
 from jobs import Job, running, script, wait_for
 
@@ -47,8 +47,14 @@ def pids(job: ClusterJob, attempt: int = 0) -> set[tuple[str, int]]:
 def kill_rank(job: ClusterJob, attempt: int, rank: int) -> None:
     """SIGKILL a worker that trains."""
     worker = job.wait_for_steps(attempt, 2)[rank]
-    host = next(host for host in job.hosts if host.name == worker.host)
-    os.kill(outside(host, worker.pid), signal.SIGKILL)
+    os.kill(pid_of(job, worker), signal.SIGKILL)
+
+
+def pid_of(job: ClusterJob, worker: Worker) -> int:
+    """Return a living worker's pid as the harness has it."""
+    pid = outside(next(host for host in job.hosts if host.name == worker.host), worker.pid)
+    assert pid > 0, f"{worker.host} has no process {worker.pid}"  # 0 would be our own group
+    return pid
 
 
 def wait_for_term(job: ClusterJob, term: int) -> None:
@@ -114,7 +120,17 @@ def test_the_launcher_of_the_controllers_node_is_killed_and_resumed(two: Cluster
     evicted = tmp_path / "evicted"
     job = start(two, tmp_path, "--evict-list", str(evicted))
     job.wait_for_steps(0, 2)
-    evict = [sys.executable, "-m", "robust_run.robust_cli", "evict", "node-7", "--force", "--reason", "old", str(job.run_dir)]
+    evict = [
+        sys.executable,
+        "-m",
+        "robust_run.robust_cli",
+        "evict",
+        "node-7",
+        "--force",
+        "--reason",
+        "old",
+        str(job.run_dir),
+    ]
     two[0].run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *evict[3:]], env=job.env)
     job.on(two[0]).kill()
     went_on = next(worker for worker in job.workers() if worker.host == "node-1")
@@ -148,6 +164,10 @@ def test_a_second_resume_is_refused(two: Cluster, tmp_path: Path) -> None:
     assert "a controller of this run is alive (pid " in live.err, live.err
     job.launchers.remove(live)
     job.on(two[0]).kill()
+    elsewhere = job.resume(two[1])
+    assert elsewhere.finish() == 2
+    assert "run it on the node that has this address" in elsewhere.err, elsewhere.err
+    job.launchers.remove(elsewhere)
     racing = [job.resume(two[0]), job.resume(two[0])]
     job.wait_for_steps(1, 2)
     loser = wait_for(lambda: [each for each in racing if each.process.poll() is not None], "one is refused", PATIENCE_S)
@@ -160,10 +180,15 @@ def test_a_second_resume_is_refused(two: Cluster, tmp_path: Path) -> None:
 
 
 def test_only_the_controller_is_started_where_its_agent_lives(two: Cluster, tmp_path: Path) -> None:
-    job = start(two, tmp_path)
+    evicted = tmp_path / "evicted"
+    job = start(two, tmp_path, "--evict-list", str(evicted))
     job.wait_for_steps(0, 2)
     before = pids(job)
-    give_the_controller_up(job.on(two[0]))
+    evicted.write_text("{ this is no eviction\n")
+    os.kill(job.on(two[0]).controller_pid(), signal.SIGKILL)
+    wait_for(lambda: "mend the line" in job.on(two[0]).err, f"the new one to refuse:\n{job.said()}", PATIENCE_S)
+    wait_for(lambda: not job.on(two[0]).controller_pids(), "no controller", PATIENCE_S)
+    evicted.unlink()
     resumed = job.resume(two[0])
     wait_for(lambda: len(job.events("node_returned")) >= 2, f"both agents return:\n{job.said()}", PATIENCE_S)
     job.wait_for_more_steps(0, 2)
@@ -178,33 +203,20 @@ def test_only_the_controller_is_started_where_its_agent_lives(two: Cluster, tmp_
     job.assert_nothing_left()
 
 
-def give_the_controller_up(launcher: Launcher) -> None:
-    """Kill the controller again and again until its agent leaves it so."""
-    killed = 0
-    while "it is left so" not in launcher.err:
-        found = [pid for pid in launcher.controller_pids() if pid != killed]
-        if found:
-            killed = found[0]
-            os.kill(killed, signal.SIGKILL)
-        time.sleep(0.01)
-
-
 def test_a_controller_killed_at_any_moment_loses_nothing(two: Cluster, tmp_path: Path) -> None:
     chance = random.Random(1)
     job = start(two, tmp_path)
-    killed = 0
-    for attempt in range(5):
-        for _ in range(2):
-            killed = job.on(two[0]).controller_pid(other_than=killed)
-            time.sleep(chance.uniform(0.0, 0.6))  # any moment: gathering, opening, ending
-            os.kill(killed, signal.SIGKILL)
-            if attempt < 4:
-                kill_rank(job, len({w.attempt for w in job.workers()}) - 1 if job.workers() else 0, chance.randrange(2))
-    last = wait_for(lambda: terms(job)[-1:] >= [11] and max(w.attempt for w in job.workers()), job.said(), PATIENCE_S)
-    job.wait_for_more_steps(last, 2)
+    for attempt in range(4):
+        kill_rank(job, attempt, chance.randrange(2))
+        for kill in (1, 2):  # while the attempt is ended, or the next is opened, or started
+            time.sleep(chance.uniform(0.0, 0.2))
+            os.kill(job.on(two[0]).controller_pid(), signal.SIGKILL)
+            wait_for_term(job, 2 * attempt + kill + 1)
+        job.wait_for_steps(attempt + 1, 2)
+    assert terms(job) == list(range(2, 10))
     assert set(job.finish().values()) == {0}
-    started = [order["attempt"] for order in job.actions("start_attempt")]
-    assert started == sorted(started)
+    assert sorted({order["attempt"] for order in job.actions("start_attempt")}) == [0, 1, 2, 3, 4]
+    assert [incident["verdict"]["kind"] for incident in job.incidents()] == ["crash"] * 4
     job.assert_never_two_at_once()
     job.assert_nothing_left()
 
@@ -254,7 +266,7 @@ def test_a_one_node_job_that_was_killed_goes_on_with_its_next_attempt(tmp_path: 
         os.kill(job.agent_pid(), signal.SIGKILL)
         job.signal(signal.SIGKILL)
         job.process.wait(30)
-        job.assert_nothing_left()
+        wait_for(lambda: not job.leftovers(), "its workers to die with it", 15.0)
         done = resume(job, tmp_path)
         assert done.returncode == 0, done.stderr
         assert "resumed" in done.stderr

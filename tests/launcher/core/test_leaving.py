@@ -1,0 +1,231 @@
+"""Nodes leave in good order, hosts are evicted and readmitted, operators restart and stop a job: stories of the core."""
+
+from __future__ import annotations
+
+from stories import (
+    ending,
+    evidence,
+    gathering,
+    incident_of,
+    kinds,
+    several_nodes,
+)
+
+from robust_run.launcher.events import (
+    EndAttempt,
+    Finish,
+    OpenStore,
+    RestartAsked,
+    Say,
+    SignalReceived,
+    Tick,
+    WakeAt,
+)
+
+# --- a node leaves ----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_leaves_in_good_order_ends_the_attempt_without_blame() -> None:
+    story = several_nodes("a", "b", max_restarts=0)
+    story.joins("spare")
+    assert story.leaves("b") == [ending()]
+    story.ends("b")
+    incident, follow_up = story.ends("a")
+    assert incident.verdict.sentence == "node b left: maintenance"
+    assert (incident.symptom, incident.action) == ("node_left", "relaunch")
+    assert follow_up == OpenStore(attempt=1, node="a")
+    assert story.world == ["a", "spare"]
+
+
+def test_a_leaving_node_that_reconnects_is_still_leaving() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.leaves("b")
+    assert story.returns("b") == [EndAttempt(attempt=0, signal=15, grace_s=3, only=("b",))]
+    story.all_end()
+    assert story.world == ["a"]
+    assert story.state.standing(story.state.members["b"]) == "left"
+
+
+def test_a_leaving_node_that_is_lost_is_not_waited_for() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.leaves("b")
+    story.ends("a")
+    actions = story.is_lost("b")
+    assert incident_of(actions).verdict.rule == "node_left"
+    assert actions[-1] == OpenStore(attempt=1, node="a")
+
+
+def test_a_standby_that_leaves_is_said_and_no_more() -> None:
+    story = several_nodes("a")
+    story.joins("spare")
+    assert story.leaves("spare") == [Say(text="spare left: maintenance")]
+    assert story.leaves("spare") == []
+
+
+def test_a_node_that_leaves_while_gathering_is_not_counted() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    story.leaves("a")
+    assert story.joins("b") == []
+
+
+# --- eviction ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_evicted_node_leaves_the_attempt_and_a_standby_takes_its_place() -> None:
+    story = several_nodes("a", "b", max_restarts=0)
+    story.joins("spare")
+    said, end = story.evicts("b")
+    assert said == Say(
+        text="b is evicted from the job (by operator: bad memory); it waits unused; robust readmit b takes it back",
+        node="b",
+    )
+    assert end == ending()
+    incident, follow_up = story.all_end()
+    assert (incident.symptom, incident.action, incident.verdict.kind) == ("evicted", "evict", "node_fault")
+    assert incident.verdict.sentence == "node b was evicted by operator: bad memory"
+    assert follow_up == OpenStore(attempt=1, node="a")
+    assert story.world == ["a", "spare"]
+    assert story.state.standing(story.state.members["b"]) == "evicted"
+
+
+def test_an_evicted_standby_is_told_and_nothing_else_happens() -> None:
+    story = several_nodes("a")
+    story.joins("spare")
+    assert kinds(story.evicts("spare")) == [Say]
+    story.is_lost("a")
+    assert story.state.phase == "gathering", "it is not used"
+
+
+def test_a_host_can_be_evicted_before_it_ever_joined() -> None:
+    story = gathering(1, 1)
+    assert story.evicts("bad") == []
+    (said,) = story.joins("bad")
+    assert said.node == "bad"
+    assert story.joins("good") == [OpenStore(attempt=0, node="good")]
+    assert story.world == ["good"]
+
+
+def test_an_evicted_host_cannot_come_back_under_another_id() -> None:
+    story = several_nodes("a", "b")
+    story.evicts("b")
+    story.joins("b", id="b2")
+    story.all_end()
+    assert story.state.phase == "gathering"
+
+
+def test_evicting_twice_changes_nothing() -> None:
+    story = several_nodes("a", "b")
+    story.evicts("b")
+    assert story.evicts("b") == []
+
+
+def test_a_node_evicted_while_the_job_gathers_is_not_counted() -> None:
+    story = gathering(2, 3)
+    story.joins("a")
+    story.joins("b")
+    assert story.evicts("b")[-1] == WakeAt(600)
+    assert story.happens(Tick(), after_s=30) == []
+    assert story.joins("c")[-1] == WakeAt(60)
+
+
+def test_a_readmitted_node_is_used_from_the_next_attempt_on() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    story.evicts("b")
+    story.all_end()
+    story.starts()
+    assert story.readmits("b") == [Say(text="readmitted by operator; this node stands by", node="b")]
+    assert story.readmits("b") == []
+    story.is_lost("spare")
+    story.all_end()
+    assert story.world == ["a", "b"]
+
+
+def test_a_readmitted_node_is_used_at_once_by_a_job_that_waits() -> None:
+    story = several_nodes("a", "b")
+    story.evicts("b")
+    story.all_end()
+    assert kinds(story.readmits("b", after_s=100)) == [Say, OpenStore]
+
+
+def test_a_node_evicted_when_all_ranks_have_ended_well_changes_nothing() -> None:
+    story = several_nodes("a", "b")
+    for rank in range(4):
+        story.exits(rank, 0)
+    assert kinds(story.evicts("b")) == [Say]
+    story.ends("a", evidence(0, 0), evidence(1, 0))
+    assert story.ends("b", evidence(2, 0), evidence(3, 0)) == [Finish(exit_code=0, outcome="done")]
+
+
+def test_a_lost_node_that_was_evicted_meanwhile_is_told_so_when_it_returns() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.is_lost("b")
+    story.evicts("b")
+    (said,) = story.returns("b")
+    assert "evicted" in said.text
+    story.all_end()
+    assert story.world == ["a"]
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def test_an_operators_restart_uses_what_nodes_there_are() -> None:
+    story = several_nodes("a", "b", most=3, max_restarts=0)
+    story.joins("late")
+    assert story.happens(RestartAsked()) == [ending()]
+    assert story.happens(RestartAsked()) == [], "once is enough"
+    assert incident_of(story.all_end()).verdict.rule == "operator"
+    assert story.world == ["a", "b", "late"]
+
+
+def test_a_restart_asked_of_a_job_that_waits_for_nodes_changes_nothing() -> None:
+    assert gathering(2, 2).happens(RestartAsked()) == []
+
+
+def test_stopping_a_job_that_gathers_ends_it_at_once() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    assert story.happens(SignalReceived(signal=15, by="ann")) == [
+        Finish(exit_code=143, outcome="stopped", reason="stopped by ann")
+    ]
+
+
+def test_stopping_a_job_whose_store_is_being_opened_waits_for_all_nodes() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    story.joins("b")
+    assert story.happens(SignalReceived(signal=15)) == [
+        EndAttempt(attempt=0, signal=15, grace_s=30, leftovers_s=3),
+    ]
+    assert story.opens() == []
+    story.ends("a")
+    assert story.ends("b")[-1].outcome == "stopped"
+
+
+def test_stopping_a_job_that_is_ending_an_attempt_starts_no_other() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    story.is_lost("b")
+    assert story.happens(SignalReceived(signal=15)) == []
+    assert story.ends("a") == [Finish(exit_code=143, outcome="stopped", reason="stopped by SIGTERM")]
+
+
+def test_a_stop_that_reaches_a_node_before_the_controller_gives_the_others_their_full_time() -> None:
+    """A scheduler that ends a job tells every node; the first to leave would else leave its peers the grace of a failure."""
+    story = several_nodes("a", "b")
+    story.leaves("b")
+    stop = EndAttempt(attempt=0, signal=15, grace_s=30, leftovers_s=3)
+    assert story.happens(SignalReceived(signal=15)) == [stop]
+    assert story.happens(SignalReceived(signal=15)) == [], "once is enough"
+    assert story.returns("a") == [EndAttempt(attempt=0, signal=15, grace_s=30, leftovers_s=3, only=("a",))]
+    story.ends("b")
+    assert story.ends("a")[-1].outcome == "stopped"
+
+
+def test_a_node_lost_while_the_job_is_stopped_is_not_waited_for() -> None:
+    story = several_nodes("a", "b")
+    story.happens(SignalReceived(signal=2))
+    story.ends("a")
+    assert story.is_lost("b") == [Finish(exit_code=130, outcome="stopped", reason="stopped by SIGINT")]

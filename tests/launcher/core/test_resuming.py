@@ -1,0 +1,236 @@
+"""Orders that did not arrive, and a controller that continues where another died: stories of the core."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from stories import (
+    PEER,
+    Story,
+    ending,
+    evidence,
+    gathering,
+    incident_of,
+    kinds,
+    one_node,
+    several_nodes,
+    start_of,
+    told_to_end,
+)
+
+from robust_run.launcher import core
+from robust_run.launcher.events import (
+    ControllerResumed,
+    Dismiss,
+    EndAttempt,
+    JobStarted,
+    NodeJoined,
+    OpenStore,
+    RankExited,
+    RecordIncident,
+    Say,
+    SignalReceived,
+    StartAttempt,
+    Tick,
+    WakeAt,
+)
+from robust_run.launcher.types import NodeInfo
+
+# --- orders that did not arrive ---------------------------------------------------------------------------------------
+
+
+def test_a_node_that_missed_nothing_is_told_nothing() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    assert [story.returns(node) for node in ("a", "b", "spare")] == [[], [], []]
+
+
+def test_the_order_to_open_the_store_is_repeated_to_the_node_of_rank_0_only() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    story.joins("b")
+    assert story.returns("a") == [OpenStore(attempt=0, node="a")]
+    assert story.returns("b") == []
+
+
+def test_the_order_to_start_is_repeated_to_a_node_that_has_not_started() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    story.joins("b")
+    story.opens()
+    story.node_started("a")
+    assert story.returns("a") == []
+    order = start_of(story.returns("b"))
+    assert [placement.node for placement in order.placements] == ["b"]
+    assert (order.world_size, order.nodes, order.address, order.port) == (4, 2, "10.0.0.1", 29500)
+
+
+def test_the_order_to_end_is_repeated_to_a_node_that_has_not_ended() -> None:
+    story = several_nodes("a", "b")
+    story.exits(0, -9)
+    story.ends("a", evidence(0, -9), told_to_end(1, 2))
+    assert story.returns("a") == []
+    assert story.returns("b") == [EndAttempt(attempt=0, signal=15, grace_s=3, only=("b",))]
+
+
+def test_the_newest_order_to_end_is_the_one_repeated() -> None:
+    story = several_nodes("a", "b")
+    story.happens(SignalReceived(signal=15))
+    story.happens(SignalReceived(signal=15, again=True))
+    assert story.returns("b") == [EndAttempt(attempt=0, only=("b",))]
+
+
+def test_a_node_unknown_to_the_job_is_not_taken_in_by_returning() -> None:
+    assert several_nodes("a").returns("stranger") == []
+
+
+def test_joining_again_is_returning() -> None:
+    story = several_nodes("a", "b")
+    story.is_lost("b")
+    story.all_end()
+    assert story.joins("b") == [OpenStore(attempt=1, node="a")]
+    assert len(story.state.members) == 2
+
+
+# --- the controller dies and another continues ------------------------------------------------------------------------
+
+
+def resumed(story: Story, after_s: float = 1000.0) -> list[Any]:
+    """Continue from the journal, on a machine with another clock; return what is done first."""
+    before = story.state
+    story.state = core.replay(story.policy, story.told)
+    assert story.state == before
+    return story.happens(ControllerResumed(term=before.term + 1), after_s)
+
+
+def test_a_controller_that_died_before_anything_happened_begins() -> None:
+    story = Story(fewest=1, most=1, many=True)
+    assert kinds(resumed(story)) == [Say, WakeAt]
+    assert kinds(story.joins("a")) == [OpenStore]
+
+
+def test_a_resumed_controller_waits_for_nodes_anew() -> None:
+    story = gathering(2, 3)
+    story.joins("a")
+    assert resumed(story)[-1] == WakeAt(1600)
+    story.joins("b")
+    assert resumed(story)[-1] == WakeAt(2030), "the last call, too"
+    assert story.happens(Tick(), after_s=30) == [OpenStore(attempt=0, node="a")]
+
+
+def test_a_controller_resumed_at_the_very_same_moment_asks_to_be_woken_again() -> None:
+    assert resumed(gathering(2, 3), after_s=0)[-1] == WakeAt(600)
+
+
+def test_a_controller_resumed_while_the_store_is_opened_asks_for_it_when_its_node_is_back() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    story.joins("b")
+    assert resumed(story) == []
+    assert story.returns("b") == []
+    assert story.returns("a") == [OpenStore(attempt=0, node="a")]
+    assert kinds(story.opens()) == [StartAttempt]
+
+
+def test_a_resumed_controller_lets_workers_train_on() -> None:
+    story = several_nodes("a", "b")
+    assert resumed(story) == []
+    assert story.returns("a") == []
+    assert story.returns("b") == []
+    assert story.state.phase == "running"
+
+
+def test_a_node_that_does_not_return_to_a_resumed_controller_is_lost_like_any() -> None:
+    story = several_nodes("a", "b")
+    resumed(story)
+    story.returns("a")
+    assert story.is_lost("b", after_s=3.5) == [ending()]
+
+
+def test_a_controller_resumed_while_it_suspects_is_patient_once_more() -> None:
+    story = several_nodes("a", "b")
+    story.exits(0, 1, PEER)
+    assert resumed(story) == [WakeAt(1000.5)]
+    assert story.happens(Tick(), after_s=0.5) == [ending()]
+
+
+def test_a_controller_resumed_while_an_attempt_ends_tells_those_that_may_not_know() -> None:
+    story = several_nodes("a", "b")
+    story.exits(0, -9)
+    story.ends("a", evidence(0, -9), told_to_end(1, 2))
+    assert resumed(story) == []
+    assert story.returns("a") == []
+    assert story.returns("b") == [EndAttempt(attempt=0, signal=15, grace_s=3, only=("b",))]
+    assert story.ends("b")[-1] == OpenStore(attempt=1, node="a")
+
+
+def test_a_resumed_controller_tells_times_by_its_own_clock() -> None:
+    """The machine it continues on may have been started long after the other one."""
+    story = several_nodes("a")
+    story.exits(0, -9, after_s=5000)
+    resumed(story, after_s=-4000)
+    incident = incident_of(story.ends("a", evidence(0, -9, 999), told_to_end(1, 1000)))
+    assert incident.detected_at_s == 1000
+
+
+def test_a_controller_resumed_while_the_job_is_stopped_goes_on_stopping_it() -> None:
+    story = several_nodes("a")
+    story.happens(SignalReceived(signal=15))
+    assert resumed(story) == []
+    assert story.returns("a") == [EndAttempt(attempt=0, signal=15, grace_s=30, leftovers_s=3, only=("a",))]
+    assert story.ends("a")[-1].outcome == "stopped"
+
+
+def test_a_controller_resumed_after_the_end_says_once_more_that_it_is_over() -> None:
+    story = several_nodes("a")
+    story.happens(SignalReceived(signal=15))
+    (finish,) = story.ends("a")
+    assert resumed(story) == [finish]
+    assert story.state.term == 2, "orders of a dead controller's term are void"
+    assert story.returns("a") == [Dismiss(node="a", exit_code=143, reason="the job is over")]
+
+
+def test_terms_only_grow() -> None:
+    story = several_nodes("a")
+    story.happens(ControllerResumed(term=7))
+    story.happens(ControllerResumed(term=3))
+    assert story.state.term == 7
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_comes_after_the_end_is_sent_home_with_the_jobs_exit_code() -> None:
+    story = several_nodes("a", "b")
+    for rank in range(4):
+        story.exits(rank, 0)
+    story.ends("a", evidence(0, 0), evidence(1, 0))
+    story.ends("b", evidence(2, 0), evidence(3, 0))
+    assert story.joins("late") == [Dismiss(node="late", exit_code=0, reason="the job is over")]
+    assert story.returns("a") == [Dismiss(node="a", exit_code=0, reason="the job is over")]
+    assert story.is_lost("b") == []
+
+
+def test_a_job_of_one_node_waits_without_a_word() -> None:
+    story = Story()
+    assert story.happens(JobStarted()) == [WakeAt(600)]
+    assert story.joins("here") == [OpenStore(attempt=0, node="here")]
+
+
+def test_a_job_of_one_node_knows_nothing_of_other_nodes() -> None:
+    story = one_node()
+    assert story.happens(NodeJoined(node=NodeInfo(id="x", name="x", nproc=1))) == []
+    story.happens(RankExited(attempt=0, rank=1, exit_code=-9))
+    assert kinds(story.ends("here", told_to_end(0, 2), evidence(1, -9))) == [RecordIncident, OpenStore]
+    assert story.world == ["here"]
+
+
+def test_replaying_a_story_gives_the_same_state() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.joins("c")
+    story.is_lost("a")
+    story.evicts("b")
+    story.all_end()
+    kept = copy.deepcopy(story.state)
+    assert core.replay(story.policy, story.told) == kept

@@ -1,0 +1,202 @@
+"""The lease of an agent: whatever is delayed, lost or repeated, its workers are dead before the controller counts it as lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.launcher.controller.roll import Roll
+from robust_run.launcher.many.fence import GUARD_AFTER_S, MARGIN_S, Cell, Lease
+
+LENGTH_S = 3.0
+NOW_S = 1000.0
+
+
+@pytest.fixture
+def cell() -> Cell:
+    return Cell()
+
+
+@pytest.fixture
+def lease(cell: Cell) -> Lease:
+    lease = Lease(cell)
+    lease.length_s = LENGTH_S
+    return lease
+
+
+# --- the agent's fence ------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_never_began_does_not_end(lease: Lease) -> None:
+    assert not lease.is_over(1e9)
+    assert lease.silent_s(1e9) == 0.0
+
+
+def test_it_counts_from_when_the_heartbeat_was_sent_not_from_its_answer(lease: Lease) -> None:
+    lease.renew(NOW_S)
+    lease.sent(1, NOW_S + 1.0)
+    lease.answered(1)  # whenever that is
+    assert not lease.is_over(NOW_S + 3.99)
+    assert lease.is_over(NOW_S + 4.0)
+    assert lease.silent_s(NOW_S + 4.0) == LENGTH_S
+
+
+def test_a_heartbeat_without_an_answer_renews_nothing(lease: Lease) -> None:
+    lease.renew(NOW_S)
+    lease.sent(1, NOW_S + 2.9)
+    assert lease.is_over(NOW_S + 3.0)
+
+
+def test_answers_of_a_former_connection_renew_nothing(lease: Lease) -> None:
+    lease.renew(NOW_S)
+    lease.sent(1, NOW_S + 1.0)
+    lease.forget()
+    lease.answered(1)
+    assert lease.is_over(NOW_S + 3.0)
+
+
+def test_answers_that_come_late_twice_or_for_nothing_do_no_harm(lease: Lease) -> None:
+    lease.sent(1, NOW_S)
+    lease.sent(2, NOW_S + 1.0)
+    lease.answered(2)
+    for number in (1, 2, 3, -1):
+        lease.answered(number)
+    assert lease.renewed_s == NOW_S + 1.0
+
+
+def test_a_renewal_never_makes_it_shorter(lease: Lease) -> None:
+    lease.renew(NOW_S)
+    lease.renew(NOW_S - 1.0)
+    assert not lease.is_over(NOW_S + 2.9)
+
+
+# --- the guard's fence ------------------------------------------------------------------------------------------------
+
+
+def test_the_guard_waits_a_moment_longer_than_the_agent(lease: Lease, cell: Cell) -> None:
+    lease.renew(NOW_S)
+    lease.guard(running=True)
+    assert lease.is_over(NOW_S + LENGTH_S)
+    assert not cell.is_over(NOW_S + LENGTH_S + GUARD_AFTER_S - 0.01)
+    assert cell.is_over(NOW_S + LENGTH_S + GUARD_AFTER_S + 0.01)
+
+
+def test_the_guard_leaves_an_agent_without_workers_alone(lease: Lease, cell: Cell) -> None:
+    lease.renew(NOW_S)
+    assert not cell.is_over(1e9)
+    lease.guard(running=True)
+    lease.guard(running=False)
+    assert not cell.is_over(1e9)
+
+
+def test_the_guard_learns_of_every_renewal(lease: Lease, cell: Cell) -> None:
+    lease.renew(NOW_S)
+    lease.guard(running=True)
+    lease.renew(NOW_S + 10.0)
+    assert not cell.is_over(NOW_S + 10.0 + LENGTH_S)
+    assert cell.is_over(NOW_S + 10.0 + LENGTH_S + 2 * GUARD_AFTER_S)
+
+
+def test_the_guard_does_not_end_what_has_no_lease(lease: Lease, cell: Cell) -> None:
+    lease.guard(running=True)
+    assert not cell.is_over(1e9)
+
+
+# --- both ends --------------------------------------------------------------------------------------------------------
+
+
+Delay = st.floats(0.0, 20.0)
+Beats = st.lists(st.tuples(st.floats(0.01, 5.0), Delay, st.none() | Delay, st.booleans()), min_size=1, max_size=30)
+
+
+@given(beats=Beats, travel_s=Delay)
+def test_workers_are_dead_before_the_controller_counts_the_node_as_lost(
+    beats: list[tuple[float, float, float | None, bool]], travel_s: float
+) -> None:
+    """Heartbeats take their time, arrive or not, are answered or not, and connections are lost in between."""
+    cell = Cell()
+    lease, roll = Lease(cell), Roll(LENGTH_S + MARGIN_S)
+    lease.length_s = LENGTH_S
+    now_s, answers = NOW_S, []
+    roll.heard("node", NOW_S + travel_s)  # its Hello
+    lease.renew(NOW_S)
+    lease.guard(running=True)
+    for number, (pause_s, there_s, back_s, is_lost) in enumerate(beats):
+        now_s += pause_s
+        for _, answered in sorted(each for each in answers if each[0] <= now_s):
+            lease.answered(answered)
+        answers = [each for each in answers if each[0] > now_s]
+        if is_lost:
+            lease.forget()
+            continue
+        lease.sent(number, now_s)
+        roll.heard("node", now_s + there_s)
+        if back_s is not None:
+            answers.append((now_s + there_s + back_s, number))
+    for _, answered in sorted(answers):
+        lease.answered(answered)
+    assert lease.renewed_s is not None
+    both_fences_s = lease.renewed_s + LENGTH_S + GUARD_AFTER_S
+    assert lease.is_over(both_fences_s) and cell.is_over(both_fences_s + 0.001)
+    roll.lost(both_fences_s - 0.1)  # it looks more than once
+    assert not roll.lost(both_fences_s), "the controller was faster"
+    roll.lost(1e9)
+    assert roll.lost(1e9 + 0.1)
+
+
+# --- a real guard -----------------------------------------------------------------------------------------------------
+
+
+GUARD = """
+import os, signal, sys, time
+from robust_run.launcher.guard import hold_signals, run_guarded
+from robust_run.launcher.many.fence import Cell, Lease
+
+cell = Cell()
+
+def agent(lifeline):
+    worker = os.fork()
+    if worker == 0:
+        signal.pause()
+    lease = Lease(cell)
+    lease.length_s = 0.2
+    lease.renew(time.monotonic())
+    lease.guard(running=sys.argv[1] == "stuck")
+    print(os.getpid(), worker, flush=True)
+    if sys.argv[1] == "stuck":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    return 5
+
+mask = hold_signals()
+sys.exit(run_guarded(agent, (), mask, must_end=cell.is_over))
+"""
+
+
+def guarded(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "guard.py"
+    script.write_text(GUARD)
+    return subprocess.run(
+        [sys.executable, str(script), how], capture_output=True, text=True, timeout=30, check=False, start_new_session=True
+    )
+
+
+def test_a_stopped_agent_and_its_workers_are_killed_when_the_lease_is_over(tmp_path: Path) -> None:
+    ended = guarded(tmp_path, "stuck")
+    assert ended.returncode == 128 + signal.SIGKILL
+    assert "died of SIGKILL; its workers were ended" in ended.stderr
+    for pid in map(int, ended.stdout.split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_an_agent_that_ends_by_itself_keeps_its_exit_code(tmp_path: Path) -> None:
+    ended = guarded(tmp_path, "well")
+    assert (ended.returncode, ended.stderr) == (5, "")
