@@ -42,8 +42,8 @@ class Office:
         """Return the state a predecessor saved, None if it is in the journal."""
         return None
 
-    def changed(self, state: JobState) -> None:
-        """Take note that the state has changed."""
+    def changed(self, state: JobState, *, urgent: bool = False) -> None:
+        """Take note that the state has changed; `urgent`: in a way that a successor cannot learn from the agents."""
 
     def outbox(self, outbox: Outbox) -> Outbox:
         """Return the way that orders must take."""
@@ -96,10 +96,12 @@ class ElectedOffice(Office):
         self._position = saved.position
         return msgspec.msgpack.decode(saved.state, type=JobState)
 
-    def changed(self, state: JobState) -> None:
+    def changed(self, state: JobState, *, urgent: bool = False) -> None:
         """See `Office`."""
         self._state = state
         self._dirty.set()
+        if urgent:
+            self._urgent.set()
 
     def outbox(self, outbox: Outbox) -> Outbox:
         """See `Office`."""

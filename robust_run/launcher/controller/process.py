@@ -36,6 +36,7 @@ from robust_run.launcher.events import (
     JobStarted,
     NodeEvicted,
     NodeReadmitted,
+    SignalReceived,
 )
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal, read
@@ -203,7 +204,7 @@ class ControllerProcess:
             self._finished.set()
 
     def _changed(self, event: Event, office: Office, state: core.JobState) -> None:
-        office.changed(state)
+        office.changed(state, urgent=isinstance(event, (NodeEvicted, NodeReadmitted, SignalReceived)))
         path = self._many.evict_list
         if not path:
             return

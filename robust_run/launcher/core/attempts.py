@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.launcher.core.judge import judge
-from robust_run.launcher.core.membership import gather, name_of, wanted
+from robust_run.launcher.core.membership import Gathering, gather, name_of, wanted
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import (
     Action,
@@ -19,6 +19,9 @@ from robust_run.launcher.events import (
 from robust_run.launcher.restart import Limits, decide, healed
 from robust_run.launcher.types import Placement, Progress
 from robust_run.signals import signal_name
+
+#: Nodes that are started together arrive within this time: nobody needs to be told that they are awaited.
+ARRIVING_S = 2.0
 
 
 def begin(policy: Policy, state: JobState, now_s: float) -> list[Action]:
@@ -41,12 +44,23 @@ def try_to_gather(policy: Policy, state: JobState, now_s: float) -> list[Action]
         return _open(state, found.layout)
     if found.decision == "give_up":
         return _finish(state, Finish(exit_code=1, outcome="failed", reason=found.reason))
+    return _wait(policy, state, found, now_s)
+
+
+def _wait(policy: Policy, state: JobState, found: Gathering, now_s: float) -> list[Action]:
+    """Look again when the wait is over, and say for what; not while nodes that were started together are just arriving."""
     until_s = found.until_s if found.until_s is not None else now_s
-    said: list[Action] = []
-    if state.deadline_at_s != until_s:
-        state.deadline_at_s = until_s
-        said = [Say(text=found.reason), WakeAt(until_s)] if policy.many else [WakeAt(until_s)]
-    return said
+    quiet_until_s = (state.gathering_since_s or 0.0) + ARRIVING_S
+    are_arriving = (
+        state.term == 1 and not state.layout and state.enough_since_s is None and state.usable == len(state.members)
+    )
+    is_quiet = not policy.many or (are_arriving and now_s < quiet_until_s)
+    if is_quiet and policy.many:
+        until_s = min(until_s, quiet_until_s)
+    if state.deadline_at_s == until_s:
+        return []
+    state.deadline_at_s = until_s
+    return [WakeAt(until_s)] if is_quiet else [Say(text=found.reason), WakeAt(until_s)]
 
 
 def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:

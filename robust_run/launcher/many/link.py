@@ -226,6 +226,8 @@ class Link:
             self._say("the controller is back")
             self._said_alone = False
         self._set_candidates(welcome.candidates)
+        if self._leaving is not None and self._connection is not None:
+            self._connection.send(Leaving(reason=f"it was told to by {signal_name(self._leaving)}"))
 
     def _on_closed(self, why: str) -> None:
         if self._closed is not None:

@@ -12,6 +12,7 @@ from stories import (
     start_of,
 )
 
+from robust_run.launcher.core.attempts import ARRIVING_S
 from robust_run.launcher.events import (
     Finish,
     JobStarted,
@@ -35,8 +36,11 @@ def test_a_job_waits_until_its_nodes_are_there_and_then_starts_at_once() -> None
 
 def test_waiting_is_said_once_with_what_is_missing() -> None:
     story = Story(fewest=2, most=2, many=True)
-    assert story.happens(JobStarted()) == [Say(text="0 of 2 nodes are here; waiting up to 600 s for more"), WakeAt(600)]
-    assert story.joins("a", after_s=5) == []
+    assert story.happens(JobStarted()) == [WakeAt(ARRIVING_S)], "they are just arriving"
+    assert story.joins("a", after_s=1) == []
+    waits = [Say(text="1 of 2 nodes are here; waiting up to 598 s for more"), WakeAt(600)]
+    assert story.happens(Tick(), after_s=ARRIVING_S - 1) == waits
+    assert story.happens(Tick(), after_s=5) == []
 
 
 def test_an_elastic_job_starts_at_once_with_all_it_can_use() -> None:
@@ -60,7 +64,7 @@ def test_a_job_whose_nodes_do_not_come_gives_up_and_says_who_did() -> None:
     story = gathering(3, 3)
     story.joins("a")
     story.joins("b")
-    assert story.happens(Tick(), after_s=599) == []
+    assert kinds(story.happens(Tick(), after_s=599)) == [Say, WakeAt]
     (finish,) = story.happens(Tick(), after_s=1)
     assert finish == Finish(exit_code=1, outcome="failed", reason="only 2 of 3 nodes (a, b) came within 600 s")
 

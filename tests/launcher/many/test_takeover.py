@@ -103,6 +103,18 @@ def test_a_killed_controller_is_followed_by_a_candidate_and_no_worker_notices(th
     job.assert_nothing_left()
 
 
+def test_a_signal_to_the_node_that_took_over_ends_the_job(three: Cluster, tmp_path: Path) -> None:
+    job = start(three, tmp_path)
+    os.kill(job.on(three[0]).controller_pid(), signal.SIGKILL)
+    wait_for_term(job, 2)
+    job.wait_for_event("node_returned", 3)
+    leader = job.events("controller_resumed")[-1]["host"]
+    next(launcher for launcher in job.launchers if launcher.host.name == leader).process.signal(signal.SIGTERM)
+    assert set(job.wait_ended().values()) == {128 + signal.SIGTERM}, job.said()
+    assert [action["outcome"] for action in job.actions("finish")] == ["stopped"]
+    job.assert_nothing_left()
+
+
 def test_both_candidates_die_one_after_another(three: Cluster, tmp_path: Path) -> None:
     job = start(three, tmp_path, nnodes="1:2")
     three[0].power_off()

@@ -1,0 +1,29 @@
+"""Times of an agent's reports in the controller's clock."""
+
+from __future__ import annotations
+
+from robust_run.launcher.controller.rebase import rebase
+from robust_run.launcher.events import AttemptEnded, FirstStep, RankExited
+from robust_run.launcher.types import Progress, RankEvidence
+
+
+def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
+    told = RankEvidence(rank=0, pid=7, exit_code=-15, exited_at_s=12.0, signalled_at_s=11.0, spoke_at_s=10.5)
+    unasked = RankEvidence(rank=1, pid=8, exit_code=1, exited_at_s=11.5)
+    ended = AttemptEnded(attempt=2, node="a", started_at_s=5.0, ranks=(told, unasked), progress=Progress(lived_s=7.0))
+    moved = rebase(ended, 1000.0)
+    assert isinstance(moved, AttemptEnded)
+    assert moved.started_at_s == 1005.0
+    first, second = moved.ranks
+    assert (first.exited_at_s, first.signalled_at_s, first.spoke_at_s) == (1012.0, 1011.0, 1010.5)
+    assert (second.exited_at_s, second.signalled_at_s, second.spoke_at_s) == (1011.5, None, None)
+    assert moved.progress == ended.progress, "durations stay"
+
+
+def test_the_first_step_moves_too() -> None:
+    assert rebase(FirstStep(attempt=0, node="a", at_s=3.0), -2.0) == FirstStep(attempt=0, node="a", at_s=1.0)
+
+
+def test_what_has_no_time_stays_what_it_is() -> None:
+    event = RankExited(attempt=0, rank=1, exit_code=1)
+    assert rebase(event, 1000.0) is event

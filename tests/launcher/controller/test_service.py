@@ -1,0 +1,238 @@
+"""Who is let in, what becomes of silence, and whose orders and signals count, with peers that are stand-ins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from robust_run.launcher import core
+from robust_run.launcher.control import frames
+from robust_run.launcher.control.messages import Candidates, Hello, Leaving, Notice, Orders, Refused, Report, Welcome
+from robust_run.launcher.controller.service import ETCD_LEASE_S, Service
+from robust_run.launcher.events import (
+    Event,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    RankExited,
+    Say,
+    SignalReceived,
+)
+from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Streams
+
+POLICY = core.Policy(
+    fewest=2, most=2, max_restarts=3, progress_after_s=600.0, restart_grace_s=3.0, shutdown_timeout_s=30.0, many=True
+)
+
+
+class Clock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def unix_s(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class StandIn:
+    """A peer as far as the service looks at it."""
+
+    id: str
+    name: str = ""
+    last_heard_s: float = 100.0
+    clock_ahead_s: float = 0.0
+    sent: list[Any] = field(default_factory=list)
+    dropped: str = ""
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def send_frame(self, frame: bytes) -> None:
+        self.sent.append(frames.decode_from_controller(frame[4:]))
+
+    def drop(self, why: str) -> None:
+        self.dropped = why
+
+
+class Mind:
+    """A controller that only keeps what it is told, and a core's state."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+        self.state = core.JobState()
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+        core.step(POLICY, self.state, event, 100.0)
+
+
+class Server:
+    """Where the service sends to many."""
+
+    def send_all(self, peers: Any, message: Any) -> None:
+        for peer in peers:
+            peer.send(message)
+
+
+class World:
+    """A service and all around it."""
+
+    def __init__(self, term: int = 1, **many: Any) -> None:
+        self.clock, self.notes, self.mind = Clock(), [], Mind()
+        self.many = ManyNodes(fewest=2, most=2, host="gpu-0", port=29400, job="job", **many)
+        spec = JobSpec(
+            argv=("train",),
+            script="train",
+            is_python=False,
+            nproc=1,
+            run_id="run",
+            rdzv_id="job",
+            log_dir=None,
+            streams=Streams(redirects=(), tee=(), shown=()),
+            many=self.many,
+        )
+        self.service = Service(spec, self.many, "run", self.clock, self.notes.append, "host", term)
+        self.service.controller = self.mind  # type: ignore[assignment]
+        self.service.server = Server()  # type: ignore[assignment]
+
+    def join(self, node: str, name: str = "", peer: StandIn | None = None, **hello: Any) -> Any:
+        info = NodeInfo(
+            id=node, name=name or node, nproc=1, node_rank=hello.pop("rank", None), candidate=hello.pop("candidate", "")
+        )
+        peer = peer or StandIn(node, name or node, self.clock.now_s)
+        return peer, self.service.joined(peer, Hello(node=info, **hello))  # type: ignore[arg-type]
+
+    def kinds(self) -> list[type]:
+        return [type(event) for event in self.mind.told]
+
+
+def test_an_agent_is_welcomed_with_what_it_must_know() -> None:
+    world = World(term=4)
+    _, answer = world.join("a", nnodes="2:2", job="job")
+    assert answer == Welcome(term=4, run_id="run", rdzv_id="job", heartbeat_s=1.0, lease_s=3.0)
+    assert world.kinds() == [NodeJoined]
+
+
+def test_with_etcd_workers_outlive_an_election() -> None:
+    assert World(coordinator="etcd://a:2379").join("a")[1].lease_s == ETCD_LEASE_S
+    assert World(coordinator="etcd://a:2379", lease_s=9.0).join("a")[1].lease_s == 9.0
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"job": "other"}, "job 'other' is not the one that runs here, which is 'job' (--rdzv-id)"),
+        ({"nnodes": "3:3"}, "--nnodes 3:3 on a and 2:2 on the controller's node differ"),
+    ],
+)
+def test_who_does_not_belong_here_is_refused_for_good(hello: dict[str, str], words: str) -> None:
+    world = World()
+    _, answer = world.join("a", **hello)
+    assert isinstance(answer, Refused)
+    assert (answer.final, words in answer.reason) == (True, True), answer.reason
+    assert world.mind.told == []
+
+
+def test_a_second_node_of_a_rank_is_refused_and_waits_only_where_the_first_may_be_gone() -> None:
+    world = World()
+    first, _ = world.join("a", rank=1)
+    _, answer = world.join("b", rank=1)
+    assert (answer.final, "--node-rank 1 is taken by a" in answer.reason) == (True, True)
+    world.service.gone(first, "reset")  # type: ignore[arg-type]
+    _, answer = world.join("b", rank=1)
+    assert answer.final is False, "the same machine after a reboot"
+    world.mind.tell(NodeLost(node="a", silent_s=4.0))
+    assert isinstance(world.join("b", rank=1)[1], Welcome)
+
+
+def test_an_agent_that_has_obeyed_a_newer_controller_is_not_taken_in() -> None:
+    _, answer = World(term=2).join("a", term=3)
+    assert (answer.final, "a newer one has 3" in answer.reason) == (False, True)
+
+
+def test_until_it_knows_the_past_it_takes_nobody_in() -> None:
+    world = World()
+    world.service.controller = None
+    assert world.join("a")[1] == Refused(reason="the controller is starting", final=False)
+
+
+def test_an_agent_that_connects_again_replaces_its_connection_and_says_what_was_missed() -> None:
+    world = World()
+    old, _ = world.join("a")
+    missed = RankExited(attempt=0, rank=0, exit_code=1)
+    world.join("a", events=(missed,))
+    assert old.dropped
+    assert world.mind.told[1:] == [missed, NodeReturned(node="a", attempt=-1)]
+    world.service.gone(old, "dropped")  # type: ignore[arg-type]
+    assert world.service.connected == 1, "the end of the old connection is not that of the new one"
+    world.service.received(old, Leaving(reason="late"))  # type: ignore[arg-type]
+    assert NodeLeft not in world.kinds()
+
+
+def test_silence_counts_from_the_last_sign_of_life_whether_connected_or_not() -> None:
+    world = World()
+    connected, _ = world.join("a")
+    cut, _ = world.join("b")
+    world.service.gone(cut, "reset")  # type: ignore[arg-type]
+    for world.clock.now_s in (103.4, 103.45):
+        world.service.look()
+    assert NodeLost not in world.kinds()
+    connected.last_heard_s = 103.4
+    world.clock.now_s = 103.5
+    world.service.look()
+    assert [event.node for event in world.mind.told if isinstance(event, NodeLost)] == ["b"]
+    for world.clock.now_s in (106.8, 106.9):
+        world.service.look()
+    assert [event.node for event in world.mind.told if isinstance(event, NodeLost)] == ["b", "a"]
+    assert (connected.dropped, world.service.connected) == ("silent for 3.5 s", 0)
+    world.service.look()
+    assert world.kinds().count(NodeLost) == 2, "each is lost once"
+
+
+def test_only_the_node_of_the_controller_can_end_the_job() -> None:
+    world = World()
+    host, _ = world.join("host")
+    other, _ = world.join("b")
+    stop = SignalReceived(signal=15)
+    world.service.received(other, Report(events=(stop,)))  # type: ignore[arg-type]
+    assert stop not in world.mind.told
+    world.service.received(host, Report(events=(stop,)))  # type: ignore[arg-type]
+    assert stop in world.mind.told
+
+
+def test_a_notice_is_noted_and_bounded() -> None:
+    world = World()
+    peer, _ = world.join("a")
+    world.service.received(peer, Notice(text="x" * 5000))  # type: ignore[arg-type]
+    assert world.notes == ["a: " + "x" * 1000]
+
+
+def test_orders_carry_the_term_and_stop_with_the_leadership() -> None:
+    world = World(term=3)
+    peer, _ = world.join("a")
+    order = Say(text="hello", node="a")
+    world.service.send("a", order)
+    world.service.send("nobody", order)
+    assert peer.sent == [Orders(term=3, orders=(order,))]
+    world.service.leads_until_s = world.clock.now_s
+    world.service.send("a", order)
+    assert len(peer.sent) == 1
+
+
+def test_the_next_in_line_are_told_and_replaced_when_they_go() -> None:
+    world = World(controller_standby=1)
+    world.join("host", candidate="h:1")
+    first, welcome = world.join("b", candidate="b:1")
+    assert welcome.candidates == ("b:1",)
+    last, welcome = world.join("c", candidate="c:1")
+    assert welcome.candidates == ("b:1",)
+    world.service.received(first, Leaving(reason="told to"))  # type: ignore[arg-type]
+    assert last.sent == [Candidates(term=1, candidates=("c:1",))]
