@@ -174,7 +174,7 @@ class Attempt:
                 f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device"
             )
         await node.router.finish_attempt(self.number, OUTPUT_S)
-        ranks = evidence.without_chorus(tuple(self._evidence(worker) for worker in self.workers))
+        ranks = tuple(self._evidence(worker) for worker in self.workers)
         for worker in self.workers:
             if self._loop is not None and worker.pidfd >= 0:
                 self._loop.remove_reader(worker.pidfd)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 
-import msgspec
-
 from robust_run.health.types import Finding
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence
-from robust_run.launcher.verdict import DYING_S, own_failure
+from robust_run.launcher.verdict import DYING_S
 from robust_run.launcher.workers import Worker
 from robust_run.tracer.steps import read as read_steps
 
 #: Bytes of stderr that travel with the evidence; what was classified is longer.
 TAIL_BYTES = 4096
-
-#: Ranks of a node whose last words travel: where hundreds fail together, the first ones say it all.
-MOST_TAILS = 2
 
 #: An error file larger than this is not the one torch's @record writes.
 LARGEST_ERROR_FILE_BYTES = 1 << 20
@@ -47,16 +42,6 @@ def gather(
         stderr_path=os.path.relpath(path, run_directory.path) if path else "",
         stderr_tail=stderr[-TAIL_BYTES:],
     )
-
-
-def without_chorus(ranks: tuple[RankEvidence, ...]) -> tuple[RankEvidence, ...]:
-    """Leave the last words of the first few ranks that failed by themselves, and take those of the others out.
-
-    They stay in the log files; a job of thousands of nodes must not send and record them all.
-    """
-    failed = sorted((rank for rank in ranks if own_failure(rank) is not None), key=lambda rank: rank.exited_at_s)
-    kept = {rank.rank for rank in failed[:MOST_TAILS]}
-    return tuple(rank if rank.rank in kept else msgspec.structs.replace(rank, stderr_tail="") for rank in ranks)
 
 
 def is_outlived(finding: Finding, exit_code: int | None, spoke_at_s: float | None, ended_at_s: float) -> bool:

@@ -120,18 +120,8 @@ def test_the_launcher_of_the_controllers_node_is_killed_and_resumed(two: Cluster
     evicted = tmp_path / "evicted"
     job = start(two, tmp_path, "--evict-list", str(evicted))
     job.wait_for_steps(0, 2)
-    evict = [
-        sys.executable,
-        "-m",
-        "robust_run.robust_cli",
-        "evict",
-        "node-7",
-        "--force",
-        "--reason",
-        "old",
-        str(job.run_dir),
-    ]
-    two[0].run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *evict[3:]], env=job.env)
+    evict = ["evict", "node-7", "--force", "--reason", "old", str(job.run_dir)]
+    two[0].run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *evict], env=job.env)
     job.on(two[0]).kill()
     went_on = next(worker for worker in job.workers() if worker.host == "node-1")
     wait_for(
