@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,24 +15,20 @@ from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher import core
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import DRAIN_S, Console
-from robust_run.launcher.controller.controller import Controller, Timer
+from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.events import (
     ControllerResumed,
-    Event,
-    Finish,
-    GuardLost,
     JobStarted,
     NodeEvent,
     NodeJoined,
     NodeLost,
-    Order,
-    SignalReceived,
 )
 from robust_run.launcher.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.node import Node
+from robust_run.launcher.one_node import OneNode, api_of
 from robust_run.launcher.policy import policy_of
 from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.run_directory import RunDirectory
@@ -41,13 +37,7 @@ from robust_run.launcher.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from robust_run.launcher.api.server import ApiServer
     from robust_run.launcher.warm.given import WarmStart
-
-#: A job is asked how it is only when it has been there for a moment; its start has better things to do.
-SERVE_AFTER_S = 0.5
 
 
 def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
@@ -93,88 +83,6 @@ def _with_note(spec: JobSpec, note: str) -> JobSpec:
     return msgspec.structs.replace(spec, notes=(*spec.notes, note)) if note else spec
 
 
-class OneNode:
-    """The controller of a one-node job as its agent sees it, and the agent as the controller sees it."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[_Waiting] = []
-        self.controller: Controller | None = None
-        self.finish: Finish | None = None
-        self.on_loop: Callable[[asyncio.AbstractEventLoop], object] = lambda _: None
-        self._api: ApiServer | None = None
-
-    def _tell(self, event: Event) -> None:
-        if self.controller is not None:
-            self.controller.tell(event)
-
-    def report(self, event: NodeEvent) -> None:
-        """See `Superior`."""
-        self._tell(event)
-
-    def told_to_end(self, number: int, *, again: bool) -> None:
-        """See `Superior`."""
-        self._tell(SignalReceived(signal=number, again=again))
-
-    def guard_lost(self) -> None:
-        """See `Superior`."""
-        self._tell(GuardLost())
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See `Superior`."""
-        self._loop = loop
-        for waiting in self._waiting:
-            waiting.start(loop)
-        self.on_loop(loop)
-
-    def send(self, node: str, order: Order) -> None:
-        """See `Outbox`."""
-        if node == self._agent.node_id:
-            self._agent.obey(order)
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
-        """Call after a time, which begins when the loop does."""
-        if self._loop is not None:
-            return self._loop.call_later(delay_s, call)
-        waiting = _Waiting(delay_s, call)
-        self._waiting.append(waiting)
-        return waiting
-
-    def serve_people(self, api: ApiServer) -> None:
-        """Answer `robust status` and its like from now on."""
-        api.start()
-        self._api = api
-
-    async def close(self) -> None:
-        """See `Superior`."""
-        if self._api is not None:
-            await self._api.close()
-
-    def finished(self, finish: Finish) -> None:
-        """Keep how the job ended."""
-        self.finish = finish
-
-
-class _Waiting:
-    """A timer set before the loop exists."""
-
-    def __init__(self, delay_s: float, call: Callable[[], None]) -> None:
-        self._delay_s = delay_s
-        self._call: Callable[[], None] | None = call
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._call is not None:
-            self._handle = loop.call_later(self._delay_s, self._call)
-
-    def cancel(self) -> None:
-        """See `Timer`."""
-        self._call = None
-        if self._handle is not None:
-            self._handle.cancel()
-
-
 def run_agent(
     spec: JobSpec,
     env: Mapping[str, str],
@@ -212,9 +120,7 @@ def run_agent(
             raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
         book = IncidentBook(clock, run_directory, console.say, console.complain)
         controller = link.controller = _controller(spec, clock, link, journal, book, resumed=resumed)
-        link.on_loop = lambda _: link.later(
-            SERVE_AFTER_S, lambda: link.serve_people(_api(spec, controller, run_directory, clock, console, host))
-        )
+        link.serve_people_with(lambda: api_of(spec, controller, run_directory, clock, console, host))
         if not resumed:
             journal.open_with(spec, host)
         _begin(
@@ -274,35 +180,6 @@ def _begin(controller: Controller, node: NodeInfo, *, resumed: bool) -> None:
         for each in old:
             controller.tell(NodeLost(node=each, silent_s=0.0))
     controller.tell(NodeJoined(node=node))
-
-
-def _api(
-    spec: JobSpec, controller: Controller, run_directory: RunDirectory, clock: Clock, console: Console, host: str
-) -> ApiServer:
-    """Return what answers people; a TCP port only where one was asked for."""
-    from robust_run.launcher import token
-    from robust_run.launcher.api.handle import JobFacts
-    from robust_run.launcher.api.server import ApiServer, HttpPlace
-    from robust_run.launcher.controller.handle import Handle
-
-    facts = JobFacts(
-        run_id=spec.run_id,
-        rdzv_id=spec.rdzv_id,
-        script=spec.script,
-        host=host,
-        pid=os.getpid(),
-        version=__version__,
-        started_unix_s=clock.unix_s(),
-        run_directory="" if run_directory.temporary else run_directory.path,
-        policy=controller.policy,
-    )
-    secret = ""
-    if spec.http_port is not None:
-        secret = token.job_token(os.urandom(32).hex(), spec.run_id)
-        token.write_token(run_directory.path, secret)
-    http = HttpPlace(port=spec.http_port) if spec.http_port is not None else None
-    handle = Handle(facts, controller, run_directory.journal)
-    return ApiServer(handle, run_directory.path, secret, clock, console.say_unless_full, http)
 
 
 def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:

@@ -7,6 +7,7 @@ again when it returns.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -46,6 +47,8 @@ LOOK_ELSEWHERE_PART = 0.6
 MOST_LEADERS = 3
 #: Looks further apart than this mean that this process was held up, so that silence proves nothing.
 HELD_UP_S = 0.5
+#: Reports that are kept for the next connection; what an attempt came to is in the agent's history too.
+MOST_UNSENT = 1000
 #: Between two tries to reach the controller.
 RETRY_S = 0.2
 #: What a try may take where there are other places to try, and where there are none: a controller that thousands dial at once
@@ -115,6 +118,8 @@ class Link:
         self._number = 0
         self._alone_since_s: float | None = None
         self._leaving: int | None = None
+        self._unsent: deque[NodeEvent] = deque(maxlen=MOST_UNSENT)
+        """What was reported while there was no connection."""
         self._said_alone = False
 
     @property
@@ -128,6 +133,8 @@ class Link:
         """Pass on what happened here."""
         if self._connection is not None:
             self._connection.send(Report(events=(brief(event),)))
+        else:
+            self._unsent.append(event)
         if isinstance(event, AttemptEnded):
             self._lease.guard(running=self._agent.is_running)
             if self._leaving is not None and not self._agent.is_running:
@@ -209,6 +216,9 @@ class Link:
         self._closed = asyncio.Event()
         self._welcomed(connection.welcome)
         self._heartbeat()
+        if self._unsent:  # some may have happened since the Hello was written; to say one twice changes nothing
+            connection.send(Report(events=tuple(map(brief, self._unsent))))
+            self._unsent.clear()
         connection.listen(self._on_message, self._on_closed)
         await self._closed.wait()
         if self._beat is not None:
