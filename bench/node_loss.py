@@ -95,7 +95,11 @@ class Run:
             more = ["--nnodes", "1:2", "--nproc-per-node", "1"]
         command = [os.path.abspath(getattr(self._args, self.side)), *meeting, *more]
         command += ["--max-restarts", "100", str(self._script)]
-        variables = {"GLOO_SOCKET_IFNAME": "eth0", "ROBUST_TOKEN": "the secret of a bench", JOB_VARIABLE: str(self._folder)}
+        variables = {
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "ROBUST_TOKEN": "the secret of a bench",
+            JOB_VARIABLE: str(self._folder),
+        }
         host.start(command, env=variables, cwd=self._folder, name="launcher")
 
     def notes(self, name: str, after_s: float = 0.0) -> dict[int, float]:
@@ -127,7 +131,9 @@ class Run:
     def output(self) -> str:
         """The last lines of what was said on the hosts."""
         return "\n".join(
-            line for path in sorted(self._folder.glob("hosts-*/*/*launcher.*")) for line in path.read_text().splitlines()[-8:]
+            line
+            for path in sorted(self._folder.glob("hosts-*/*/*launcher.*"))
+            for line in path.read_text().splitlines()[-8:]
         )
 
 
@@ -196,7 +202,9 @@ def measure(args: argparse.Namespace, chosen: list[str]) -> dict[str, Any]:
         "figures": summary,
         "aims_s": AIMS_S,
         "aims_met": {
-            name: summary[name][OURS]["median"] <= aim_s for name, aim_s in AIMS_S.items() if OURS in summary.get(name, {})
+            name: summary[name][OURS]["median"] <= aim_s
+            for name, aim_s in AIMS_S.items()
+            if OURS in summary.get(name, {})
         },
     }
 
@@ -205,7 +213,9 @@ def main() -> int:
     """Run the bench. Returns 1 if a side could not be measured at all."""
     parser = argparse.ArgumentParser(description="Recovery after the power loss of a node: robust-run and torchrun.")
     parser.add_argument("--losses", type=int, default=8, help="losses to try on each side")
-    parser.add_argument("--timeout-s", type=float, default=20.0, help="a job in which nothing happened for so long never recovers")
+    parser.add_argument(
+        "--timeout-s", type=float, default=20.0, help="a job in which nothing happened for so long never recovers"
+    )
     parser.add_argument("--run-s", type=float, default=2.0, help="how long a job works before the loss, at least")
     parser.add_argument("--quick", action="store_true", help="2 losses")
     add_common_options(parser, limit_s=3000)

@@ -292,8 +292,12 @@ class ClusterJob:
     def assert_nothing_left(self, hosts: Iterable[Host] | None = None, timeout_s: float = 15.0) -> None:
         """Fail if a process of the job, or its folder in memory, outlives it on a host that is on."""
         for host in self.hosts if hosts is None else hosts:
-            if host._init:  # noqa: SLF001 - a host that is off has nothing
-                wait_for(lambda host=host: not self.left_on(host), f"{host.name} to be empty: {self.left_on(host)}", timeout_s)  # type: ignore[misc]
+            if host._init:  # one that is off has nothing
+                wait_for(
+                    lambda host=host: not self.left_on(host),
+                    f"{host.name} to be empty: {self.left_on(host)}",
+                    timeout_s,
+                )  # type: ignore[misc]
                 memory = list((host.root / "dev/shm").glob("robust-run-*"))
                 assert not memory, memory
 
@@ -353,8 +357,15 @@ def _sleeps_under_libfaketime(tmp_path: Path) -> str:
 
 def reaches(host: Host, other: Host, port: int = PORT, timeout_s: float = 0.5) -> bool:
     """Whether a host's packets and their answers get through: a refused connection is an answer too."""
-    dial = "import socket, sys; s = socket.socket(); s.settimeout(float(sys.argv[3]))\ntry: s.connect((sys.argv[1], int(sys.argv[2])))"
-    dial += "\nexcept ConnectionRefusedError: pass"
+    dial = """
+import socket, sys
+wire = socket.socket()
+wire.settimeout(float(sys.argv[3]))
+try:
+    wire.connect((sys.argv[1], int(sys.argv[2])))
+except ConnectionRefusedError:
+    pass
+"""
     argv = [sys.executable, "-ISc", dial, other.address, str(port), str(timeout_s)]
     return host.run(argv, check=False).returncode == 0
 

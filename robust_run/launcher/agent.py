@@ -6,12 +6,11 @@ starting them.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from robust_run.errors import InternalError, PlatformError
+from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.environment import Place
 from robust_run.launcher.events import (
@@ -30,8 +29,8 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
+from robust_run.launcher.superior import Superior
 from robust_run.launcher.types import Progress
-from robust_run.signals import signal_name
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,41 +38,9 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.node import Node
 
-#: Signals that end the job whatever `--signals-to-handle` says.
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: Signals that are the workers' business unless the user lists them as ending ones.
-PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-
-#: Ending signals closer together than this are one.
-SAME_BREATH_S = 0.3
-
 HOUSEKEEPING_S = 1.0
 #: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
 ORPHAN_ROUNDS = 10
-
-
-class Superior(Protocol):
-    """Whom an agent reports to: the controller in the same process, or the connection to one."""
-
-    def report(self, event: NodeEvent) -> None:
-        """Pass on what happened here."""
-        ...
-
-    def told_to_end(self, number: int, *, again: bool) -> None:
-        """A signal ends the job, or this node's part in it."""
-        ...
-
-    def guard_lost(self) -> None:
-        """The process the user started is gone."""
-        ...
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop runs now."""
-        ...
-
-    async def close(self) -> None:
-        """This node is done."""
-        ...
 
 
 class Agent:
@@ -87,15 +54,13 @@ class Agent:
         self.history: list[NodeEvent] = []
         """What was reported of that attempt: for a controller that was away."""
         self.node_id = node_id
-        self._is_stopping = self._is_leaving = False
+        self._is_leaving = False
         self._node = node
         self._superior: Superior | None = None
         self._attempt: Attempt | None = None
         self._has_ended = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done: asyncio.Event | None = None
-        self._asked: dict[str, float] = {}
-        self._spared: set[int] = set()
         self._pending_end: EndAttempt | None = None
         self._pending_start: StartAttempt | None = None
         """What is to be started once an earlier attempt has ended here."""
@@ -276,9 +241,7 @@ class Agent:
         loop = self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         loop.set_exception_handler(self._on_bug)
-        os.set_blocking(lifeline, False)
-        loop.add_reader(lifeline, self._read_lifeline, lifeline)
-        self._handle_signals(loop)
+        AgentSignals(self, self._node.spec, self._node.clock, self._node.say).attach(loop, lifeline)
         self._node.router.attach(loop)
         self._watch_store()
         self._node.starter.attach(self._watch_socket)
@@ -350,64 +313,26 @@ class Agent:
         self._node.store.read()
         self._watch_store()
 
-    # --- signals ---
-
-    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        ending = {*ENDING, *self._node.spec.end_signals}
-        for number in {*ending, *PASSED_ON, signal.SIGWINCH}:
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # nohup
-            loop.add_signal_handler(number, self._on_signal, number, "direct")
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-
-    def _read_lifeline(self, lifeline: int) -> None:
-        try:
-            received = os.read(lifeline, 64)
-        except BlockingIOError:
-            return
-        for number in received:
-            self._on_signal(number, "guard")
-        if not received:
-            assert self._loop is not None and self._superior is not None
-            self._loop.remove_reader(lifeline)
-            self._superior.guard_lost()
-
-    def _on_signal(self, number: int, source: str) -> None:
-        """A scheduler may signal the guard and the agent both: only a second one of the same kind counts as asking again."""
+    def told_to_end(self, number: int, *, again: bool) -> None:
+        """See `agent_signals.Reacts`."""
         assert self._superior is not None
-        if number == signal.SIGWINCH:
-            self._node.router.resize()
-            if self._attempt is not None:
-                self._attempt.tell_resized()
-        elif number in ENDING or number in self._node.spec.end_signals:
-            again = self._is_asked_again(source)
-            if not self._is_stopping:
-                self._say_ending(number)
-            self._is_stopping = True
-            self._superior.told_to_end(number, again=again)
-        else:
-            self._pass_on(number)
+        self._superior.told_to_end(number, again=again)
 
-    def _is_asked_again(self, source: str) -> bool:
-        """Whether somebody has waited and asks once more; `timeout` and schedulers send a signal twice in one breath."""
-        now_s = self._node.clock.monotonic_s()
-        first_at_s = self._asked.setdefault(source, now_s)
-        return now_s - first_at_s >= SAME_BREATH_S
+    def guard_lost(self) -> None:
+        """See `agent_signals.Reacts`."""
+        assert self._superior is not None
+        self._superior.guard_lost()
 
-    def _say_ending(self, number: int) -> None:
-        timeout_s = self._node.spec.shutdown_timeout_s
-        more = "; again to end them at once" if number == signal.SIGINT else ""
-        self._node.say(f"{signal_name(number)}: passed to the workers, which have {timeout_s:g} s to end{more}")
+    def resized(self) -> None:
+        """See `agent_signals.Reacts`."""
+        self._node.router.resize()
+        if self._attempt is not None:
+            self._attempt.tell_resized()
 
-    def _pass_on(self, number: int) -> None:
+    def pass_on(self, number: int) -> tuple[list[int], list[int]]:
+        """See `agent_signals.Reacts`."""
         if self._attempt is None:
-            return
+            return [], []
         told = self._attempt.pass_on(number)
         self.report(SignalPassedOn(signal=number, ranks=tuple(told), node=self.node_id))
-        spared = sorted(set(self._attempt.living()) - set(told))
-        if spared and number not in self._spared:
-            self._spared.add(number)
-            ranks = ", ".join(map(str, spared))
-            self._node.say(
-                f"{signal_name(number)} was not passed to rank {ranks}: no handler there, it would have died of it"
-            )
+        return told, sorted(set(self._attempt.living()) - set(told))

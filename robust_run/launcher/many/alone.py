@@ -15,7 +15,7 @@ import msgspec
 
 from robust_run.clock import SystemClock
 from robust_run.errors import RobustRunError, UserError
-from robust_run.launcher.agent import ENDING
+from robust_run.launcher.agent_signals import ENDING
 from robust_run.launcher.console import Console
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge

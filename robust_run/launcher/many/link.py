@@ -102,6 +102,8 @@ class Link:
         self._own_controller = own_controller
         self._ask = ask
         self._where = ""
+        self._meeting_at = ""
+        """Where the nodes meet, as it turned out."""
         self._on_silence = on_silence
         self._looked_at_s: float | None = None
         self._awake_since_s = 0.0
@@ -180,8 +182,9 @@ class Link:
     # --- the connection
 
     def take(self, connection: Connection) -> None:
-        """Use a connection that was let in."""
+        """Use a connection that was let in where the nodes meet."""
         self._connection = connection
+        self._meeting_at = connection.where
 
     async def close(self) -> None:
         """Hang up, once what was sent is on its way."""
@@ -334,7 +337,7 @@ class Link:
     async def _dial_all(self, now_s: float) -> Connection | None:
         """Dial all places at once: a dead node does not answer, and the lease may end while it is waited for."""
         greeting = self._greeting(now_s)
-        tries = [asyncio.ensure_future(self._dial(where, greeting)) for where in self._places()]
+        tries = [asyncio.ensure_future(self._dial_one(where, greeting)) for where in self._places()]
         found: Connection | None = None
         try:
             for each in asyncio.as_completed(tries):
@@ -356,11 +359,20 @@ class Link:
                 other.cancel()
                 other.add_done_callback(lambda done: _hang_up(done, found))
 
+    async def _dial_one(self, where: str, greeting: Hello) -> Connection:
+        connection = await self._dial(where, greeting)
+        if not where:
+            self._meeting_at = connection.where
+        return connection
+
     def _places(self) -> list[str]:
         """Return where a controller may be, the likeliest first: where it was, where the nodes meet, who would be next."""
         if not self._candidates and not self._led_by:
             return [""]
-        return list(dict.fromkeys((*reversed(self._led_by), "", *self._candidates)))
+        places = list(dict.fromkeys((*reversed(self._led_by), "", *self._candidates)))
+        if self._meeting_at in places:
+            places.remove("")  # who dials one controller twice at once is dropped by it once
+        return places
 
     def _say_alone(self) -> None:
         if not self._said_alone and self._agent.exit_code is None:

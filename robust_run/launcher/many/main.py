@@ -13,7 +13,8 @@ import msgspec
 
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError, UserError
-from robust_run.launcher.agent import ENDING, Agent
+from robust_run.launcher.agent import Agent
+from robust_run.launcher.agent_signals import ENDING
 from robust_run.launcher.console import Console
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
@@ -219,9 +220,7 @@ class _NodeOfMany:
         while True:
             if not self._keeper.is_running:
                 elsewhere = await self._led_elsewhere()
-                self._place = (
-                    elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
-                )
+                self._place = elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
                 if isinstance(self._place, Host):
                     self._host(self._place)
                 elif self._resumed is not None:

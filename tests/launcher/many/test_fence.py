@@ -7,13 +7,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
+from controllers import hello_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.clock import SystemClock
+from robust_run.launcher.control import frames
+from robust_run.launcher.control.messages import Orders, Welcome
 from robust_run.launcher.controller.roll import Roll
+from robust_run.launcher.controller.service import Service
+from robust_run.launcher.core.state import JobState, Member
+from robust_run.launcher.events import EndAttempt, Order
 from robust_run.launcher.many.fence import GUARD_AFTER_S, MARGIN_S, Cell, Lease
+from robust_run.launcher.types import ManyNodes
 
 LENGTH_S = 3.0
 NOW_S = 1000.0
@@ -151,6 +162,49 @@ def test_workers_are_dead_before_the_controller_counts_the_node_as_lost(
     assert roll.lost(1e9 + 0.1)
 
 
+# --- a machine that was suspended, clocks and all -----------------------------------------------------------------------
+
+
+class Line:
+    """As much of a connection as the controller's side of a greeting needs."""
+
+    id, name, clock_ahead_s, last_heard_s = "id-n1", "n1", 0.0, 0.0
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    def send_frame(self, frame: bytes) -> None:
+        message = frames.decode_from_controller(frame[4:])
+        assert isinstance(message, Orders)
+        self.orders += message.orders
+
+
+@pytest.mark.parametrize(
+    ("attempt", "current", "used", "ends"),
+    [
+        (0, 1, False, True),  # it was replaced, and has not noticed
+        (0, 1, True, True),  # it was taken again, and still runs what it was lost with
+        (1, 1, False, True),  # the attempt is over, nodes are gathered
+        (1, 1, True, False),  # a connection was lost, nothing else
+        (2, 1, True, False),  # a controller that does not know everything ends nothing
+        (-1, 1, False, False),  # it never had any
+    ],
+)
+def test_whoever_comes_back_with_an_attempt_it_was_given_up_with_is_told_to_end_it(
+    attempt: int, current: int, used: bool, ends: bool
+) -> None:
+    state = JobState(attempt=current, unended={"id-n1"} if used else {"id-n0"})
+    state.members = {"id-n1": Member(info=hello_of("n1").node, joined=0)}
+    many = ManyNodes(fewest=1, most=1, host="n0", port=1)
+    spec: Any = SimpleNamespace(rdzv_id="r")
+    service = Service(spec, many, "run", SystemClock(), lambda _: None, "id-n0")
+    service.controller = SimpleNamespace(state=state, tell=lambda _: None)  # type: ignore[assignment]
+    line: Any = Line()
+    answer = service.joined(line, msgspec.structs.replace(hello_of("n1"), attempt=attempt))
+    assert isinstance(answer, Welcome)
+    assert line.orders == ([EndAttempt(attempt=attempt)] if ends else [])
+
+
 # --- a real guard -----------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +238,12 @@ def guarded(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "guard.py"
     script.write_text(GUARD)
     return subprocess.run(
-        [sys.executable, str(script), how], capture_output=True, text=True, timeout=30, check=False, start_new_session=True
+        [sys.executable, str(script), how],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        start_new_session=True,
     )
 
 

@@ -1,0 +1,34 @@
+"""Whom an agent reports to. No behaviour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from robust_run.launcher.events import NodeEvent
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Superior(Protocol):
+    """Whom an agent reports to: the controller in the same process, or the connection to one."""
+
+    def report(self, event: NodeEvent) -> None:
+        """Pass on what happened here."""
+        ...
+
+    def told_to_end(self, number: int, *, again: bool) -> None:
+        """A signal ends the job, or this node's part in it."""
+        ...
+
+    def guard_lost(self) -> None:
+        """The process the user started is gone."""
+        ...
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop runs now."""
+        ...
+
+    async def close(self) -> None:
+        """This node is done."""
+        ...

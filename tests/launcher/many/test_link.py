@@ -1,0 +1,109 @@
+"""What an agent reports reaches the controller, whatever happens to the connection meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from controllers import Port, Recorder, hello_of, run, serving, until
+
+from robust_run.clock import SystemClock
+from robust_run.launcher.control.client import Connection
+from robust_run.launcher.control.messages import Hello, Report
+from robust_run.launcher.events import AttemptEnded, NodeEvent
+from robust_run.launcher.many.fence import Cell, Lease
+from robust_run.launcher.many.link import Link
+from robust_run.launcher.types import ManyNodes, Progress
+
+ENDED = AttemptEnded(attempt=3, node="id-n0", started_at_s=0.0, ranks=(), progress=Progress())
+
+
+class Hands:
+    """As much of an agent as a link needs."""
+
+    exit_code = None
+    newest_attempt = 3
+    is_running = False
+
+    def __init__(self) -> None:
+        self.history: list[NodeEvent] = []
+
+
+def link_to(
+    port: Port, hands: Hands, lease: Lease, between: Callable[[], None] = lambda: None, controller_standby: int = 0
+) -> Link:
+    """Return a link whose second try to connect is overtaken: `between` is called once its Hello has been written."""
+    dialed: list[str] = []
+
+    async def dial(where: str, hello: Hello) -> Connection:
+        if where not in ("", f"127.0.0.1:{port.number}"):
+            raise OSError("there is no candidate")
+        dialed.append(where)
+        if len(dialed) == 2:
+            between()
+        return await port.dial(hello)
+
+    async def nobody() -> str:
+        return ""
+
+    agent: Any = hands
+    return Link(
+        agent=agent,
+        spec=None,  # type: ignore[arg-type]
+        many=ManyNodes(fewest=1, most=1, host="127.0.0.1", port=port.number, controller_standby=controller_standby),
+        hello=hello_of("n0"),
+        dial=dial,
+        lease=lease,
+        clock=SystemClock(),
+        say=lambda _: None,
+        on_candidates=lambda _: None,
+        own_controller=lambda: "",
+        ask=nobody,
+    )
+
+
+def reported(recorder: Recorder) -> list[NodeEvent]:
+    return [event for _, message in recorder.messages if isinstance(message, Report) for event in message.events]
+
+
+def test_what_happens_while_an_agent_is_greeted_again_is_not_lost() -> None:
+    # Its Hello has been written without it, and the connection that could carry it is not there yet.
+    async def main() -> None:
+        async with serving() as port:
+            hands, lease, recorder = Hands(), Lease(Cell()), port.server.handler
+            assert isinstance(recorder, Recorder)
+
+            def end() -> None:
+                hands.history.append(ENDED)
+                link.report(ENDED)
+
+            link = link_to(port, hands, lease, end)
+            link.attach(asyncio.get_running_loop())
+            await until(lambda: lease.renewed_s is not None)  # a heartbeat was answered
+            recorder.peers[0].drop("the test cuts it")
+            await until(lambda: len(recorder.peers) == 2)
+            assert recorder.hellos[1].events == ()
+            await until(lambda: reported(recorder) == [ENDED])
+            await link.close()
+
+    run(main())
+
+
+def test_an_agent_does_not_dial_one_controller_twice_at_once() -> None:
+    # It knows it by where the nodes meet and by the address it had: the second connection would end the first.
+    async def main() -> None:
+        async with serving() as port:
+            lease, recorder = Lease(Cell()), port.server.handler
+            assert isinstance(recorder, Recorder)
+            link = link_to(port, Hands(), lease, controller_standby=1)
+            link.attach(asyncio.get_running_loop())
+            await until(lambda: lease.renewed_s is not None)
+            for number in (1, 2):
+                before_s = lease.renewed_s
+                recorder.peers[-1].drop("the test cuts it")
+                await until(lambda before_s=before_s: lease.renewed_s != before_s)  # type: ignore[misc]
+                assert len(recorder.hellos) == 1 + number
+            await link.close()
+
+    run(main())
