@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.events import FirstStep, RecordIncident
+from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
 from robust_run.report import incident as incident_file
@@ -36,18 +37,26 @@ class IncidentBook:
         self._awaits_step_of: int | None = None
         self._dirty = False
 
-    def load(self) -> None:
-        """Read the incidents of a run that is continued. One that cannot be read ends the list."""
-        while True:
+    def load(self, past: Iterable[Entry]) -> None:
+        """Take over the incidents of a run that is continued: from their files, else from the journal's entries.
+
+        A launcher that was killed had put an incident on record a moment before it wrote the file.
+        """
+        recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
+        for entry, action in recorded:
+            path = self._run_directory.incident(len(self.incidents) + 1)
             try:
-                self.incidents.append(incident_file.read(self._run_directory.incident(len(self.incidents) + 1)))
+                self.incidents.append(incident_file.read(path))
             except (OSError, msgspec.MsgspecError):
-                return
+                self.incidents.append(self._incident(action, entry.at - entry.mono, entry.at))
+                self._dirty = True
+                self.flush()
 
     def record(self, action: RecordIncident, later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Say an incident now and write it soon, once the next attempt has been started."""
         self.flush()
-        incident = self._incident(action)
+        now_s = self._clock.unix_s()
+        incident = self._incident(action, now_s - self._clock.monotonic_s(), now_s)
         self.incidents.append(incident)
         self.culprit = action.verdict.culprit
         if action.action != "stop":
@@ -61,9 +70,8 @@ class IncidentBook:
         reason = self.incidents[-1].action.reason if self.incidents else "the controller was restarted"
         self.say(summary.relaunch_line(attempt, reason, how, why))
 
-    def _incident(self, action: RecordIncident) -> Incident:
-        """Turn the core's monotonic times into wall times."""
-        offset_s = self._clock.unix_s() - self._clock.monotonic_s()
+    def _incident(self, action: RecordIncident, offset_s: float, decided_unix_s: float) -> Incident:
+        """Turn the core's monotonic times into wall times, which are `offset_s` larger."""
         draft = action.verdict
         return Incident(
             id=len(self.incidents) + 1,
@@ -71,7 +79,7 @@ class IncidentBook:
             symptom=action.symptom,
             onset_s=action.onset_at_s + offset_s,
             detected_s=action.detected_at_s + offset_s,
-            decided_s=self._clock.unix_s(),
+            decided_s=decided_unix_s,
             verdict=Verdict(
                 kind=draft.kind,
                 ranks=draft.ranks,

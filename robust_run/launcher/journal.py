@@ -106,11 +106,11 @@ class Journal:
         except OSError:
             return True
 
-    def past_events(self) -> list[tuple[Event, float]]:
-        """Return the events on record so far, for a controller that continues. Raises UserError, see `read`."""
+    def past(self) -> list[Entry]:
+        """Return what is on record and in force, for a controller that continues. Raises UserError, see `read`."""
         self._end_torn_line()
         _, entries = read(self._path)
-        return [(entry.event, entry.mono) for entry in in_force(entries) if entry.event is not None]
+        return list(in_force(entries))
 
     def _end_torn_line(self) -> None:
         """Keep what is written next apart from a line that a power loss cut short."""
@@ -187,6 +187,11 @@ class Journal:
             with changed:
                 self._durable = goal
                 changed.notify_all()
+
+
+def events_of(entries: Iterable[Entry]) -> Iterator[tuple[Event, float]]:
+    """Return the events among entries with the times they were decided at, as `core.replay` wants them."""
+    return ((entry.event, entry.mono) for entry in entries if entry.event is not None)
 
 
 def in_force(entries: Iterable[Entry]) -> Iterator[Entry]:

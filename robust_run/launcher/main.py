@@ -26,7 +26,7 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal
+from robust_run.launcher.journal import Journal, events_of
 from robust_run.launcher.node import Node
 from robust_run.launcher.one_node import OneNode, api_of
 from robust_run.launcher.policy import policy_of
@@ -155,9 +155,10 @@ def _controller(
     policy = policy_of(spec)
     state = core.JobState()
     if resumed:
-        state = core.replay(policy, journal.past_events())
+        past = journal.past()
+        state = core.replay(policy, events_of(past))
         journal.term = state.term + 1
-        book.load()
+        book.load(past)
     return Controller(
         policy=policy,
         state=state,

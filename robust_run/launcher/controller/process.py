@@ -39,7 +39,7 @@ from robust_run.launcher.events import (
     SignalReceived,
 )
 from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal, read
+from robust_run.launcher.journal import Journal, events_of
 from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.keeper import REPLACED
 from robust_run.launcher.policy import policy_of
@@ -115,16 +115,12 @@ class ControllerProcess:
 
     async def _past(self, office: Office, journal: Journal, book: IncidentBook) -> core.JobState:
         """Return the state to continue from: what the journal says or, where it is not shared, what was saved."""
-        book.load()
+        past = [] if journal.is_empty() else journal.past()  # it may have been lost before it began anything
+        book.load(past)
+        if past:
+            self._started_unix_s = past[0].at
         saved = await office.load()
-        if saved is not None:
-            return saved
-        if journal.is_empty():  # it was lost before it began anything
-            return core.JobState()
-        _, entries = read(self._run_directory.journal)
-        if entries:
-            self._started_unix_s = entries[0].at
-        return core.replay(policy_of(self._charge.spec), journal.past_events())
+        return saved if saved is not None else core.replay(policy_of(self._charge.spec), events_of(past))
 
     async def _serve(self, controller: Controller, service: Service, office: Office, term: int) -> None:
         raise_file_limit()
