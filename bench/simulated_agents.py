@@ -38,7 +38,7 @@ from robust_run.launcher.events import (
     StoreOpened,
 )
 from robust_run.launcher.many.brief import brief
-from robust_run.launcher.many.link import ONLY_DIAL_S, RETRY_S
+from robust_run.launcher.many.finding import ONLY_DIAL_S, RETRY_S
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
 
 STATUS_S = 0.02

@@ -51,7 +51,8 @@ def resume(options: Options, world: World, env: Mapping[str, str]) -> int:
     if spec.many is None:
         folder, name = os.path.split(path)
         return main.resume(spec, env, RunDirectory.join(folder, name, os.getpid()))
-    from robust_run.launcher.many.main import Resumed, launch_many
+    from robust_run.launcher.many.joining import Resumed
+    from robust_run.launcher.many.main import launch_many
 
     return launch_many(spec, env, Resumed(run_path=path, agent=_agent_here(known, socket.gethostname())))
 

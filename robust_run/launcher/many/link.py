@@ -1,4 +1,4 @@
-"""An agent's tie to the controller: heartbeats and lease, orders and reports, and finding the controller again.
+"""An agent's tie to the controller: heartbeats and lease, orders and reports.
 
 What is reported while there is no connection is not lost: the agent keeps the history of its newest attempt, and says it
 again when it returns.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import msgspec
 
@@ -17,7 +16,6 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.control.errors import Refusal
 from robust_run.launcher.control.messages import (
     Beat,
     Candidates,
@@ -35,7 +33,7 @@ from robust_run.launcher.events import AttemptEnded, EndAttempt, NodeEvent, Sign
 from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease
-from robust_run.launcher.many.leaders import ASK_AGAIN_S
+from robust_run.launcher.many.finding import Dialer, Finder
 from robust_run.launcher.types import JobSpec, ManyNodes
 from robust_run.signals import signal_name
 
@@ -43,30 +41,14 @@ from robust_run.signals import signal_name
 LOOK_S = 0.05
 #: Part of a lease after which an agent looks for another controller, where there are candidates.
 LOOK_ELSEWHERE_PART = 0.6
-#: Earlier controllers that are looked for again.
-MOST_LEADERS = 3
 #: Looks further apart than this mean that this process was held up, so that silence proves nothing.
 HELD_UP_S = 0.5
 #: Reports that are kept for the next connection; what an attempt came to is in the agent's history too.
 MOST_UNSENT = 1000
-#: Between two tries to reach the controller.
-RETRY_S = 0.2
-#: What a try may take where there are other places to try, and where there are none: a controller that thousands dial at once
-#: greets them one after the other, and who gives up only makes it longer.
-DIAL_S = 2.0
-ONLY_DIAL_S = 10.0
 #: How much longer than the workers' own time a stop may take before this node goes by itself.
 PATIENCE_S = 5.0
 
 SIGKILL = 9
-
-
-class Dialer(Protocol):
-    """Reaches the controller. Raises what `control.client.dial` raises."""
-
-    async def __call__(self, where: str, hello: Hello) -> Connection:
-        """Connect to HOST:PORT, or where the nodes meet if that is empty, and be let in."""
-        ...
 
 
 class Link:
@@ -94,35 +76,36 @@ class Link:
         self._spec = spec
         self._many = many
         self._hello = hello
-        self._dial = dial
+        self._finder = Finder(
+            many=many,
+            dial=dial,
+            ask=ask,
+            greeting=self._greeting,
+            lease=lease,
+            clock=clock,
+            say=say,
+            is_running=lambda: agent.is_running,
+            is_done=lambda: agent.exit_code is not None,
+        )
         self._lease = lease
         self._clock = clock
         self._say = say
         self._on_candidates = on_candidates
         self._own_controller = own_controller
-        self._ask = ask
         self._where = ""
-        self._meeting_at = ""
-        """Where the nodes meet, as it turned out."""
         self._on_silence = on_silence
         self._looked_at_s: float | None = None
         self._awake_since_s = 0.0
-        self._ask_at_s = 0.0
         self._term = 0
-        self._candidates: tuple[str, ...] = ()
-        self._led_by: list[str] = []
-        """Candidates that have been the controller, the newest last: they may be it again."""
         self._connection: Connection | None = None
         self._closed: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._life: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._number = 0
-        self._alone_since_s: float | None = None
         self._leaving: int | None = None
         self._unsent: deque[NodeEvent] = deque(maxlen=MOST_UNSENT)
         """What was reported while there was no connection."""
-        self._said_alone = False
 
     @property
     def is_led_from_here(self) -> bool:
@@ -156,7 +139,7 @@ class Link:
 
     def guard_lost(self) -> None:
         """End everything here: nobody is left who would."""
-        if self.is_led_from_here and not self._candidates and self._connection is not None:
+        if self.is_led_from_here and not self._finder.candidates and self._connection is not None:
             self._connection.send(Report(events=(SignalReceived(signal=SIGKILL, again=True),)))
         self._go(SIGKILL)
 
@@ -184,7 +167,7 @@ class Link:
     def take(self, connection: Connection) -> None:
         """Use a connection that was let in where the nodes meet."""
         self._connection = connection
-        self._meeting_at = connection.where
+        self._finder.met(connection.where)
 
     async def close(self) -> None:
         """Hang up, once what was sent is on its way."""
@@ -199,7 +182,7 @@ class Link:
         try:
             while True:
                 if self._connection is None:
-                    self._connection = await self._find()
+                    self._connection = await self._finder.find()
                 await self._serve(self._connection)
         except JobFinished:
             self._say("the job ended while this node could not reach it")
@@ -213,9 +196,6 @@ class Link:
     async def _serve(self, connection: Connection) -> None:
         """Follow the controller until the connection ends."""
         self._where = connection.where
-        if self._many.controller_standby > 0:
-            self._led_by = [each for each in self._led_by if each != connection.where][-MOST_LEADERS:]
-            self._led_by.append(connection.where)
         self._closed = asyncio.Event()
         self._welcomed(connection.welcome)
         self._heartbeat()
@@ -233,11 +213,7 @@ class Link:
         self._term = max(self._term, welcome.term)
         self._lease.length_s = welcome.lease_s
         self._heartbeat_s = welcome.heartbeat_s
-        self._alone_since_s = None
-        self._ask_at_s = self._clock.monotonic_s() + self._lease.length_s
-        if self._said_alone:
-            self._say("the controller is back")
-            self._said_alone = False
+        self._finder.found(self._where)
         self._set_candidates(welcome.candidates)
         if self._leaving is not None and self._connection is not None:
             self._connection.send(Leaving(reason=f"it was told to by {signal_name(self._leaving)}"))
@@ -279,8 +255,8 @@ class Link:
                 pass
 
     def _set_candidates(self, candidates: tuple[str, ...]) -> None:
-        if candidates != self._candidates:
-            self._candidates = candidates
+        if candidates != self._finder.candidates:
+            self._finder.candidates = candidates
             self._on_candidates(candidates)
 
     # --- the lease
@@ -311,85 +287,7 @@ class Link:
         if self._connection is not None:
             self._connection.abort(f"the controller did not answer for {silent_s:.1f} s")
 
-    # --- finding the controller (again)
-
-    async def _find(self) -> Connection:
-        """Dial where the controller was, and its candidates, until one lets us in. Raises RobustRunError."""
-        while True:
-            now_s = self._clock.monotonic_s()
-            self._alone_since_s = now_s if self._alone_since_s is None else self._alone_since_s
-            found = await self._dial_all(now_s)
-            if found is not None:
-                return found
-            self._check_patience(now_s)
-            await self._look_up(now_s)
-            await asyncio.sleep(RETRY_S)
-
-    async def _look_up(self, now_s: float) -> None:
-        """Ask who leads, now and then, where it may be somebody this node has not heard of. Raises JobFinished."""
-        if self._many.controller_standby == 0 or now_s < self._ask_at_s:
-            return
-        self._ask_at_s = now_s + ASK_AGAIN_S
-        where = await self._ask()
-        if where:
-            self._led_by = [*(each for each in self._led_by if each != where), where][-MOST_LEADERS:]
-
-    async def _dial_all(self, now_s: float) -> Connection | None:
-        """Dial all places at once: a dead node does not answer, and the lease may end while it is waited for."""
-        greeting = self._greeting(now_s)
-        tries = [asyncio.ensure_future(self._dial_one(where, greeting)) for where in self._places()]
-        found: Connection | None = None
-        try:
-            for each in asyncio.as_completed(tries):
-                try:
-                    found = await each
-                    return found
-                except ConnectionRefusedError:
-                    if self._many.controller_standby == 0:
-                        self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
-                        self._say_alone()
-                except Refusal as refusal:
-                    if refusal.final:
-                        raise
-                except (OSError, TimeoutError, PlatformError):
-                    pass
-            return None
-        finally:
-            for other in tries:
-                other.cancel()
-                other.add_done_callback(lambda done: _hang_up(done, found))
-
-    async def _dial_one(self, where: str, greeting: Hello) -> Connection:
-        connection = await self._dial(where, greeting)
-        if not where:
-            self._meeting_at = connection.where
-        return connection
-
-    def _places(self) -> list[str]:
-        """Return where a controller may be, the likeliest first: where it was, where the nodes meet, who would be next."""
-        if not self._candidates and not self._led_by:
-            return [""]
-        places = list(dict.fromkeys((*reversed(self._led_by), "", *self._candidates)))
-        if self._meeting_at in places:
-            places.remove("")  # who dials one controller twice at once is dropped by it once
-        return places
-
-    def _say_alone(self) -> None:
-        if not self._said_alone and self._agent.exit_code is None:
-            self._said_alone = True
-            self._say(
-                "the controller is gone; the workers go on. robust-run --resume RUN_DIR, on its node, brings it back"
-            )
-
-    def _check_patience(self, now_s: float) -> None:
-        """Give up when nothing runs here and no controller has been found for too long."""
-        alone_s = now_s - (now_s if self._alone_since_s is None else self._alone_since_s)
-        if self._agent.is_running or alone_s < self._many.join_timeout_s:
-            return
-        raise PlatformError(
-            f"no controller at {self._many.host}:{self._many.port} for {alone_s:.0f} s (join_timeout); "
-            "robust-run --resume RUN_DIR on its node continues the job"
-        )
+    # --- words
 
     def _greeting(self, now_s: float) -> Hello:
         return msgspec.structs.replace(
@@ -410,9 +308,3 @@ class Link:
         if self._agent.is_running:
             self._agent.end_for(SIGKILL, 0.0, 0.0)
         self._agent.leave(error.exit_code)
-
-
-def _hang_up(done: asyncio.Future[Connection], kept: Connection | None) -> None:
-    """Let go of a connection that came too late."""
-    if not done.cancelled() and done.exception() is None and done.result() is not kept:
-        done.result().abort()
