@@ -334,6 +334,8 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     exit_code: int
     outcome: Literal["done", "failed", "stopped"]
     reason: str = ""
+    sentence: str = ""
+    """The verdict, where there is one."""
 
 
 Action = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | RecordIncident | Say | Finish

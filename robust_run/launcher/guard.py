@@ -91,8 +91,8 @@ def run_guarded(
     if distant is not None:
         return _conclude(pid, *distant.wait())
     become_subreaper()
-    status = _wait(pid, must_end)
-    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep())
+    status, fenced = _wait(pid, must_end)
+    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep(), fenced=fenced)
 
 
 def _fork(agent: Callable[[int], int], lifeline: int, forward: int) -> int:
@@ -133,22 +133,22 @@ def _exit_with(agent: Callable[[int], int], lifeline: int) -> None:
         os._exit(exit_code)
 
 
-def _wait(pid: int, must_end: Callable[[float], bool] | None) -> int:
-    """Wait for the agent's end and return its status; kill it if it must end and does not."""
+def _wait(pid: int, must_end: Callable[[float], bool] | None) -> tuple[int, bool]:
+    """Wait for the agent's end and return its status, and whether it had to be killed because it must end and did not."""
     if must_end is None:
-        return os.waitpid(pid, 0)[1]
+        return os.waitpid(pid, 0)[1], False
     import select
 
     poll = select.poll()
     descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
     if descriptor >= 0:
         poll.register(descriptor, select.POLLIN)
-    looked_at_s, kill_at_s = time.monotonic(), None
+    looked_at_s, kill_at_s, was_killed = time.monotonic(), None, False
     while True:
         poll.poll(FENCE_LOOK_S * 1000)
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return status
+            return status, was_killed
         now_s, before_s = time.monotonic(), looked_at_s
         looked_at_s = now_s
         if not must_end(now_s):
@@ -156,7 +156,7 @@ def _wait(pid: int, must_end: Callable[[float], bool] | None) -> int:
         elif kill_at_s is None:
             kill_at_s = now_s + OWN_MOMENT_S if now_s - before_s > HELD_UP_S else now_s
         if kill_at_s is not None and now_s >= kill_at_s:
-            send(pid, signal.SIGKILL)
+            was_killed = send(pid, signal.SIGKILL)
 
 
 class _Forwarder:
@@ -182,15 +182,15 @@ class _Forwarder:
             send(self._pid, signal.SIGKILL)
 
 
-def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
+def _conclude(pid: int, exit_code: int, leftovers: Sequence[str], *, fenced: bool = False) -> int:
     """Return the launcher's exit code; say what is to be known of an agent that did not end by itself."""
     if exit_code >= 0 and not leftovers:
         return exit_code
     if exit_code < 0:
-        print(
-            f"robust-run: the agent (pid {pid}) died of {signal_name(-exit_code)}; its workers were ended",
-            file=sys.stderr,
+        died = (
+            "did not answer when its lease was over and was killed" if fenced else f"died of {signal_name(-exit_code)}"
         )
+        print(f"robust-run: the agent (pid {pid}) {died}; its workers were ended", file=sys.stderr)
     for name in leftovers:
         print(f"robust-run: {name} could not be ended; it may hold a device", file=sys.stderr)
     return 128 - exit_code if exit_code < 0 else exit_code

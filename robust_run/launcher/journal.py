@@ -189,6 +189,20 @@ class Journal:
                 changed.notify_all()
 
 
+def is_claimed(path: str) -> bool:
+    """Whether a process holds a journal (see `Journal.claim`); False where nobody can tell."""
+    import fcntl
+
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)  # given back with the descriptor
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def events_of(entries: Iterable[Entry]) -> Iterator[tuple[Event, float]]:
     """Return the events among entries with the times they were decided at, as `core.replay` wants them."""
     return ((entry.event, entry.mono) for entry in entries if entry.event is not None)

@@ -89,8 +89,18 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         tls_ca=tls_ca,
         token_file=absolute(options.token_file, world) if options.token_file else "",
     )
-    ignored = not static and "node-rank" in options.given
-    return many, ("--node-rank does nothing: with c10d the controller places the nodes",) if ignored else ()
+    return many, _remarks(options, place, static=static)
+
+
+def _remarks(options: Options, place: _Place, *, static: bool) -> tuple[str, ...]:
+    """Return what the user should know of how these options were taken."""
+    if not static and "node-rank" in options.given:
+        return ("--node-rank does nothing: with c10d the controller places the nodes",)
+    if static and not options.rdzv_endpoint.strip() and "master-addr" not in options.given:
+        return (
+            f"without --master-addr HOST the nodes meet at {place.host}:{place.port}, which is no other machine than this",
+        )
+    return ()
 
 
 def parse_nnodes(text: str) -> tuple[int, int]:

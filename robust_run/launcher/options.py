@@ -285,7 +285,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OWN,
         "http-port",
         "PORT",
-        "Port of the status page, /metrics and the robust commands; 0 is a free one.",
+        "Port for the robust commands and the status page; 0 is a free one.",
         _WHOLE,
     ),
     _describe(

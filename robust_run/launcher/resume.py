@@ -47,7 +47,7 @@ def resume(options: Options, world: World, env: Mapping[str, str]) -> int:
     if spec.many is None or spec.many.controller_standby == 0:
         _check_nobody_controls(path)
     _enter(header.cwd)
-    remove_dead_memory(spec.run_id)
+    remove_dead_memory()
     if spec.many is None:
         folder, name = os.path.split(path)
         return main.resume(spec, env, RunDirectory.join(folder, name, os.getpid()))

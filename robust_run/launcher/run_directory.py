@@ -42,16 +42,14 @@ class RunDirectory:
 
     @classmethod
     def create(cls, log_dir: str | None, run_id: str, guard: int = 0) -> RunDirectory:
-        """Make the folder of a new run. Raises UserError if that is impossible or another run has it.
+        """Make the folder of a new run. Raises UserError if that is impossible or a run has it already.
 
         `guard` is the pid of the guard; 0: it is this process.
         """
         made = cls._make(log_dir, run_id, guard or os.getpid(), "choose another --log-dir")
         if os.path.exists(made.journal):
             _remove_tree(made.memory if made.memory != made.path else None)
-            raise UserError(
-                f"the run directory {made.path!r} belongs to another run; choose another --run-id or remove it"
-            )
+            raise UserError(f"the run directory {made.path!r} has the journal of a run: {_who_has(made)}")
         return made
 
     @classmethod
@@ -90,6 +88,12 @@ class RunDirectory:
         if not os.path.isfile(os.path.join(path, "journal.jsonl")):
             raise UserError(f"--resume {path!r}: no journal.jsonl there; give the run directory of a job")
         return cls(path, path)
+
+    def for_controller(self) -> RunDirectory:
+        """Return the same for a process without workers, which keeps nothing in memory."""
+        if self.memory != self.path:
+            _remove_tree(self.memory)
+        return RunDirectory(self.path, self.path, self.temporary, self.guard)
 
     @property
     def journal(self) -> str:
@@ -148,6 +152,15 @@ class RunDirectory:
             _remove_tree(self.path)
 
 
+def _who_has(taken: RunDirectory) -> str:
+    """Return what to do about a run directory that has a journal already."""
+    from robust_run.launcher.journal import is_claimed
+
+    if is_claimed(taken.journal):
+        return "another controller runs this job already; is --node-rank 0 given on two nodes?"
+    return f"robust-run --resume {taken.path} continues it, another --run-id starts a new one"
+
+
 def remove_memory_folders(of_pid: int) -> None:
     """Remove what a guard's job left outside its run directory, whatever the run was called.
 
@@ -164,17 +177,17 @@ def remove_memory_folders(of_pid: int) -> None:
                 _remove_ours(os.path.join(parent, name))
 
 
-def remove_dead_memory(run_id: str) -> None:
-    """Remove what launchers of this run left in memory that were killed, guard and all; those that live keep theirs."""
+def remove_dead_memory() -> None:
+    """Remove what launchers left in memory that were killed, guard and all; those that live keep theirs."""
     namespace, _, _ = _owner(0).rpartition(".")
-    beginning = f"{_PREFIX}{run_id}-{namespace}."
     try:
         names = os.listdir(_MEMORY)
     except OSError:
         return
     for name in names:
-        pid = name[len(beginning) :]
-        if name.startswith(beginning) and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+        head, _, pid = name.rpartition(".")
+        ours = name.startswith(_PREFIX) and head.endswith(f"-{namespace}")
+        if ours and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
             _remove_ours(os.path.join(_MEMORY, name))
 
 

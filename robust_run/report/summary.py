@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from robust_run.report.types import Incident
 
 #: Lines of a failed rank's stderr that the last summary quotes.
@@ -21,8 +23,17 @@ def relaunch_line(attempt: int, reason: str, how: tuple[str, ...], why: str) -> 
     return f"relaunched as attempt {attempt} ({reason}), workers: {workers}{': ' + why if why else ''}"
 
 
-def failure_lines(incident: Incident, attempts: int, lived_s: float, folder: str) -> list[str]:
-    """Return the closing lines of a failed job: verdict, last words, where the logs are, what was done."""
+def failure_lines(
+    incident: Incident,
+    attempts: int,
+    lived_s: float,
+    folder: str,
+    is_here: Callable[[str], bool] = lambda _: True,
+) -> list[str]:
+    """Return the closing lines of a failed job: verdict, last words, where the logs are, what was done.
+
+    `is_here`: whether a file of the run directory is on this machine; ranks of other nodes may have theirs there alone.
+    """
     tries = f"{attempts} attempts" if attempts > 1 else "1 attempt"
     lines = [f"FAILED after {tries} ({duration(lived_s)}): {incident.verdict.sentence}"]
     for evidence in incident.evidence:
@@ -30,9 +41,16 @@ def failure_lines(incident: Incident, attempts: int, lived_s: float, folder: str
             lines += ["  last lines of its stderr:"] + [f"  | {line}" for line in last_lines(evidence.text)]
         if evidence.path:
             whole = evidence.path if evidence.text else evidence.path.rpartition("/")[0] + "/"
-            lines.append(f"  whole log: {folder}/{whole}")
+            if is_here(evidence.path):
+                lines.append(f"  whole log: {folder}/{whole}")
+            else:
+                lines.append(f"  whole log, on {_home(incident)}: {whole} in its run directory")
     lines.append(f"  not restarted: {incident.action.reason}")
     return lines
+
+
+def _home(incident: Incident) -> str:
+    return " or ".join(incident.verdict.nodes[:2]) or "the node of that rank"
 
 
 def last_lines(text: str) -> list[str]:

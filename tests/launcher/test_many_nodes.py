@@ -93,7 +93,7 @@ def test_one_node_is_told_what_does_nothing_there(machine: Machine) -> None:
         (STATIC, "node0", 29500),
         ((*STATIC, "--master-port", "1234"), "node0", 1234),
         (("--nnodes", "2", "--rdzv-endpoint", "node1:7", "--master-addr", "node0"), "node1", 7),
-        (("--nnodes", "2"), "127.0.0.1", 29500),
+        (("--nnodes", "2", "--master-addr", "127.0.0.1"), "127.0.0.1", 29500),
         (("--nnodes", "2", "--master-addr", "[::1]"), "::1", 29500),
         (C10D, "node0", 29400),
         ((*C10D, "--rdzv-endpoint", "node0:1234", "--master-port", "7"), "node0", 1234),
@@ -296,3 +296,13 @@ def test_files_that_are_missing_are_named(machine: Machine, options: list[str], 
 def test_a_node_that_hosts_nothing_needs_no_certificate_of_its_own(machine: Machine) -> None:
     machine.write("/job/ca.pem")
     assert many(machine, *STATIC, "--node-rank", "1", "--tls-ca", "ca.pem").tls_ca == "/job/ca.pem"
+
+
+def test_nodes_that_were_told_no_place_to_meet_are_said_to_meet_on_this_machine_only(machine: Machine) -> None:
+    def remarks(*options: str) -> tuple[str, ...]:
+        return resolved(machine, *options)[1]
+
+    (note,) = remarks("--nnodes", "2")
+    assert note == "without --master-addr HOST the nodes meet at 127.0.0.1:29500, which is no other machine than this"
+    assert remarks("--nnodes", "2", "--master-addr", "127.0.0.1") == ()
+    assert remarks("--nnodes", "2", "--rdzv-endpoint", "node-0:29500") == ()

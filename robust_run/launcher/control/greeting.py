@@ -17,7 +17,8 @@ from robust_run.launcher.control.messages import Challenge, Hello, Refused, Repo
 
 GREETING_FRAME_BYTES = 1 << 20
 """Largest frame that an agent reads before the controller has proven itself."""
-SAME_TOKEN = "give all nodes the same one with ROBUST_TOKEN or --token-file, and the same --rdzv-id"  # noqa: S105 (no password)
+SAME_TOKEN = "give all nodes the same one with ROBUST_TOKEN or --token-file, and the same --rdzv-id and --run-id"  # noqa: S105 (no password)
+OTHER_JOB = "another job may use this port"
 NEEDS_CERTIFICATE = "if its controller has --tls-ca, this agent needs --tls-cert and --tls-key of that CA"
 _TLS_RECORDS = (b"\x15", b"\x16")  # alert, handshake
 
@@ -25,12 +26,14 @@ _TLS_RECORDS = (b"\x15", b"\x16")  # alert, handshake
 class TurnedAway(Exception):  # noqa: N818 (no error of ours: an outcome)
     """A controller's half does not let its peer in."""
 
-    def __init__(self, why: str, answer: bytes) -> None:
+    def __init__(self, why: str, answer: bytes, briefly: str = "") -> None:
         super().__init__(why)
         self.why = why
         """For the controller's own records."""
         self.answer = answer
         """What to send before closing."""
+        self.briefly = briefly
+        """For the user; empty: the peer is no agent."""
 
 
 class ControllerHalf:
@@ -69,7 +72,8 @@ class ControllerHalf:
         theirs, used = found
         if theirs.protocol != self._speaks.protocol:
             text = handshake.mismatch(self._who, theirs, "this controller", self._speaks)
-            raise TurnedAway(text, handshake.refusal_line(text))
+            brief = f"it is robust-run {handshake.printable(theirs.version)}, here is {self._speaks.version}"
+            raise TurnedAway(text, handshake.refusal_line(text), brief)
         self.reader.feed(bytes(self._line[used:]))
         self._line = None
         self._read_frames()
@@ -99,7 +103,8 @@ class ControllerHalf:
             raise ProtocolError(f"a {type(hello).__name__} where a Hello belongs")
         if not handshake.is_proven(hello, payload, self._token, self._nonce, hello.nonce, self._channel):
             text = f"its token differs from the controller's; {SAME_TOKEN}"
-            raise TurnedAway(f"{self._who}: {text}", frames.encode(Refused(reason=text, wrong_token=True)))
+            brief = f"its token differs; {SAME_TOKEN}; or it is of another job"
+            raise TurnedAway(f"{self._who}: {text}", frames.encode(Refused(reason=text, wrong_token=True)), brief)
         self.is_proven = True
         self.reader.limit_bytes = frames.LARGEST_FRAME_BYTES
         if wrong := handshake.flaw(hello):
@@ -230,14 +235,15 @@ class AgentHalf:
     def _check(self, welcome: Welcome, payload: bytes) -> None:
         nonce = self._hello.nonce
         if not handshake.is_proven(welcome, payload, self._token, self._challenge, nonce, self._channel):
-            raise WrongToken(f"the token of {self._where} differs from this agent's; {SAME_TOKEN}")
+            raise WrongToken(f"the token of {self._where} differs from this agent's; {SAME_TOKEN}; {OTHER_JOB}")
         self.reader.limit_bytes = frames.LARGEST_FRAME_BYTES
         self.welcome = welcome
 
     def _refused(self, refused: Refused) -> Refusal:
         if refused.wrong_token:
             return WrongToken(
-                f"the token of this agent differs from that of the controller at {self._where}; {SAME_TOKEN}"
+                f"the token of this agent differs from that of the controller at {self._where}; "
+                f"{SAME_TOKEN}; {OTHER_JOB}"
             )
         reason = handshake.printable(refused.reason)
         return Refusal(f"the controller at {self._where} refuses: {reason}", final=refused.final)

@@ -172,6 +172,8 @@ class Peer(asyncio.Protocol):
             answer = opening + self._greeting.take(data)
         except TurnedAway as turned:
             self._server.say_once(f"turned away: {turned.why}")
+            if turned.briefly:
+                self._server.refused(self.address, turned.briefly)
             self._refuse(opening + turned.answer, turned.why)
             return None
         if answer:
@@ -190,6 +192,10 @@ class Peer(asyncio.Protocol):
         self.clock_ahead_s = self.last_heard_s - hello.now_s
         answer = self._server.handler.joined(self, hello)
         if isinstance(answer, Refused):
+            if answer.final:
+                reason = handshake.printable(answer.reason)
+                self._server.say_once(f"turned away: the agent at {self.address}: {reason}")
+                self._server.refused(self.address, reason)
             self._refuse(frames.encode(answer), answer.reason)
             return None
         if self._why:

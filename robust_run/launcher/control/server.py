@@ -9,7 +9,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from robust_run.clock import Clock
@@ -83,6 +83,8 @@ class ControlServer:
         """What heartbeats are answered with. None: not at all, because this controller does not lead (any more)."""
         self.beat_until_s = float("inf")
         """And when, by the clock, they are answered no more: the end of this controller's leadership."""
+        self.on_refused: Callable[[str, str], None] | None = None
+        """Told the address of an agent that is not let in, and why. Not of strangers that are no agents."""
         self.peers: set[Peer] = set()
         """Those that the handler let in."""
         self._ssl = ssl_context
@@ -153,6 +155,11 @@ class ControlServer:
                 self.handler.gone(peer, peer.ended)
         if not self.peers and not self._unproven:
             self._all_gone.set()
+
+    def refused(self, address: str, why: str) -> None:
+        """Pass on that an agent is not let in."""
+        if self.on_refused is not None:
+            self.on_refused(address, why)
 
     def say_once(self, text: str) -> None:
         """Pass a line on to the handler, unless it was said before or strangers have made too many."""

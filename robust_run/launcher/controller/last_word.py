@@ -20,18 +20,32 @@ def say_goodbye(
     finish: Finish,
     state: JobState,
     lived_s: float,
+    *,
+    refused: int = 0,
 ) -> None:
-    """Say how the job ended, and hand the culprit's error file up to whoever started the launcher."""
+    """Say how the job ended, and hand the culprit's error file up to whoever started the launcher.
+
+    `refused`: how many agents were turned away.
+    """
     match finish.outcome:
         case "done" if state.trail.restarts:
             say(summary.done_line(state.world_size, state.trail.restarts, lived_s))
         case "stopped":
             say(f"{finish.reason} after {summary.duration(lived_s)}")
         case "failed" if not book.incidents or book.incidents[-1].action.name != "stop":
-            say(f"FAILED after {summary.duration(lived_s)}: {finish.reason}")
+            log = "" if run_directory.temporary else f" (see {run_directory.shown(run_directory.controller_log)})"
+            also = f"; agents were turned away{log}" if refused else ""
+            say(f"FAILED after {summary.duration(lived_s)}: {finish.reason}{also}")
         case "failed":
             folder = run_directory.shown(run_directory.path)
-            for line in summary.failure_lines(book.incidents[-1], state.attempt + 1, lived_s, folder):
+            lines = summary.failure_lines(
+                book.incidents[-1],
+                state.attempt + 1,
+                lived_s,
+                folder,
+                is_here=lambda path: os.path.exists(os.path.join(run_directory.path, path)),
+            )
+            for line in lines:
                 say(line)
             if book.culprit is not None:
                 error_file = run_directory.error_file(book.incidents[-1].attempt, book.culprit.rank)

@@ -28,6 +28,7 @@ from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.handle import Handle
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
+from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
     ControllerResumed,
@@ -48,6 +49,16 @@ from robust_run.launcher.token import write_token
 from robust_run.launcher.types import ManyNodes
 from robust_run.version import __version__
 
+#: Schedulers signal every process of a job. What a signal means is the agents' to say; this process ends with its agent.
+IGNORED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTTOU,
+)
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -66,6 +77,7 @@ class ControllerProcess:
         self._finish: Finish | None = None
         self._started_unix_s = clock.unix_s()
         self._known_evictions: set[str] = set()
+        self._refusals = Refusals(console.say)
 
     async def run(self) -> int:
         """Control the job until it is over, or another controller is elected. Raises RobustRunError."""
@@ -75,16 +87,17 @@ class ControllerProcess:
         resumed = charge.resume or office.is_successor
         journal = Journal(self._run_directory.journal, self._clock, on_error=self._console.complain)
         if not charge.campaigns and not journal.claim():
-            raise UserError(f"another controller continues the run in {charge.run_path!r}; robust status shows it")
+            raise UserError(
+                f"the run in {charge.run_path!r}: another controller runs this job already; robust status shows it. "
+                "Is --node-rank 0 given on two nodes?"
+            )
         book = IncidentBook(self._clock, self._run_directory, self._console.say, self._console.complain)
         state = await self._past(office, journal, book) if resumed else core.JobState()
         term = max(office.term, state.term + 1 if resumed else 1)
         journal.term = term
         if journal.is_empty():
             journal.open_with(spec, charge.host)
-        service = Service(
-            spec, self._many, os.path.basename(charge.run_path), self._clock, self._note, charge.host_agent, term
-        )
+        service = Service(spec, self._many, charge.spec.run_id, self._clock, self._note, charge.host_agent, term)
         controller = Controller(
             policy=policy_of(spec),
             state=state,
@@ -109,7 +122,9 @@ class ControllerProcess:
             await api.close()
         book.flush()
         lived_s = self._clock.unix_s() - self._started_unix_s
-        say_goodbye(self._console.say, self._run_directory, book, self._finish, state, lived_s)
+        say_goodbye(
+            self._console.say, self._run_directory, book, self._finish, state, lived_s, refused=self._refusals.count
+        )
         journal.wait_durable(DRAIN_S)
         return 0
 
@@ -128,6 +143,7 @@ class ControllerProcess:
         context = tls.controller_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
         server = ControlServer(self._charge.token.encode(), service, self._clock, ssl_context=context)
         server.beat_term = term
+        server.on_refused = self._refusals
         service.server, service.controller = server, controller
         listener = socket.socket(fileno=self._charge.listener)
         listener.listen(65535)
@@ -150,7 +166,7 @@ class ControllerProcess:
             service.roll.expect({*present, *controller.state.unended}, now_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
             controller.tell(ControllerResumed(term=term, host=self._charge.host))
-        for name, eviction in evictions.load(self._many.evict_list).items() if self._many.evict_list else ():
+        for name, eviction in self._listed_evictions(resumed=resumed).items():
             self._known_evictions.add(name)
             if name not in controller.state.evicted:
                 controller.tell(
@@ -159,10 +175,21 @@ class ControllerProcess:
         if not resumed:
             controller.tell(JobStarted())
 
+    def _listed_evictions(self, *, resumed: bool) -> dict[str, core.Eviction]:
+        """Return what --evict-list says. A job that runs does not end for a line that somebody mistyped meanwhile."""
+        path = self._many.evict_list
+        try:
+            return evictions.load(path) if path else {}
+        except UserError as error:
+            if not resumed:
+                raise
+            self._console.say(f"{error}; evictions that are only in the list do not count until then")
+            return {}
+
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many
         facts = JobFacts(
-            run_id=os.path.basename(charge.run_path),
+            run_id=charge.spec.run_id,
             rdzv_id=charge.spec.rdzv_id,
             script=charge.spec.script,
             host=charge.host,
@@ -249,7 +276,8 @@ def main(descriptor: int) -> None:
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         charge = msgspec.json.decode(file.read(), type=Charge)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     clock = SystemClock()
     console = Console(charge.spec, clock)
     code = 70

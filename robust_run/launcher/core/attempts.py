@@ -109,7 +109,12 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         reason=decision.reason,
     )
     if not decision.relaunch:
-        finish = Finish(exit_code=verdict.draft.exit_code, outcome="failed", reason=decision.reason)
+        finish = Finish(
+            exit_code=verdict.draft.exit_code,
+            outcome="failed",
+            reason=decision.reason,
+            sentence=verdict.draft.sentence,
+        )
         return [incident, *_finish(state, finish)]
     before = state.layout
     follow_up = begin(policy, state, now_s)

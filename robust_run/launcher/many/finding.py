@@ -17,6 +17,8 @@ from robust_run.launcher.types import ManyNodes
 
 #: Earlier controllers that are looked for again.
 MOST_LEADERS = 3
+#: How long a controller may be gone before it is spoken of: its agent starts it again in less.
+ALONE_S = 3.0
 #: Between two tries to reach the controller.
 RETRY_S = 0.2
 #: What a try may take where there are other places to try, and where there are none: a controller that thousands dial at once
@@ -51,6 +53,7 @@ class Finder:
     ) -> None:
         self.candidates: tuple[str, ...] = ()
         """HOST:PORT of those that would be the next controller."""
+        self.run_path = "RUN_DIR"
         self._many = many
         self._dial = dial
         self._ask = ask
@@ -117,7 +120,7 @@ class Finder:
                 except ConnectionRefusedError:
                     if self._many.controller_standby == 0:
                         self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
-                        self._say_alone()
+                        self._say_alone(now_s)
                 except Refusal as refusal:
                     if refusal.final:
                         raise
@@ -144,11 +147,12 @@ class Finder:
             places.remove("")  # who dials one controller twice at once is dropped by it once
         return places
 
-    def _say_alone(self) -> None:
-        if not self._said_alone and not self._is_done():
+    def _say_alone(self, now_s: float) -> None:
+        is_for_long = self._alone_since_s is not None and now_s - self._alone_since_s > ALONE_S
+        if is_for_long and not self._said_alone and not self._is_done():
             self._said_alone = True
             self._say(
-                "the controller is gone; the workers go on. robust-run --resume RUN_DIR, on its node, brings it back"
+                f"the controller is gone; the workers go on. robust-run --resume {self.run_path}, on its node, brings it back"
             )
 
     def _check_patience(self, now_s: float) -> None:
@@ -158,7 +162,7 @@ class Finder:
             return
         raise PlatformError(
             f"no controller at {self._many.host}:{self._many.port} for {alone_s:.0f} s (join_timeout); "
-            "robust-run --resume RUN_DIR on its node continues the job"
+            f"robust-run --resume {self.run_path} on its node continues the job"
         )
 
 

@@ -158,7 +158,7 @@ class Joining:
         if self._resumed is not None:
             run_directory = RunDirectory.resume(self._resumed.run_path)
         else:
-            run_directory = RunDirectory.create(spec.log_dir, spec.run_id, self._guard)
+            run_directory = RunDirectory.create(spec.log_dir, spec.run_id, self._guard).for_controller()
         charge = charge_of(
             spec, self._token, run_directory, self._node_id, self._guard, resume=self._resumed is not None
         )

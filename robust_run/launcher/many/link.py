@@ -29,7 +29,7 @@ from robust_run.launcher.control.messages import (
     Report,
     Welcome,
 )
-from robust_run.launcher.events import AttemptEnded, EndAttempt, NodeEvent, SignalReceived, StartAttempt
+from robust_run.launcher.events import AttemptEnded, EndAttempt, Finish, NodeEvent, SignalReceived, StartAttempt
 from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease
@@ -47,6 +47,8 @@ HELD_UP_S = 0.5
 MOST_UNSENT = 1000
 #: How much longer than the workers' own time a stop may take before this node goes by itself.
 PATIENCE_S = 5.0
+#: And when somebody asks again.
+AT_ONCE_S = 2.0
 
 SIGKILL = 9
 
@@ -104,8 +106,14 @@ class Link:
         self._beat: asyncio.TimerHandle | None = None
         self._number = 0
         self._leaving: int | None = None
+        self._stop: SignalReceived | None = None
+        """What ends the job, until it is over: a controller that died may not have heard or kept it."""
         self._unsent: deque[NodeEvent] = deque(maxlen=MOST_UNSENT)
         """What was reported while there was no connection."""
+
+    def know_run(self, path: str) -> None:
+        """Name the run directory where people are told what to type."""
+        self._finder.run_path = path
 
     @property
     def is_led_from_here(self) -> bool:
@@ -127,11 +135,13 @@ class Link:
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """End the job if the controller is on this node; else this node leaves it."""
-        if self.is_led_from_here and self._connection is not None and self._leaving is None:
-            self._connection.send(Report(events=(SignalReceived(signal=number, again=again),)))
-            patience_s = self._spec.shutdown_timeout_s + self._spec.restart_grace_s + PATIENCE_S
+        if self.is_led_from_here and self._leaving is None:
+            self._stop = SignalReceived(signal=number, again=again)
+            if self._connection is not None:
+                self._connection.send(Report(events=(self._stop,)))
             assert self._loop is not None
-            self._loop.call_later(patience_s, self._go, number)
+            patience_s = self._spec.shutdown_timeout_s + self._spec.restart_grace_s + PATIENCE_S
+            self._loop.call_later(AT_ONCE_S if again else patience_s, self._go, number, again)
         elif self._leaving is None:
             self._go(number)
         elif again:
@@ -143,7 +153,7 @@ class Link:
             self._connection.send(Report(events=(SignalReceived(signal=SIGKILL, again=True),)))
         self._go(SIGKILL)
 
-    def _go(self, number: int) -> None:
+    def _go(self, number: int, at_once: bool = False) -> None:
         if self._leaving is not None:
             return
         self._leaving = number
@@ -151,7 +161,7 @@ class Link:
             self._connection.send(Leaving(reason=f"it was told to by {signal_name(number)}"))
         if not self._agent.is_running:
             self._agent.leave(128 + number)
-        elif number == SIGKILL:
+        elif at_once or number == SIGKILL:
             self._agent.end_for(SIGKILL, 0.0, 0.0)
         else:
             self._agent.end_for(number, self._spec.shutdown_timeout_s, self._spec.restart_grace_s)
@@ -215,6 +225,8 @@ class Link:
         self._heartbeat_s = welcome.heartbeat_s
         self._finder.found(self._where)
         self._set_candidates(welcome.candidates)
+        if self._stop is not None and self._connection is not None:
+            self._connection.send(Report(events=(self._stop,)))
         if self._leaving is not None and self._connection is not None:
             self._connection.send(Leaving(reason=f"it was told to by {signal_name(self._leaving)}"))
 
@@ -242,6 +254,8 @@ class Link:
             case Orders() if message.term >= self._term:
                 self._term = message.term
                 for order in message.orders:
+                    if isinstance(order, Finish) and not self.is_led_from_here:
+                        self._say(_last_word(order))
                     if isinstance(order, StartAttempt):
                         self._lease.guard(running=True)
                     self._agent.obey(order)
@@ -308,3 +322,11 @@ class Link:
         if self._agent.is_running:
             self._agent.end_for(SIGKILL, 0.0, 0.0)
         self._agent.leave(error.exit_code)
+
+
+def _last_word(finish: Finish) -> str:
+    """Return how the job ended, for the nodes that do not host the controller."""
+    if finish.outcome == "done":
+        return "the job is done"
+    what = "the job failed" if finish.outcome == "failed" else "the job ended"
+    return f"{what}: {'; '.join(filter(None, (finish.sentence, finish.reason)))}"

@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher import evictions
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import Console
 from robust_run.launcher.control import tls
@@ -26,7 +27,7 @@ from robust_run.launcher.many.leaders import where_led
 from robust_run.launcher.many.link import Link
 from robust_run.launcher.node import Node
 from robust_run.launcher.process_tree import become_subreaper
-from robust_run.launcher.run_directory import RunDirectory, remove_memory_folders
+from robust_run.launcher.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
 from robust_run.launcher.token import find_secret, job_name, job_token, read_token
 from robust_run.launcher.types import JobSpec, ManyNodes
 
@@ -41,9 +42,12 @@ def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None =
     token = _token(many, env, resumed)
     if many.tls_cert or many.tls_ca:
         tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
+    if many.evict_list:
+        evictions.load(many.evict_list)  # so are they
     cell = Cell()
     guard = os.getpid()
     mask = hold_signals(spec.end_signals)
+    remove_dead_memory()
 
     def agent(lifeline: int) -> int:
         if resumed is not None and resumed.agent:
@@ -120,7 +124,8 @@ class _NodeOfMany:
         try:
             become_subreaper()
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            return asyncio.run(self._run())
+            # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
+            return asyncio.new_event_loop().run_until_complete(self._run())
         except RobustRunError as error:
             self._console.say(str(error))
             return error.exit_code
@@ -175,6 +180,7 @@ class _NodeOfMany:
         )
         agent.serve(link)
         link.take(connection)
+        link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
         exit_code = await agent.live(self._lifeline)
         node.end_helpers()

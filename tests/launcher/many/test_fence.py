@@ -250,7 +250,7 @@ def guarded(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
 def test_a_stopped_agent_and_its_workers_are_killed_when_the_lease_is_over(tmp_path: Path) -> None:
     ended = guarded(tmp_path, "stuck")
     assert ended.returncode == 128 + signal.SIGKILL
-    assert "died of SIGKILL; its workers were ended" in ended.stderr
+    assert "did not answer when its lease was over and was killed; its workers were ended" in ended.stderr
     for pid in map(int, ended.stdout.split()):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
