@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from simulated_agent import Agent
     from simulated_job import World
 
+HOLD_S = 4.0
 LOST_AFTER_S = 3.5
 """The lease, and half a second for the agent to end its workers."""
 
@@ -76,7 +77,7 @@ class Shell:
         self.wires: dict[str, Wire] = {}
         self.heard_s: dict[str, float] = {}
         for node, member in state.members.items():
-            if member.gone != "lost":
+            if member.gone != "lost" or node in state.strays:
                 self._hears(node)
 
     def feed(self, event: Event) -> None:
@@ -126,7 +127,11 @@ class Shell:
         self.wires[node] = wire
         wire.send(False, lambda: wire.agent.welcome(wire, sent_s))
         known = node in self.state.members
-        self.feed(NodeReturned(node=node, attempt=wire.agent.newest) if known else NodeJoined(node=wire.agent.info))
+        self.feed(
+            NodeReturned(node=node, attempt=wire.agent.newest)
+            if known
+            else NodeJoined(node=wire.agent.info, attempt=wire.agent.newest)
+        )
         self._hears(node)
         for event in events:
             self.report(wire, event)
@@ -150,7 +155,7 @@ class Shell:
         wire = self.wires.pop(node, None)
         if wire is not None:
             wire.close(by_agent=False)
-        if member.present or node in self.state.unended:
+        if member.present or node in self.state.unended or node in self.state.strays:
             self.feed(NodeLost(node=node, silent_s=silent_s))
 
     def heartbeat(self, wire: Wire, sent_s: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from simulated_agent import Agent
-from simulated_controller import Shell
+from simulated_controller import HOLD_S, Shell
 
 from robust_run.health.types import Finding
 from robust_run.launcher import core
@@ -74,6 +74,8 @@ class World:
         self.troubled: set[int] = set()
         """Attempts of which a start or the store failed."""
         self.last_attempt = -1
+        self.is_number_known = True
+        """Whether attempt numbers have no gaps: not if the journal lost records."""
         self.state = core.JobState()
         self.shell: Shell | None = Shell(self, self.state)
         self.shell.feed(JobStarted())
@@ -141,6 +143,16 @@ class World:
         for wire in shell.wires.values():
             wire.close(by_agent=False)
 
+    def journal_is_cut(self, kept: int) -> None:
+        """The controller dies, and of its journal only the first records are left: a full disk, a deleted directory."""
+        if self.state.phase == "over":
+            return
+        self.controller_dies()
+        del self.journal[kept:]
+        self.left = {event.node for event, _ in self.journal if isinstance(event, NodeLeft)}
+        self.is_number_known = False
+        self.state = core.replay(self.policy, self.journal)
+
     def controller_resumes(self) -> None:
         """A new one continues from the journal, and must be where the old one was."""
         if self.shell is not None:
@@ -149,7 +161,7 @@ class World:
         assert plain(state) == plain(self.state), "the journal tells another story"
         self.state = state
         self.shell = Shell(self, state)
-        self.shell.feed(ControllerResumed(term=state.term + 1))
+        self.shell.feed(ControllerResumed(term=state.term + 1, hold_s=HOLD_S))
 
     def tell(self, event: Event) -> None:
         """Tell the controller something that comes from people."""
@@ -201,7 +213,10 @@ class World:
             self.left.add(event.node)
         elif isinstance(event, (StoreLost, SpawnFailed)):
             self.troubled.add(event.attempt)
-        if state.phase in ("new", "gathering", "opening", "over"):
+        is_held = state.hold_until_s is not None and self.now_s < state.hold_until_s  # nobody can know what runs
+        is_begun = any(isinstance(action, OpenStore) for action in actions) and state.layout is not before
+        is_idle = state.phase in ("new", "gathering", "over") and not is_held and not state.strays
+        if is_begun or is_idle or (state.phase == "opening" and self.is_number_known):
             assert not +self.alive_ranks, f"{state.phase} while workers run: {self.alive_ranks}"
         usable = sum(m.present and m.info.name not in state.evicted for m in state.members.values())
         assert state.usable == usable, "the count of usable nodes is wrong"
@@ -219,7 +234,9 @@ class World:
                     self.incidents.append(action)
                     hosts = {state.members[placement.node].info.name for placement in before}
                     assert set(action.verdict.nodes) <= hosts, "a node is blamed that had no part in it"
-                    assert action.symptom != "platform" or action.attempt in self.troubled
+                    is_behind = action.verdict.rule == "journal_behind"
+                    assert not is_behind or not self.is_number_known, "the journal was whole"
+                    assert action.symptom != "platform" or is_behind or action.attempt in self.troubled
                 case Finish():
                     self._check_end(action)
                 case _:
@@ -227,7 +244,8 @@ class World:
 
     def _check_world(self, attempt: int, before: tuple[Placement, ...]) -> None:
         state, policy = self.state, self.policy
-        assert attempt == self.last_attempt + 1, f"attempt {attempt} after {self.last_attempt}"
+        if self.is_number_known:
+            assert attempt == self.last_attempt + 1, f"attempt {attempt} after {self.last_attempt}"
         self.last_attempt = attempt
         assert policy.fewest <= len(state.layout) <= policy.most
         ranks = [rank for p in state.layout for rank in range(p.first_rank, p.first_rank + p.nproc)]
@@ -236,6 +254,8 @@ class World:
         assert len({p.node for p in state.layout}) == len(state.layout), "a node has one place"
         for placement in state.layout:
             assert state.members[placement.node].present
+            told_of = next(agent.newest for agent in self.agents if agent.id == placement.node)
+            assert told_of < attempt, f"{placement.node} knows another attempt {told_of} than this {attempt}"
             assert placement.node not in self.left, "a node that leaves is used"
             assert state.members[placement.node].info.name not in state.evicted, "an evicted node is used"
         if len(before) == len(state.layout):

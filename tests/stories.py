@@ -80,7 +80,9 @@ class Story:
 
     def returns(self, node: str, after_s: float = 0.0) -> list[Any]:
         """A node connects again."""
-        return self.happens(NodeReturned(node=node, attempt=self.state.attempt), after_s)
+        return self.happens(
+            NodeReturned(node=node, attempt=self.state.attempt if node in self.state.places else -1), after_s
+        )
 
     def leaves(self, node: str, after_s: float = 0.0) -> list[Any]:
         """A node goes in good order."""

@@ -21,9 +21,11 @@ class JobStarted(msgspec.Struct, frozen=True, tag="job_started"):
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined", kw_only=True):
-    """An agent connected for the first time."""
+    """An agent connected for the first time, as far as is on record."""
 
     node: NodeInfo
+    attempt: int = -1
+    """The newest attempt it was told anything of; -1: none. Where it is one, an earlier controller knew this agent."""
 
 
 class NodeReturned(msgspec.Struct, frozen=True, tag="node_returned", kw_only=True):
@@ -32,6 +34,8 @@ class NodeReturned(msgspec.Struct, frozen=True, tag="node_returned", kw_only=Tru
     node: str
     attempt: int = -1
     """The newest attempt it was told to start; -1: none."""
+    name: str = ""
+    """Its host, for readers of a journal that does not say when it joined."""
 
 
 class NodeLost(msgspec.Struct, frozen=True, tag="node_lost", kw_only=True):
@@ -78,6 +82,9 @@ class ControllerResumed(msgspec.Struct, frozen=True, tag="controller_resumed", k
     term: int
     """Counts controllers of this job, from 1. Orders of an earlier one are void."""
     host: str = ""
+    hold_s: float = 0.0
+    """Within this time every agent has returned, or has ended its workers by itself, even one that is not on record: no
+    attempt begins before."""
 
 
 # --- events: an attempt on its nodes --------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from robust_run.launcher.events import NodeEvent, StoreLost
 from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.starter import Plan, Starter
-from robust_run.launcher.store import Listener, StoreHost, listen, listen_for_others, torch_is_installed
+from robust_run.launcher.store import DIED, Listener, StoreHost, listen, listen_for_others, torch_is_installed
 from robust_run.launcher.types import JobSpec, Rung
 from robust_run.launcher.warm.ladder import Choice
+from robust_run.signals import describe_exit
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
 RESTOCK_AFTER_S = 1.0
+#: Between a process closing its descriptors and its end being seen.
+STORE_END_S = 0.2
 #: How long workers are left alone with their imports on a node that has no core to spare.
 IMPORTS_S = 2.0
 
@@ -78,7 +81,15 @@ class Node:
             self.store.adopt(given.store_pid, given.store_control)
 
     def _on_store_lost(self, attempt: int, detail: str) -> None:
+        if detail == DIED:
+            detail = self._how_store_died()
         self._tell(StoreLost(attempt=attempt, detail=_with_last_line(detail, self.run_directory.store_log)))
+
+    def _how_store_died(self) -> str:
+        helper = next((each for each in self._helpers if each.pid == self.store.pid), None)
+        if helper is None or not helper.ends_within(STORE_END_S, self.clock.monotonic_s()):
+            return DIED
+        return f"the store's process {describe_exit(helper.exit_code)}"
 
     def say(self, text: str) -> None:
         """Say a line to the user on stderr."""
@@ -116,6 +127,7 @@ class Node:
 
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
+        self.store.retire(place.attempt)
         plans: list[Plan] = []
         self._first_rank = place.first_rank
         try:
@@ -280,10 +292,11 @@ def _python() -> str:
 
 
 def _with_last_line(detail: str, path: str) -> str:
-    """Add the last line the store's process printed, which usually says why."""
+    """Add the last line the store's process printed, which usually says why, unless it is a mere warning."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read()[-4096:].strip().splitlines()
     except OSError:
         return detail
-    return f"{detail}: {lines[-1]}" if lines else detail
+    telling = [line for line in lines if not line.startswith("[W") and "Warning" not in line]
+    return f"{detail}: {telling[-1]}" if telling else detail

@@ -15,6 +15,9 @@ from robust_run.errors import PlatformError
 #: Connections that may wait before the store's process is up: far more than the ranks of a node.
 BACKLOG = 4096
 
+#: What is said of a process that hung up; whoever started it may know more.
+DIED = "the store's process died"
+
 _BOOT = "import sys; del sys.path[0]; from robust_run.launcher.store_process import main; main(int(sys.argv[1]))"
 
 
@@ -84,7 +87,8 @@ def _bound(address: str, port: int) -> socket.socket:
 class StoreHost:
     """Starts the store's process with the first attempt and hands it a listening socket per attempt.
 
-    `on_lost(attempt, detail)` is called once if the process fails or dies.
+    `on_lost(attempt, detail)` is called once if the process fails or dies while it serves an attempt; one that nobody needs
+    is replaced in silence when the next store is asked for.
     """
 
     def __init__(
@@ -95,14 +99,12 @@ class StoreHost:
         self._env = env
         self._on_lost = on_lost
         self._control: socket.socket | None = None
-        self._attempt = 0
-        self._lost = False
+        self._attempt: int | None = None
         self.pid: int | None = None
 
     def serve(self, attempt: int, listener: Listener) -> None:
         """Have the store of this attempt served on the listener, which is closed here. Raises PlatformError."""
         self._attempt = attempt
-        self._lost = False
         if self._control is None:
             self._launch()
         control = self._control
@@ -115,6 +117,11 @@ class StoreHost:
             self._lose(f"the store's process is gone ({error})")
         finally:
             listener.socket.close()
+
+    def retire(self, newest: int) -> None:
+        """Note which attempt is the newest: what becomes of the store of an earlier one is nobody's concern."""
+        if self._attempt is not None and self._attempt < newest:
+            self._attempt = None
 
     def prepare(self) -> None:
         """Start the process now, so that it has loaded what it needs when a store is asked for. Raises PlatformError."""
@@ -153,16 +160,16 @@ class StoreHost:
         except OSError:
             text = ""
         if not text:
-            self._lose("the store's process died")
+            self._lose(DIED)
         for line in text.splitlines():
             if line.startswith("failed"):
                 self._lose(f"the store's process cannot serve: {line.split(' ', 2)[-1]}")
 
     def _lose(self, detail: str) -> None:
         self.close()
-        if not self._lost:
-            self._lost = True
-            self._on_lost(self._attempt, detail)
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            self._on_lost(attempt, detail)
 
     def close(self) -> None:
         """End the process's life by hanging up; whoever started it waits for it."""

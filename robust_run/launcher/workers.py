@@ -71,6 +71,14 @@ class Worker:
                 self.exited_at_s = now_s
         return self.exit_code is not None
 
+    def ends_within(self, seconds: float, now_s: float) -> bool:
+        """Whether the process ends in so many seconds; for one that is known to be ending."""
+        import select
+
+        if not self.poll(now_s) and (descriptor := self.watch()) >= 0:
+            select.select([descriptor], [], [], seconds)
+        return self.poll(now_s)
+
     def close(self) -> None:
         """Give the pidfd back."""
         if self.pidfd >= 0:

@@ -193,7 +193,10 @@ def test_restarts_without_progress_are_limited() -> None:
     assert crash_once(story) == opening(1)
     assert crash_once(story) == opening(2)
     assert crash_once(story) == Finish(
-        exit_code=137, outcome="failed", reason="2 restarts in a row brought no progress (--max-restarts)"
+        exit_code=137,
+        outcome="failed",
+        reason="2 restarts in a row brought no progress (--max-restarts)",
+        sentence="rank 1 died of SIGKILL (signal 9)",
     )
 
 
@@ -224,7 +227,10 @@ def test_an_exception_that_repeats_itself_stops_the_job() -> None:
     story = one_node()
     assert crash_once(story, BUG) == opening(1)
     assert crash_once(story, BUG) == Finish(
-        exit_code=1, outcome="failed", reason="the same exception came back after a restart"
+        exit_code=1,
+        outcome="failed",
+        reason="the same exception came back after a restart",
+        sentence="rank 1 raised ValueError: boom (train.py:3 in f)",
     )
 
 

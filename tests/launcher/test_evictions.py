@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -97,3 +100,16 @@ def test_trouble_with_the_file_is_one_line(tmp_path: Path, path: Path) -> None:
         file.truncate(LARGEST_BYTES + 1)
     with pytest.raises(UserError, match="has more than 16 MiB"):
         load(str(path))
+
+
+def test_a_line_that_means_nothing_is_found_before_anything_is_made(tmp_path: Path, path: Path) -> None:
+    path.write_text("gpu-1 broken\n{ no eviction\n")
+    (tmp_path / "train.py").touch()
+    place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:1")
+    command = [sys.executable, "-m", "robust_run", "--nnodes", "2", *place, "--evict-list", str(path), "train.py"]
+    env = {**os.environ, "HOME": str(tmp_path)}
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "line 2 is no eviction" in ended.stderr
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["evicted.jsonl", "train.py"]

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.journal import Journal
 from robust_run.launcher.run_directory import (
     RunDirectory,
     remove_memory_folders,
@@ -62,9 +64,21 @@ def test_a_new_run_never_takes_a_directory_with_a_journal(tmp_path: Path) -> Non
     first = RunDirectory.create(runs(tmp_path), "r1", GUARD)
     Path(first.journal).write_text("{}\n")
     first.remove_temporary()
-    with pytest.raises(UserError, match="belongs to another run"):
+    with pytest.raises(UserError, match=r"r1' has the journal of a run: robust-run --resume .*r1 continues it"):
         RunDirectory.create(runs(tmp_path), "r1", GUARD)
     assert in_memory() == []
+
+
+def test_a_run_that_is_controlled_right_now_is_not_to_be_resumed(tmp_path: Path) -> None:
+    first = RunDirectory.create(runs(tmp_path), "r1", GUARD)
+    journal = Journal(first.journal, SystemClock(), lambda path, error: None)
+    assert journal.claim()
+    first.remove_temporary()
+    try:
+        with pytest.raises(UserError, match="another controller runs this job already; is --node-rank 0 given on two"):
+            RunDirectory.create(runs(tmp_path), "r1", GUARD)
+    finally:
+        journal.close()
 
 
 def test_a_run_that_keeps_nothing_is_removed_at_the_end(tmp_path: Path) -> None:

@@ -83,7 +83,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
                 f"the controller at {where} did not answer within {TIMEOUT_S + wait_s:g} s", refused=False
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise NoAnswerError(f"cannot ask the controller at {where}: {_reason(error)}", refused=False) from error
+            unknown_ca = isinstance(error, ssl.SSLCertVerificationError) and not self.tls_ca
+            hint = "; give the job's CA or the controller's certificate with --tls-ca FILE" if unknown_ca else ""
+            raise NoAnswerError(
+                f"cannot ask the controller at {where}: {_reason(error)}{hint}", refused=False
+            ) from error
         finally:
             connection.close()
         if answer.status != 200:
@@ -131,7 +135,10 @@ def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, st
     The run directory may be shared with other machines, where its Unix socket refuses: then only the web server, or its
     refusal, tells. Raises NoAnswerError.
     """
-    place = read_place(run_directory)
+    try:
+        place = read_place(run_directory)
+    except PlatformError as error:  # the journal still tells
+        raise NoAnswerError(str(error), refused=False) from error
     if place is None:
         raise NoAnswerError("its controller is gone", refused=True)
     problems: list[NoAnswerError] = []

@@ -30,6 +30,13 @@ def _about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _named(_: click.Context, __: click.Parameter, node: str) -> str:
+    """Refuse a name that is empty, as a script's unset variable makes it."""
+    if not node.strip():
+        raise click.BadParameter("it is empty; robust nodes lists the nodes")
+    return node
+
+
 @click.command()
 @_about_a_run
 def status(as_json: bool, **which: str) -> int:
@@ -101,7 +108,7 @@ def _past(about: Subject, after: int = 1) -> Iterator[EventsView]:
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", callback=_named)
 @click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
 @click.option("--force", is_flag=True, help="Also a host that has not joined: it will not be used.")
 @_about_a_run
@@ -113,7 +120,7 @@ def evict(node: str, reason: str, force: bool, as_json: bool, **which: str) -> i
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", callback=_named)
 @_about_a_run
 def readmit(node: str, as_json: bool, **which: str) -> int:
     """Allow an evicted host again."""

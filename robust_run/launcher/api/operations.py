@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.show import plural
 from robust_run.launcher.api.views import ActionView
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import Event, NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
@@ -16,12 +17,14 @@ SIGTERM = 15
 #: Characters of a reason or a name that are kept.
 LONGEST = 500
 
+_WAITS = "the job will wait for a node"
+
 #: Phases in which an attempt is meant to go on.
 GOING = ("opening", "running", "suspecting")
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every action."""
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of every action. What is misspelled is refused, not ignored."""
 
     reason: str = ""
     by: str = ""
@@ -60,10 +63,12 @@ def evict(facts: JobFacts, state: JobState, name: str, wish: Wish, now_unix_s: f
         return Granted(event=None, answer=ActionView(done=done, node=host))
     event = NodeEvicted(name=host, reason=one_line(wish.reason), by=_by(wish), at_unix_s=now_unix_s)
     used = any(state.standing(member) == "active" for member in state.members.values() if member.info.name == host)
-    done = f"evicted {host}" + (f"; attempt {state.attempt} is ended and the job goes on without it" if used else "")
+    warning = eviction_warning(facts, state, host)
+    then = "" if warning.endswith(_WAITS) else " and the job goes on without it"
+    done = f"evicted {host}" + (f"; attempt {state.attempt} is ended{then}" if used else "")
     if used and state.phase == "stopping":
         done = f"evicted {host}; the job is being stopped anyway"
-    return Granted(event=event, answer=ActionView(done=done, warning=eviction_warning(facts, state, host), node=host))
+    return Granted(event=event, answer=ActionView(done=done, warning=warning, node=host))
 
 
 def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
@@ -78,12 +83,13 @@ def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
     if len(rest) == state.usable:
         return ""  # it was not in use
     standbys = sum(state.standing(member) == "standby" for member in rest) if state.phase in GOING else 0
-    spare = f"{standbys} standby{'s' if standbys != 1 else ''}"
+    spare = plural(standbys, "standby")
     if len(rest) < facts.policy.fewest:
-        return f"{len(rest)} of {facts.policy.fewest} needed nodes left, {spare}: the job will wait for a node"
+        return f"{len(rest)} of {facts.policy.fewest} needed nodes left, {spare}: {_WAITS}"
     at_work = len(state.layout) if state.layout and state.phase in GOING else facts.policy.most
     if len(rest) < at_work:
-        return f"{len(rest)} nodes left, {spare}: the job will go on with {len(rest)} nodes instead of {at_work}"
+        left = plural(len(rest), "node")
+        return f"{left} left, {spare}: the job will go on with {left} instead of {at_work}"
     return ""
 
 
@@ -132,7 +138,8 @@ def match(name: str, hosts: Iterable[str]) -> str:
 
 def near(name: str, hosts: Iterable[str], most: int = 3) -> list[str]:
     """Return the hosts that are spelled most alike: by what they share at both ends, which is how host names differ."""
-    scored = [(_shared(name, host) + _shared(name[::-1], host[::-1]), host) for host in sorted(set(hosts))]
+    typed = name.lower()
+    scored = [(_alike(typed, host.lower()), host) for host in sorted(set(hosts))]
     enough = max(len(name) * 0.8, 1)
     return [host for score, host in sorted(scored, key=lambda pair: -pair[0])[:most] if score >= enough]
 
@@ -160,6 +167,10 @@ def _unknown(name: str, hosts: Iterable[str]) -> str:
     alike = near(name, hosts)
     hint = f"; did you mean {' or '.join(alike)}?" if alike else "; robust nodes lists them"
     return f"no node {one_line(name)!r} in this job{hint} (--force forbids a host that has not joined)"
+
+
+def _alike(one: str, other: str) -> int:
+    return _shared(one, other) + _shared(one[::-1], other[::-1])
 
 
 def _shared(one: str, other: str) -> int:

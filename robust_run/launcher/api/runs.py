@@ -16,7 +16,7 @@ def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
     """Return the run directory. Raises PlatformError if there is none, UserError for a name that is none."""
     if run and (os.sep in run or run in (".", "..") or is_run(run)):
         if not is_run(run):
-            raise PlatformError(f"{run!r} is no run directory: there is no {JOURNAL_NAME} in it")
+            raise PlatformError(_not_here(run) or f"{run!r} is no run directory: there is no {JOURNAL_NAME} in it")
         return os.path.abspath(run)
     if not run and not log_dir and is_run(env.get("ROBUST_RUN_DIR", "")):
         return env["ROBUST_RUN_DIR"]  # inside a job
@@ -26,11 +26,14 @@ def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
             raise UserError(f"{run!r} is no name of a run")
         path = os.path.join(folder, run)
         if not is_run(path):
-            raise PlatformError(f"no run {run!r} in {folder!r}; name its run directory or give --log-dir")
+            raise PlatformError(
+                _not_here(path) or f"no run {run!r} in {folder!r}; name its run directory or give --log-dir"
+            )
         return os.path.abspath(path)
     found = runs_in(folder)
     if not found:
-        raise PlatformError(f"no run in {folder!r}; name a run directory or give --log-dir")
+        elsewhere = next(filter(None, map(_not_here, _folders_in(folder))), "")
+        raise PlatformError(elsewhere or f"no run in {folder!r}; name a run directory or give --log-dir")
     return found[0]
 
 
@@ -68,6 +71,33 @@ def runs_in(folder: str) -> list[str]:
     except OSError:
         return []
     return [path for _, path in sorted(found, reverse=True)]
+
+
+def _not_here(path: str) -> str:
+    """Return what to say of a folder that a node of a run left whose controller is on another machine; else nothing."""
+    try:
+        names = os.listdir(path) if "\0" not in path else []
+    except OSError:
+        return ""
+    if not any(name.startswith("attempt_") or name == "store.log" for name in names):
+        return ""
+    return (
+        f"{path!r} has no journal: its controller is on another node; ask there, or give --url http://CONTROLLER:PORT"
+    )
+
+
+def _folders_in(folder: str) -> list[str]:
+    try:
+        return sorted((os.path.join(folder, name) for name in os.listdir(folder)), key=_changed_s, reverse=True)
+    except OSError:
+        return []
+
+
+def _changed_s(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def is_run(path: str) -> bool:

@@ -14,7 +14,7 @@ from robust_run.launcher import events as e
 from robust_run.launcher.api.operations import listed
 from robust_run.launcher.api.show import clean, plural
 from robust_run.launcher.journal import Entry
-from robust_run.launcher.types import NodeInfo, Placement
+from robust_run.launcher.types import Placement
 from robust_run.signals import describe_exit, signal_name
 
 
@@ -26,7 +26,7 @@ class Story:
     ) -> None:
         self._everything = everything
         self._local = local
-        self._nodes: dict[str, NodeInfo] = {}
+        self._names: dict[str, str] = {}
         self._layout: tuple[Placement, ...] = ()
         self._first_step_of = -1
         self._term = 0
@@ -63,13 +63,14 @@ class Story:
     def _learn(self, entry: Entry) -> None:
         match entry.event, entry.action:
             case e.NodeJoined(node=info), _:
-                self._nodes[info.id] = info
+                self._names[info.id] = info.name
+            case e.NodeReturned(node=node, name=str(name)), _ if name:
+                self._names[node] = name  # the journal of a controller that took over begins in the middle
             case _, e.StartAttempt() as order if len(order.placements) == order.nodes:
                 self._layout = order.placements
 
     def _name(self, node: str) -> str:
-        info = self._nodes.get(node)
-        return info.name if info else node
+        return self._names.get(node, node)
 
     def _node_of(self, rank: int) -> str:
         for placement in self._layout:

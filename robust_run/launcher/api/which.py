@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from robust_run.errors import PlatformError
+from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote
 from robust_run.launcher.api.pages import JournalPages
 from robust_run.launcher.api.place import read_place
@@ -105,8 +105,21 @@ def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, toke
         return reach(path, token_file, tls_ca, env, socket.gethostname())
     except NoAnswerError as error:
         name = os.path.basename(path)
+        if over := _how_it_ended(path, error):
+            raise PlatformError(f"run {name!r} is over ({over}); robust status {name} says how it was left") from error
         hint = f"; robust status {name} says how it was left" if error.refused else ""
         raise PlatformError(f"run {name!r} cannot be told anything: {error}{hint}") from error
+
+
+def _how_it_ended(path: str, silence: NoAnswerError) -> str:
+    """Return how a job ended that nobody answers for; empty if it did not, or its journal cannot be read."""
+    from robust_run.launcher.api.dead import read_dead
+
+    try:
+        finish = read_dead(path).state.finish if silence.refused else None
+    except RobustRunError:
+        return ""
+    return finish.outcome if finish is not None else ""
 
 
 def _runs(host: str, pid: int) -> bool:

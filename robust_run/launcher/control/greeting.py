@@ -72,7 +72,8 @@ class ControllerHalf:
         theirs, used = found
         if theirs.protocol != self._speaks.protocol:
             text = handshake.mismatch(self._who, theirs, "this controller", self._speaks)
-            brief = f"it is robust-run {handshake.printable(theirs.version)}, here is {self._speaks.version}"
+            its = f"protocol {theirs.protocol} (robust-run {handshake.printable(theirs.version)})"
+            brief = f"it speaks {its}, this controller {self._speaks.protocol} ({self._speaks.version})"
             raise TurnedAway(text, handshake.refusal_line(text), brief)
         self.reader.feed(bytes(self._line[used:]))
         self._line = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from robust_run.launcher.control import frames
+from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.greeting import ControllerHalf, TurnedAway
 from robust_run.launcher.control.messages import Beat, FromController, Heartbeat, Hello, Refused

@@ -59,6 +59,8 @@ IGNORED = (
     signal.SIGUSR2,
     signal.SIGTTOU,
 )
+#: A resumed controller begins no attempt for this much longer than it waits for nodes: who is silent is known to be lost by then.
+HOLD_MARGIN_S = 0.5
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -163,28 +165,21 @@ class ControllerProcess:
         now_s = self._clock.monotonic_s()
         if resumed:
             present = [member.info.id for member in controller.state.members.values() if member.present]
-            service.roll.expect({*present, *controller.state.unended}, now_s)
+            service.roll.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
-            controller.tell(ControllerResumed(term=term, host=self._charge.host))
-        for name, eviction in self._listed_evictions(resumed=resumed).items():
+            controller.tell(
+                ControllerResumed(term=term, host=self._charge.host, hold_s=service.roll.patience_s + HOLD_MARGIN_S)
+            )
+        for name, eviction in evictions.load(self._many.evict_list).items() if self._many.evict_list else ():
             self._known_evictions.add(name)
             if name not in controller.state.evicted:
                 controller.tell(
-                    NodeEvicted(name=name, reason=eviction.reason, by=eviction.by, at_unix_s=eviction.at_unix_s)
+                    NodeEvicted(
+                        name=name, reason=eviction.reason, by=eviction.by or "the list", at_unix_s=eviction.at_unix_s
+                    )
                 )
         if not resumed:
             controller.tell(JobStarted())
-
-    def _listed_evictions(self, *, resumed: bool) -> dict[str, core.Eviction]:
-        """Return what --evict-list says. A job that runs does not end for a line that somebody mistyped meanwhile."""
-        path = self._many.evict_list
-        try:
-            return evictions.load(path) if path else {}
-        except UserError as error:
-            if not resumed:
-                raise
-            self._console.say(f"{error}; evictions that are only in the list do not count until then")
-            return {}
 
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many

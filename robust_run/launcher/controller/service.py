@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.launcher.control import frames
+from robust_run.launcher.control.greeting import OTHER_JOB
 from robust_run.launcher.control.messages import (
     Candidates,
     FromAgent,
@@ -103,11 +104,12 @@ class Service:
         controller = self.controller
         if controller is None:
             return Refused(reason="the controller is starting", final=False)
-        if hello.term > self._term:
+        if hello.term > self._term and self._many.controller_standby:
             return Refused(reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False)
         refusal = self._refusal(hello) or self._taken(hello)
         if refusal is not None:
             return refusal
+        self._outrank(hello.term)
         node = hello.node
         old = self._peers.get(node.id)
         if old is not None:
@@ -117,9 +119,9 @@ class Service:
         for event in hello.events:
             controller.tell(rebase(event, peer.clock_ahead_s))
         if node.id in controller.state.members:
-            controller.tell(NodeReturned(node=node.id, attempt=hello.attempt))
+            controller.tell(NodeReturned(node=node.id, attempt=hello.attempt, name=node.name))
         else:
-            controller.tell(NodeJoined(node=node))
+            controller.tell(NodeJoined(node=node, attempt=hello.attempt))
         self._end_stale(peer, hello.attempt)
         self._line_up()
         return Welcome(
@@ -132,12 +134,21 @@ class Service:
             candidates=self._candidates,
         )
 
+    def _outrank(self, term: int) -> None:
+        """Take over a term that agents have obeyed: without candidates there is one controller, whose journal lost records."""
+        if term <= self._term:
+            return
+        self._term, self._newest = term, None
+        if self.server is not None:
+            self.server.beat_term = term
+
     def _refusal(self, hello: Hello) -> Refused | None:
         """Return why an agent does not belong here, None if it does."""
         named = {self._run_id, self._spec.rdzv_id, ""}
         if hello.job not in named:
             return Refused(
-                reason=f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} (--rdzv-id)"
+                reason=f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} "
+                f"(--rdzv-id, --run-id); {OTHER_JOB}"
             )
         mine = f"{self._many.fewest}:{self._many.most}"
         if hello.nnodes and hello.nnodes != mine:
@@ -174,7 +185,7 @@ class Service:
         It has done so by itself, unless its machine was suspended, clocks and all: then it does not know how long it was away.
         """
         state = self.controller.state if self.controller is not None else None
-        if state is None or not 0 <= attempt <= state.attempt:
+        if state is None or not 0 <= attempt <= state.attempt or peer.id in state.strays:
             return
         if attempt < state.attempt or peer.id not in state.unended:
             self.send(peer.id, EndAttempt(attempt=attempt))

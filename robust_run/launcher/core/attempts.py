@@ -33,6 +33,10 @@ def begin(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 def try_to_gather(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     """Start the next attempt if the nodes for it are there; else wait, or give up when that has taken too long."""
+    if state.strays:
+        return []  # what follows when the last of them has ended
+    if is_held(state, now_s):
+        return _hold(state)
     if state.usable < policy.fewest:
         if state.enough_since_s is not None:
             state.gathering_since_s = now_s  # there were enough: the wait for them begins anew
@@ -45,6 +49,18 @@ def try_to_gather(policy: Policy, state: JobState, now_s: float) -> list[Action]
     if found.decision == "give_up":
         return _finish(state, Finish(exit_code=1, outcome="failed", reason=found.reason))
     return _wait(policy, state, found, now_s)
+
+
+def is_held(state: JobState, now_s: float) -> bool:
+    """Whether agents that are not on record may still run something."""
+    return state.hold_until_s is not None and now_s < state.hold_until_s
+
+
+def _hold(state: JobState) -> list[Action]:
+    if state.deadline_at_s == state.hold_until_s or state.hold_until_s is None:
+        return []
+    state.deadline_at_s = state.hold_until_s
+    return [WakeAt(state.hold_until_s)]
 
 
 def _wait(policy: Policy, state: JobState, found: Gathering, now_s: float) -> list[Action]:
@@ -89,6 +105,7 @@ def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:
 
 def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     """The attempt is over everywhere: say what it was, and start the next or finish."""
+    state.attempt = max(state.attempt, state.told_of)
     if state.stop_signal is not None:
         return stopped(state)
     verdict = judge(state)
@@ -119,14 +136,16 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     before = state.layout
     follow_up = begin(policy, state, now_s)
     action = "evict" if verdict.evicts else "relaunch"
-    reason = _consequence(policy, state, before) or decision.reason
+    reason = _consequence(policy, state, before, now_s) or decision.reason
     if state.finish is not None:
         action, reason = "stop", state.finish.reason
     return [msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
 
 
-def _consequence(policy: Policy, state: JobState, before: tuple[Placement, ...]) -> str:
+def _consequence(policy: Policy, state: JobState, before: tuple[Placement, ...], now_s: float) -> str:
     """Return what becomes of the job's nodes, as a clause; empty if they stay the same."""
+    if state.phase == "gathering" and is_held(state, now_s):
+        return "a new attempt is started as soon as nothing of an old one can run anywhere"
     if state.phase == "gathering":
         return f"{state.usable} of {wanted(policy, state.usable)} nodes are left, it waits for more"
     was, now = [p.node for p in before], [p.node for p in state.layout]

@@ -20,6 +20,7 @@ _SYMPTOMS = {
     "left": "node_left",
     "evicted": "evicted",
     "asked": "operator",
+    "behind": "platform",
 }
 
 _KINDS: dict[str, Literal["node_lost", "node_fault", "unknown"]] = {
@@ -28,6 +29,7 @@ _KINDS: dict[str, Literal["node_lost", "node_fault", "unknown"]] = {
     "left": "node_lost",
     "evicted": "node_fault",
     "asked": "unknown",
+    "behind": "unknown",
 }
 
 
@@ -49,6 +51,9 @@ def judge(state: JobState) -> Judgement | None:
     What happened first is the cause: a rank that failed while its node's peers were all there is not excused by a node that
     was lost later, and a rank that failed after a node had gone silent is its victim.
     """
+    behind = next((cause for cause in state.causes if cause.kind == "behind"), None)
+    if behind is not None:  # whatever else is known is of an attempt that was over long ago
+        return _from_cause(behind, state)
     if state.all_well or _did_its_work(state):
         return None
     if state.trouble:
@@ -109,7 +114,7 @@ def _from_cause(cause: Cause, state: JobState) -> Judgement:
         ranks=tuple(sorted({rank for each in same for rank in each.ranks})),
         nodes=hosts,
         confidence="high",
-        rule=f"node_{cause.kind}" if cause.kind != "asked" else "operator",
+        rule={"asked": "operator", "behind": "journal_behind"}.get(cause.kind, f"node_{cause.kind}"),
         sentence=sentence,
         aftermath=_clauses(others),
         exit_code=1,
@@ -130,6 +135,7 @@ def _plural(cause: Cause) -> str:
         "left": "left",
         "evicted": "were evicted",
         "asked": "",
+        "behind": "",
     }[cause.kind]
 
 

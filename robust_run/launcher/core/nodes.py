@@ -7,6 +7,7 @@ from typing import Literal
 from robust_run.launcher.core.attempts import conclude, end_attempt, try_to_gather
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
+from robust_run.launcher.core.strays import stray_ended
 from robust_run.launcher.events import (
     Action,
     AttemptEnded,
@@ -55,7 +56,7 @@ def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> 
     state.usable += 1
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    if state.phase == "new" or not policy.many:
+    if state.phase == "new" or not policy.many or info.id in state.strays:
         return []
     return [Say(text=f"{info.name} joined and stands by", node="")]
 
@@ -87,6 +88,8 @@ def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list
     was_leaving, was_there = member.gone == "left", not member.gone
     if was_there:
         _goes(state, member, "lost", f"silent for {event.silent_s:.1f} s", now_s)
+    if event.node in state.strays:
+        return stray_ended(policy, state, event.node, now_s)
     if event.node in state.unended:
         text = f"node {member.info.name} stopped answering ({event.silent_s:.1f} s of silence)"
         cause = Cause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
@@ -176,7 +179,7 @@ def _without(policy: Policy, state: JobState, node: str, cause: Cause | None, no
     if cause is not None:
         cause = _cause(state, cause.kind, node, cause.text, cause.at_s)
         actions = _end_because(policy, state, cause, now_s)
-    return actions + (conclude(policy, state, now_s) if not state.unended else [])
+    return actions + (conclude(policy, state, now_s) if state.is_quiet else [])
 
 
 def _end_because(policy: Policy, state: JobState, cause: Cause, now_s: float) -> list[Action]:

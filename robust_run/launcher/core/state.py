@@ -65,7 +65,7 @@ class Member(msgspec.Struct, kw_only=True):
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Why an attempt was ended, if no rank's failure is the reason."""
 
-    kind: Literal["lost", "left", "evicted", "fenced", "asked"]
+    kind: Literal["lost", "left", "evicted", "fenced", "asked", "behind"]
     at_s: float
     """Onset: for a lost node its last sign of life."""
     node: str = ""
@@ -100,6 +100,12 @@ class JobState(msgspec.Struct, kw_only=True):
     """Nodes of the attempt that said AttemptStarted."""
     unended: set[str] = set()
     """Nodes of the attempt on which its processes may still run: the next attempt waits for them."""
+    strays: dict[str, int] = {}
+    """Nodes that may run an attempt that is not, or not as such, on record, and its number: the next one waits for them too."""
+    told_of: int = -1
+    """The newest attempt that any agent was told of, as far as known: above `attempt` if the journal lost some."""
+    hold_until_s: float | None = None
+    """No attempt begins before: agents that are not on record may still run something."""
     evidence: list[RankEvidence] = []
     progress: Progress = Progress()
     causes: list[Cause] = []
@@ -122,6 +128,11 @@ class JobState(msgspec.Struct, kw_only=True):
     finish: Finish | None = None
     """How it ended, once it is over."""
     trail: Trail = Trail()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing runs anywhere, as far as known."""
+        return not self.unended and not self.strays
 
     @property
     def world_size(self) -> int:

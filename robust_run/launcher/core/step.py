@@ -22,6 +22,7 @@ from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import begin, conclude, end_attempt, stopped, try_to_gather
 from robust_run.launcher.core.membership import placement_of
 from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
 from robust_run.launcher.events import (
     Action,
     AttemptEnded,
@@ -85,6 +86,8 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return []
         case AttemptEnded(attempt=attempt, node=node) if attempt == state.attempt and node in state.unended:
             return _attempt_ended(policy, state, event, now_s)
+        case AttemptEnded(attempt=attempt, node=node) if attempt >= state.strays.get(node, attempt + 1):
+            return stray_ended(policy, state, node, now_s)
         case StoreOpened(attempt=attempt, node=node) if _is_awaited_store(state, attempt, node):
             return _store_opened(state, event)
         case SpawnFailed(attempt=attempt, message=message) if attempt == state.attempt:
@@ -92,10 +95,12 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
             return _trouble(state, detail, now_s)
         case NodeJoined():
-            return nodes.joined(policy, state, event, now_s)
+            ends = strayed(policy, state, event.node.id, event.attempt, now_s)
+            return ends + nodes.joined(policy, state, event, now_s)
         case NodeReturned():
+            ends = strayed(policy, state, event.node, event.attempt, now_s)
             missed = _repeat(state, event.node)  # before its return opens an attempt
-            return missed + nodes.returned(policy, state, event, now_s)
+            return ends + missed + nodes.returned(policy, state, event, now_s)
         case NodeLost():
             return nodes.lost(policy, state, event, now_s)
         case NodeLeft():
@@ -189,7 +194,7 @@ def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: 
     nodes.note_own_end(state, event, now_s)
     if state.phase in GOING:
         actions = end_attempt(state, failure_ending(policy, state))
-    return actions + (conclude(policy, state, now_s) if not state.unended else [])
+    return actions + (conclude(policy, state, now_s) if state.is_quiet else [])
 
 
 def _merged(one: Progress, other: Progress) -> Progress:
@@ -215,11 +220,11 @@ def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action]:
     if state.stop_signal is None:
         state.stop_signal, state.stopped_by = event.signal, event.by
-    if state.phase in ("new", "gathering"):
+    if state.phase in ("new", "gathering") and not state.strays:
         return stopped(state)
     before, state.phase = state.phase, "stopping"
     if event.again:
-        return end_attempt(state, EndAttempt(attempt=state.attempt))
+        return end_attempt(state, EndAttempt(attempt=state.attempt)) + end_strays_now(state)
     if before == "stopping" or (before == "ending" and not _is_ended_by_leaving(state)):
         return []
     return end_attempt(
@@ -255,10 +260,11 @@ def _repeat(state: JobState, node: str) -> list[Action]:
 def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
     """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
     state.term = max(state.term, event.term)
+    state.hold_until_s = now_s + event.hold_s if event.hold_s else None
     state.detected_at_s = None if state.detected_at_s is None else now_s
     if state.phase in ("new", "gathering"):
         return begin(policy, state, now_s)
     if state.phase == "suspecting":
         state.deadline_at_s = now_s + policy.patience_s
         return [WakeAt(state.deadline_at_s)]
-    return [] if state.unended else conclude(policy, state, now_s)
+    return conclude(policy, state, now_s) if state.is_quiet else []

@@ -39,11 +39,11 @@ def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None =
     """Be one node of a job and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
     many = spec.many
     assert many is not None
+    if many.evict_list:
+        evictions.load(many.evict_list)  # mistakes in it are said before anything is made
     token = _token(many, env, resumed)
     if many.tls_cert or many.tls_ca:
         tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
-    if many.evict_list:
-        evictions.load(many.evict_list)  # so are they
     cell = Cell()
     guard = os.getpid()
     mask = hold_signals(spec.end_signals)

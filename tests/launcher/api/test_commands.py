@@ -204,7 +204,9 @@ def test_a_job_that_ended_is_read_from_its_journal(make_controller: Callable[...
     assert (status["alive"], status["outcome"], status["exit_code"]) == (False, "stopped", 143)
     assert "the job is over: stopped" in done(robust("events", "-f"))
     assert "gpu-1" in done(robust("nodes"))
-    assert "how it was left" in refused(robust("stop"), 1)
+    told = refused(robust("stop"), 1)
+    assert "is over (stopped)" in told
+    assert "how it was left" in told
 
 
 def test_what_a_replaced_controller_still_wrote_does_not_count(
@@ -251,16 +253,29 @@ def test_where_there_is_no_run_that_is_said(robust: Robust, tmp_path: Path) -> N
     assert "not a journal" in refused(robust("status", "bad"), 2)
 
 
+@pytest.mark.parametrize("words", [["status"], ["status", "run"], ["status", "robust-runs/run"]])
+def test_a_node_that_has_no_journal_says_who_has_it(robust: Robust, tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "robust-runs" / "run" / "attempt_0").mkdir(parents=True)
+    assert "has no journal: its controller is on another node" in refused(robust(*words), 1)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 99, "pid": 1, "host": "x"}', "x" * 100_000])
-def test_a_place_file_of_another_shape_is_refused_clearly(
+def test_a_place_file_of_another_shape_is_told_beside_what_the_journal_says(
     make_controller: Callable[..., Any], robust: Robust, run_directory: Path, content: str
 ) -> None:
     make_controller().start()
     (run_directory / "api.json").write_text(content)
-    assert "api.json" in refused(robust("status"), 1)
+    line = done(robust("status")).splitlines()[0]
+    assert "api.json" in line
+    assert "last known: running" in line
+    assert "continues it" not in line  # a controller may well run
+    assert "api.json" in refused(robust("stop"), 1)
 
 
-@pytest.mark.parametrize("words", [["evict"], ["events", "-n", "0"], ["status", "a", "b"], ["status", "--nope"]])
+@pytest.mark.parametrize(
+    "words",
+    [["evict"], ["evict", ""], ["readmit", " "], ["events", "-n", "0"], ["status", "a", "b"], ["status", "--nope"]],
+)
 def test_a_wrong_command_line_is_exit_code_2(robust: Robust, words: list[str]) -> None:
     assert robust(*words).returncode == 2
 

@@ -42,6 +42,16 @@ def test_the_operator_is_warned_of_what_the_job_will_lack(
     assert evict(controller, evicted).answer.warning == warning
 
 
+def test_one_node_that_is_left_is_not_called_nodes(make_controller: Make) -> None:
+    warning = evict(make_controller(2, 1).start(2), "gpu-1").answer.warning
+    assert warning == "1 node left, 0 standbys: the job will go on with 1 node instead of 2"
+
+
+def test_what_is_done_and_the_warning_do_not_contradict_each_other(make_controller: Make) -> None:
+    assert "goes on without it" not in evict(make_controller(4, 4).start(4), "gpu-1").answer.done
+    assert "goes on without it" in evict(make_controller(4, 2).start(4), "gpu-1").answer.done
+
+
 def test_evicting_what_is_evicted_or_lost_changes_nothing_for_the_job(make_controller: Make) -> None:
     controller = make_controller().start(5)
     controller.lose(1)
@@ -54,7 +64,7 @@ def test_evicting_what_is_evicted_or_lost_changes_nothing_for_the_job(make_contr
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("gpu-33", "gpu-3"), ("gpu3", "gpu-3"), ("gpu_2", "gpu-2"), ("ppu-4", "gpu-4")],
+    [("gpu-33", "gpu-3"), ("gpu3", "gpu-3"), ("gpu_2", "gpu-2"), ("ppu-4", "gpu-4"), ("GPU-3", "gpu-3")],
 )
 def test_an_unknown_host_is_refused_with_names_like_it(make_controller: Make, typed: str, meant: str) -> None:
     with pytest.raises(RefusedError, match=meant) as refused:

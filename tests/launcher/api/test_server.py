@@ -77,6 +77,19 @@ def test_a_name_with_slashes_and_spaces_is_a_name(serve: Serve) -> None:
         served.unix().post(node_path("../a b%2f", "evict"), Wish())
 
 
+class MisspelledWish(msgspec.Struct):
+    """What somebody sends who has not read the documentation."""
+
+    resaon: str = "bad memory"
+
+
+def test_a_field_that_nobody_knows_is_refused(serve: Serve) -> None:
+    served = serve()
+    with pytest.raises(PlatformError, match="unknown field `resaon`"):
+        served.unix().post("/v1/restart", MisspelledWish())
+    assert not any(isinstance(event, RestartAsked) for event in served.controller.told)
+
+
 def test_a_browser_gets_the_status_as_text(serve: Serve) -> None:
     text = serve().unix().get("/").decode()
     assert text.startswith("running: attempt 0 on 4 nodes (32 ranks)")

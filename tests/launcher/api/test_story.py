@@ -86,6 +86,14 @@ def test_every_event_that_matters_has_words(make_controller: Make, event: e.Even
     assert told(controller)[0].isprintable()
 
 
+def test_a_journal_that_begins_with_a_takeover_has_names_all_the_same() -> None:
+    story = Story(local=time.gmtime)
+    returned = b'{"at":0,"mono":0,"event":{"type":"node_returned","node":"ae2b","name":"gpu-1"}}'
+    lost = b'{"at":9,"mono":9,"event":{"type":"node_lost","node":"ae2b","silent_s":3.5}}'
+    assert story.tell(returned)[-1] == "00:00:00  gpu-1         is connected again"
+    assert story.tell(lost)[-1] == "00:00:09  gpu-1         lost: silent for 3.5 s"
+
+
 def test_the_day_is_said_where_it_changes() -> None:
     story = Story(local=time.gmtime)
     lines = [b'{"at":%d,"mono":0,"event":{"type":"job_started"}}' % at for at in (0, 60, 90_000)]

@@ -181,8 +181,15 @@ def test_a_refusal_of_the_handler_reaches_the_agent(final: bool) -> None:
 def test_a_wrong_token_is_said_on_both_sides() -> None:
     async def main() -> None:
         async with serving() as port:
-            with pytest.raises(WrongToken, match="ROBUST_TOKEN or --token-file"):
+            told: list[tuple[str, str]] = []
+            port.server.on_refused = lambda address, why: told.append((address, why))
+            with pytest.raises(
+                WrongToken, match=r"ROBUST_TOKEN or --token-file.*--run-id; another job may use this port"
+            ):
                 await port.dial(token=b"guess")
+            ((address, why),) = told
+            assert address.startswith("127.0.0.1:")
+            assert why.startswith("its token differs")
             assert port.handler.hellos == []
             (text,) = port.handler.troubles
             assert "turned away: the agent at 127.0.0.1:" in text

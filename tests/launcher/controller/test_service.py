@@ -129,7 +129,7 @@ def test_with_etcd_workers_outlive_an_election() -> None:
 @pytest.mark.parametrize(
     ("hello", "words"),
     [
-        ({"job": "other"}, "job 'other' is not the one that runs here, which is 'job' (--rdzv-id)"),
+        ({"job": "other"}, "job 'other' is not the one that runs here, which is 'job' (--rdzv-id, --run-id)"),
         ({"nnodes": "3:3"}, "--nnodes 3:3 on a and 2:2 on the controller's node differ"),
     ],
 )
@@ -154,8 +154,28 @@ def test_a_second_node_of_a_rank_is_refused_and_waits_only_where_the_first_may_b
 
 
 def test_an_agent_that_has_obeyed_a_newer_controller_is_not_taken_in() -> None:
-    _, answer = World(term=2).join("a", term=3)
+    _, answer = World(term=2, controller_standby=1).join("a", term=3)
     assert (answer.final, "a newer one has 3" in answer.reason) == (False, True)
+
+
+def test_without_candidates_a_term_that_agents_know_and_the_journal_does_not_is_taken_over() -> None:
+    world = World(term=2)
+    world.join("a")
+    world.service.send("a", Say(text="hello"))
+    peer, answer = world.join("b", term=5)
+    assert isinstance(answer, Welcome)
+    assert answer.term == 5
+    world.service.send("b", Say(text="hello"))
+    assert peer.sent[-1].term == 5
+    assert world.service.server.beat_term == 5  # type: ignore[union-attr]
+
+
+def test_an_agent_that_an_earlier_controller_knew_joins_with_what_it_runs() -> None:
+    world = World(term=2)
+    peer, _ = world.join("a", attempt=4)
+    assert world.mind.told == [NodeJoined(node=NodeInfo(id="a", name="a", nproc=1), attempt=4)]
+    assert world.mind.state.strays == {"a": 4}
+    assert peer.sent == [], "the core decides how it ends"
 
 
 def test_until_it_knows_the_past_it_takes_nobody_in() -> None:
@@ -170,7 +190,7 @@ def test_an_agent_that_connects_again_replaces_its_connection_and_says_what_was_
     missed = RankExited(attempt=0, rank=0, exit_code=1)
     world.join("a", events=(missed,))
     assert old.dropped
-    assert world.mind.told[1:] == [missed, NodeReturned(node="a", attempt=-1)]
+    assert world.mind.told[1:] == [missed, NodeReturned(node="a", attempt=-1, name="a")]
     world.service.gone(old, "dropped")  # type: ignore[arg-type]
     assert world.service.connected == 1, "the end of the old connection is not that of the new one"
     world.service.received(old, Leaving(reason="late"))  # type: ignore[arg-type]

@@ -21,11 +21,13 @@ from stories import (
 
 from robust_run.launcher import core
 from robust_run.launcher.events import (
+    AttemptEnded,
     ControllerResumed,
     Dismiss,
     EndAttempt,
     JobStarted,
     NodeJoined,
+    NodeReturned,
     OpenStore,
     RankExited,
     RecordIncident,
@@ -35,7 +37,7 @@ from robust_run.launcher.events import (
     Tick,
     WakeAt,
 )
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.types import NodeInfo, Progress
 
 # --- orders that did not arrive ---------------------------------------------------------------------------------------
 
@@ -196,6 +198,96 @@ def test_terms_only_grow() -> None:
     story.happens(ControllerResumed(term=7))
     story.happens(ControllerResumed(term=3))
     assert story.state.term == 7
+
+
+# --- the journal lost records -------------------------------------------------------------------------------------------
+
+
+def returns_with(story: Story, node: str, attempt: int, after_s: float = 0.0) -> list[Any]:
+    """A node connects again and says the newest attempt it was told of."""
+    return story.happens(NodeReturned(node=node, attempt=attempt), after_s)
+
+
+def ended(node: str, attempt: int) -> AttemptEnded:
+    """Return what a node says that has ended an attempt."""
+    return AttemptEnded(attempt=attempt, node=node, started_at_s=0.0, ranks=(), progress=Progress())
+
+
+def end_of(attempt: int, node: str) -> EndAttempt:
+    """Return how one node is told to end what it runs."""
+    return EndAttempt(attempt=attempt, signal=15, grace_s=3, only=(node,))
+
+
+def behind(max_restarts: int = 3) -> Story:
+    """Return the story of a job whose journal says that attempt 0 runs on a and b."""
+    story = several_nodes("a", "b", max_restarts=max_restarts)
+    story.state = core.replay(story.policy, story.told)
+    assert story.happens(ControllerResumed(term=2, hold_s=4.0)) == []
+    return story
+
+
+def test_nodes_that_run_what_is_not_on_record_end_it_and_a_newer_attempt_heals_the_job() -> None:
+    story = behind(max_restarts=0)
+    assert returns_with(story, "a", 7) == [ending(), end_of(7, "a")]
+    assert returns_with(story, "b", 7) == [end_of(7, "b")]
+    assert story.happens(ended("a", 7)) == []
+    actions = story.happens(ended("b", 7))
+    incident = incident_of(actions)
+    assert (incident.attempt, incident.action, incident.verdict.ranks) == (7, "relaunch", ())
+    assert incident.verdict.sentence.startswith("the journal ends before attempt 7, which nodes run")
+    assert actions[-1] == WakeAt(4.0), "other agents that are not on record may still run it"
+    assert story.happens(Tick(), after_s=4.0) == [OpenStore(attempt=8, node="a")]
+
+
+def test_a_node_that_is_behind_the_journals_end_and_lost_is_not_waited_for_longer() -> None:
+    story = behind()
+    returns_with(story, "a", 1)
+    story.happens(ended("a", 1))
+    assert OpenStore not in kinds(story.is_lost("b", after_s=3.5))
+    assert story.state.phase == "gathering"
+
+
+def test_an_agent_that_only_the_lost_records_knew_ends_what_it_runs() -> None:
+    story = gathering(1, 1)
+    story.state = core.replay(story.policy, [])
+    assert story.happens(ControllerResumed(term=2, hold_s=4.0))[-1] == WakeAt(4.0)
+    joined = NodeJoined(node=NodeInfo(id="a", name="a", nproc=1), attempt=3)
+    assert story.happens(joined, after_s=1.0)[0] == end_of(3, "a")
+    again = NodeJoined(node=NodeInfo(id="b", name="b", nproc=1), attempt=3)
+    assert story.happens(again)[0] == end_of(3, "b"), "as recent as the other"
+    assert story.happens(ended("a", 3)) == []
+    assert RecordIncident in kinds(story.happens(ended("b", 3)))
+    assert story.happens(Tick(), after_s=3.0) == [OpenStore(attempt=4, node="a")]
+
+
+def test_a_resumed_controller_holds_back_until_unknown_agents_have_ended_by_themselves() -> None:
+    story = gathering(1, 1)
+    story.happens(ControllerResumed(term=2, hold_s=4.0))
+    assert OpenStore not in kinds(story.joins("a"))
+    assert OpenStore not in kinds(story.happens(Tick(), after_s=3.9))
+    assert story.happens(Tick(), after_s=0.1) == [OpenStore(attempt=0, node="a")]
+
+
+def test_the_same_number_for_another_attempt_is_found_out() -> None:
+    """An agent that was cut off while the number was given again knows an attempt of this number that it has no place in."""
+    story = behind()
+    stranger = NodeJoined(node=NodeInfo(id="c", name="c", nproc=1), attempt=0)
+    assert story.happens(stranger, after_s=60.0)[:2] == [ending(), end_of(0, "c")]
+    for node in ("a", "b"):
+        story.ends(node)
+    assert story.happens(ended("c", 0))[-1] == OpenStore(attempt=1, node="a")
+
+
+def test_a_stop_waits_for_nodes_whose_attempt_is_not_on_record_and_a_second_one_ends_them_at_once() -> None:
+    story = behind()
+    returns_with(story, "a", 1)
+    assert story.happens(SignalReceived(signal=15)) == []
+    now = story.happens(SignalReceived(signal=15, again=True))
+    assert now == [EndAttempt(attempt=0), EndAttempt(attempt=1, only=("a",))]
+    assert returns_with(story, "a", 1) == [EndAttempt(attempt=1, only=("a",))], "said again"
+    assert story.happens(ended("a", 1)) == []
+    (*_, finish) = story.is_lost("b", after_s=3.5)
+    assert (finish.outcome, finish.exit_code) == ("stopped", 143)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

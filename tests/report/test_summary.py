@@ -1,0 +1,33 @@
+"""The last words of a job."""
+
+from __future__ import annotations
+
+from robust_run.report import summary
+from robust_run.report.types import Action, Evidence, Incident, Verdict
+
+
+def incident(nodes: tuple[str, ...]) -> Incident:
+    verdict = Verdict(kind="code", ranks=(1,), nodes=nodes, confidence="high", rule="test", sentence="rank 1 failed")
+    return Incident(
+        id=1,
+        attempt=1,
+        symptom="exit",
+        onset_s=0.0,
+        detected_s=0.0,
+        decided_s=0.0,
+        verdict=verdict,
+        action=Action(name="stop", reason="no restarts left"),
+        evidence=(Evidence(what="stderr", rank=1, path="attempt_1/1/stderr.log", text="Boom"),),
+    )
+
+
+def test_a_log_that_is_here_is_named_as_a_path() -> None:
+    lines = summary.failure_lines(incident(("node-1",)), 2, 1.0, "robust-runs/run", is_here=lambda _: True)
+    assert "  whole log: robust-runs/run/attempt_1/1/stderr.log" in lines
+
+
+def test_a_log_on_another_node_is_named_with_its_node() -> None:
+    lines = summary.failure_lines(incident(("node-1",)), 2, 1.0, "robust-runs/run", is_here=lambda _: False)
+    assert "  whole log, on node-1: attempt_1/1/stderr.log in its run directory" in lines
+    unnamed = summary.failure_lines(incident(()), 2, 1.0, "robust-runs/run", is_here=lambda _: False)
+    assert any(line.startswith("  whole log, on the node of that rank: ") for line in unnamed)
