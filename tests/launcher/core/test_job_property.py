@@ -51,10 +51,11 @@ FAULTS = st.builds(
     which=st.integers(0, 5),
     lasts_s=MOMENTS,
 )
+#: Without "journal_cut": what the journal has lost may be why ranks lost their connections, and then nobody excuses them.
 HARMLESS = st.builds(
     Fault,
     kind=st.sampled_from(
-        (*NODE_FAULTS, "controller_dies", "controller_dies_between", "journal_cut", "restart", "slow", "all_end_well")
+        (*NODE_FAULTS, "controller_dies", "controller_dies_between", "restart", "slow", "all_end_well")
     ),
     after_s=MOMENTS,
     which=st.integers(0, 5),

@@ -157,5 +157,5 @@ def test_a_dead_job_still_tells_its_story(three: Cluster, tmp_path: Path) -> Non
         assert words in story, story
     lines = [json.loads(line) for line in robust(three[1], job, "events", "--json").splitlines()]
     assert [line for line in lines if "event" in line or "action" in line] == job.journal()[1:]
-    assert "cannot be told anything" in robust(three[1], job, "evict", "node-1", code=1)
+    assert "is over (stopped)" in robust(three[1], job, "evict", "node-1", code=1)
     job.assert_nothing_left()
