@@ -30,9 +30,9 @@ from hosts import Cluster, Host, supported
 from sidebyside import (
     BASELINE,
     JOB_VARIABLE,
-    MARKS,
     OURS,
     SETTINGS_OF_LAUNCHERS,
+    TALKER,
     Figures,
     add_common_options,
     print_result,
@@ -57,23 +57,6 @@ COLUMNS = {
 }
 LABELS = {BASELINE: "torchrun --nnodes 1:2", OURS: "robust-run --nnodes 2 --standby 1"}
 
-WORKER = f"""import time; T0 = time.monotonic()
-{MARKS}
-mark("first_line", T0)
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-step = 0
-while True:
-    dist.all_reduce(torch.ones(1))
-    step += 1
-    if step == 1:
-        mark("first_all_reduce", time.monotonic())
-    if step == 5:
-        mark("fifth_step", time.monotonic())
-    time.sleep(0.02)
-"""
-
 
 class Run:
     """One job on a cluster of three, and what its workers noted."""
@@ -84,7 +67,7 @@ class Run:
         self._cluster = cluster
         self._folder = folder
         self._script = folder / "worker.py"
-        self._script.write_text(WORKER, encoding="utf-8")
+        self._script.write_text(TALKER, encoding="utf-8")
 
     def start(self, host: Host) -> None:
         """Start the launcher on a host."""

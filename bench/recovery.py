@@ -29,8 +29,8 @@ from typing import Any
 from launchers import LABELS, NVRX, OWN_STORE, Launcher, add_side_options, available
 from sidebyside import (
     BASELINE,
-    MARKS,
     OURS,
+    TALKER,
     Figures,
     Job,
     Marks,
@@ -58,24 +58,6 @@ COLUMNS = {
 }
 RATIOS = {"ratio": BASELINE, "ratio_own_store": OWN_STORE, "ratio_nvrx": NVRX}
 """What ours is a fraction of, by name in the JSON line."""
-
-WORKER = f"""import time; T0 = time.monotonic()
-{MARKS}
-mark("first_line", T0)
-import torch
-import torch.distributed as dist
-mark("torch_imported", time.monotonic())
-dist.init_process_group("gloo")
-step = 0
-while True:
-    dist.all_reduce(torch.ones(1))
-    step += 1
-    if step == 1:
-        mark("first_all_reduce", time.monotonic())
-    if step == 5:
-        mark("fifth_step", time.monotonic())
-    time.sleep(0.02)
-"""
 
 
 class Side:
@@ -108,7 +90,7 @@ class Side:
         with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
             script = os.path.join(folder, "worker.py")
             with open(script, "w", encoding="utf-8") as file:
-                file.write(WORKER)
+                file.write(TALKER)
             job = start_job([*self._command, script], folder, self._settings)
             try:
                 if self._wait(job, lambda: self._all_noted(job.marks(0), "fifth_step"), FIRST_ATTEMPT_LIMIT_S):

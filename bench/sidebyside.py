@@ -40,7 +40,27 @@ _NOTES = _os.open(
 def mark(name, at_s):
     _os.write(_NOTES, ("%s %.6f %d\\n" % (name, at_s, _os.getpid())).encode())
 """
+
 """Worker code that defines `mark(name, monotonic seconds)`: notes a time in a file per attempt and rank."""
+
+#: A worker that talks to the others for ever, and notes its first moments.
+TALKER = f"""import time; T0 = time.monotonic()
+{MARKS}
+mark("first_line", T0)
+import torch
+import torch.distributed as dist
+mark("torch_imported", time.monotonic())
+dist.init_process_group("gloo")
+step = 0
+while True:
+    dist.all_reduce(torch.ones(1))
+    step += 1
+    if step == 1:
+        mark("first_all_reduce", time.monotonic())
+    if step == 5:
+        mark("fifth_step", time.monotonic())
+    time.sleep(0.02)
+"""
 
 Marks = dict[int, dict[str, float]]
 """By rank: when it noted what, in seconds of the monotonic clock."""

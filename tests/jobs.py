@@ -14,6 +14,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+#: A program that trains until its attempt is number `restarts`, and notes when its ranks have talked to each other.
+ALL_REDUCE = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+x = torch.ones(4)
+dist.all_reduce(x)
+assert x.tolist() == [float(dist.get_world_size())] * 4
+open(f"reduced-{attempt}-{rank}", "w").close()
+while int(attempt) < %(restarts)d:
+    x.fill_(1)
+    dist.all_reduce(x)
+    time.sleep(0.01)
+dist.destroy_process_group()
+"""
+
 #: A job that takes longer than this in a test is stuck.
 STUCK_S = 120.0
 

@@ -9,25 +9,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from jobs import Job, run, running, script, wait_for
+from jobs import ALL_REDUCE, Job, run, running, script, wait_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
-
-ALL_REDUCE = """
-import os, time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
-x = torch.ones(4)
-dist.all_reduce(x)
-assert x.tolist() == [float(dist.get_world_size())] * 4
-open(f"reduced-{attempt}-{rank}", "w").close()
-while int(attempt) < %(restarts)d:
-    x.fill_(1)
-    dist.all_reduce(x)
-    time.sleep(0.01)
-dist.destroy_process_group()
-"""
 
 
 @pytest.mark.parametrize("nproc", [2, 4])

@@ -7,22 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from jobs import Job, run, running, script, wait_for
-
-LOOP = """
-import os, time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
-x = torch.ones(4)
-dist.all_reduce(x)
-assert x.tolist() == [float(dist.get_world_size())] * 4
-open(f"reduced-{attempt}-{rank}", "w").close()
-while int(attempt) < %(restarts)d:
-    x.fill_(1)
-    dist.all_reduce(x)
-    time.sleep(0.005)
-"""
+from jobs import ALL_REDUCE, Job, run, running, script, wait_for
 
 
 def has_reduced(job: Job, tmp_path: Path, attempt: int, nproc: int = 2) -> None:
@@ -43,7 +28,7 @@ def how(job: Job) -> list[list[str]]:
 
 
 def test_after_a_kill_the_waiting_workers_are_promoted(tmp_path: Path) -> None:
-    path = script(tmp_path, LOOP % {"restarts": 1})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
     with running(tmp_path, "--nproc-per-node", "2", path) as job:
         has_reduced(job, tmp_path, 0)
         waiting = standbys(job, 2)
@@ -56,7 +41,7 @@ def test_after_a_kill_the_waiting_workers_are_promoted(tmp_path: Path) -> None:
 
 
 def test_a_second_kill_before_the_stock_is_full_again_forks(tmp_path: Path) -> None:
-    path = script(tmp_path, LOOP % {"restarts": 2})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 2})
     with running(tmp_path, "--nproc-per-node", "2", path) as job:
         has_reduced(job, tmp_path, 0)
         standbys(job, 2)
@@ -100,7 +85,7 @@ def test_the_stock_is_filled_again_after_the_first_step(tmp_path: Path) -> None:
 def test_two_hundred_kills_in_a_row(tmp_path: Path) -> None:
     """No relaunch fails, and nothing of the agent grows: descriptors, threads, children, memory."""
     kills, nproc = 200, 2
-    path = script(tmp_path, LOOP % {"restarts": kills})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": kills})
     sizes = {}
     with running(tmp_path, "--nproc-per-node", str(nproc), "--max-restarts", "1000", path) as job:
         agent = job.agent_pid()
@@ -136,7 +121,7 @@ def size_of(pid: int) -> dict[str, int]:
 
 
 def test_killing_the_warm_process_harms_no_worker(tmp_path: Path) -> None:
-    path = script(tmp_path, LOOP % {"restarts": 1})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
     with running(tmp_path, "--nproc-per-node", "2", path) as job:
         has_reduced(job, tmp_path, 0)
         standbys(job, 2)
@@ -150,7 +135,7 @@ def test_killing_the_warm_process_harms_no_worker(tmp_path: Path) -> None:
 
 
 def test_a_dead_standby_worker_is_replaced(tmp_path: Path) -> None:
-    path = script(tmp_path, LOOP % {"restarts": 1})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
     with running(tmp_path, "--nproc-per-node", "2", path) as job:
         has_reduced(job, tmp_path, 0)
         victim = standbys(job, 2)[0]
@@ -176,7 +161,7 @@ REFUSALS = {
 def test_a_preloaded_module_that_cannot_be_forked_is_named_and_left_out(tmp_path: Path, name: str) -> None:
     text, reason = REFUSALS[name]
     script(tmp_path, text, f"{name}.py")
-    path = script(tmp_path, LOOP % {"restarts": 1})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
     env["OMP_NUM_THREADS"] = "2"
     with running(
@@ -199,7 +184,7 @@ def test_a_module_that_computes_in_parallel_at_import_does_no_harm(tmp_path: Pat
     """OpenMP's threads belong to the thread that computed: the importing one, which is gone before any fork."""
     script(tmp_path, "import torch\ntorch.sin(torch.ones(2000, 2000)).sum()\n", "computes.py")
     compute = "torch.sin(torch.ones(2000, 2000)).sum(); (torch.ones(300, 300) @ torch.ones(300, 300)).sum()\n"
-    path = script(tmp_path, LOOP % {"restarts": 1} + compute)
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1} + compute)
     env = {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])),
         "OMP_NUM_THREADS": "2",
@@ -252,7 +237,7 @@ def after(job: Job, kind: str, count: int, wanted: str) -> dict[str, object] | N
 
 
 def test_a_module_that_is_not_there_is_said_and_left_out(tmp_path: Path) -> None:
-    path = script(tmp_path, LOOP % {"restarts": 0})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 0})
     with running(tmp_path, "--preload", "torch,no_such_module_here", path) as job:
         ready = wait_for(lambda: job.events("warm_ready") or job.process.poll() is not None, "the warm process")
         assert job.finish() == 0
@@ -264,7 +249,7 @@ def test_a_hung_canary_never_delays_a_relaunch(tmp_path: Path) -> None:
     script(
         tmp_path, "import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(600))\n", "hangs_children.py"
     )
-    path = script(tmp_path, LOOP % {"restarts": 1})
+    path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
     with running(tmp_path, "--nproc-per-node", "2", "--preload", "torch,hangs_children", path, env=env) as job:
         has_reduced(job, tmp_path, 0)
