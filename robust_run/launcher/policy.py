@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from robust_run.launcher.core.state import Policy
 from robust_run.launcher.types import JobSpec
 
@@ -17,13 +19,10 @@ def policy_of(spec: JobSpec) -> Policy:
     many = spec.many
     if many is None:
         return base
-    return Policy(
+    return msgspec.structs.replace(
+        base,
         fewest=many.fewest,
         most=many.most,
-        max_restarts=base.max_restarts,
-        progress_after_s=base.progress_after_s,
-        restart_grace_s=base.restart_grace_s,
-        shutdown_timeout_s=base.shutdown_timeout_s,
         join_timeout_s=many.join_timeout_s,
         last_call_s=many.last_call_s,
         wait_for_nodes_s=many.wait_for_nodes_s,

@@ -194,7 +194,8 @@ def test_broken_connections_are_not_blamed_while_somebody_says_why(tmp_path: Pat
     code, job = run(
         tmp_path, "--nproc-per-node", "3", "--max-restarts", "0", script(tmp_path, BLAME % {"destroys": destroys})
     )
-    assert code == 1
+    # After its traceback a rank's gloo threads may still abort its interpreter's end: that is the worker's exit code too.
+    assert code in (1, 128 + signal.SIGABRT)
     (incident,) = job.actions("record_incident")
     assert incident["verdict"]["ranks"] == [1]
     assert "ValueError: a bad batch" in incident["verdict"]["sentence"]

@@ -23,7 +23,6 @@ from robust_run.launcher.control.messages import (
     Heartbeat,
     Hello,
     Leaving,
-    Notice,
     Orders,
     Refused,
     Report,
@@ -311,11 +310,6 @@ class Link:
             now_s=now_s,
             events=tuple(map(brief, self._agent.history)),
         )
-
-    def notice(self, text: str) -> None:
-        """Have something noted in the controller's journal."""
-        if self._connection is not None:
-            self._connection.send(Notice(text=text))
 
     def _give_up(self, error: RobustRunError) -> None:
         self.failure = self.failure or error
