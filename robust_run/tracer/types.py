@@ -1,0 +1,206 @@
+"""The words of tracing: what is seen of the ranks of an attempt, and what is concluded from it. No behaviour.
+
+Evidence is plain data: agents collect it, the controller judges it, tests write it by hand. All times are seconds of one
+monotonic clock (of the node where they were taken; the controller rebases them), ranks are global unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from robust_run.health.types import Finding
+
+OpState = Literal["entered", "issued", "waiting", "done", "failed"]
+"""entered: inside the call that begins it. issued: the call returned, nobody waits for it (yet). waiting: its thread is blocked
+until it is done. done: a wait for it returned, or it was seen to have completed. failed: the call or the wait raised."""
+
+#: Operations that are no collectives of a group: a member that is not in one is waited for by the peer alone.
+P2P = frozenset({"send", "recv", "recv_any"})
+#: Where every rank must come by that has no group yet: they are recorded as operations of the group `WORLD`.
+LIFECYCLE = frozenset({"init_process_group", "new_group", "destroy_process_group"})
+WORLD = "(world)"
+#: The backward pass of DistributedDataParallel, whose collectives torch starts in C++.
+BACKWARD = "ddp_backward"
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group that the program made."""
+
+    name: str
+    """As torch calls it; the same on all its members. `WORLD` for the operations in `LIFECYCLE`."""
+    desc: str = ""
+    """What the program calls it, if it says."""
+    ranks: tuple[int, ...]
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True):
+    """One communication call of one rank."""
+
+    group: str
+    """Name of its group."""
+    op: str
+    """all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, scatter, barrier, send, recv, recv_any, or
+    one of `LIFECYCLE`, or `BACKWARD`."""
+    seq: int
+    """Counts the collectives of its group on this rank, from 1; the same call has the same number on all members. Point-to-point
+    calls count for themselves, by (group, direction, peer)."""
+    state: OpState
+    at_s: float
+    """When the call was made."""
+    waiting_at_s: float | None = None
+    done_at_s: float | None = None
+    numel: int = 0
+    """Elements of the input, all tensors together; -1: not comparable between ranks."""
+    dtype: str = ""
+    peer: int = -1
+    """Root of a rooted collective, peer of a point-to-point call; -1: none."""
+    site: str = ""
+    """`file:line function` of the innermost frame of the user's program, where known."""
+    thread: int = 0
+    """0: the main thread; others are numbered as they appear."""
+
+
+class StepMark(msgspec.Struct, frozen=True, array_like=True):
+    """The end of one optimizer step."""
+
+    at_s: float
+    blocked_s: float
+    """For how long, all in all, the main thread had been waiting for peers by then."""
+
+
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's ring holds."""
+
+    rank: int
+    world_size: int
+    pid: int
+    steps: int
+    last_at_s: float
+    """Of the newest event."""
+    blocked_s: float
+    ops: tuple[Op, ...]
+    """Oldest first; on the wire the newest of each rank only."""
+    groups: tuple[Group, ...]
+    marks: tuple[StepMark, ...] = ()
+    """Of the newest steps, oldest first; the last belongs to step number `steps`."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One line of a stack."""
+
+    function: str
+    file: str
+    line: int
+
+
+class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
+    """What one thread was doing."""
+
+    name: str = ""
+    is_main: bool = False
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+
+
+class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of a rank's tree, looked at a few times within a second."""
+
+    pid: int
+    parent: int
+    is_rank: bool
+    """It is the rank itself, not a child (DataLoader worker, checkpoint writer, ...)."""
+    command: str
+    """What it runs, short."""
+    state: str
+    """As in /proc: R S D T t Z; X: gone."""
+    cpu: float = 0.0
+    """Share of one core it used while it was looked at."""
+    io_bytes: int = 0
+    """Bytes it read and wrote meanwhile, by system calls or to and from disks, whichever is more."""
+    stacks: tuple[tuple[ThreadStack, ...], ...] = ()
+    """A sample each time it was looked at; none where no stack could be had."""
+    waits_in: str = ""
+    """What the kernel says it sleeps in, where that is known (`pipe_read`, `futex_wait_queue`, ...)."""
+
+
+class RankSight(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is seen of one rank at one moment."""
+
+    rank: int
+    node: str
+    """Name of its host."""
+    exit_code: int | None = None
+    """None while it lives."""
+    ended_at_s: float | None = None
+    finding: Finding | None = None
+    """What its stderr says."""
+    trace: RankTrace | None = None
+    """None: not traced (ROBUST_TRACE=0, no Python, no torch yet, a damaged ring)."""
+    recorded: tuple[Op, ...] = ()
+    """Collectives that torch's own flight recorder knows of, also those started in C++; newest last."""
+    processes: tuple[ProcessSight, ...] = ()
+    lost_children: tuple[str, ...] = ()
+    """Children that ended badly while it waited for them, in words."""
+
+
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at one moment: what a verdict is reached from."""
+
+    at_s: float
+    """Of the controller's clock, as all times within."""
+    attempt: int
+    world_size: int
+    ranks: tuple[RankSight, ...]
+    """Those of nodes that answered, in order."""
+    silent_nodes: tuple[str, ...] = ()
+    """Those that did not."""
+
+
+TraceKind = Literal["crash", "stopped", "hang", "mismatch", "desync", "comm_stall", "slow", "unknown"]
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """One edge of the picture of who waits for whom."""
+
+    waiter: int
+    awaited: tuple[int, ...]
+    what: str
+    """`all_reduce #482 of group dp_1`."""
+    since_s: float
+    """For how long."""
+
+
+class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the evidence says."""
+
+    kind: TraceKind
+    ranks: tuple[int, ...]
+    """At fault; where no single one is certain, all that may be."""
+    nodes: tuple[str, ...]
+    """Hosts of those ranks."""
+    group: str = ""
+    """The parallel group at fault or in which the fault shows, as people know it."""
+    confidence: Literal["high", "medium", "low"]
+    rule: str
+    """Name of the rule that spoke."""
+    sentence: str
+    """For people: who, what, where, since when. One line."""
+    over_evicted: tuple[int, ...] = ()
+    """Those of `ranks` that are named only because no single one is certain."""
+    waits: tuple[Wait, ...] = ()
+    evidence: tuple[str, ...] = ()
+    """Further lines for whoever wants to check: stacks of the culprit, what others wait in. At most 40."""
+    onset_s: float | None = None
+    """Since when (controller's monotonic clock)."""
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of looking at a scene: a verdict, or when to look again, or that nothing is wrong."""
+
+    verdict: TraceVerdict | None = None
+    again_s: float | None = None
+    """Look again after so long; None without a verdict: the suspicion is lifted."""
+    reason: str = ""
+    """Why no verdict yet, as a clause: `rank 0 is writing a checkpoint (12 MB/s)`."""
