@@ -85,7 +85,7 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     state.layout = layout
     state.places = {placement.node: index for index, placement in enumerate(layout)}
     state.unended = set(state.places)
-    state.started, state.live = set(), set()
+    state.started, state.live, state.early_exits = set(), set(), []
     state.evidence, state.causes = [], []
     state.progress, state.trouble, state.all_well = Progress(), "", False
     state.detected_at_s = state.deadline_at_s = None

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.events import EndAttempt, Finish
+from robust_run.launcher.events import EndAttempt, Finish, RankExited
 from robust_run.launcher.restart import Trail
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
 
@@ -96,6 +96,8 @@ class JobState(msgspec.Struct, kw_only=True):
     """Where its store listens."""
     live: set[int] = set()
     """Ranks whose end has not been seen."""
+    early_exits: list[RankExited] = []
+    """Ends that were reported before the store's opening is on record again: a journal may have lost it."""
     started: set[str] = set()
     """Nodes of the attempt that said AttemptStarted."""
     unended: set[str] = set()

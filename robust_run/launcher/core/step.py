@@ -81,6 +81,9 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
     match event:
         case RankExited(attempt=attempt, rank=rank) if attempt == state.attempt and rank in state.live:
             return _rank_exited(policy, state, event, now_s)
+        case RankExited(attempt=attempt) if attempt == state.attempt and state.phase == "opening":
+            state.early_exits.append(event)
+            return []
         case AttemptStarted(attempt=attempt, node=node) if attempt == state.attempt:
             state.started.add(node)
             return []
@@ -89,7 +92,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         case AttemptEnded(attempt=attempt, node=node) if attempt >= state.strays.get(node, attempt + 1):
             return stray_ended(policy, state, node, now_s)
         case StoreOpened(attempt=attempt, node=node) if _is_awaited_store(state, attempt, node):
-            return _store_opened(state, event)
+            return _store_opened(policy, state, event, now_s)
         case SpawnFailed(attempt=attempt, message=message) if attempt == state.attempt:
             return _trouble(state, message, now_s)
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
@@ -130,11 +133,16 @@ def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
     return state.phase == "opening" and attempt == state.attempt and state.layout[0].node == node
 
 
-def _store_opened(state: JobState, event: StoreOpened) -> list[Action]:
+def _store_opened(policy: Policy, state: JobState, event: StoreOpened, now_s: float) -> list[Action]:
     state.phase = "running"
     state.address, state.port = event.address, event.port
     state.live = set(range(state.world_size))
-    return [_start_order(state)]
+    early, state.early_exits = state.early_exits, []
+    actions: list[Action] = [_start_order(state)]
+    for exit_ in early:
+        if exit_.rank in state.live:
+            actions += _rank_exited(policy, state, exit_, now_s)
+    return actions
 
 
 def _start_order(state: JobState, only: str = "") -> StartAttempt:

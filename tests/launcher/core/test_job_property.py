@@ -219,3 +219,31 @@ def test_a_stopped_job_ends_soon_whatever_happened(
     play(world, [*faults, stop], begun=True)
     calm_down(world)
     assert world.run(60.0, lambda: is_over(world) and not world.living()), f"does not end: {world.state}"
+
+
+def test_a_rank_that_ended_before_its_journal_was_cut_is_not_awaited_for_ever() -> None:
+    """Its end is reported again before the store's opening is: it must be kept until then."""
+    policy = core.Policy(
+        fewest=2,
+        most=3,
+        max_restarts=0,
+        progress_after_s=600,
+        restart_grace_s=0.0,
+        shutdown_timeout_s=5.0,
+        join_timeout_s=15.0,
+        last_call_s=0.0,
+        many=True,
+    )
+    losses = [(0.3, 0), (0.0, 0), (2.9, 0), (0.0, 0), (0.0, 1), (3.2, 0)]
+    faults = [Fault("power_loss", after_s, which) for after_s, which in losses]
+    faults[3:3] = [Fault("cut", 0.0), Fault("cut", 0.0)]
+    faults += [
+        Fault("controller_dies_between", 0.3),
+        Fault("host_joins", 3.2),
+        Fault("host_joins", 1.0),
+        Fault("rank_ends", 0.0),
+        Fault("journal_cut", 0.0, 4),
+    ]
+    world = World(policy, policy.most, 0)
+    play(world, faults)
+    ends_as_it_should(world)
