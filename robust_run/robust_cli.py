@@ -11,6 +11,7 @@ import click
 
 from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher.api.commands import COMMANDS
+from robust_run.launcher.api.trace_commands import COMMANDS as TRACE_COMMANDS
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def robust() -> None:
     """Look after jobs of robust-run and what they need."""
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, *TRACE_COMMANDS):
     robust.add_command(_command)
 
 

@@ -15,10 +15,12 @@ from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.environment import Place
 from robust_run.launcher.events import (
     AttemptEnded,
+    Collect,
     Dismiss,
     EndAttempt,
     Finish,
     FirstStep,
+    KeepTraces,
     NodeEvent,
     OpenStore,
     Order,
@@ -30,7 +32,7 @@ from robust_run.launcher.events import (
     WarmReady,
 )
 from robust_run.launcher.superior import Superior
-from robust_run.launcher.types import Progress
+from robust_run.launcher.types import Paces, Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
@@ -110,6 +112,10 @@ class Agent:
                 self._end_attempt(order)
             case Say():
                 self._node.say(order.text)
+            case Collect():
+                self._collect(order)
+            case KeepTraces() if self._attempt is not None and order.attempt == self._attempt_number:
+                self._attempt.keep_traces()
             case Dismiss() | Finish():
                 self.leave(order.exit_code)
 
@@ -155,11 +161,21 @@ class Agent:
             nodes=order.nodes,
         )
         self._has_ended = False
-        self._attempt = Attempt(place, self._node, self.node_id, self.report)
+        self._attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self._attempt.start()
         if self._loop is not None:
             self._attempt.watch(self._loop)
             self._watch_store()
+
+    def _deliver(self, seen: Sights | Paces) -> None:
+        assert self._superior is not None
+        self._superior.deliver(seen)
+
+    def _collect(self, order: Collect) -> None:
+        if self._attempt is not None and order.attempt == self._attempt_number and self._loop is not None:
+            self._attempt.collect(order)
+        else:
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
 
     def _end_attempt(self, order: EndAttempt) -> None:
         if order.attempt == self._attempt_number and self.is_running:

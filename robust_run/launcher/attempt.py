@@ -17,13 +17,15 @@ from robust_run.launcher import evidence, progress
 from robust_run.launcher.events import (
     AttemptEnded,
     AttemptStarted,
+    Collect,
     EndAttempt,
     NodeEvent,
     RankExited,
     SpawnFailed,
 )
 from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
-from robust_run.launcher.types import Progress, RankEvidence
+from robust_run.launcher.types import Paces, Progress, RankEvidence, Sights, ops_of
+from robust_run.launcher.watch import Watch
 from robust_run.launcher.workers import Worker
 
 if TYPE_CHECKING:
@@ -39,7 +41,14 @@ OUTPUT_S = 1.0
 class Attempt:
     """The processes of one attempt on this node. Made by the agent when it is ordered to."""
 
-    def __init__(self, place: Place, node: Node, node_id: str, report: Callable[[NodeEvent], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        node: Node,
+        node_id: str,
+        report: Callable[[NodeEvent], None],
+        deliver: Callable[[Sights | Paces], None],
+    ) -> None:
         self.number = place.attempt
         self.first_rank = place.first_rank
         self.started_at_s = node.clock.monotonic_s()
@@ -50,6 +59,8 @@ class Attempt:
         self._node = node
         self._node_id = node_id
         self._report = report
+        self._deliver = deliver
+        self._watch: Watch | None = None
         self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -91,6 +102,31 @@ class Attempt:
                 loop.add_reader(descriptor, self._look_at, worker)
             elif worker.exit_code is None:
                 self._poll(worker)
+        if self.workers and not self.is_ending:
+            node = self._node
+            self._watch = Watch(
+                self.number,
+                self._node_id,
+                self.workers,
+                node.run_directory,
+                node.clock,
+                node.spec,
+                self._report,
+                self._deliver,
+            )
+            self._watch.start(loop)
+
+    def collect(self, order: Collect) -> None:
+        """Look at the ranks and deliver what is seen; where nothing runs, that."""
+        if self._watch is None or self.is_ending:
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
+        else:
+            self._watch.collect(order)
+
+    def keep_traces(self) -> None:
+        """Copy the ranks' rings to the run directory."""
+        if self._watch is not None:
+            self._watch.keep()
 
     def _poll(self, worker: Worker) -> None:
         """Look 20 times a second: for kernels without pidfd_open."""
@@ -165,6 +201,8 @@ class Attempt:
 
     async def _end(self, order: EndAttempt) -> None:
         node = self._node
+        if self._watch is not None:
+            self._watch.stop()
         await self._ask_workers(order)
         sweep = self._sweep()
         await self._terminate(sweep)
@@ -179,6 +217,7 @@ class Attempt:
             if self._loop is not None and worker.pidfd >= 0:
                 self._loop.remove_reader(worker.pidfd)
             worker.close()
+        self._tell_last_sights(ranks)
         self._report(
             AttemptEnded(
                 attempt=self.number,
@@ -189,6 +228,16 @@ class Attempt:
                 fenced_after_s=self.fenced_after_s,
             )
         )
+
+    def _tell_last_sights(self, ranks: tuple[RankEvidence, ...]) -> None:
+        """Say what the ranks' records hold, before their end is known, if one of them failed."""
+        if self._watch is None:
+            return
+        sights = self._watch.last_sights(ranks, ops_of(self._place.world_size))
+        if sights:
+            self._deliver(Sights(attempt=self.number, number=-1, sights=sights))
+        if sights or any(rank.exit_code != 0 for rank in ranks):
+            self._watch.keep()
 
     async def _ask_workers(self, order: EndAttempt) -> None:
         """Send the workers the order's signal and give them the longest grace of any order to act on it."""

@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.health.types import Finding
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence, Rung, VerdictDraft
+from robust_run.tracer.types import TraceVerdict
 
 # --- events: the job and its nodes ----------------------------------------------------------------------------------
 
@@ -150,6 +151,27 @@ class FirstStep(msgspec.Struct, frozen=True, tag="first_step", kw_only=True):
     at_s: float
 
 
+class HangSuspected(msgspec.Struct, frozen=True, tag="hang_suspected", kw_only=True):
+    """A rank of this node has been waiting for its peers for longer than is usual in this job."""
+
+    attempt: int
+    node: str = ""
+    rank: int
+    waited_s: float
+    after_s: float = 0.0
+    """How long it may: what is usual in this job, with a margin."""
+
+
+class Inquired(msgspec.Struct, frozen=True, tag="inquired", kw_only=True):
+    """What the evidence of all ranks says: that one is at fault, or that nothing is wrong."""
+
+    attempt: int
+    verdict: TraceVerdict | None = None
+    reason: str = ""
+    """Why no verdict."""
+    at_unix_s: float = 0.0
+
+
 class AttemptEnded(msgspec.Struct, frozen=True, tag="attempt_ended", kw_only=True):
     """No process of the attempt is left on one node, and its output is complete."""
 
@@ -235,6 +257,8 @@ Event = (
     | SpawnFailed
     | StoreLost
     | FirstStep
+    | HangSuspected
+    | Inquired
     | AttemptEnded
     | SignalReceived
     | SignalPassedOn
@@ -253,6 +277,7 @@ NodeEvent = (
     | SpawnFailed
     | StoreLost
     | FirstStep
+    | HangSuspected
     | AttemptEnded
     | SignalPassedOn
     | WarmReady
@@ -301,6 +326,32 @@ class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):
     """Nodes that are told; empty: all of the attempt."""
 
 
+class Inquire(msgspec.Struct, frozen=True, tag="inquire", kw_only=True):
+    """Collect evidence of all ranks and judge it; then tell `Inquired`."""
+
+    attempt: int
+    after_s: float = 0.0
+    """How long a rank may be waited for in this job."""
+
+
+class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
+    """Look at all ranks of this node, and deliver what is seen."""
+
+    attempt: int
+    number: int
+    """Of the question, to be repeated in the answer."""
+    samples: int = 3
+    """How often stacks are looked at."""
+    ops: int = 64
+    """Newest communication calls of each rank."""
+
+
+class KeepTraces(msgspec.Struct, frozen=True, tag="keep_traces", kw_only=True):
+    """Copy the rings of this node's ranks to the run directory."""
+
+    attempt: int
+
+
 class Dismiss(msgspec.Struct, frozen=True, tag="dismiss", kw_only=True):
     """Let a node go: it ends all it has and exits with this code."""
 
@@ -323,7 +374,7 @@ class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only
     onset_at_s: float
     detected_at_s: float
     verdict: VerdictDraft
-    action: Literal["relaunch", "evict", "stop"]
+    action: Literal["relaunch", "evict", "stop", "report"]
     reason: str
 
 
@@ -345,7 +396,7 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The verdict, where there is one."""
 
 
-Action = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | RecordIncident | Say | Finish
+Action = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | Say | Finish
 
-Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish
-"""Actions that an agent carries out."""
+Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces
+"""What an agent carries out: actions, and questions of the controller."""

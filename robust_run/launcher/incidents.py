@@ -15,6 +15,7 @@ from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
 from robust_run.report import incident as incident_file
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
+from robust_run.tracer.types import Scene
 
 
 class IncidentBook:
@@ -36,6 +37,8 @@ class IncidentBook:
         self._complain = complain
         self._awaits_step_of: int | None = None
         self._dirty = False
+        self._scene: Scene | None = None
+        """What the newest incident was concluded from, until it is written."""
 
     def load(self, past: Iterable[Entry]) -> None:
         """Take over the incidents of a run that is continued: from their files, else from the journal's entries.
@@ -52,14 +55,19 @@ class IncidentBook:
                 self._dirty = True
                 self.flush()
 
-    def record(self, action: RecordIncident, later: Callable[[float, Callable[[], None]], Any]) -> None:
-        """Say an incident now and write it soon, once the next attempt has been started."""
+    def record(
+        self, action: RecordIncident, later: Callable[[float, Callable[[], None]], Any], scene: Scene | None = None
+    ) -> None:
+        """Say an incident now and write it soon, once the next attempt has been started. `scene`: what it was concluded from."""
         self.flush()
         now_s = self._clock.unix_s()
         incident = self._incident(action, now_s - self._clock.monotonic_s(), now_s)
         self.incidents.append(incident)
         self.culprit = action.verdict.culprit
-        if action.action != "stop":
+        self._scene = scene
+        if action.action == "report":
+            self.say(summary.incident_line(incident))
+        elif action.action != "stop":
             self._awaits_step_of = action.attempt + 1
             self.say(summary.incident_line(incident))
         self._dirty = True
@@ -87,9 +95,11 @@ class IncidentBook:
                 confidence=draft.confidence,
                 rule=draft.rule,
                 sentence=_sentence(draft),
+                group=draft.group,
+                over_evicted=draft.over_evicted,
             ),
             action=Action(name=action.action, nodes=draft.nodes, reason=action.reason),
-            evidence=_evidence(draft.culprit),
+            evidence=(*_evidence(draft.culprit), *_seen(draft)),
         )
 
     def flush(self) -> None:
@@ -101,6 +111,9 @@ class IncidentBook:
         path = self._run_directory.incident(incident.id)
         try:
             incident_file.write(path, incident)
+            if self._scene is not None:
+                scene, self._scene = self._scene, None
+                incident_file.write_scene(self._run_directory.scene(incident.id), scene)
         except OSError as error:
             self._complain(path, error)
 
@@ -119,6 +132,12 @@ def _sentence(draft: VerdictDraft) -> str:
     """Return the verdict's sentence; a sentence about ranks says where they ran."""
     where = f" on {', '.join(draft.nodes)}" if draft.nodes and draft.culprit is not None else ""
     return f"{draft.sentence}{where}{'; ' if draft.aftermath else ''}{draft.aftermath}"
+
+
+def _seen(draft: VerdictDraft) -> tuple[Evidence, ...]:
+    """Return what ranks were seen to do, where the verdict rests on that."""
+    rank = draft.ranks[0] if len(draft.ranks) == 1 else None
+    return (Evidence(what="what was seen", rank=rank, text="\n".join(draft.evidence)),) if draft.evidence else ()
 
 
 def _evidence(culprit: RankEvidence | None) -> tuple[Evidence, ...]:

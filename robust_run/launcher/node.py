@@ -17,6 +17,7 @@ from robust_run.launcher.starter import Plan, Starter
 from robust_run.launcher.store import DIED, Listener, StoreHost, listen, listen_for_others, torch_is_installed
 from robust_run.launcher.types import JobSpec, Rung
 from robust_run.launcher.warm.ladder import Choice
+from robust_run.launcher.watch import prepare
 from robust_run.signals import describe_exit
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.steps import create as create_steps
@@ -146,7 +147,7 @@ class Node:
 
     def _plan(self, place: Place, slot: int) -> Plan:
         attempt, rank = place.attempt, place.first_rank + slot
-        self._make_folder(attempt, rank)
+        self._make_folder(place, rank)
         plain_env = self._environment(place, slot)
         env = dict(plain_env)
         if self.spec.is_python:
@@ -225,11 +226,13 @@ class Node:
                 return count.first_step_monotonic_s
         return None
 
-    def _make_folder(self, attempt: int, rank: int) -> None:
+    def _make_folder(self, place: Place, rank: int) -> None:
         """Make the rank's folder; without one it runs all the same (a full disk), only its steps are not counted."""
+        attempt = place.attempt
         try:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
+            prepare(self.run_directory, attempt, rank, place.world_size)
             if self._modules_wanted and attempt == 0 and rank == 0:
                 with open(self.run_directory.modules_file(), "xb"):
                     pass  # asks the worker to list what it had imported before its first step

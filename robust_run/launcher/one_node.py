@@ -12,7 +12,7 @@ from robust_run.launcher.console import Console
 from robust_run.launcher.controller.controller import Controller, Timer
 from robust_run.launcher.events import Event, Finish, GuardLost, NodeEvent, Order, SignalReceived
 from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.types import JobSpec
+from robust_run.launcher.types import JobSpec, Paces, Sights
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class OneNode:
     def report(self, event: NodeEvent) -> None:
         """See `Superior`."""
         self._tell(event)
+
+    def deliver(self, seen: Sights | Paces) -> None:
+        """See `Superior`."""
+        if self.controller is not None:
+            self.controller.see(self._agent.node_id, seen)
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """See `Superior`."""

@@ -76,6 +76,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     preload: str = "torch,torch.distributed"
     http_port: int | None = None
     resume: str | None = None
+    on_hang: str = "auto"
+    hang_after: float = 5.0
+    on_slow: str = "report"
+    slow_round: float = 10.0
     standby: str = "0"
     wait_for_nodes: float | None = None
     evict_list: str | None = None
@@ -288,6 +292,28 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "Port for the robust commands and the status page; 0 is a free one.",
         _WHOLE,
     ),
+    _describe(
+        OWN,
+        "on-hang",
+        "auto|relaunch|evict|report",
+        "When ranks wait for one that is stuck; auto: evict its node if a standby is there, else relaunch.",
+        _Look(choices=("auto", "relaunch", "evict", "report")),
+    ),
+    _describe(
+        OWN,
+        "hang-after",
+        "SECONDS",
+        "How long a rank may be waited for before somebody looks why; longer where steps are longer.",
+        _DECIMAL,
+    ),
+    _describe(
+        OWN,
+        "on-slow",
+        "report|evict",
+        "When a rank or a node is slower than its peers for five rounds in a row.",
+        _Look(choices=("report", "evict")),
+    ),
+    _describe(OWN, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
     _describe(
         OWN,
         "resume",

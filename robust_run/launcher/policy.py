@@ -15,6 +15,8 @@ def policy_of(spec: JobSpec) -> Policy:
         progress_after_s=spec.progress_after_s,
         restart_grace_s=spec.restart_grace_s,
         shutdown_timeout_s=spec.shutdown_timeout_s,
+        on_hang=spec.on_hang,
+        on_slow=spec.on_slow,
     )
     many = spec.many
     if many is None:

@@ -4,8 +4,9 @@
     journal.jsonl                       what happened and what was done, a JSON object a line
     attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
     attempt_N/<rank>/error.json         written by torch's @record in the worker
-    attempt_N/<rank>/steps              64 bytes: how many optimizer steps it has made
+    attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed (`tracer.ring`)
     incidents/0001.json                 one detected failure, its verdict and what was done
+    incidents/0001.scene.json           what all ranks did, where the verdict rests on that
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
     api.json                            where the controller answers people: see `api.place`
@@ -138,6 +139,14 @@ class RunDirectory:
     def incident(self, number: int) -> str:
         """Path of one incident."""
         return os.path.join(self.path, "incidents", f"{number:04d}.json")
+
+    def scene(self, number: int) -> str:
+        """Path of what an incident was concluded from, where it was."""
+        return os.path.join(self.path, "incidents", f"{number:04d}.scene.json")
+
+    def ring_copy(self, attempt: int, rank: int) -> str:
+        """Path of a copy of a rank's ring."""
+        return os.path.join(self.rank(attempt, rank), "ring")
 
     def shown(self, path: str) -> str:
         """Return a path as a person would type it: relative to where they are, if that is shorter."""

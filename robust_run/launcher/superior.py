@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from robust_run.launcher.events import NodeEvent
+from robust_run.launcher.types import Paces, Sights
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,6 +16,10 @@ class Superior(Protocol):
 
     def report(self, event: NodeEvent) -> None:
         """Pass on what happened here."""
+        ...
+
+    def deliver(self, seen: Sights | Paces) -> None:
+        """Pass on what is seen of the ranks here."""
         ...
 
     def told_to_end(self, number: int, *, again: bool) -> None:

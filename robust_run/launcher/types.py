@@ -11,6 +11,8 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.tracer.pace.types import NodePace
+from robust_run.tracer.types import RankSight
 
 Rung = Literal["promote", "fork", "spawn"]
 """How a worker is started; see `warm.ladder`."""
@@ -129,6 +131,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Things to tell the user once the workers run, a line each."""
     many: ManyNodes | None = None
     """None: a job of one node, which needs no network."""
+    on_hang: str = "auto"
+    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch."""
+    hang_after_s: float = 5.0
+    """Least time a rank is waited for before evidence is collected."""
+    on_slow: str = "report"
+    """report or evict."""
+    slow_round_s: float = 10.0
+    """Length of a round of comparing ranks' own times; 0: none."""
     http_port: int | None = None
     """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
 
@@ -198,7 +208,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict before host names are known to it."""
 
-    kind: Literal["crash", "stopped", "code", "node_fault", "node_lost", "unknown"]
+    kind: Literal[
+        "crash",
+        "stopped",
+        "hang",
+        "mismatch",
+        "desync",
+        "comm_stall",
+        "slow",
+        "code",
+        "node_fault",
+        "node_lost",
+        "unknown",
+    ]
     ranks: tuple[int, ...]
     nodes: tuple[str, ...] = ()
     """Names of hosts at fault, where it is no matter of single ranks."""
@@ -210,3 +232,34 @@ class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     """What the job exits with if it ends now: 1-255."""
     culprit: RankEvidence | None = None
+    group: str = ""
+    """The parallel group at fault or in which the fault shows."""
+    over_evicted: tuple[int, ...] = ()
+    """Those of `ranks` that are named only because no single one is certain."""
+    evidence: tuple[str, ...] = ()
+    """Further lines for whoever wants to check."""
+
+
+class Sights(msgspec.Struct, frozen=True, tag="sights", kw_only=True):
+    """What an agent sees of its ranks, for the controller alone: it is too much for the journal."""
+
+    attempt: int
+    number: int
+    """Of the question it answers; -1: unasked, of an attempt that has ended."""
+    sights: tuple[RankSight, ...]
+
+
+class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
+    """How long the ranks of a node took for their own work in one round; likewise for the controller alone."""
+
+    pace: NodePace
+
+
+#: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.
+MOST_OPS = 1 << 19
+FEWEST_OPS, USUAL_OPS = 4, 96
+
+
+def ops_of(world_size: int) -> int:
+    """Return how many communication calls of each rank a controller is told."""
+    return max(FEWEST_OPS, min(USUAL_OPS, MOST_OPS // max(world_size, 1)))

@@ -19,6 +19,9 @@ from robust_run.launcher.world import World, absolute
 MOST_WORKERS = 4096
 """More workers than any node runs: a larger number is a slip of the finger."""
 
+SHORTEST_HANG_S = 1.0
+"""Ranks wait for each other all the time; shorter waits say nothing."""
+
 _DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
 _UNSTOPPABLE = (signal.SIGKILL, signal.SIGSTOP)
 DEFAULT_PRELOAD = ("torch", "torch.distributed")
@@ -69,6 +72,10 @@ def resolve(options: Options, world: World) -> JobSpec:
         notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes),
         many=many,
         http_port=options.http_port,
+        on_hang=options.on_hang,
+        hang_after_s=options.hang_after,
+        on_slow=options.on_slow,
+        slow_round_s=options.slow_round,
     )
 
 
@@ -107,8 +114,16 @@ def _check_numbers(options: Options) -> None:
     if options.max_restarts < 0:
         raise UserError(f"--max-restarts {options.max_restarts}: must be 0 (never restart) or more")
     check_port("--http-port", options.http_port)
-    for name, seconds in (("--restart-grace", options.restart_grace), ("--progress-after", options.progress_after)):
+    for name, seconds in (
+        ("--restart-grace", options.restart_grace),
+        ("--progress-after", options.progress_after),
+        ("--slow-round", options.slow_round),
+    ):
         _check_seconds(name, seconds)
+    if not (options.hang_after >= SHORTEST_HANG_S and math.isfinite(options.hang_after)):
+        raise UserError(
+            f"--hang-after {options.hang_after:g}: must be {SHORTEST_HANG_S:g} seconds or more, and not infinite"
+        )
     if not (options.monitor_interval > 0 and math.isfinite(options.monitor_interval)):
         raise UserError(f"--monitor-interval {options.monitor_interval:g}: must be more than 0 seconds")
 

@@ -7,17 +7,33 @@ import os
 import msgspec
 
 from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
 
 
 def write(path: str, incident: Incident) -> None:
     """Write or replace the incident's file in one step. Raises OSError."""
+    _replace(path, msgspec.json.format(msgspec.json.encode(incident), indent=2) + b"\n")
+
+
+def write_scene(path: str, scene: Scene) -> None:
+    """Write what an incident was concluded from. Raises OSError."""
+    _replace(path, msgspec.json.encode(scene) + b"\n")
+
+
+def _replace(path: str, content: bytes) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     draft = f"{path}.tmp"
     with open(draft, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(incident), indent=2) + b"\n")
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+
+
+def read_scene(path: str) -> Scene:
+    """Return what an incident was concluded from. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
+    with open(path, "rb") as file:
+        return msgspec.json.decode(file.read(), type=Scene)
 
 
 def read(path: str) -> Incident:

@@ -41,6 +41,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the rule that spoke."""
     sentence: str
     """For people: who, what, where, when. No newline."""
+    over_evicted: tuple[int, ...] = ()
+    """Those of `ranks` that are named only because no single one is certain."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
-class Op(msgspec.Struct, frozen=True, kw_only=True):
+class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One communication call of one rank."""
 
     group: str

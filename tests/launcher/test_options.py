@@ -88,6 +88,10 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "progress-path": "ROBUST_PROGRESS_PATH",
         "no-warm": "ROBUST_NO_WARM",
         "preload": "ROBUST_PRELOAD",
+        "on-hang": "ROBUST_ON_HANG",
+        "hang-after": "ROBUST_HANG_AFTER",
+        "on-slow": "ROBUST_ON_SLOW",
+        "slow-round": "ROBUST_SLOW_ROUND",
         "http-port": "ROBUST_HTTP_PORT",
         "resume": None,  # a variable of an old job must not turn a new one into it
         "standby": "ROBUST_STANDBY",

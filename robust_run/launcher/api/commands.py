@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FOLLOW_S = 20.0
 
 
-def _about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
+def about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what every command has: which run, and how to reach it."""
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="As JSON."),
@@ -38,26 +38,26 @@ def _named(_: click.Context, __: click.Parameter, node: str) -> str:
 
 
 @click.command()
-@_about_a_run
+@about_a_run
 def status(as_json: bool, **which: str) -> int:
     """Say how a job is, dead or alive. RUN is a run directory or a run's name; without it, the newest."""
     from robust_run.launcher.api import show
     from robust_run.launcher.api.which import subject
 
     job, encoded = subject(os.environ, **which).job()
-    _print([encoded.decode()] if as_json else show.status_lines(job))
+    show_lines([encoded.decode()] if as_json else show.status_lines(job))
     return 0
 
 
 @click.command()
-@_about_a_run
+@about_a_run
 def nodes(as_json: bool, **which: str) -> int:
     """List the nodes of a job: those at work, standbys, evicted and lost ones."""
     from robust_run.launcher.api import show
     from robust_run.launcher.api.which import subject
 
     view, encoded = subject(os.environ, **which).nodes()
-    _print([encoded.decode()] if as_json else show.node_lines(view))
+    show_lines([encoded.decode()] if as_json else show.node_lines(view))
     return 0
 
 
@@ -65,7 +65,7 @@ def nodes(as_json: bool, **which: str) -> int:
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="LINES", help="Only the last so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
 @click.option("--all", "everything", is_flag=True, help="Also what only a developer wants to know.")
-@_about_a_run
+@about_a_run
 def events(as_json: bool, last: int | None, follow: bool, everything: bool, **which: str) -> int:
     """Tell what happened to a job, dead or alive. --json prints the lines of its journal."""
     from collections import deque
@@ -86,16 +86,16 @@ def events(as_json: bool, last: int | None, follow: bool, everything: bool, **wh
     for page in _past(about):
         after = page.next
         if last is None:
-            _print(lines_of(page))
+            show_lines(lines_of(page))
         else:
             past.extend(lines_of(page))
-    _print(past)
+    show_lines(past)
     while follow and about.is_alive:
         page = about.events(after, wait_s=FOLLOW_S)
         after = page.next
-        _print(lines_of(page))
+        show_lines(lines_of(page))
     for page in _past(about, after):  # what came between the last answer and the controller's end
-        _print(lines_of(page))
+        show_lines(lines_of(page))
     return 0
 
 
@@ -111,7 +111,7 @@ def _past(about: Subject, after: int = 1) -> Iterator[EventsView]:
 @click.argument("node", callback=_named)
 @click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
 @click.option("--force", is_flag=True, help="Also a host that has not joined: it will not be used.")
-@_about_a_run
+@about_a_run
 def evict(node: str, reason: str, force: bool, as_json: bool, **which: str) -> int:
     """Take a host out of a job; a standby takes its place, or the job goes on without it."""
     from robust_run.launcher.api.client import node_path
@@ -121,7 +121,7 @@ def evict(node: str, reason: str, force: bool, as_json: bool, **which: str) -> i
 
 @click.command()
 @click.argument("node", callback=_named)
-@_about_a_run
+@about_a_run
 def readmit(node: str, as_json: bool, **which: str) -> int:
     """Allow an evicted host again."""
     from robust_run.launcher.api.client import node_path
@@ -131,7 +131,7 @@ def readmit(node: str, as_json: bool, **which: str) -> int:
 
 @click.command()
 @click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
-@_about_a_run
+@about_a_run
 def restart(reason: str, as_json: bool, **which: str) -> int:
     """End the attempt that runs and start the next; it does not count as a failure."""
     return _act("/v1/restart", as_json, which, reason=reason)
@@ -139,7 +139,7 @@ def restart(reason: str, as_json: bool, **which: str) -> int:
 
 @click.command()
 @click.option("--now", is_flag=True, help="Give the workers no time to end by themselves.")
-@_about_a_run
+@about_a_run
 def stop(now: bool, as_json: bool, **which: str) -> int:
     """End a job as SIGTERM would, on all its nodes."""
     return _act("/v1/stop", as_json, which, now=now)
@@ -173,7 +173,8 @@ def _act(path: str, as_json: bool, which: dict[str, str], **wish: Any) -> int:
     return 0
 
 
-def _print(lines: Any) -> None:
+def show_lines(lines: Any) -> None:
+    """Print lines, nothing where there are none."""
     text = "\n".join(lines)
     if text:
         click.echo(text)

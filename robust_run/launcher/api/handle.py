@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,4 +57,12 @@ class ControllerHandle(Protocol):
 
     def incidents(self) -> Sequence[Incident]:
         """Return the incidents so far, newest last."""
+        ...
+
+    def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
+        """Have all ranks looked at, and call with what is seen, within seconds. False where nothing runs."""
+        ...
+
+    def keep_traces(self) -> bool:
+        """Have the rings of all ranks copied to the run directory. False where nothing runs."""
         ...

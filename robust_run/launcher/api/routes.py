@@ -1,6 +1,9 @@
 """The API's routes. Imports aiohttp, so nothing imports this before somebody has connected.
 
     GET  /v1/status  /v1/nodes
+    GET  /v1/incidents
+    GET  /v1/scene?samples=N                        what all ranks do now: their calls, stacks, processes
+    POST /v1/traces                                 copy all rings to the run directory
     GET  /v1/events?after=N&limit=M&wait=SECONDS    lines of the journal from number N; negative: from the end
     POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.Wish
     GET  /                                          the status as text
@@ -27,6 +30,7 @@ from robust_run.launcher.api import operations, show, views
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.operations import Granted, RefusedError, Wish
 from robust_run.launcher.api.pages import MOST_LINES, JournalPages
+from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
 
@@ -39,6 +43,10 @@ LOOK_EVERY_S = 0.2
 
 #: Bytes of the journal that are counted before other things on the loop get their turn.
 COUNTED_BYTES = 4 << 20
+
+#: Looks at each rank for one question, and how long all nodes may take together.
+MOST_SAMPLES = 10
+SCENE_S = 15.0
 
 #: Nodes on the page for a browser.
 SHOWN_NODES = 200
@@ -70,6 +78,7 @@ class Api:
         self._gate = gate
         self._pages = JournalPages(controller.journal_path)
         self._counting = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._closing = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
@@ -80,6 +89,9 @@ class Api:
         app.router.add_get("/v1/status", self._status, allow_head=False)
         app.router.add_get("/v1/nodes", self._nodes, allow_head=False)
         app.router.add_get("/v1/events", self._events, allow_head=False)
+        app.router.add_get("/v1/incidents", self._incidents, allow_head=False)
+        app.router.add_get("/v1/scene", self._scene, allow_head=False)
+        app.router.add_post("/v1/traces", self._keep_traces)
         app.router.add_post("/v1/nodes/{name}/evict", self._evict)
         app.router.add_post("/v1/nodes/{name}/readmit", self._readmit)
         app.router.add_post("/v1/restart", self._restart)
@@ -171,6 +183,28 @@ class Api:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), LOOK_EVERY_S)
             await self._count_lines()
+
+    async def _incidents(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=msgspec.json.encode(tuple(self._controller.incidents())), content_type="application/json"
+        )
+
+    async def _scene(self, request: web.Request) -> web.Response:
+        samples = int(_number(request, "samples", 1, 1, MOST_SAMPLES))
+        seen: asyncio.Future[Scene] = asyncio.get_running_loop().create_future()
+        async with self._looking:  # one at a time: looking costs every rank a little
+            if not self._controller.observe(lambda scene: None if seen.done() else seen.set_result(scene), samples):
+                raise RefusedError(409, f"no rank runs now: the job is {self._controller.state().phase}")
+            try:
+                return _json(await asyncio.wait_for(seen, SCENE_S))
+            except asyncio.TimeoutError:
+                raise RefusedError(504, f"the nodes did not answer within {SCENE_S:g} s") from None
+
+    async def _keep_traces(self, request: web.Request) -> web.Response:
+        await _wish(request)
+        if not self._controller.keep_traces():
+            raise RefusedError(409, f"no rank runs now: the job is {self._controller.state().phase}")
+        return _json(views.ActionView(done="the rings of all ranks are copied to the run directory"))
 
     async def _count_lines(self) -> None:
         async with self._counting:

@@ -99,6 +99,8 @@ class Story:
                 return name, f"readmitted by {by}"
             case e.RankExited(rank=rank, exit_code=exit_code):
                 return self._node_of(rank), f"rank {rank} {describe_exit(exit_code)}"
+            case e.HangSuspected(rank=rank, waited_s=waited_s):
+                return self._node_of(rank), f"rank {rank} has been waiting for its peers for {waited_s:.1f} s"
             case e.SpawnFailed(rank=rank, message=message, node=node):
                 return self._name(node), f"rank {rank} could not be started: {message}"
             case e.StoreLost(detail=detail, node=node):
@@ -120,6 +122,8 @@ class Story:
                 return "", "the job starts"
             case e.ControllerResumed(term=term, host=host):
                 return host, f"a controller continues the job (term {term})"
+            case e.Inquired(verdict=None, reason=reason):
+                return "", f"all ranks were looked at: {reason or 'nothing is wrong'}"
             case e.RestartAsked(reason=reason, by=by):
                 return "", f"restart asked for by {by}: {reason or 'no reason given'}"
             case e.SignalReceived(signal=number, again=again, by=by):

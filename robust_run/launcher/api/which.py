@@ -12,16 +12,22 @@ import msgspec
 
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote
+from robust_run.launcher.api.operations import Wish
 from robust_run.launcher.api.pages import JournalPages
 from robust_run.launcher.api.place import read_place
 from robust_run.launcher.api.runs import JOURNAL_NAME, find_run, sole_live_run
 from robust_run.launcher.api.views import EventsView, JobView, NodesView
+from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
     from robust_run.launcher.api.dead import DeadJob
 
 
-_View = TypeVar("_View", bound=msgspec.Struct)
+_View = TypeVar("_View")
+
+#: How long nodes may take to look at their ranks.
+SCENE_S = 20.0
 
 
 class Subject:
@@ -59,6 +65,50 @@ class Subject:
             return _decoded(data, NodesView), data
         nodes = self._dead().nodes()
         return nodes, msgspec.json.encode(nodes)
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """Return its incidents, oldest first."""
+        if self._target is not None:
+            return _decoded(self._target.get("/v1/incidents"), tuple[Incident, ...])
+        from robust_run.report import incident as incident_file
+
+        found: list[Incident] = []
+        while True:
+            path = os.path.join(self._run_directory, "incidents", f"{len(found) + 1:04d}.json")
+            try:
+                found.append(incident_file.read(path))
+            except FileNotFoundError:
+                return tuple(found)
+            except (OSError, msgspec.MsgspecError) as error:
+                raise PlatformError(f"cannot read {path!r}: {error}") from error
+
+    def scene(self, samples: int = 1) -> Scene:
+        """Return what all ranks do now. Raises PlatformError where none runs, or nobody answers."""
+        if self._target is None:
+            why = f": {self._silence}" if self._silence is not None else ""
+            raise PlatformError(f"nothing runs that could be looked at{why}; robust incident shows what was seen")
+        return _decoded(self._target.get("/v1/scene", {"samples": samples}, SCENE_S), Scene)
+
+    def scene_of(self, number: int) -> Scene | None:
+        """Return what an incident was concluded from, if that was kept and is on this machine."""
+        from robust_run.report import incident as incident_file
+
+        if not self._run_directory:
+            return None
+        try:
+            return incident_file.read_scene(os.path.join(self._run_directory, "incidents", f"{number:04d}.scene.json"))
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep_traces(self) -> None:
+        """Have a job that runs copy its ranks' rings to the run directory."""
+        if self._target is not None:
+            self._target.post("/v1/traces", Wish())
+
+    @property
+    def folder(self) -> str:
+        """The run directory; empty where only an address is known."""
+        return self._run_directory
 
     def events(self, after: int, wait_s: float = 0.0) -> EventsView:
         """Return lines of the journal from this number on. When the controller goes, the run directory has the rest."""

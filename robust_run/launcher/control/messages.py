@@ -5,7 +5,7 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
 
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
-    then, in any order           agent: Heartbeat, Report, Leaving, Notice
+    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces
                                  controller: Beat, Orders, Candidates
 
 Both sides prove that they know the job's token without sending it (see `handshake`).
@@ -16,7 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.launcher.events import NodeEvent, Order
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.types import NodeInfo, Paces, Sights
 
 PROTOCOL = 1
 """Counts changes that an older peer would misunderstand."""
@@ -124,5 +124,5 @@ class Candidates(msgspec.Struct, frozen=True, tag="candidates", kw_only=True):
     candidates: tuple[str, ...]
 
 
-FromAgent = Hello | Heartbeat | Report | Notice | Leaving
+FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces
 FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates

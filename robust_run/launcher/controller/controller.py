@@ -13,14 +13,19 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher import core
+from robust_run.launcher.controller.inquest import Inquest
+from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.events import (
     Action,
+    AttemptEnded,
     AttemptStarted,
     Dismiss,
     EndAttempt,
     Event,
     Finish,
     FirstStep,
+    Inquire,
+    KeepTraces,
     OpenStore,
     Order,
     RecordIncident,
@@ -34,6 +39,7 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
+from robust_run.launcher.types import Paces, Sights
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -82,6 +88,8 @@ class Controller:
         self._later = later
         self._on_finish = on_finish
         self._on_change = on_change
+        self.inquest = Inquest(state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say)
+        self._pacing = Pacing(state=state, clock=clock, ask=self.inquest.ask, tell=self.tell)
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
@@ -100,7 +108,17 @@ class Controller:
         finally:
             self._busy = False
 
+    def see(self, node: str, seen: Sights | Paces) -> None:
+        """Take in what an agent sees of its ranks."""
+        if isinstance(seen, Paces):
+            self._pacing.take(node, seen)
+        else:
+            self.inquest.take(node, seen)
+
     def _take(self, event: Event) -> None:
+        found = self.inquest.before_end(event) if isinstance(event, AttemptEnded) else None
+        if found is not None:
+            self._take(found)
         now_s = self._clock.monotonic_s()
         self._journal.event(event, now_s)
         _, actions = core.step(self.policy, self.state, event, now_s)
@@ -138,7 +156,7 @@ class Controller:
     def _say(self, text: str, node: str) -> None:
         self.book.say(text if not self.policy.many else f"{core.name_of(self.state, node)}: {text}")
 
-    def _perform(self, action: Action, now_s: float) -> None:
+    def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901 - the table of actions
         match action:
             case OpenStore():
                 self._open_store(action, now_s)
@@ -158,10 +176,24 @@ class Controller:
                 if self._wake is not None:
                     self._wake.cancel()
                 self._wake = self._later(max(action.at_s - now_s, 0.0), lambda: self.tell(Tick()))
+            case Inquire():
+                self.inquest.begin(action)
             case RecordIncident():
-                self.book.record(action, self._later)
+                self._record(action)
             case Finish():
                 self.finish(action)
+
+    def _record(self, action: RecordIncident) -> None:
+        scene = self.inquest.scene
+        self.book.record(action, self._later, scene if scene is not None and scene.attempt == action.attempt else None)
+        if action.action == "report":
+            self.keep_traces()
+
+    def keep_traces(self) -> bool:
+        """Have every node copy the rings of its ranks to its run directory. False if nothing runs."""
+        for node in self.state.unended:
+            self._outbox.send(node, KeepTraces(attempt=self.state.attempt))
+        return bool(self.state.unended)
 
     def _open_store(self, order: OpenStore, now_s: float) -> None:
         """Begin an attempt once what led to it is on the disk. With several nodes heartbeats must be answered meanwhile."""

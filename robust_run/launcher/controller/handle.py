@@ -9,6 +9,7 @@ from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
 
 
 class Handle:
@@ -41,3 +42,11 @@ class Handle:
     def incidents(self) -> list[Incident]:
         """Return the incidents so far."""
         return self._controller.book.incidents
+
+    def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
+        """Have all ranks looked at."""
+        return self._controller.inquest.ask(then, samples=samples)
+
+    def keep_traces(self) -> bool:
+        """Have all rings copied."""
+        return self._controller.keep_traces()

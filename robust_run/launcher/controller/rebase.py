@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.launcher.events import AttemptEnded, FirstStep, NodeEvent
-from robust_run.launcher.types import RankEvidence
+from robust_run.launcher.types import Paces, RankEvidence, Sights
+from robust_run.tracer.types import Op, RankSight
 
 
 def rebase(event: NodeEvent, ahead_s: float) -> NodeEvent:
@@ -27,4 +28,39 @@ def _rank(rank: RankEvidence, ahead_s: float) -> RankEvidence:
         exited_at_s=rank.exited_at_s + ahead_s,
         signalled_at_s=moved(rank.signalled_at_s),
         spoke_at_s=moved(rank.spoke_at_s),
+    )
+
+
+def rebased_sights(seen: Sights | Paces, ahead_s: float) -> Sights | Paces:
+    """Return what an agent sees with its times moved likewise."""
+    if isinstance(seen, Paces):
+        pace = seen.pace
+        moved = msgspec.structs.replace(pace, began_s=pace.began_s + ahead_s, ended_s=pace.ended_s + ahead_s)
+        return Paces(pace=moved)
+    return msgspec.structs.replace(seen, sights=tuple(_sight(sight, ahead_s) for sight in seen.sights))
+
+
+def _sight(sight: RankSight, ahead_s: float) -> RankSight:
+    trace = sight.trace
+    if trace is not None:
+        trace = msgspec.structs.replace(
+            trace,
+            last_at_s=trace.last_at_s + ahead_s,
+            ops=tuple(_op(op, ahead_s) for op in trace.ops),
+            marks=tuple(msgspec.structs.replace(mark, at_s=mark.at_s + ahead_s) for mark in trace.marks),
+        )
+    return msgspec.structs.replace(
+        sight,
+        ended_at_s=None if sight.ended_at_s is None else sight.ended_at_s + ahead_s,
+        trace=trace,
+        recorded=tuple(_op(op, ahead_s) for op in sight.recorded),
+    )
+
+
+def _op(op: Op, ahead_s: float) -> Op:
+    return msgspec.structs.replace(
+        op,
+        at_s=op.at_s + ahead_s,
+        waiting_at_s=None if op.waiting_at_s is None else op.waiting_at_s + ahead_s,
+        done_at_s=None if op.done_at_s is None else op.done_at_s + ahead_s,
     )

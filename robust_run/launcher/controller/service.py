@@ -22,7 +22,7 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.controller.rebase import rebase
+from robust_run.launcher.controller.rebase import rebase, rebased_sights
 from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.events import (
     EndAttempt,
@@ -35,7 +35,7 @@ from robust_run.launcher.events import (
     SignalReceived,
 )
 from robust_run.launcher.many.fence import MARGIN_S
-from robust_run.launcher.types import JobSpec, ManyNodes
+from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.controller import Controller
@@ -201,6 +201,8 @@ class Service:
             case Leaving():
                 self.controller.tell(NodeLeft(node=peer.id, reason=message.reason))
                 self._line_up()
+            case Sights() | Paces():
+                self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
             case Notice():
                 self._note(f"{peer.name}: {message.text[:1000]}")
             case _:

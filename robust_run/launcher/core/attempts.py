@@ -20,6 +20,8 @@ from robust_run.launcher.restart import Limits, decide, healed
 from robust_run.launcher.types import Placement, Progress
 from robust_run.signals import signal_name
 
+SIGTERM = 15
+
 #: Nodes that are started together arrive within this time: nobody needs to be told that they are awaited.
 ARRIVING_S = 2.0
 
@@ -88,6 +90,8 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     state.started, state.live, state.early_exits = set(), set(), []
     state.evidence, state.causes = [], []
     state.progress, state.trouble, state.all_well = Progress(), "", False
+    state.is_inquiring, state.suspected_at_s, state.traced = False, None, None
+    state.is_traced_end, state.evicted_for, state.reported = False, (), []
     state.detected_at_s = state.deadline_at_s = None
     state.gathering_since_s = state.enough_since_s = None
     state.ending = None
@@ -101,6 +105,11 @@ def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:
     state.deadline_at_s = None
     state.ending = order
     return [order] if state.unended else []
+
+
+def failure_ending(policy: Policy, state: JobState) -> EndAttempt:
+    """One failed, so none can go on: the survivors get SIGTERM and the grace; nobody waits for what they leave behind."""
+    return EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s)
 
 
 def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:

@@ -8,8 +8,9 @@ import msgspec
 
 from robust_run.launcher.core.membership import node_of_rank
 from robust_run.launcher.core.state import Cause, JobState
-from robust_run.launcher.types import VerdictDraft
-from robust_run.launcher.verdict import attribute, own_failure
+from robust_run.launcher.types import RankEvidence, VerdictDraft
+from robust_run.launcher.verdict import attribute, job_exit_code, own_failure
+from robust_run.tracer.types import TraceVerdict
 
 #: How many of many nodes a sentence names.
 SHOWN = 5
@@ -58,6 +59,8 @@ def judge(state: JobState) -> Judgement | None:
         return None
     if state.trouble:
         return _platform(state)
+    if state.traced is not None and (state.is_traced_end or not state.causes):
+        return _from_trace(state.traced, state)
     cause = min(state.causes, key=lambda cause: cause.at_s, default=None)
     draft = attribute(tuple(state.evidence))
     if draft is None:
@@ -73,6 +76,36 @@ def judge(state: JobState) -> Judgement | None:
         draft=msgspec.structs.replace(draft, nodes=hosts, aftermath=aftermath),
         symptom="worker_failed",
         onset_at_s=min((each.at_s for each in failures), default=None),
+    )
+
+
+def _from_trace(traced: TraceVerdict, state: JobState) -> Judgement:
+    """What the ranks' own records say goes before how they ended: a stuck rank ends of our signal, a misled one of an abort."""
+    onset_s = traced.onset_s if state.is_traced_end else None
+    return Judgement(
+        draft=draft_of(traced, next((rank for rank in state.evidence if (rank.rank,) == traced.ranks), None)),
+        symptom="hang" if state.is_traced_end else "worker_failed",
+        onset_at_s=onset_s if onset_s is not None else state.detected_at_s,
+        heals=bool(state.evicted_for),
+        evicts=bool(state.evicted_for),
+    )
+
+
+def draft_of(traced: TraceVerdict, culprit: RankEvidence | None = None) -> VerdictDraft:
+    """Return a verdict on evidence as an incident has it."""
+    failed = culprit is not None and culprit.exit_code not in (0, None) and culprit.signalled_at_s is None
+    return VerdictDraft(
+        kind=traced.kind,
+        ranks=traced.ranks,
+        nodes=traced.nodes,
+        confidence=traced.confidence,
+        rule=traced.rule,
+        sentence=traced.sentence,
+        group=traced.group,
+        over_evicted=traced.over_evicted,
+        evidence=traced.evidence,
+        exit_code=job_exit_code(culprit.exit_code) if failed and culprit is not None else 1,
+        culprit=culprit if failed else None,
     )
 
 

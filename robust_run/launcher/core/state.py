@@ -13,6 +13,7 @@ import msgspec
 from robust_run.launcher.events import EndAttempt, Finish, RankExited
 from robust_run.launcher.restart import Trail
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.tracer.types import TraceVerdict
 
 Phase = Literal["new", "gathering", "opening", "running", "suspecting", "ending", "stopping", "over"]
 """gathering: waits for nodes. opening: the store of the next attempt is being opened. suspecting: a rank lost its connection, a
@@ -36,6 +37,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     join_timeout_s: float = 600.0
     last_call_s: float = 30.0
     wait_for_nodes_s: float | None = None
+    on_hang: str = "auto"
+    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch."""
+    on_slow: str = "report"
     many: bool = False
     """A job of several nodes: the loss of one is healed, not the end."""
 
@@ -111,6 +115,18 @@ class JobState(msgspec.Struct, kw_only=True):
     evidence: list[RankEvidence] = []
     progress: Progress = Progress()
     causes: list[Cause] = []
+    is_inquiring: bool = False
+    """Somebody waits too long for a peer, and the evidence of all ranks is being looked at."""
+    suspected_at_s: float | None = None
+    """Since when."""
+    traced: TraceVerdict | None = None
+    """What that evidence says of this attempt."""
+    is_traced_end: bool = False
+    """It is why the attempt was ended."""
+    evicted_for: tuple[str, ...] = ()
+    """Hosts that were evicted for it."""
+    reported: list[tuple[str, tuple[int, ...]]] = []
+    """Kinds and ranks of verdicts that were reported while the attempt went on."""
     all_well: bool = False
     """Every rank has ended with exit code 0."""
     trouble: str = ""

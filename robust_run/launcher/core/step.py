@@ -19,10 +19,11 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.launcher.core import nodes
-from robust_run.launcher.core.attempts import begin, conclude, end_attempt, stopped, try_to_gather
+from robust_run.launcher.core.attempts import begin, conclude, end_attempt, failure_ending, stopped, try_to_gather
 from robust_run.launcher.core.membership import placement_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
+from robust_run.launcher.core.traced import inquired, suspected
 from robust_run.launcher.events import (
     Action,
     AttemptEnded,
@@ -31,6 +32,8 @@ from robust_run.launcher.events import (
     EndAttempt,
     Event,
     GuardLost,
+    HangSuspected,
+    Inquired,
     JobStarted,
     NodeEvicted,
     NodeJoined,
@@ -51,7 +54,7 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.types import Progress
 
-SIGKILL, SIGTERM = 9, 15
+SIGKILL = 9
 
 #: Phases in which an attempt is meant to go on.
 GOING = ("opening", "running", "suspecting")
@@ -97,6 +100,10 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return _trouble(state, message, now_s)
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
             return _trouble(state, detail, now_s)
+        case HangSuspected(attempt=attempt) if attempt == state.attempt:
+            return suspected(state, event, now_s)
+        case Inquired(attempt=attempt) if attempt == state.attempt:
+            return inquired(policy, state, event, now_s)
         case NodeJoined():
             ends = strayed(policy, state, event.node.id, event.attempt, now_s)
             return ends + nodes.joined(policy, state, event, now_s)
@@ -176,11 +183,6 @@ def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: floa
         return []
     state.phase, state.deadline_at_s = "suspecting", now_s + policy.patience_s
     return [WakeAt(state.deadline_at_s)]
-
-
-def failure_ending(policy: Policy, state: JobState) -> EndAttempt:
-    """One failed, so none can go on: the survivors get SIGTERM and the grace; nobody waits for what they leave behind."""
-    return EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s)
 
 
 def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
@@ -268,6 +270,7 @@ def _repeat(state: JobState, node: str) -> list[Action]:
 def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
     """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
     state.term = max(state.term, event.term)
+    state.is_inquiring = False
     state.hold_until_s = now_s + event.hold_s if event.hold_s else None
     state.detected_at_s = None if state.detected_at_s is None else now_s
     if state.phase in ("new", "gathering"):

@@ -33,7 +33,7 @@ from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease
 from robust_run.launcher.many.finding import Dialer, Finder
-from robust_run.launcher.types import JobSpec, ManyNodes
+from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 from robust_run.signals import signal_name
 
 #: How often the lease is looked at.
@@ -131,6 +131,11 @@ class Link:
             self._lease.guard(running=self._agent.is_running)
             if self._leaving is not None and not self._agent.is_running:
                 self._agent.leave(128 + self._leaving)
+
+    def deliver(self, seen: Sights | Paces) -> None:
+        """Pass on what is seen of the ranks here; without a connection nobody asks for it."""
+        if self._connection is not None:
+            self._connection.send(seen)
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """End the job if the controller is on this node; else this node leaves it."""

@@ -1,12 +1,13 @@
-"""Runs at the start of a worker's interpreter, before the user's program, and counts its optimizer steps.
+"""Runs at the start of a worker's interpreter, before the user's program: counts its steps, lets its communication be traced.
 
 The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.tracer.arming`), so Python's `site` imports
 this file in place of the user's own `sitecustomize`. It first undoes all of that: the program and its children see the
 path and the environment that they would see without us. Then it waits for `torch.optim.optimizer` to be imported, and
-registers torch's own global hook that runs after every `Optimizer.step`. Last it hands over to the user's `sitecustomize`.
+registers torch's own global hook that runs after every `Optimizer.step`; and for torch.distributed, to load the recorder
+beside this file. It lets a signal show the stacks. Last it hands over to the user's `sitecustomize`.
 
 It imports nothing but what every Python has loaded by now, and nothing of robust_run: a worker may run another Python than
-the launcher. No exception of ours reaches the program: counting is given up instead, and that is said once.
+the launcher. No exception of ours reaches the program: what fails is given up instead, and that is said once.
 
 Not counted: steps of forked or spawned children, and steps that torch.compile has made part of a graph.
 """
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 OLDEST_TORCH = (2, 6)
 MODULE_WITH_HOOK = "torch.optim.optimizer"
+MODULE_TO_RECORD = "torch.distributed.distributed_c10d"
 
 # The steps file, as robust_run.tracer.steps has it: a test keeps the two equal.
 MAGIC = b"RBSTEPS\n"
@@ -32,20 +34,38 @@ FILE_BYTES = 64
 MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL = range(6)
 
 
-said: list[Exception] = []
+said: list[str] = []
+on_step: list[Callable[[], None]] = []
 
 
-def give_up(reason: Exception) -> None:
-    """Say once that nothing is counted, and why, on one line."""
-    said.append(reason)
-    if len(said) > 1:
+def give_up(reason: Exception, what: str = "step counting") -> None:
+    """Say once that something is not done, and why, on one line."""
+    if what in said:
         return
+    said.append(what)
     try:
         text = " ".join(f"{type(reason).__name__}: {reason}".split())
-        sys.stderr.write(f"robust-run: step counting is off in this worker: {text}\n")
+        sys.stderr.write(f"robust-run: {what} is off in this worker: {text}\n")
         sys.stderr.flush()
     except Exception:  # noqa: S110 - a worker without stderr has nobody to tell
         pass
+
+
+def give_up_tracing(reason: Exception) -> None:
+    """Say once that communication is not recorded."""
+    give_up(reason, "tracing")
+
+
+def load(name: str) -> ModuleType:
+    """Return a fresh module made of a file beside this one. It is in no path and not in `sys.modules`."""
+    from importlib.machinery import SourceFileLoader
+
+    path = os.path.join(os.path.dirname(__file__), f"{name}.py")
+    module = type(sys)(f"robust_run_{name}")
+    module.__file__ = path
+    code = SourceFileLoader(module.__name__, path).get_code(module.__name__)
+    exec(code, module.__dict__)  # type: ignore[arg-type]  # noqa: S102 - our own file
+    return module
 
 
 def undo_arming() -> str:
@@ -62,42 +82,41 @@ def undo_arming() -> str:
     return os.environ.pop("ROBUST_STEPS_FILE", "")
 
 
-class WaitForOptimizer:
-    """A finder that finds nothing: it lets the one module that it waits for tell when it has been executed."""
+class WaitForModules:
+    """A finder that finds nothing: it lets the modules that it waits for tell when they have been executed."""
 
-    def __init__(self, then: Callable[[ModuleType], None]) -> None:
-        self.then = then
+    def __init__(self, awaited: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.awaited = awaited
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """Return None, or for the awaited module what the other finders say, with its loader prepared."""
-        if name != MODULE_WITH_HOOK:
+        """Return None, or for an awaited module what the other finders say, with its loader prepared."""
+        if name not in self.awaited:
             return None
-        try:
+        then = self.awaited.pop(name, None)
+        if not self.awaited and self in sys.meta_path:
             sys.meta_path.remove(self)
-        except ValueError:
-            return None
-        for finder in list(sys.meta_path):
+        for finder in list(sys.meta_path) if then else ():
             find_spec = getattr(finder, "find_spec", None)
-            spec = find_spec(name, path, target) if find_spec else None
+            spec = find_spec(name, path, target) if find_spec and finder is not self else None
             if spec is not None:
                 try:
-                    self.prepare(spec.loader)
+                    self.prepare(spec.loader, name, then)
                 except Exception as error:
                     give_up(error)
                 return spec
         return None
 
-    def prepare(self, loader: Any) -> None:
+    def prepare(self, loader: Any, name: str, then: Any) -> None:
         """Replace `exec_module` of this one loader object until it has run: the module keeps its true loader."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            if module.__name__ == MODULE_WITH_HOOK:
+            if module.__name__ == name:
                 loader.__dict__.pop("exec_module", None)
             execute(module)
-            if module.__name__ == MODULE_WITH_HOOK:
+            if module.__name__ == name:
                 try:
-                    self.then(module)
+                    then(module)
                 except Exception as error:
                     give_up(error)
 
@@ -166,6 +185,8 @@ def counter(numbers: memoryview[int], times: memoryview[float], torch: Any, path
                     list_modules(path)
                 times[LAST_CELL] = monotonic()
                 numbers[STEPS_CELL] += 1
+                for tell in on_step:
+                    tell()
         except Exception as error:
             counting = False
             give_up(error)
@@ -188,16 +209,52 @@ def count_into(path: str) -> Callable[[ModuleType], None]:
     return register
 
 
+def record_into(path: str) -> Callable[[ModuleType], None]:
+    """Return what makes a freshly executed torch.distributed record its calls, in this very process only."""
+    armed_pid = os.getpid()
+
+    def record(module: ModuleType) -> None:
+        try:
+            library = sys.modules.get("torch._C._distributed_c10d")
+            if os.getpid() != armed_pid or library is None or not os.path.exists(f"{path}.ring"):
+                return
+            recorder, hooks, witness = load("recorder"), load("hooks"), load("witness")
+            ring = recorder.Ring(f"{path}.ring", give_up_tracing)
+
+            def serve() -> None:
+                witness.serve(f"{path}.sock", sys.modules["torch"], library)
+
+            hooks.Hooks(ring, recorder, module, library, serve).install()
+            on_step.append(ring.mark_step)
+        except Exception as error:
+            give_up_tracing(error)
+
+    return record
+
+
+def answer_signal(path: str) -> None:
+    """Let a signal show the stacks, if the launcher has made a file for them."""
+    try:
+        if os.path.exists(f"{path}.stacks"):
+            load("witness").answer_signal(f"{path}.stacks")
+    except Exception as error:
+        give_up_tracing(error)
+
+
 def arm() -> None:
     """Undo the launcher's changes and, unless ROBUST_TRACE=0, wait for torch."""
     try:
         path = undo_arming()
-        if path and os.environ.get("ROBUST_TRACE") != "0":
-            present = sys.modules.get(MODULE_WITH_HOOK)  # where a .pth file has imported torch before `site` came to us
+        if not path or os.environ.get("ROBUST_TRACE") == "0":
+            return
+        answer_signal(path)
+        awaited = {MODULE_WITH_HOOK: count_into(path), MODULE_TO_RECORD: record_into(path)}
+        for name in list(awaited):
+            present = sys.modules.get(name)  # where torch was imported before `site` came to us
             if present:
-                count_into(path)(present)
-            else:
-                sys.meta_path.insert(0, WaitForOptimizer(count_into(path)))
+                awaited.pop(name)(present)
+        if awaited:
+            sys.meta_path.insert(0, WaitForModules(awaited))
     except Exception as error:
         give_up(error)
 

@@ -36,6 +36,7 @@ from robust_run.launcher.journal import Journal
 from robust_run.launcher.policy import policy_of
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
 from robust_run.report.types import Action, Incident, Verdict
+from robust_run.tracer.types import Scene
 
 TOKEN = "0123456789abcdef" * 4
 
@@ -85,6 +86,10 @@ class Controller:
         self.fault: Exception | None = None
         self._state = JobState()
         self._incidents: list[Incident] = []
+        self.scene: Scene | None = None
+        """What is seen of the ranks; None: nothing runs."""
+        self.samples: list[int] = []
+        self.kept = 0
         self._journal = Journal(self.journal_path, SystemClock(), fail)
         self._journal.open_with(self.spec, self.facts.host)
 
@@ -99,6 +104,16 @@ class Controller:
     def incidents(self) -> list[Incident]:
         return self._incidents
 
+    def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
+        self.samples.append(samples)
+        if self.scene is not None:
+            then(self.scene)
+        return self.scene is not None
+
+    def keep_traces(self) -> bool:
+        self.kept += self.scene is not None
+        return self.scene is not None
+
     def tell(self, event: Event) -> None:
         self.told.append(event)
         self.now_s += 1.0
@@ -107,7 +122,11 @@ class Controller:
         for action in actions:
             self._journal.action(action, self.now_s)
             if isinstance(action, RecordIncident):
-                self._incidents.append(incident_of(action, len(self._incidents) + 1))
+                self.records(action)
+
+    def records(self, action: RecordIncident) -> None:
+        """Something went wrong."""
+        self._incidents.append(incident_of(action, len(self._incidents) + 1))
 
     # --- what agents would report ---
 

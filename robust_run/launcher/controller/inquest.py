@@ -1,0 +1,167 @@
+"""Asks the agents what they see of their ranks and has it judged: when a rank waits too long, when an attempt died, and when a
+person wants to know. The judging is pure (`tracer.verdict`); here is only the asking.
+
+What is seen is too much for the journal, so it lives here; the journal gets what it says (`Inquired`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.launcher.core import JobState, name_of
+from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired, Order
+from robust_run.launcher.types import Sights, ops_of
+from robust_run.tracer.types import RankSight, Scene
+
+if TYPE_CHECKING:
+    from robust_run.tracer.verdict import Patience
+
+#: How long agents may take to answer: taking samples, py-spy where it is needed, and the way.
+ANSWER_S = 6.0
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """One question to all nodes of an attempt."""
+
+    attempt: int
+    awaited: set[str]
+    sights: list[RankSight] = []
+    then: Callable[[Scene], None]
+    timer: Any = None
+
+
+class Inquest:
+    """The questions under way."""
+
+    def __init__(
+        self,
+        *,
+        state: JobState,
+        clock: Clock,
+        send: Callable[[str, Order], None],
+        later: Callable[[float, Callable[[], None]], Any],
+        tell: Callable[[Event], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.scene: Scene | None = None
+        """The newest that was judged."""
+        self._state = state
+        self._clock = clock
+        self._send = send
+        self._later = later
+        self._tell = tell
+        self._say = say
+        self._rounds: dict[int, Round] = {}
+        self._number = 0
+        self._dead: list[RankSight] = []
+        self._dead_attempt = -1
+        self._said = ""
+
+    # --- a rank waits too long
+
+    def begin(self, order: Inquire) -> None:
+        """Look until there is a verdict, or nothing is wrong."""
+        from robust_run.tracer.verdict import Patience
+
+        patience = Patience(after_s=order.after_s) if order.after_s > 0 else Patience()
+        self._said = ""
+        self._look(order.attempt, patience, None)
+
+    def _look(self, attempt: int, patience: Patience, previous: Scene | None) -> None:
+        if not self._is_going(attempt):
+            return
+        self.ask(lambda scene: self._judge(attempt, patience, previous, scene))
+
+    def _judge(self, attempt: int, patience: Patience, previous: Scene | None, scene: Scene) -> None:
+        from robust_run.tracer.verdict import look
+
+        if not self._is_going(attempt):
+            return
+        self.scene = scene
+        found = look(scene, patience, previous=previous)
+        if found.verdict is None and found.again_s is not None:
+            if found.reason and found.reason != self._said:
+                self._said = found.reason
+                self._say(found.reason)
+            self._later(found.again_s, lambda: self._look(attempt, patience, scene))
+            return
+        self._tell(
+            Inquired(attempt=attempt, verdict=found.verdict, reason=found.reason, at_unix_s=self._clock.unix_s())
+        )
+
+    def _is_going(self, attempt: int) -> bool:
+        return self._state.attempt == attempt and self._state.phase == "running"
+
+    # --- an attempt died
+
+    def before_end(self, event: AttemptEnded) -> Inquired | None:
+        """Return what the ranks' records say of an attempt whose last node is about to be counted as ended."""
+        state = self._state
+        is_last = event.attempt == state.attempt and state.unended == {event.node} and not state.strays
+        is_failure = state.phase == "ending" and not state.all_well and state.traced is None and not state.causes
+        if not (is_last and is_failure and self._dead and self._dead_attempt == state.attempt):
+            return None
+        from robust_run.tracer.verdict import post_mortem
+
+        scene = self._scene(state.attempt, self._dead)
+        self._dead = []
+        verdict = post_mortem(scene)
+        if verdict is None:
+            return None
+        self.scene = scene
+        return Inquired(attempt=state.attempt, verdict=verdict, at_unix_s=self._clock.unix_s())
+
+    # --- asking
+
+    def ask(self, then: Callable[[Scene], None], *, samples: int = 3) -> bool:
+        """Have all nodes of the attempt look at their ranks, then call with what they see. False if nothing runs."""
+        state = self._state
+        nodes = [place.node for place in state.layout if place.node in state.unended]
+        if not nodes or state.phase not in ("running", "suspecting", "ending", "stopping"):
+            return False
+        self._number += 1
+        number = self._number
+        round_ = Round(attempt=state.attempt, awaited=set(nodes), then=then)
+        self._rounds[number] = round_
+        round_.timer = self._later(ANSWER_S, lambda: self._close(number))
+        order = Collect(attempt=state.attempt, number=number, samples=samples, ops=ops_of(state.world_size))
+        for node in nodes:
+            self._send(node, order)
+        return True
+
+    def take(self, node: str, seen: Sights) -> None:
+        """Take in what an agent sees."""
+        host = name_of(self._state, node)
+        sights = [msgspec.structs.replace(sight, node=host) for sight in seen.sights]
+        if seen.number < 0:
+            if seen.attempt != self._dead_attempt:
+                self._dead, self._dead_attempt = [], seen.attempt
+            self._dead += sights
+            return
+        round_ = self._rounds.get(seen.number)
+        if round_ is None or node not in round_.awaited:
+            return
+        round_.awaited.discard(node)
+        round_.sights += sights
+        if not round_.awaited:
+            self._close(seen.number)
+
+    def _close(self, number: int) -> None:
+        round_ = self._rounds.pop(number, None)
+        if round_ is None:
+            return
+        round_.timer.cancel()
+        round_.then(self._scene(round_.attempt, round_.sights, round_.awaited))
+
+    def _scene(self, attempt: int, sights: list[RankSight], silent: set[str] = frozenset()) -> Scene:  # type: ignore[assignment]
+        return Scene(
+            at_s=self._clock.monotonic_s(),
+            attempt=attempt,
+            world_size=self._state.world_size,
+            ranks=tuple(sorted(sights, key=lambda sight: sight.rank)),
+            silent_nodes=tuple(sorted(name_of(self._state, node) for node in silent)),
+        )

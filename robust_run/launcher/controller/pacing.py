@@ -1,0 +1,97 @@
+"""Compares how long the ranks' own work takes, round by round, and says when one is persistently slow. The judging is pure
+(`tracer.pace`); here rounds are gathered: one is complete when every node of the attempt has spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.launcher.core import JobState, name_of
+from robust_run.launcher.events import Event, Inquired
+from robust_run.launcher.types import Paces
+from robust_run.tracer.types import P2P, Group, Scene
+
+if TYPE_CHECKING:
+    from robust_run.tracer.pace.rounds import Rounds
+    from robust_run.tracer.pace.types import NodePace
+
+
+class Pacing:
+    """The rounds of one job."""
+
+    def __init__(
+        self,
+        *,
+        state: JobState,
+        clock: Clock,
+        ask: Callable[[Callable[[Scene], None]], bool],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._ask = ask
+        self._tell = tell
+        self._heard: dict[str, NodePace] = {}
+        self._rounds: Rounds | None = None
+        self._learnt_in = -1
+        """Attempt whose groups are known."""
+        self._groups: tuple[Group, ...] = ()
+        self._pairs: frozenset[tuple[int, int]] = frozenset()
+
+    def take(self, node: str, said: Paces) -> None:
+        """Take in what a node says of its ranks in this round."""
+        state = self._state
+        if said.pace.attempt != state.attempt or state.phase != "running" or node not in state.unended:
+            return
+        self._heard[node] = _named(said.pace, name_of(state, node))
+        if all(each in self._heard for each in state.unended):
+            heard, self._heard = [self._heard[each] for each in state.unended], {}
+            self._judge(heard)
+
+    def _judge(self, heard: list[NodePace]) -> None:
+        from robust_run.tracer.pace.rounds import Rounds
+
+        attempt = self._state.attempt
+        if self._learnt_in != attempt:
+            self._groups, self._pairs = (), frozenset()
+        before = self._rounds if self._rounds is not None else Rounds()
+        self._rounds = before.hear(heard, self._groups, self._pairs)
+        if not self._rounds.results or not self._rounds.results[-1].suspects:
+            return
+        if self._learnt_in != attempt:  # who does the same work matters only now
+            self._rounds = before
+            self._ask(lambda scene: self._learn(scene, heard))
+            return
+        verdict = self._rounds.verdict()
+        if verdict is not None:
+            self._tell(Inquired(attempt=attempt, verdict=verdict, at_unix_s=self._clock.unix_s()))
+
+    def _learn(self, scene: Scene, heard: list[NodePace]) -> None:
+        if scene.attempt != self._state.attempt or self._state.phase != "running":
+            return
+        self._learnt_in = scene.attempt
+        self._groups = tuple({group.name: group for group in _groups(scene)}.values())
+        self._pairs = frozenset(_pairs(scene))
+        self._judge(heard)
+
+
+def _groups(scene: Scene) -> Iterator[Group]:
+    for sight in scene.ranks:
+        if sight.trace is not None:
+            yield from sight.trace.groups
+
+
+def _pairs(scene: Scene) -> Iterator[tuple[int, int]]:
+    for sight in scene.ranks:
+        for op in sight.trace.ops if sight.trace is not None else ():
+            if op.op in P2P and op.peer >= 0:
+                yield sight.rank, op.peer
+
+
+def _named(pace: NodePace, name: str) -> NodePace:
+    ranks = tuple(msgspec.structs.replace(rank, node=name) for rank in pace.ranks)
+    return msgspec.structs.replace(pace, node=name, ranks=ranks)

@@ -1,0 +1,184 @@
+"""An agent's eyes on its ranks: looks at their rings, says when one waits too long, and collects evidence when it is asked to.
+
+What it reads was written by the user's processes: the readers never raise for what they find. Reading costs microseconds, and
+only what changes is reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from robust_run.clock import Clock
+from robust_run.launcher.events import Collect, HangSuspected, NodeEvent
+from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.types import JobSpec, Paces, RankEvidence, Sights
+from robust_run.launcher.workers import Worker
+from robust_run.tracer import ring
+from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
+from robust_run.tracer.types import RankSight
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from robust_run.tracer.sight.targets import Target
+
+
+def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: int) -> None:
+    """Make the files that a rank's recorder writes to. Raises OSError."""
+    steps_file = run_directory.steps_file(attempt, rank)
+    ring.create(f"{steps_file}.ring", rank, world_size)
+    descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    os.close(descriptor)
+
+
+class Watch:
+    """The ranks of one attempt on this node."""
+
+    def __init__(
+        self,
+        attempt: int,
+        node: str,
+        workers: Sequence[Worker],
+        run_directory: RunDirectory,
+        clock: Clock,
+        spec: JobSpec,
+        report: Callable[[NodeEvent], None],
+        deliver: Callable[[Sights | Paces], None],
+    ) -> None:
+        self._attempt = attempt
+        self._node = node
+        self._workers = workers
+        self._run_directory = run_directory
+        self._clock = clock
+        self._report = report
+        self._deliver = deliver
+        self._round_s = spec.slow_round_s
+        self._suspicion = Suspicion(spec.hang_after_s)
+        self._readers: dict[int, ring.RingReader] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pacer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look from now on."""
+        self._loop = loop
+        self._timer = loop.call_later(LOOK_S, self._look)
+        if self._round_s > 0:
+            self._pacer = loop.call_later(self._round_s, self._pace)
+
+    def stop(self) -> None:
+        """Look no more: the attempt is being ended."""
+        for timer in (self._timer, self._pacer):
+            if timer is not None:
+                timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        for reader in self._readers.values():
+            reader.close()
+        self._readers = {}
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        now_s = self._clock.monotonic_s()
+        beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker)) is not None}
+        long_wait = self._suspicion.look(beats, now_s)
+        if long_wait is not None:
+            self._report(
+                HangSuspected(
+                    attempt=self._attempt,
+                    node=self._node,
+                    rank=long_wait.rank,
+                    waited_s=round(long_wait.waited_s, 3),
+                    after_s=round(long_wait.after_s, 3),
+                )
+            )
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _beat(self, worker: Worker) -> Beat | None:
+        if worker.exit_code is not None:
+            return None
+        reader = self._readers.get(worker.rank)
+        if reader is None:
+            path = self._ring(worker.rank)
+            reader = self._readers[worker.rank] = ring.RingReader(path)
+        header = reader.header()
+        if header is None or header.pid == 0:
+            return None
+        return Beat(header.events, header.steps, header.waiting_since_s)
+
+    def _ring(self, rank: int) -> str:
+        return f"{self._run_directory.steps_file(self._attempt, rank)}.ring"
+
+    def _pace(self) -> None:
+        """Say how long the ranks' own work took since the round before."""
+        from robust_run.tracer.pace.measure import pace_of
+        from robust_run.tracer.pace.types import NodePace, RankPace
+
+        assert self._loop is not None
+        self._pacer = self._loop.call_later(self._round_s, self._pace)
+        now_s = self._clock.monotonic_s()
+        found: list[RankPace] = []
+        for rank, reader in self._readers.items():
+            trace = reader.trace(0)
+            if trace is None:
+                continue
+            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
+            if pace is not None:
+                found.append(pace)
+        node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
+        self._deliver(Paces(pace=node))
+
+    # --- evidence
+
+    def collect(self, order: Collect) -> None:
+        """Look at all ranks and deliver what is seen, a moment later."""
+        assert self._loop is not None
+        task = self._loop.create_task(self._collect(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _collect(self, order: Collect) -> None:
+        from robust_run.tracer.sight.collect import collect
+
+        sights = await collect([self._target(worker) for worker in self._workers], samples=order.samples, ops=order.ops)
+        self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
+
+    def _target(self, worker: Worker, evidence: RankEvidence | None = None) -> Target:
+        from robust_run.tracer.sight.targets import Target
+
+        ended = worker.exit_code is not None
+        by_itself = ended and (worker.signalled_at_s is None or worker.exited_at_s <= worker.signalled_at_s)
+        return Target(
+            rank=worker.rank,
+            node="",  # the controller knows what it is called
+            pid=worker.pid,
+            steps_file=self._run_directory.steps_file(self._attempt, worker.rank),
+            exit_code=worker.exit_code if by_itself else None,
+            ended_at_s=worker.exited_at_s if ended else None,
+            finding=evidence.finding if evidence is not None else None,
+            alive=not ended,
+        )
+
+    def last_sights(self, ranks: Sequence[RankEvidence], ops: int) -> tuple[RankSight, ...]:
+        """Return what the rings of an attempt that has ended say, if a rank failed by itself."""
+        from robust_run.tracer.sight.collect import dead_sights
+
+        known = {evidence.rank: evidence for evidence in ranks}
+        if not any(evidence.exit_code not in (0, None) and evidence.signalled_at_s is None for evidence in ranks):
+            return ()
+        return dead_sights([self._target(worker, known.get(worker.rank)) for worker in self._workers], ops)
+
+    def keep(self) -> None:
+        """Copy the rings to the run directory, for timelines; what cannot be copied is left out."""
+        import shutil
+
+        if self._run_directory.temporary:
+            return
+        for worker in self._workers:
+            try:
+                shutil.copyfile(self._ring(worker.rank), self._run_directory.ring_copy(self._attempt, worker.rank))
+            except OSError:
+                continue

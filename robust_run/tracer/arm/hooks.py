@@ -1,0 +1,466 @@
+"""Makes torch.distributed tell the recorder what it does: wraps the methods of process groups and what else waits for peers.
+
+`sitecustomize` loads this file by its path, with `recorder.py`. A wrapper calls what it wraps exactly once, with the same
+arguments, and passes result or exception on; a mistake of ours ends the recording, never the call. Nothing here holds on
+to a group, a work or a tensor.
+
+What torch starts in C++ alone is seen in part: the waits of DistributedDataParallel as one operation for each backward pass,
+its first buckets as a wait for nothing known; functional collectives, as DTensor uses them, by their waits only.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    Describe = Callable[[Any, Any], tuple[int, Any, int]]
+
+ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
+TENSORS_ADDED = 16
+PENDING_BACKWARDS = 64
+
+
+# What a call moves: (elements, dtype, root or peer as a rank of the group), from its positional arguments ------------------
+
+
+def size(tensors: Any) -> tuple[int, Any]:
+    """Return the elements and the dtype of a tensor or of lists of tensors; long lists are taken to be even."""
+    if not isinstance(tensors, (list, tuple)):
+        return int(tensors.numel()), tensors.dtype
+    if not tensors:
+        return 0, None
+    numel, dtype = size(tensors[0])
+    if len(tensors) == 1:
+        return numel, dtype
+    if len(tensors) > TENSORS_ADDED:
+        return numel * len(tensors), dtype
+    return sum(size(tensor)[0] for tensor in tensors), dtype
+
+
+def root_of(arguments: Any, place: int) -> int:
+    """Return the root that a rooted collective was given, in its options or by itself."""
+    given = arguments[place]
+    return int(given if isinstance(given, int) else given.rootRank)
+
+
+def moves_first(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """all_reduce: its tensors."""
+    return *size(arguments[0]), -1
+
+
+def moves_second(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """all_gather, reduce_scatter: what this rank puts in, after what it gets."""
+    return *size(arguments[1]), -1
+
+
+def roots_first(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """broadcast, reduce: a tensor, and the root."""
+    return *size(arguments[0]), root_of(arguments, 1)
+
+
+def gathers(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """gather: what each rank puts in; only the root has a list to gather into."""
+    return *size(arguments[1]), root_of(arguments, 2)
+
+
+def scatters(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """scatter: what each rank gets; only the root has a list to scatter."""
+    return *size(arguments[0]), root_of(arguments, 2)
+
+
+def exchanges_lists(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """all_to_all of lists: comparable only if all parts are even."""
+    numels = {tensor.numel() for tensor in arguments[1]}
+    dtype = arguments[1][0].dtype
+    return (numels.pop() * len(arguments[1]) if len(numels) == 1 else -1), dtype, -1
+
+
+def exchanges(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """all_to_all of one tensor: comparable only without split sizes."""
+    numel, dtype = size(arguments[1])
+    return (-1 if arguments[2] or arguments[3] else numel), dtype, -1
+
+
+def meets(_: Any, __: Any) -> tuple[int, Any, int]:
+    """barrier: moves nothing."""
+    return 0, None, -1
+
+
+def sends(arguments: Any, _: Any) -> tuple[int, Any, int]:
+    """send, recv: tensors, and the peer."""
+    return *size(arguments[0]), int(arguments[1])
+
+
+#: Method of a process group, operation, what it moves. Names that a torch does not have are passed over.
+METHODS: tuple[tuple[str, str, Describe], ...] = (
+    ("allreduce", "all_reduce", moves_first),
+    ("allreduce_coalesced", "all_reduce", moves_first),
+    ("broadcast", "broadcast", roots_first),
+    ("reduce", "reduce", roots_first),
+    ("allgather", "all_gather", moves_second),
+    ("_allgather_base", "all_gather", moves_second),
+    ("all_gather_single", "all_gather", moves_second),
+    ("allgather_coalesced", "all_gather", moves_second),
+    ("allgather_into_tensor_coalesced", "all_gather", moves_second),
+    ("all_gather_single_coalesced", "all_gather", moves_second),
+    ("gather", "gather", gathers),
+    ("scatter", "scatter", scatters),
+    ("reduce_scatter", "reduce_scatter", moves_second),
+    ("_reduce_scatter_base", "reduce_scatter", moves_second),
+    ("reduce_scatter_single", "reduce_scatter", moves_second),
+    ("reduce_scatter_tensor_coalesced", "reduce_scatter", moves_second),
+    ("reduce_scatter_single_coalesced", "reduce_scatter", moves_second),
+    ("alltoall", "all_to_all", exchanges_lists),
+    ("alltoall_base", "all_to_all", exchanges),
+    ("all_to_all_single", "all_to_all", exchanges),
+    ("barrier", "barrier", meets),
+    ("send", "send", sends),
+    ("recv", "recv", sends),
+    ("recv_anysource", "recv_any", moves_first),
+)
+
+
+class Hooks:
+    """All that is wrapped in one process."""
+
+    def __init__(
+        self, ring: Any, recorder: ModuleType, distributed: Any, library: Any, served: Callable[[], None]
+    ) -> None:
+        """`distributed` is `torch.distributed.distributed_c10d`, `library` torch's C++ beneath it.
+
+        `served` runs once, after the first group was made.
+        """
+        self.ring = ring
+        self.recorder = recorder
+        self.distributed = distributed
+        self.library = library
+        self.served = served
+        self.links = recorder.Links()
+        self.op_codes = {name: code for code, name in enumerate(recorder.OPS)}
+        self.dtype_codes: dict[Any, int] = {None: 0}
+        self.known: dict[int, tuple[Any, Any]] = {}  # by id of a process group: a weak reference to it, its Group
+        self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
+        self.inside_lifecycle = False
+        self.pending: dict[int, tuple[Any, Any]] = {}  # forwards of DDP whose backward will communicate
+        self.late_done = False
+
+    def install(self) -> None:
+        """Wrap what exists as soon as torch.distributed does."""
+        group_class, work_class = self.library.ProcessGroup, self.library.Work
+        for name, op, describe in METHODS:
+            if hasattr(group_class, name):
+                setattr(group_class, name, self.call(getattr(group_class, name), self.op_codes[op], describe))
+        if hasattr(group_class, "monitored_barrier"):
+            group_class.monitored_barrier = self.blocking(group_class.monitored_barrier, "barrier", meets)
+        if hasattr(group_class, "_end_coalescing"):
+            group_class._start_coalescing = self.start_coalescing(group_class._start_coalescing)
+            group_class._end_coalescing = self.end_coalescing(group_class._end_coalescing)
+        work_class.wait = self.wait(work_class.wait)
+        work_class.is_completed = self.is_completed(work_class.is_completed)
+        for name in ("init_process_group", "new_group", "destroy_process_group"):
+            self.replace(self.lifecycle(getattr(self.distributed, name), name))
+        if self.distributed.is_initialized():
+            self.install_late()
+
+    def install_late(self) -> None:
+        """Wrap what needs all of torch to be imported; once, when the first group is made."""
+        if self.late_done:
+            return
+        self.late_done = True
+        torch = sys.modules["torch"]
+        torch.autograd.backward = self.backward(torch.autograd.backward, torch.compiler.is_dynamo_compiling)
+        reducer = self.library.Reducer
+        reducer.prepare_for_backward = self.prepare(reducer.prepare_for_backward, torch.compiler.is_dynamo_compiling)
+        if hasattr(reducer, "_rebuild_buckets"):
+            reducer._rebuild_buckets = self.unrecorded(reducer._rebuild_buckets)
+        for name, op in (("_broadcast_coalesced", "broadcast"), ("_verify_params_across_processes", "all_gather")):
+            if hasattr(self.library, name):
+                self.replace(self.blocking(getattr(self.library, name), op, lambda *_: (-1, None, -1)))
+
+    def replace(self, new: Any) -> None:
+        """Put a function in the place of the one it wraps, in all modules of torch.distributed that have taken that over."""
+        old = new.__wrapped__
+        for module_name, module in list(sys.modules.items()):
+            if (
+                module_name.startswith(("torch.distributed", "torch._C._distributed_c10d"))
+                or module is self.distributed
+            ):
+                for alias, value in list(getattr(module, "__dict__", {}).items()):
+                    if value is old:
+                        setattr(module, alias, new)
+
+    # From torch's words to ours ----------------------------------------------------------------------------------------
+
+    def group_of(self, process_group: Any) -> Any:
+        """Return our Group for a process group."""
+        known = self.known.get(id(process_group))
+        if known is not None and known[0]() is process_group:
+            return known[1]
+        ranks = self.distributed._world.pg_group_ranks.get(process_group)
+        members = sorted(ranks, key=ranks.get) if ranks else ()
+        desc = str(getattr(process_group, "group_desc", ""))
+        group = self.ring.group(str(process_group.group_name), "" if desc == "undefined" else desc, members)
+        if ranks:  # a group that is not registered yet may get its ranks still
+            key = id(process_group)
+            self.known[key] = weakref.ref(process_group, lambda _: self.known.pop(key, None)), group
+        return group
+
+    def begin(self, process_group: Any, op: int, describe: Describe, arguments: Any, state: int = ENTERED) -> int:
+        """Note that a call begins; return its number."""
+        ring = self.ring
+        if ring.stopped:
+            return -1
+        try:
+            group = self.group_of(process_group)
+            try:
+                numel, dtype, peer = describe(arguments, None)
+            except Exception:  # torch will say what is wrong with these arguments
+                numel, dtype, peer = -1, None, -1
+            code = self.dtype_codes.get(dtype)
+            if code is None:
+                code = self.dtype_code(dtype)
+            peer = group.global_rank(peer)
+            seq = group.next_turn(op, peer) if 10 <= op <= 12 else group.next_number()
+            return int(ring.enter(group, op, numel, code, peer, seq, state))
+        except Exception as error:
+            ring.stop(error)
+            return -1
+
+    def dtype_code(self, dtype: Any) -> int:
+        """Return the code of a dtype that has not been seen."""
+        name = str(dtype).rpartition(".")[2]
+        names = self.recorder.DTYPES
+        self.dtype_codes[dtype] = code = names.index(name) if name in names else 0
+        return code
+
+    def issued(self, index: int, process_group: Any, work: Any) -> None:
+        """Note that a call returned, and what will be waited for."""
+        try:
+            if work is not None:
+                self.links.put(work, index)
+            if self.gathered:
+                self.gathered.get(id(process_group), []).append(index)
+            self.ring.set_state(index, ISSUED if work is not None or self.gathered else DONE)
+        except Exception as error:
+            self.ring.stop(error)
+
+    def settle(self, linked: Any, state: int) -> None:
+        """Note the state of the call or the calls that a work stands for."""
+        try:
+            for index in linked if isinstance(linked, list) else (linked,):
+                self.ring.set_state(index, state)
+        except Exception as error:
+            self.ring.stop(error)
+
+    # Wrappers ------------------------------------------------------------------------------------------------------------
+
+    def call(self, original: Any, op: int, describe: Describe) -> Any:
+        """Wrap a method of ProcessGroup that returns a Work."""
+        begin, issued, settle = self.begin, self.issued, self.settle
+
+        @functools.wraps(original)
+        def call(process_group: Any, *args: Any, **kwargs: Any) -> Any:
+            index = begin(process_group, op, describe, args)
+            try:
+                work = original(process_group, *args, **kwargs)
+            except BaseException:
+                settle(index, FAILED)
+                raise
+            if index >= 0:
+                issued(index, process_group, work)
+            return work
+
+        return call
+
+    def waiting(self, linked: Any, index: int, original: Any, args: Any, kwargs: Any) -> Any:
+        """Call something that blocks until peers have done their part, for the calls that are `linked` to it."""
+        since = 0
+        try:
+            since = self.ring.begin_wait(index)
+            result = original(*args, **kwargs)
+        except BaseException:
+            self.settle(linked, FAILED)
+            raise
+        else:
+            self.settle(linked, DONE)
+        finally:
+            self.ring.end_wait(since)
+        return result
+
+    def wait(self, original: Any) -> Any:
+        """Wrap Work.wait."""
+
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            linked = self.links.pop(id(work), -1)
+            self.settle(linked, WAITING)
+            first = linked[0] if isinstance(linked, list) else linked
+            return self.waiting(linked, first, original, (work, *args), kwargs)
+
+        return wait
+
+    def is_completed(self, original: Any) -> Any:
+        """Wrap Work.is_completed: a program may poll instead of waiting."""
+
+        @functools.wraps(original)
+        def is_completed(work: Any) -> Any:
+            completed = original(work)
+            if completed and id(work) in self.links:
+                self.settle(self.links.pop(id(work), -1), DONE)
+            return completed
+
+        return is_completed
+
+    def blocking(self, original: Any, op: str, describe: Describe) -> Any:
+        """Wrap what takes a process group first and returns when its peers have taken part."""
+        code = self.op_codes[op]
+
+        @functools.wraps(original)
+        def blocking(process_group: Any, *args: Any, **kwargs: Any) -> Any:
+            index = self.begin(process_group, code, describe, args, WAITING)
+            return self.waiting(index, index, original, (process_group, *args), kwargs)
+
+        return blocking
+
+    def unrecorded(self, original: Any) -> Any:
+        """Wrap what may wait for peers without being a call that can be numbered."""
+
+        @functools.wraps(original)
+        def unrecorded(*args: Any, **kwargs: Any) -> Any:
+            return self.waiting(-1, -1, original, args, kwargs)
+
+        return unrecorded
+
+    def start_coalescing(self, original: Any) -> Any:
+        """Wrap _start_coalescing: the calls up to _end_coalescing become one work."""
+
+        @functools.wraps(original)
+        def start_coalescing(process_group: Any, *args: Any, **kwargs: Any) -> Any:
+            self.gathered[id(process_group)] = []
+            return original(process_group, *args, **kwargs)
+
+        return start_coalescing
+
+    def end_coalescing(self, original: Any) -> Any:
+        """Wrap _end_coalescing, which returns that work."""
+
+        @functools.wraps(original)
+        def end_coalescing(process_group: Any, *args: Any, **kwargs: Any) -> Any:
+            gathered = self.gathered.pop(id(process_group), [])
+            work = original(process_group, *args, **kwargs)
+            if work is not None and gathered:
+                self.links.put(work, gathered)
+            return work
+
+        return end_coalescing
+
+    # Lives of groups ---------------------------------------------------------------------------------------------------
+
+    def lifecycle(self, original: Any, name: str) -> Any:
+        """Wrap a function that every rank must call, to make groups or to end them."""
+        code = self.op_codes[name]
+
+        @functools.wraps(original)
+        def lifecycle(*args: Any, **kwargs: Any) -> Any:
+            index = self.begin_lifecycle(name, code, args, kwargs)
+            if index < 0:
+                return original(*args, **kwargs)
+            try:
+                result = self.waiting(index, index, original, args, kwargs)
+            finally:
+                self.inside_lifecycle = False
+            if name == "init_process_group":
+                self.after_init()
+            return result
+
+        return lifecycle
+
+    def begin_lifecycle(self, name: str, code: int, args: Any, kwargs: Any) -> int:
+        """Note that such a call begins; -1 if it is part of another, or is no matter of all ranks."""
+        try:
+            if name == "init_process_group":
+                self.install_late()
+            if self.inside_lifecycle or self.ring.stopped or not self.concerns_all(name, args, kwargs):
+                return -1
+            self.inside_lifecycle = True
+            world = self.ring.world()
+            return int(self.ring.enter(world, code, 0, 0, -1, world.next_number(), WAITING))
+        except Exception as error:
+            self.inside_lifecycle = False
+            self.ring.stop(error)
+            return -1
+
+    def concerns_all(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Say whether all ranks make this call; some groups are made and ended by their members alone."""
+        if name == "new_group":
+            return not kwargs.get("use_local_synchronization", args[4] if len(args) > 4 else False)
+        if name == "destroy_process_group":
+            group = kwargs.get("group", args[0] if args else None)
+            return group is None or group is self.distributed.GroupMember.WORLD
+        return True
+
+    def after_init(self) -> None:
+        """Start the second witness, once."""
+        try:
+            served, self.served = self.served, lambda: None
+            if not self.ring.stopped:
+                served()
+        except Exception as error:
+            self.ring.stop(error)
+
+    # DistributedDataParallel ---------------------------------------------------------------------------------------------
+
+    def prepare(self, original: Any, is_compiling: Callable[[], bool]) -> Any:
+        """Wrap Reducer.prepare_for_backward, which a forward pass calls when its backward pass will communicate."""
+
+        def note(reducer: Any) -> None:
+            try:
+                caller = sys._getframe(2).f_locals.get("self")
+                process_group = getattr(caller, "process_group", None)
+                if process_group is not None and not self.ring.stopped:
+                    self.pending.pop(id(reducer), None)
+                    if len(self.pending) < PENDING_BACKWARDS:
+                        self.pending[id(reducer)] = weakref.ref(process_group), None
+            except Exception as error:
+                self.ring.stop(error)
+
+        @functools.wraps(original)
+        def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_compiling():
+                note(reducer)
+            return original(reducer, *args, **kwargs)
+
+        return prepare_for_backward
+
+    def backward(self, original: Any, is_compiling: Callable[[], bool]) -> Any:
+        """Wrap torch.autograd.backward: one that ends a communicating forward pass waits for peers all along."""
+        pending = self.pending
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not pending:
+                return original(*args, **kwargs)
+            index = self.begin_backward()
+            return self.waiting(index, index, original, args, kwargs)
+
+        return backward
+
+    def begin_backward(self) -> int:
+        """Note the backward pass that belongs to the newest forward pass."""
+        try:
+            process_group = self.pending.popitem()[1][0]()
+            if process_group is None or self.ring.stopped:
+                return -1
+            group = self.group_of(process_group)
+            seq = group.next_turn(self.op_codes["ddp_backward"], -1)
+            return int(self.ring.enter(group, self.op_codes["ddp_backward"], -1, 0, -1, seq, WAITING))
+        except Exception as error:
+            self.ring.stop(error)
+            return -1

@@ -1,0 +1,201 @@
+"""Looks at all ranks of a node a few times within a second and returns what was seen.
+
+All processes are sampled at the same moments, so that what one rank does can be compared with what another does. CPU and
+I/O are those between the first and the last sample, without what answering us took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from robust_run.tracer.sight import processes
+from robust_run.tracer.sight.fault_signal import Asked
+from robust_run.tracer.sight.flight_recorder import recorded
+from robust_run.tracer.sight.spy import Spy, find_spy
+from robust_run.tracer.sight.targets import Target
+from robust_run.tracer.stacks.activity import LOOK_S
+from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack
+
+RING_SUFFIX = ".ring"
+STACKS_SUFFIX = ".stacks"
+SAMPLES = 3
+GAP_S = LOOK_S / (SAMPLES - 1)
+OPS = 64
+#: Of lost children in a report.
+LOST = 8
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What looking needs of the world; tests hand over their own."""
+
+    root: str = "/proc"
+    spy: str | None = None
+    """Path of py-spy, "" to look for it, None to do without."""
+    monotonic_s: Callable[[], float] = time.monotonic
+    unix_s: Callable[[], float] = time.time
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+async def collect(
+    targets: Sequence[Target],
+    *,
+    samples: int = SAMPLES,
+    gap_s: float = GAP_S,
+    ops: int = OPS,
+    world: World | None = None,
+) -> tuple[RankSight, ...]:
+    """Return what is seen of the targets, in their order, after (samples - 1) * gap_s or a little more. Never raises.
+
+    `ops`: so many of the newest calls of each rank. Not to be called again for the same targets before it has returned.
+    """
+    world = world or World(spy=find_spy())
+    spy = Spy(world.spy)
+    views = [_View(target, ops, world, spy) for target in targets]
+    began_s = world.monotonic_s()
+    for number in range(max(1, samples)):
+        await world.sleep(max(0.0, began_s + number * gap_s - world.monotonic_s()))
+        for view in views:
+            view.measure()
+        await asyncio.gather(*(view.sample() for view in views))
+    known = await asyncio.gather(*(view.ask_recorder() for view in views))
+    return tuple(view.sight(entries) for view, entries in zip(views, known, strict=True))
+
+
+async def stacks_of(targets: Sequence[Target], world: World | None = None) -> tuple[RankSight, ...]:
+    """Return one sample of the targets, for people who want to see their stacks."""
+    return await collect(targets, samples=1, world=world)
+
+
+def dead_sights(targets: Sequence[Target], ops: int = OPS) -> tuple[RankSight, ...]:
+    """Return what is left of targets whose attempt has ended: their rings."""
+    return tuple(_sight(target, read_ring(target, ops)) for target in targets)
+
+
+def read_ring(target: Target, ops: int) -> RankTrace | None:
+    """Return what the target's ring holds, None if it has none or it is damaged."""
+    from robust_run.tracer.ring import read
+
+    return read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
+
+
+class _View:
+    """One target while it is looked at."""
+
+    def __init__(self, target: Target, ops: int, world: World, spy: Spy) -> None:
+        from robust_run.tracer.ring import stacks_signal
+
+        self._target = target
+        self._ops = ops
+        self._world = world
+        self._spy = spy
+        self._asked = Asked(f"{target.steps_file}{STACKS_SUFFIX}", stacks_signal(), world.monotonic_s, world.root)
+        self._first: dict[int, processes.ProcessLook] = {}
+        self._last: dict[int, processes.ProcessLook] = {}
+        self._measured_s: list[float] = []
+        self._written_before: dict[int, int] = {}
+        self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
+        self._rank_pid = target.pid
+
+    def measure(self) -> None:
+        """Read CPU, I/O and state of all processes of the target."""
+        if not self._target.is_there:
+            return
+        root = self._world.root
+        first = not self._measured_s
+        pids = processes.tree(self._target.pid, root) if first else list(self._first)
+        seen = {pid: found for pid in pids if (found := processes.look(pid, root)) is not None}
+        self._measured_s.append(self._world.monotonic_s())
+        if first:
+            self._first = seen
+            trace = read_ring(self._target, 1)
+            # A worker that is a shell around the program: the process that records is the rank.
+            self._rank_pid = trace.pid if trace is not None and trace.pid in seen else self._target.pid
+        self._last = {pid: look for pid, look in seen.items() if look.start_ticks == self._first[pid].start_ticks}
+        self._written_before = dict(self._asked.written)
+
+    async def sample(self) -> None:
+        """Take a sample of the stacks of all processes."""
+        await asyncio.gather(*[self._spied(look) for look in await self._answers()])
+
+    async def _answers(self) -> list[processes.ProcessLook]:
+        """Ask one process after the other by signal, and return those that gave nothing."""
+        rest = []
+        for look in self._last.values():
+            if look.is_gone:
+                continue
+            stacks = await self._asked.stacks(look, look.pid == self._rank_pid) if self._target.steps_file else ()
+            if stacks:
+                self._stacks.setdefault(look.pid, []).append(stacks)
+            else:
+                rest.append(look)
+        return rest
+
+    async def _spied(self, look: processes.ProcessLook) -> None:
+        if look.pid != self._rank_pid and not processes.is_python(look.pid, self._world.root):
+            return
+        stacks = await self._spy.stacks(look.pid)
+        if stacks:
+            self._stacks.setdefault(look.pid, []).append(stacks)
+
+    async def ask_recorder(self) -> tuple[Op, ...]:
+        """Return what torch's flight recorder knows."""
+        rank = self._last.get(self._rank_pid)
+        if rank is None or rank.state not in "RSD" or not self._target.steps_file:
+            return ()  # a stopped one would only cost the time-out
+        return await recorded(self._target.steps_file, self._world.monotonic_s, self._world.unix_s)
+
+    def sight(self, entries: tuple[Op, ...]) -> RankSight:
+        """Return all that was seen."""
+        return msgspec.structs.replace(
+            _sight(self._target, read_ring(self._target, self._ops)),
+            recorded=entries,
+            processes=tuple(self._process(first) for first in self._first.values()),
+            lost_children=self._lost(),
+        )
+
+    def _process(self, first: processes.ProcessLook) -> ProcessSight:
+        """Return one process with what it used between the first and the last measurement."""
+        root = self._world.root
+        last = self._last.get(first.pid)
+        elapsed_s = self._measured_s[-1] - self._measured_s[0]
+        cpu, io_bytes = 0.0, 0
+        if last is not None and elapsed_s > 0:
+            cpu = (last.cpu_ticks - first.cpu_ticks) / os.sysconf("SC_CLK_TCK") / elapsed_s
+            calls = last.call_bytes - first.call_bytes - self._written_before.get(first.pid, 0)
+            io_bytes = int(max(calls, last.disk_bytes - first.disk_bytes, 0) * LOOK_S / elapsed_s)
+        return ProcessSight(
+            pid=first.pid,
+            parent=first.parent,
+            is_rank=first.pid == self._rank_pid,
+            command=processes.command_of(first.pid, root),
+            state=last.state if last is not None else "X",
+            cpu=max(0.0, cpu),
+            io_bytes=io_bytes,
+            stacks=tuple(self._stacks.get(first.pid, ())),
+            waits_in=processes.waits_in(first.pid, root) if last is not None else "",
+        )
+
+    def _lost(self) -> tuple[str, ...]:
+        """Return children of the rank that had ended at the first look and were not collected until the last."""
+        return tuple(
+            f"a child (pid {look.pid}, {processes.command_of(look.pid, self._world.root)}) ended and was not collected"
+            for look in self._last.values()
+            if look.is_gone and look.parent == self._rank_pid and self._first[look.pid].is_gone
+        )[:LOST]
+
+
+def _sight(target: Target, trace: RankTrace | None) -> RankSight:
+    """Return a sight of what is known without looking."""
+    return RankSight(
+        rank=target.rank,
+        node=target.node,
+        exit_code=target.exit_code,
+        ended_at_s=target.ended_at_s,
+        finding=target.finding,
+        trace=trace,
+    )

@@ -1,0 +1,114 @@
+"""Asks a rank's flight recorder what collectives it knows, through the worker server of torch on a unix socket.
+
+The server runs in C++ threads, so it answers while Python is stuck, and the recorder knows collectives that C++ started (the
+buckets of DistributedDataParallel). On gloo `state` never changes and only `retired` tells that a collective is done; sends and
+receives are not recorded; all numbers may come as strings. The server dumps everything that it holds: some milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from robust_run.tracer.types import Op
+
+SOCKET_SUFFIX = ".sock"
+TIMEOUT_S = 1.0
+ANSWER_BYTES = 8 * 1024 * 1024
+#: So many of the newest are taken.
+COLLECTIVES = 128
+WORD_CHARACTERS = 100
+LARGEST = 1 << 62
+
+_REQUEST = b"POST /handler/fr_trace_json HTTP/1.1\r\nHost: worker\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_TYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8", "Char": "int8",
+    "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool",
+}  # fmt: skip
+#: Endings that say how tensors are laid out, not what is done.
+_LAYOUTS = ("_base", "_single", "_coalesced", "_into_tensor", "_tensor")
+
+
+class _Entry(msgspec.Struct):
+    process_group: list[str] = []
+    collective_seq_id: int = 0
+    is_p2p: bool = False
+    profiling_name: str = ""
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    time_created_ns: int = 0
+    state: str = ""
+    retired: bool = False
+
+
+class _Dump(msgspec.Struct):
+    entries: list[_Entry] = []
+
+
+async def recorded(steps_file: str, monotonic_s: Callable[[], float], unix_s: Callable[[], float]) -> tuple[Op, ...]:
+    """Return the newest collectives that the rank with this steps file knows of, oldest first; none without an answer."""
+    try:
+        content = await asyncio.wait_for(_ask(f"{steps_file}{SOCKET_SUFFIX}"), TIMEOUT_S)
+    except (OSError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+        return ()
+    return parse_recorded(content, unix_s() - monotonic_s())
+
+
+def parse_recorded(content: bytes, ahead_s: float) -> tuple[Op, ...]:
+    """Return the collectives of the recorder's JSON. `ahead_s`: by how much wall time is ahead of ours. Never raises."""
+    try:
+        dump = msgspec.json.decode(content, type=_Dump, strict=False)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ()
+    entries = [entry for entry in dump.entries if not entry.is_p2p and entry.process_group]
+    return tuple(_op(entry, ahead_s) for entry in entries[-COLLECTIVES:])
+
+
+def _op(entry: _Entry, ahead_s: float) -> Op:
+    """Return an entry in our words."""
+    numel = 0
+    for sizes in entry.input_sizes:
+        product = 1
+        for size in sizes:
+            product = min(product * max(size, 0), LARGEST)
+        numel += product
+    done = entry.retired or entry.state == "completed"
+    return Op(
+        group=entry.process_group[0][:WORD_CHARACTERS],
+        op=_operation(entry.profiling_name)[:WORD_CHARACTERS],
+        seq=entry.collective_seq_id,
+        state="done" if done else "waiting",
+        at_s=entry.time_created_ns / 1e9 - ahead_s,
+        numel=min(numel, LARGEST),
+        dtype=_TYPES.get(entry.input_dtypes[0], entry.input_dtypes[0][:WORD_CHARACTERS]) if entry.input_dtypes else "",
+    )
+
+
+def _operation(name: str) -> str:
+    """Return our name of an operation: `nccl:_all_gather_base` is `all_gather`."""
+    plain = name.rpartition(":")[2].lower().lstrip("_")
+    for layout in _LAYOUTS:
+        plain = plain.removesuffix(layout)
+    return {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}.get(plain, plain)
+
+
+async def _ask(path: str) -> bytes:
+    """Return the body of the server's answer. Raises OSError, ValueError, asyncio.IncompleteReadError."""
+    reader, writer = await asyncio.open_unix_connection(path, limit=64 * 1024)
+    try:
+        writer.write(_REQUEST)
+        await writer.drain()
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        if " 200" not in head[0]:
+            raise ValueError(f"the worker server says {head[0][:80]}")
+        lengths = [line.partition(":")[2].strip() for line in head if line.lower().startswith("content-length:")]
+        length = int(lengths[0]) if lengths else -1
+        if not 0 <= length <= ANSWER_BYTES:
+            raise ValueError(f"an answer of {length} bytes; at most {ANSWER_BYTES} are read")
+        return await reader.readexactly(length)
+    except asyncio.LimitOverrunError as error:
+        raise ValueError("the worker server's head does not end") from error
+    finally:
+        writer.close()

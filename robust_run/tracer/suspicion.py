@@ -1,0 +1,96 @@
+"""When a wait is longer than usual. Pure: an agent feeds what it reads in the rings' headers, four times a second.
+
+How long ranks wait for each other depends on the job: microseconds in one, a minute in another whose stages differ. So the
+threshold follows each rank's own gaps between two signs of progress, and has a floor; before the first step, when everybody
+loads and compiles, the floor is higher. That a wait is long is no verdict. It is when evidence is collected.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+#: How often headers are looked at.
+LOOK_S = 0.25
+#: The threshold is this many times the gap that 99 % of the last `GAPS` are shorter than.
+FACTOR = 3.0
+GAPS = 200
+#: The floor before the first optimizer step, as a multiple of the usual one.
+START_FACTOR = 2.0
+#: A wait that goes on is reported again after twice the time of the report before.
+BACK_OFF = 2.0
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """What a rank's ring says at one moment; times are monotonic seconds."""
+
+    events: int
+    """Counts whatever it did."""
+    steps: int
+    waiting_since_s: float | None
+    """Since when its longest wait for peers has been going on."""
+
+
+class LongWait(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank waits for longer than usual."""
+
+    rank: int
+    waited_s: float
+    after_s: float
+    """The threshold it passed."""
+
+
+class _Rank:
+    def __init__(self, now_s: float) -> None:
+        self.events = -1
+        self.changed_at_s = now_s
+        self.gaps_s: deque[float] = deque(maxlen=GAPS)
+
+    def take(self, beat: Beat, now_s: float) -> None:
+        if beat.events != self.events:
+            if self.events >= 0:
+                self.gaps_s.append(now_s - self.changed_at_s)
+            self.events, self.changed_at_s = beat.events, now_s
+
+    def threshold_s(self, floor_s: float, steps: int) -> float:
+        floor_s *= START_FACTOR if steps == 0 else 1.0
+        if not self.gaps_s:
+            return floor_s
+        ordered = sorted(self.gaps_s)
+        return max(floor_s, FACTOR * ordered[int(0.99 * (len(ordered) - 1))])
+
+
+class Suspicion:
+    """The waits of one node's ranks in one attempt."""
+
+    def __init__(self, floor_s: float) -> None:
+        self._floor_s = floor_s
+        self._ranks: dict[int, _Rank] = {}
+        self._reported_at_s: float | None = None
+        self._pause_s = floor_s
+
+    def look(self, beats: Mapping[int, Beat], now_s: float) -> LongWait | None:
+        """Take in what the rings say now; return the longest wait that is too long, but not again and again."""
+        longest: LongWait | None = None
+        for rank, beat in beats.items():
+            known = self._ranks.setdefault(rank, _Rank(now_s))
+            known.take(beat, now_s)
+            if beat.waiting_since_s is None:
+                continue
+            waited_s = now_s - beat.waiting_since_s
+            if waited_s < self._floor_s or (longest is not None and waited_s <= longest.waited_s):
+                continue
+            after_s = known.threshold_s(self._floor_s, beat.steps)
+            if waited_s >= after_s:
+                longest = LongWait(rank=rank, waited_s=waited_s, after_s=after_s)
+        if longest is None:
+            self._reported_at_s, self._pause_s = None, self._floor_s
+            return None
+        if self._reported_at_s is not None and now_s - self._reported_at_s < self._pause_s:
+            return None
+        if self._reported_at_s is not None:
+            self._pause_s *= BACK_OFF
+        self._reported_at_s = now_s
+        return longest

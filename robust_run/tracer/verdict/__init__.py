@@ -1,0 +1,46 @@
+"""From evidence to a verdict: who is at fault, in what, and how that is known. Pure functions over recorded scenes.
+
+The rules are asked in this order: processes that are gone or stopped (`ended`), different calls at one place (`signatures`),
+circles of waits (`order`), ranks that never came (`absent`), communication that does not move (`stall`). No rule knows a
+clock, a file or a process, so every verdict can be reached again from the evidence in an incident file.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.tracer.types import Scene, Wait
+from robust_run.tracer.verdict.after import post_mortem
+from robust_run.tracer.verdict.decide import look
+from robust_run.tracer.verdict.draft import describe, waits_of
+from robust_run.tracer.verdict.patience import Patience
+from robust_run.tracer.verdict.picture import Picture
+
+__all__ = ["ParallelGroup", "Patience", "describe_waits", "look", "parallel_groups", "post_mortem", "waits"]
+
+
+class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A process group of the program, as people know it."""
+
+    name: str
+    label: str
+    """`group dp_1`, `group 3 (ranks 0,4)`, `the world`."""
+    ranks: tuple[int, ...]
+
+
+def waits(scene: Scene) -> tuple[Wait, ...]:
+    """Return who waits for whom, longest first. Nobody is awaited where all have come."""
+    return waits_of(Picture(scene))
+
+
+def describe_waits(scene: Scene, limit: int = 40) -> list[str]:
+    """Return lines for people, one for each call that ranks wait in, longest first; at most `limit`."""
+    return describe(Picture(scene), limit)
+
+
+def parallel_groups(scene: Scene) -> tuple[ParallelGroup, ...]:
+    """Return the process groups that the program made, as they are seen."""
+    picture = Picture(scene)
+    return tuple(
+        ParallelGroup(name=group.name, label=picture.label(group), ranks=group.ranks) for group in picture.groups
+    )

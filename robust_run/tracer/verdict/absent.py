@@ -1,0 +1,169 @@
+"""Rule 2: ranks that never came to where others wait, and that wait for nobody themselves.
+
+Waiting alone proves nothing: rank 0 may be writing a checkpoint. So each such rank gets as much time as what it does deserves:
+least if it does nothing at all, more if it spins in one function, much more if it works.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from robust_run.tracer.stacks.activity import activity_of
+from robust_run.tracer.stacks.normal import is_waiting, main_stacks, user_frame
+from robust_run.tracer.types import BACKWARD, LIFECYCLE, RankSight, Scene, TraceVerdict
+from robust_run.tracer.verdict.draft import Confidence, draft
+from robust_run.tracer.verdict.graph import dependents, sinks
+from robust_run.tracer.verdict.patience import Patience
+from robust_run.tracer.verdict.picture import Picture, Place
+
+#: Of very many ranks that are waited for, so many are looked at; the first ones say enough.
+_LOOKED_AT = 64
+
+
+class Suspect(NamedTuple):
+    """A rank that others wait for and that waits for nobody."""
+
+    rank: int
+    here: Place
+    """Where it has been missed for longest."""
+    waited_s: float
+    needed_s: float
+    doing: str
+    """A clause without the rank."""
+    working: bool
+    unlogged: bool
+    """Its stack says that it waits for peers, its records do not."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it has kept others waiting for too long."""
+        return self.waited_s >= self.needed_s
+
+
+def suspects(picture: Picture, patience: Patience, previous: Scene | None) -> list[Suspect]:
+    """Return all ranks that waits end at, those that most wait for first."""
+    before = {sight.rank: sight for sight in previous.ranks} if previous is not None else {}
+    found: list[Suspect] = []
+    for rank, places in sinks(picture).items():
+        here = min(places, key=lambda one: (one.any_sender, one.since_s))
+        found.append(_suspect(picture, rank, here, patience, before.get(rank)))
+        if len(found) >= _LOOKED_AT:
+            break
+    if any(one.working for one in found):
+        # What a working rank does may hold up others in ways that no record shows: they may poll for a file of its.
+        found = [one._replace(needed_s=max(one.needed_s, patience.spinning_s)) for one in found]
+    reach = {one.rank: len(dependents(picture, (one.rank,))) for one in found}
+    return sorted(found, key=lambda one: (-reach[one.rank], one.rank))
+
+
+def _suspect(picture: Picture, rank: int, here: Place, patience: Patience, before: RankSight | None) -> Suspect:
+    sight = picture.sights.get(rank)
+    waited_s = picture.waited_s(here)
+    if sight is None:
+        return Suspect(rank, here, waited_s, patience.working_s, "on a node that does not answer", True, False)
+    stacks = main_stacks(sight)
+    unlogged = bool(stacks) and is_waiting(stacks[-1])
+    working, needed_s, doing = _time_for(sight, patience, picture.scene.at_s, before)
+    crowded = len(here.missing) > 2 and len(here.missing) > len(here.waiters) and here.op not in LIFECYCLE
+    if crowded or unlogged:
+        needed_s = max(needed_s, patience.spinning_s)
+    if here.any_sender:
+        needed_s = patience.working_s
+    return Suspect(rank, here, waited_s, needed_s, doing, working, unlogged)
+
+
+def _time_for(sight: RankSight, patience: Patience, now_s: float, before: RankSight | None) -> tuple[bool, float, str]:
+    """Return whether a rank works, how long others may have to wait for it, and what it does."""
+    newest_s = _newest_event_s(sight)
+    if newest_s is not None and now_s - newest_s < patience.after_s:
+        return True, patience.working_s, f"still making progress ({now_s - newest_s:.1f} s ago)"
+    if not sight.processes:
+        return False, patience.spinning_s, "not to be seen"
+    activity = activity_of(sight)
+    if activity.kind == "working":
+        return True, patience.working_s, activity.reason
+    if before is not None and _has_moved(before, sight):
+        return True, patience.working_s, f"moving ({activity.reason})"
+    return False, patience.spinning_s if activity.kind == "spinning" else patience.after_s, activity.reason
+
+
+def _newest_event_s(sight: RankSight) -> float | None:
+    """Return when the main thread last did anything that is recorded."""
+    if sight.trace is None:
+        return None
+    times = [
+        time
+        for op in sight.trace.ops
+        if op.thread == 0
+        for time in (op.at_s, op.waiting_at_s, op.done_at_s)
+        if time is not None
+    ]
+    times += [mark.at_s for mark in sight.trace.marks[-1:]]
+    return max(times, default=None)
+
+
+def _has_moved(before: RankSight, now: RankSight) -> bool:
+    """Whether the user's function is another one than in the look before."""
+    old, new = main_stacks(before), main_stacks(now)
+    if not old or not new:
+        return False
+    then, here = user_frame(old[-1]), user_frame(new[-1])
+    return then is not None and here is not None and (then.file, then.function) != (here.file, here.function)
+
+
+def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
+    """Name the ranks that have kept others waiting for too long; None if none has."""
+    due = [one for one in found if one.due]
+    if not due:
+        return None
+    ranks = tuple(one.rank for one in due)
+    first = due[0]
+    lost = next(
+        (child for one in due if one.rank in picture.sights for child in picture.sights[one.rank].lost_children), ""
+    )
+    rule = "never_joined"
+    confidence: Confidence = "high" if all(picture.where(rank) for rank in ranks) else "medium"
+    if lost:
+        rule = "dataloader"
+    elif first.rank not in picture.sights:
+        rule, confidence = "silent_node", "low"
+    elif all(one.unlogged for one in due):
+        rule, confidence = "unlogged_wait", "low"
+    elif first.working or len(due) > max(2, picture.scene.world_size // 2) or first.here.any_sender:
+        confidence = "low"
+    return draft(
+        picture,
+        kind="hang",
+        ranks=ranks,
+        rule=rule,
+        sentence=_sentence(picture, due, lost),
+        confidence=confidence,
+        here=first.here,
+        over_evicted=ranks if rule == "unlogged_wait" and len(ranks) > 1 else (),
+    )
+
+
+def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
+    first = due[0]
+    ranks = tuple(one.rank for one in due)
+    waiters = dependents(picture, ranks)
+    waits = picture.wait_words(len(waiters), first.waited_s)
+    where = picture.where(first.rank)
+    subject = "it" if len(ranks) == 1 else f"rank {first.rank}"
+    ends = f"; {subject} is in {where}" if where else f"; {subject} is {first.doing}"
+    if lost:
+        ends = f"; it waits for a child that is gone: {lost}" + (f" (in {where})" if where else "")
+    return f"{picture.who(ranks)} {_omission(picture, first.here)} ({waits}){ends}"
+
+
+def _omission(picture: Picture, here: Place) -> str:
+    """Say what was not done: `never joined all_reduce #482 of group dp_1`."""
+    if here.op in LIFECYCLE:
+        return f"never came to {here.op}"
+    if here.op == BACKWARD and not set(here.missing).isdisjoint(here.group.ranks) and here.seq:
+        return f"did not come through {picture.what(here)}"
+    if here.op in ("recv", "recv_any"):
+        return f"never sent to rank {here.waiters[0]}, which waits in recv #{here.seq}"
+    if here.op == "send":
+        return f"never received what rank {here.waiters[0]} sends in send #{here.seq}"
+    return f"never joined {picture.what(here)}"

@@ -1,0 +1,74 @@
+"""The order in which rules are asked, while an attempt runs."""
+
+from __future__ import annotations
+
+from robust_run.tracer.types import Look, Scene, TraceVerdict
+from robust_run.tracer.verdict import absent, after, ended, graph, order, signatures, stall
+from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.patience import Patience
+from robust_run.tracer.verdict.picture import Picture
+
+#: Clocks of nodes and the looks themselves differ by a little.
+_NEARLY = 0.95
+
+
+def look(scene: Scene, patience: Patience, *, previous: Scene | None = None) -> Look:
+    """Judge a scene in which somebody has waited for long: a verdict, or when to look again and why, or neither.
+
+    Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before.
+    """
+    picture = Picture(scene)
+    if ended.first_fault(scene.ranks) is not None:
+        return Look(verdict=after.post_mortem(scene) or ended.crashed(picture))
+    longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
+    needed_s = patience.after_s * _NEARLY
+    if longest_s < needed_s:
+        return Look(reason="nobody waits for long any more")
+    verdict = _definite(picture, patience, needed_s)
+    if verdict is not None:
+        return Look(verdict=verdict)
+    return _patient(picture, patience, previous, longest_s)
+
+
+def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVerdict | None:
+    """Ask the rules whose evidence no patience can change."""
+    verdict = ended.stopped(picture, patience) or ended.left_early(picture, needed_s)
+    if verdict is not None:
+        return verdict
+    mismatch = signatures.earliest_mismatch(picture, needed_s)
+    if mismatch is not None:
+        return signatures.judge(picture, mismatch)
+    circle = graph.deadlocked(picture, needed_s)
+    return order.judge(picture, circle) if circle else None
+
+
+def _patient(picture: Picture, patience: Patience, previous: Scene | None, longest_s: float) -> Look:
+    """Ask the rules that depend on what the missing ranks do."""
+    found = absent.suspects(picture, patience, previous)
+    verdict = absent.judge(picture, found)
+    if verdict is not None:
+        return Look(verdict=verdict)
+    stalls = stall.stalled(picture, patience.spinning_s)
+    if stalls:
+        return Look(verdict=stall.judge(picture, stalls))
+    if longest_s >= patience.working_s:
+        return Look(verdict=_unknown(picture, longest_s))
+    if found:
+        most = max(found, key=lambda one: one.waited_s)
+        reason = f"{picture.who((most.rank,))} is {most.doing}"
+        return Look(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason)
+    return Look(again_s=patience.look_again_s, reason="all have come, communication may still be going on")
+
+
+def _unknown(picture: Picture, longest_s: float) -> TraceVerdict:
+    waiters = {rank for here in picture.places for rank in here.waiters}
+    here = min((one for one in picture.places if one.waiters), key=lambda one: one.since_s)
+    return draft(
+        picture,
+        kind="unknown",
+        ranks=(),
+        rule="nothing_found",
+        sentence=f"{picture.wait_words(len(waiters), longest_s)} in {picture.what(here)}, and nothing says why",
+        confidence="low",
+        here=here,
+    )

@@ -1,0 +1,95 @@
+"""What all rules put into a verdict in the same way: nodes, waits, stacks for whoever wants to check."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from robust_run.tracer.stacks.normal import main_stacks, telling_frames
+from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
+from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.words import one_line, span
+
+Confidence = Literal["high", "medium", "low"]
+#: Waits in a verdict; `robust why` shows the rest.
+_WAITS = 256
+_EVIDENCE_LINES = 40
+_STACK_FRAMES = 10
+_STACKS = 3
+
+
+def draft(  # noqa: PLR0913 - a verdict has so many parts
+    picture: Picture,
+    *,
+    kind: TraceKind,
+    ranks: tuple[int, ...],
+    rule: str,
+    sentence: str,
+    confidence: Confidence,
+    here: Place | None = None,
+    over_evicted: tuple[int, ...] = (),
+    evidence: tuple[str, ...] = (),
+    onset_s: float | None = None,
+) -> TraceVerdict:
+    """Complete a verdict with what follows from the picture."""
+    lines = [*evidence, *_waiting_lines(picture)[:12], *_stack_lines(picture, ranks)]
+    if onset_s is None:
+        onset_s = here.since_s if here is not None else min((one.since_s for one in picture.places), default=None)
+    return TraceVerdict(
+        kind=kind,
+        ranks=tuple(sorted(ranks)),
+        nodes=picture.nodes(ranks),
+        group=picture.label(here.group) if here is not None else "",
+        confidence=confidence,
+        rule=rule,
+        sentence=one_line(sentence),
+        over_evicted=tuple(sorted(over_evicted)),
+        waits=waits_of(picture)[:_WAITS],
+        evidence=tuple(one_line(line) for line in lines[:_EVIDENCE_LINES]),
+        onset_s=onset_s,
+    )
+
+
+def waits_of(picture: Picture) -> tuple[Wait, ...]:
+    """Return an edge for each rank that waits, longest first; nobody awaited where all have come."""
+    edges = [
+        Wait(waiter=rank, awaited=here.missing, what=picture.what(here), since_s=picture.waited_s(here))
+        for here in picture.places
+        for rank in here.waiters
+    ]
+    return tuple(sorted(edges, key=lambda edge: (-edge.since_s, edge.waiter)))
+
+
+def _waiting_lines(picture: Picture) -> list[str]:
+    """Say of each call that ranks wait in who waits there for whom, longest first."""
+    lines: list[str] = []
+    for here in sorted(picture.places, key=lambda one: one.since_s):
+        if here.waiters:
+            verb = "waits" if len(here.waiters) == 1 else "wait"
+            awaited = f"for {span(here.missing)}" if here.missing else "though all have come"
+            plural = "s" if len(here.waiters) > 1 else ""
+            lines.append(
+                f"rank{plural} {span(here.waiters)} {verb} in {picture.what(here)} {awaited}, "
+                f"since {picture.waited_s(here):.1f} s"
+            )
+    return lines
+
+
+def _stack_lines(picture: Picture, ranks: tuple[int, ...]) -> list[str]:
+    """Return the innermost frames of the first few ranks."""
+    lines: list[str] = []
+    for rank in ranks[:_STACKS]:
+        sight = picture.sights.get(rank)
+        stacks = main_stacks(sight) if sight is not None else ()
+        if stacks:
+            frames = (telling_frames(stacks[-1]) or stacks[-1].frames)[:_STACK_FRAMES]
+            lines.append(f"rank {rank}:")
+            lines += [f"  {frame.file}:{frame.line} {frame.function}" for frame in frames]
+    return lines
+
+
+def describe(picture: Picture, limit: int) -> list[str]:
+    """Return lines for people: who waits where, for whom; at most `limit`."""
+    lines = _waiting_lines(picture)
+    if len(lines) > limit:
+        return [*lines[: max(0, limit - 1)], f"and {len(lines) - limit + 1} more"]
+    return lines

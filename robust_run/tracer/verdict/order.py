@@ -1,0 +1,192 @@
+"""Rule 3: ranks wait for each other in a circle, so one of them makes its calls in another order than it should.
+
+Each rank's calls, over all groups and peers in the order of time, are a stream that repeats itself. The culprit is the rank
+with a passage that occurs nowhere else: neither in its own earlier rounds nor in those of ranks that play the same part. The
+shortest such passage counts: a call that is never made (1), a pair that never follows each other (2), and so on; victims
+stop in the middle of passages that are usual. Comparing with the longest context that was seen before then tells what is
+missing, too much or swapped. Refines tracing.md section 6, rule 3 (rarest pair).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple
+
+from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
+from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.sequences import following
+from robust_run.tracer.verdict.words import count_words, ranks_words
+
+#: Passages up to so many calls are compared.
+_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
+#: In so large a world only short ones, to stay within a second.
+_MANY_RANKS, _MANY_LENGTHS = 512, (1, 2, 3)
+#: Only passages that end among the newest so many calls: older ones did no harm.
+_RECENT = 32
+#: Peers whose streams are compared to name what is missing.
+_SOURCES = 4
+
+
+class Token(NamedTuple):
+    """A call without what differs between ranks that play the same part."""
+
+    role: str
+    op: str
+    peer: int
+    """Distance to the peer; 0: none."""
+
+
+class Oddity(NamedTuple):
+    """A passage that occurs nowhere else."""
+
+    rank: int
+    position: int
+    """Of its last call in the rank's stream."""
+    length: int
+
+
+class Streams:
+    """The streams of all ranks, and who plays the same part."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self._roles: dict[tuple[int, str], str] = {}
+        self.ops: dict[int, list[Op]] = {}
+        self.tokens: dict[int, tuple[Token, ...]] = {}
+        self.parts: dict[frozenset[Token], list[int]] = {}
+        self.part: dict[int, frozenset[Token]] = {}
+        for sight in picture.scene.ranks:
+            ops = list(sight.trace.ops) if sight.trace is not None else []
+            self.ops[sight.rank] = ops
+            self.tokens[sight.rank] = tuple(self._token(sight.rank, op) for op in ops)
+            counts = Counter(self.tokens[sight.rank])
+            part = frozenset(token for token, count in counts.items() if count > 1 and token.op not in LIFECYCLE)
+            self.part[sight.rank] = part
+            self.parts.setdefault(part, []).append(sight.rank)
+
+    def _token(self, rank: int, op: Op) -> Token:
+        peer = (op.peer - rank) % self._picture.scene.world_size if op.op in P2P and op.peer >= 0 else 0
+        return Token(self._role(rank, op.group), op.op, peer)
+
+    def _role(self, rank: int, name: str) -> str:
+        """Return what sister groups have in common: their description without a number, else their size and stride."""
+        found = self._roles.get((rank, name))
+        if found is None:
+            group = self._picture.group_of(self._picture.key(rank, name))
+            label = self._picture.label(group)
+            if label.startswith(f"group {group.desc}") and group.desc:
+                found = re.sub(r"[\W_]*\d+$", "", group.desc)
+            else:
+                stride = group.ranks[1] - group.ranks[0] if len(group.ranks) > 1 else 0
+                found = f"{len(group.ranks)}x{stride}"
+            self._roles[rank, name] = found
+        return found
+
+
+def oddities(streams: Streams, ranks: tuple[int, ...]) -> list[Oddity]:
+    """Return the ranks among the given ones with the shortest passage that occurs nowhere else, earliest first."""
+    lengths = _LENGTHS if len(streams.tokens) <= _MANY_RANKS else _MANY_LENGTHS
+    pools = {streams.part[rank]: streams.parts[streams.part[rank]] for rank in ranks}
+    for length in lengths:
+        found: list[Oddity] = []
+        for part, members in pools.items():
+            counts = _passages(streams, members, length)
+            candidates = [rank for rank in members if rank in set(ranks)] if len(ranks) < 64 else members
+            for rank in candidates:
+                position = _first_unique(streams.tokens[rank], counts, length)
+                if position >= 0 and part == streams.part[rank]:
+                    found.append(Oddity(rank, position, length))
+        if found:
+            return sorted(found, key=lambda odd: streams.ops[odd.rank][odd.position].at_s)
+    return []
+
+
+def _passages(streams: Streams, ranks: list[int], length: int) -> Counter[tuple[Token, ...]]:
+    counts: Counter[tuple[Token, ...]] = Counter()
+    for rank in ranks:
+        stream = streams.tokens[rank]
+        counts.update(stream[end - length : end] for end in range(length, len(stream) + 1))
+    return counts
+
+
+def _first_unique(stream: tuple[Token, ...], counts: Counter[tuple[Token, ...]], length: int) -> int:
+    """Return where the first recent passage ends that occurs once; -1 without one."""
+    for end in range(max(length, len(stream) - _RECENT + 1), len(stream) + 1):
+        if counts[stream[end - length : end]] == 1:
+            return end - 1
+    return -1
+
+
+def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
+    """Name the rank of a circle of waits that made its calls in another order, else the whole circle."""
+    streams = Streams(picture)
+    odd = oddities(streams, circle)
+    places = [here for here in picture.places if not set(here.waiters).isdisjoint(circle) and here.missing]
+    here = min(places, key=lambda one: one.since_s)
+    waited = f"{count_words(len(circle))} wait for each other since {picture.waited_s(here):.1f} s"
+    # A passage that several have alone has its cause in the first of them, if the evidence is that they are few.
+    if odd and (len(odd) == 1 or len(odd) <= max(1, len(circle) // 4)):
+        first = odd[0]
+        op = streams.ops[first.rank][first.position]
+        where = f" at {op.site}" if op.site else ""
+        return draft(
+            picture,
+            kind="desync",
+            ranks=(first.rank,),
+            rule="order",
+            sentence=f"{picture.who((first.rank,))} {difference(picture, streams, first)}{where}; {waited}",
+            confidence="high" if len(odd) == 1 and first.length <= 2 else "medium",
+            here=next((one for one in places if first.rank in one.waiters), here),
+        )
+    where = picture.where(circle[0])
+    return draft(
+        picture,
+        kind="desync",
+        ranks=circle,
+        rule="cycle",
+        sentence=f"{waited} in {picture.what(here)} and other calls: {ranks_words(circle)} make calls in orders that exclude"
+        f" each other{'; rank ' + str(circle[0]) + ' is in ' + where if where else ''}",
+        confidence="low",
+        here=here,
+        over_evicted=circle,
+    )
+
+
+def difference(picture: Picture, streams: Streams, odd: Oddity) -> str:
+    """Say how a rank's calls differ from what should have come: left out, made too many, swapped."""
+    stream, ops = streams.tokens[odd.rank], streams.ops[odd.rank]
+    at = odd.position
+    mates = [rank for rank in streams.parts[streams.part[odd.rank]] if rank != odd.rank][:_SOURCES]
+    usual = following(stream[:at], [stream[:at], *(streams.tokens[rank] for rank in mates)], 4)
+    made = _call(picture, odd.rank, ops[at])
+    after = stream[at + 1] if at + 1 < len(stream) else None
+    if not usual:
+        return f"called {made} where no other rank does"
+    due = _token_words(usual[0], odd.rank, picture)
+    if usual[0].op == stream[at].op and usual[0].role == stream[at].role and stream[at].peer != usual[0].peer:
+        return f"called {made} instead of {due}"
+    if len(usual) > 1 and stream[at] == usual[1] and after == usual[0]:
+        return f"called {made} before {due}, not after it"
+    if after == usual[0] or (after is None and at and stream[at] == stream[at - 1]):
+        return f"called {made} once too often, before {due}"
+    if stream[at] in usual[1:]:
+        return f"called {made} without the {due} that comes before it"
+    return f"called {made} where {due} comes otherwise"
+
+
+def _call(picture: Picture, rank: int, op: Op) -> str:
+    if op.op in LIFECYCLE:
+        return op.op
+    if op.op in P2P:
+        return f"{op.op} {'to' if op.op == 'send' else 'from'} {'any rank' if op.peer < 0 else f'rank {op.peer}'}"
+    return f"{op.op} #{op.seq} of {picture.label(picture.group_of(picture.key(rank, op.group)))}"
+
+
+def _token_words(token: Token, rank: int, picture: Picture) -> str:
+    if token.op in P2P:
+        return (
+            f"{token.op} {'to' if token.op == 'send' else 'from'} rank {(rank + token.peer) % picture.scene.world_size}"
+        )
+    return token.op if token.op in LIFECYCLE else f"{token.op} of {token.role}"

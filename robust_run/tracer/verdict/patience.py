@@ -1,0 +1,27 @@
+"""How long a rank may keep others waiting before it counts as stuck."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of one job."""
+
+    after_s: float = 5.0
+    """T: what is needed with definite evidence, or where the culprit does nothing at all."""
+    spinning_factor: float = 2.0
+    """Times T where it burns CPU in one and the same function, or where all have come and nothing moves."""
+    working_factor: float = 24.0
+    """Times T where it works: I/O flows, functions change, or it is in a place that is known to take long."""
+    look_again_s: float = 1.0
+
+    @property
+    def spinning_s(self) -> float:
+        """For one that spins."""
+        return self.after_s * self.spinning_factor
+
+    @property
+    def working_s(self) -> float:
+        """For one that works."""
+        return self.after_s * self.working_factor

@@ -1,0 +1,241 @@
+"""The scene, indexed: which groups there are, how far each rank has come in them, who waits where and for whom.
+
+Waits are kept as places, not as pairs of ranks: all that wait in one collective wait for the same ranks, so 4,096 ranks in one
+all_reduce are one place with one set of missing ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
+from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene
+from robust_run.tracer.verdict.words import count_words, ranks_words, span
+
+#: Descriptions that torch gives by itself.
+_NO_DESC = frozenset({"", "undefined", "default_pg", "default"})
+#: Of one group, so many different unfinished collectives are looked into; later waiters wait for those of the last as well.
+_PLACES_PER_GROUP = 8
+_OPPOSITE = {"send": "recv", "recv": "send"}
+_GroupKey = tuple[str, int, int, int]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One call that ranks wait in."""
+
+    group: Group
+    op: str
+    seq: int
+    peer: int = -1
+    """Of a point-to-point call."""
+    waiters: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Who has not come; empty if all have."""
+    since_s: float
+    """When the first waiter began."""
+
+    @property
+    def any_sender(self) -> bool:
+        """One of the missing is enough."""
+        return self.op == "recv_any"
+
+
+class Picture:
+    """Everything the rules ask of a scene. With `failed`, calls that failed count as waits: for attempts that are over."""
+
+    def __init__(self, scene: Scene, *, failed: bool = False) -> None:
+        self.scene = scene
+        self.sights = {sight.rank: sight for sight in scene.ranks}
+        self.blocking = frozenset({"entered", "waiting", "failed"} if failed else {"entered", "waiting"})
+        self.several_nodes = len({sight.node for sight in scene.ranks} | set(scene.silent_nodes)) > 1
+        self._groups, self._by_name = _collect_groups(scene)
+        self._keys: dict[tuple[int, str], _GroupKey] = {}
+        self._desc_uses = _count_descs(self._groups.values())
+        #: Collectives of a group, by number, then rank.
+        self.collectives: dict[_GroupKey, dict[int, dict[int, Op]]] = {}
+        self.last: dict[_GroupKey, dict[int, int]] = {}
+        self._p2p_last: dict[tuple[_GroupKey, str, int, int], int] = {}
+        self._take_ops()
+        self.places = tuple(self._find_places())
+        self.waiting: dict[int, list[Place]] = {}
+        for here in self.places:
+            for rank in here.waiters:
+                self.waiting.setdefault(rank, []).append(here)
+
+    def _take_ops(self) -> None:
+        for sight in self.scene.ranks:
+            for op in sight.trace.ops if sight.trace is not None else ():
+                key = self.key(sight.rank, op.group)
+                if op.op in P2P:
+                    direction = (key, op.op, sight.rank, op.peer)
+                    self._p2p_last[direction] = max(op.seq, self._p2p_last.get(direction, 0))
+                else:
+                    self.collectives.setdefault(key, {}).setdefault(op.seq, {})[sight.rank] = op
+                    last = self.last.setdefault(key, {})
+                    last[sight.rank] = max(op.seq, last.get(sight.rank, 0))
+
+    def _blocked_in(self, sight: RankSight) -> Iterator[Op]:
+        """Yield the calls that a rank is blocked in. A side thread that waits does not block a main thread that is elsewhere."""
+        if sight.trace is None:
+            return
+        ops = [op for op in sight.trace.ops if op.state in self.blocking]
+        if ops and all(op.thread != 0 for op in ops):
+            stacks = main_stacks(sight)
+            if stacks and not is_waiting(stacks[-1]) and not _in_backward(stacks[-1].frames):
+                return
+        yield from ops
+
+    def _find_places(self) -> Iterator[Place]:
+        found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
+        for sight in self.scene.ranks:
+            for op in self._blocked_in(sight):
+                key = self.key(sight.rank, op.group)
+                if op.op in P2P:
+                    yield self._pair_place(key, sight.rank, op)
+                elif op.seq >= self.last[key][sight.rank] or op.state != "failed":
+                    found.setdefault((key, op.seq), []).append((sight.rank, op))
+        missing: dict[_GroupKey, list[tuple[int, ...]]] = {}
+        for (key, seq), calls in sorted(found.items(), key=lambda item: item[0]):
+            known = missing.setdefault(key, [])
+            if len(known) < _PLACES_PER_GROUP:
+                last = self.last[key]
+                known.append(tuple(rank for rank in self.group_of(key).ranks if last.get(rank, 0) < seq))
+            yield self._group_place(key, seq, calls, known[-1])
+
+    def _group_place(self, key: _GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]) -> Place:
+        waiters = tuple(rank for rank, _ in calls)
+        first = calls[0][1]
+        if first.op == BACKWARD and not missing:
+            missing = self._lagging(first.group, waiters)
+            behind = set(missing)
+            calls = [(rank, op) for rank, op in calls if rank not in behind]
+            waiters = tuple(rank for rank, _ in calls)
+        return Place(
+            group=self.group_of(key),
+            op=first.op,
+            seq=seq,
+            waiters=waiters,
+            missing=missing,
+            since_s=min((_since(op) for _, op in calls), default=_since(first)),
+        )
+
+    def _lagging(self, group: str, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Return who has begun fewest of the collectives that torch starts itself, where others have begun more."""
+        counts = {
+            rank: max((op.seq for op in self.sights[rank].recorded if op.group == group), default=0) for rank in ranks
+        }
+        fewest = min(counts.values(), default=0)
+        if fewest == max(counts.values(), default=0):
+            return ()
+        return tuple(rank for rank in ranks if counts[rank] == fewest)
+
+    def _pair_place(self, key: _GroupKey, rank: int, op: Op) -> Place:
+        group = self.group_of(key)
+        if op.op == "recv_any":
+            missing = tuple(one for one in group.ranks if one != rank)
+        elif self._p2p_last.get((key, _OPPOSITE[op.op], op.peer, rank), 0) >= op.seq:
+            missing = ()
+        elif op.op == "send" and (key, "recv_any", op.peer, -1) in self._p2p_last:
+            missing = ()
+        else:
+            missing = (op.peer,)
+        return Place(
+            group=group, op=op.op, seq=op.seq, peer=op.peer, waiters=(rank,), missing=missing, since_s=_since(op)
+        )
+
+    def key(self, rank: int, name: str) -> _GroupKey:
+        """Return the key of the group that a rank calls `name`: two groups without a common member may share a name."""
+        found = self._keys.get((rank, name))
+        if found is None:
+            keys = self._by_name.get(name, ())
+            own = (one for one in keys if len(keys) == 1 or rank in self._groups[one].ranks)
+            found = next(own, (name, 0, -1, -1))
+            if found not in self._groups:
+                self._groups[found] = Group(name=name, ranks=tuple(self.sights))
+            self._keys[rank, name] = found
+        return found
+
+    def group_of(self, key: _GroupKey) -> Group:
+        """Return the group of a key."""
+        return self._groups[key]
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups of the program, without `WORLD`."""
+        return tuple(group for group in self._groups.values() if group.name != WORLD)
+
+    def label(self, group: Group) -> str:
+        """Return what people call a group: `group dp_1`, `group 3 (ranks 0,4)`, `the world`."""
+        if group.name == WORLD or (group.desc in _NO_DESC and len(group.ranks) == self.scene.world_size):
+            return "the world"
+        if group.desc in _NO_DESC:
+            return f"group {group.name[:12]} (ranks {span(group.ranks)})"
+        if self._desc_uses.get(group.desc, 0) > 1:
+            return f"group {group.desc} (ranks {span(group.ranks)})"
+        return f"group {group.desc}"
+
+    def what(self, here: Place) -> str:
+        """Name a call: `all_reduce #482 of group dp_1`, `recv #3 from rank 2`, `init_process_group`."""
+        if here.op in LIFECYCLE:
+            return here.op
+        if here.op in P2P:
+            toward = "to" if here.op == "send" else "from"
+            return f"{here.op} #{here.seq} {toward} " + ("any rank" if here.peer < 0 else f"rank {here.peer}")
+        name = "the backward pass" if here.op == BACKWARD else here.op
+        return f"{name} #{here.seq} of {self.label(here.group)}"
+
+    def who(self, ranks: tuple[int, ...]) -> str:
+        """Name ranks, with their nodes where there are several and it stays short."""
+        nodes = self.nodes(ranks)
+        if not self.several_nodes or not 0 < len(nodes) <= 2:
+            return ranks_words(ranks)
+        return f"{ranks_words(ranks)} ({'node' if len(nodes) == 1 else 'nodes'} {' and '.join(nodes)})"
+
+    def nodes(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the hosts of ranks that are seen."""
+        return tuple(dict.fromkeys(self.sights[rank].node for rank in sorted(ranks) if rank in self.sights))
+
+    def waited_s(self, here: Place) -> float:
+        """For how long the first waiter has been there."""
+        return self.scene.at_s - here.since_s
+
+    def where(self, rank: int) -> str:
+        """Return where the rank's main thread is: `data.py:88 get`; empty if unknown."""
+        sight = self.sights.get(rank)
+        stacks = main_stacks(sight) if sight is not None else ()
+        return place(stacks[-1]) if stacks else ""
+
+    def wait_words(self, count: int, waited_s: float) -> str:
+        """Say who waits: `8 ranks wait since 6.1 s`."""
+        return f"{count_words(count)} {'waits' if count == 1 else 'wait'} since {waited_s:.1f} s"
+
+
+def _in_backward(frames: tuple[Frame, ...]) -> bool:
+    """Whether the main thread sits in autograd's engine, whose threads communicate for it."""
+    return any("run_backward" in frame.function for frame in frames)
+
+
+def _since(op: Op) -> float:
+    return op.waiting_at_s if op.waiting_at_s is not None else op.at_s
+
+
+def _collect_groups(scene: Scene) -> tuple[dict[_GroupKey, Group], dict[str, tuple[_GroupKey, ...]]]:
+    world = Group(name=WORLD, ranks=tuple(range(scene.world_size)))
+    groups: dict[_GroupKey, Group] = {(WORLD, 0, 0, 0): world}
+    for sight in scene.ranks:
+        for group in sight.trace.groups if sight.trace is not None else ():
+            if group.ranks and group.name != WORLD:
+                groups.setdefault((group.name, len(group.ranks), group.ranks[0], group.ranks[-1]), group)
+    by_name: dict[str, tuple[_GroupKey, ...]] = {}
+    for key in groups:
+        by_name[key[0]] = (*by_name.get(key[0], ()), key)
+    return groups, by_name
+
+
+def _count_descs(groups: Iterable[Group]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for group in groups:
+        counts[group.desc] = counts.get(group.desc, 0) + 1
+    return counts

@@ -1,0 +1,229 @@
+"""Rule 1: members of a group that make different calls at the same place.
+
+The same number in the same group must be the same operation, of the same size, type and root. The majority is right; in a tie
+the group's own history is, then what other groups of the same kind do there. A rank that has left out or added a call shows
+other calls from there on although each is right in itself: if one call left out or added makes its sequence fit, that is said
+instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
+from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.sequences import following
+from robust_run.tracer.verdict.words import count_words, one_line
+
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+#: Of these, members give inputs of different sizes by design.
+_UNEVEN = frozenset({"scatter", "gather", "all_to_all", "barrier"})
+Shift = Literal["", "skipped_op", "extra_op"]
+
+
+class Signature(NamedTuple):
+    """What must be equal. -1 and "" mean: not known, fits everything."""
+
+    op: str
+    numel: int
+    dtype: str
+    root: int
+
+    def words(self) -> str:
+        """`all_reduce of 512 float32`."""
+        size = f" of {self.numel} {self.dtype}".rstrip() if self.numel > 0 else ""
+        root = f" from root {self.root}" if self.root >= 0 else ""
+        return f"{self.op}{size}{root}"
+
+
+class Mismatch(NamedTuple):
+    """The earliest place where members differ."""
+
+    here: Place
+    right: Signature
+    wrong: dict[int, Signature]
+    sites: dict[int, str]
+    shift: Shift
+    certain: bool
+
+
+def signature(op: Op) -> Signature:
+    """Return what of a call must be equal on all members."""
+    return Signature(
+        op=op.op,
+        numel=-1 if op.op in _UNEVEN else op.numel,
+        dtype="" if op.op == "barrier" else op.dtype,
+        root=op.peer if op.op in ROOTED else -1,
+    )
+
+
+def fits(one: Signature, other: Signature) -> bool:
+    """Whether both can be the same call."""
+    return (
+        one.op == other.op
+        and (one.numel == other.numel or min(one.numel, other.numel) < 0)
+        and (one.dtype == other.dtype or not one.dtype or not other.dtype)
+        and (one.root == other.root or min(one.root, other.root) < 0)
+    )
+
+
+def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
+    """Return the first unfinished place, in time, where members differ and have been for the given time."""
+    found: list[tuple[float, tuple[str, int, int, int], int]] = []
+    for key, places in picture.collectives.items():
+        if key[0] == WORLD:
+            continue
+        tolerated: set[str] = set()
+        for seq in sorted(places):
+            calls = places[seq]
+            if len(calls) < 2 or not _differ(calls):
+                continue
+            name = next(iter(calls.values())).op
+            if all(op.state == "done" for op in calls.values()):
+                tolerated.add(name)
+            elif len({op.op for op in calls.values()}) > 1 or name not in tolerated:
+                begun_s = max(op.at_s for op in calls.values())
+                if picture.scene.at_s - begun_s >= older_than_s:
+                    found.append((begun_s, key, seq))
+                break
+    if not found:
+        return None
+    _, key, seq = min(found)
+    return _explain(picture, key, seq)
+
+
+def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
+    """Turn a mismatch into a verdict."""
+    ranks = tuple(sorted(found.wrong))
+    first = ranks[0]
+    place = f"#{found.here.seq} of {picture.label(found.here.group)}"
+    where = f" (at {found.sites[first]})" if found.sites.get(first) else ""
+    others = count_words(len(found.here.waiters) - len(ranks), "other")
+    if not found.certain:
+        calls = sorted({call.words() for call in found.wrong.values()} | {found.right.words()})
+        sentence = f"{picture.who(ranks)} make different calls as {place}: {' against '.join(calls)}{where}"
+    elif found.shift:
+        verb = "left out a call" if found.shift == "skipped_op" else "made one call too many"
+        sentence = (
+            f"{picture.who(ranks)} {verb} before {place}: {found.wrong[first].words()} there{where}, "
+            f"where {others} made {found.right.words()}"
+        )
+    else:
+        sentence = (
+            f"{picture.who(ranks)} called {found.wrong[first].words()} as {place}{where}, "
+            f"where {others} called {found.right.words()}"
+        )
+    return draft(
+        picture,
+        kind="desync" if found.shift else "mismatch",
+        ranks=ranks,
+        rule=found.shift or "signature",
+        sentence=sentence,
+        confidence="high" if found.certain else "low",
+        here=found.here,
+        over_evicted=() if found.certain else ranks,
+        evidence=tuple(
+            one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}")
+            for rank, call in sorted(found.wrong.items())[:8]
+        ),
+    )
+
+
+def _differ(calls: dict[int, Op]) -> bool:
+    distinct = {signature(op) for op in calls.values()}
+    if len(distinct) == 1:
+        return False
+    ordered = list(distinct)
+    return any(not fits(one, other) for one in ordered[:8] for other in ordered)
+
+
+def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mismatch:
+    places = picture.collectives[key]
+    calls = places[seq]
+    history = [_usual(places[before]) for before in sorted(places) if before < seq]
+    counts = Counter(signature(op) for op in calls.values() if op.op != BACKWARD or len(calls) == 1)
+    counts = counts or Counter(signature(op) for op in calls.values())
+    top = counts.most_common()
+    right: Signature | None = top[0][0]
+    if len(top) > 1 and top[0][1] == top[1][1]:
+        right = _settle_tie(picture, key, seq, history, [call for call, _ in top])
+    group = picture.group_of(key)
+    here = Place(
+        group=group,
+        op=next(iter(calls.values())).op,
+        seq=seq,
+        waiters=tuple(sorted(calls)),
+        missing=(),
+        since_s=max(op.at_s for op in calls.values()),
+    )
+    sites = {rank: op.site for rank, op in calls.items()}
+    if right is None:
+        wrong = {rank: signature(op) for rank, op in calls.items()}
+        return Mismatch(here, top[0][0], wrong, sites, "", certain=False)
+    wrong = {rank: signature(op) for rank, op in calls.items() if not fits(signature(op), right)}
+    shifts = {_shift(places, seq, rank, history, right, set(wrong)) for rank in list(wrong)[:8]}
+    shift: Shift = shifts.pop() if len(shifts) == 1 else ""
+    return Mismatch(here, right, wrong, sites, shift, certain=True)
+
+
+def _usual(calls: dict[int, Op]) -> Signature:
+    return Counter(signature(op) for op in calls.values()).most_common(1)[0][0]
+
+
+def _settle_tie(
+    picture: Picture, key: tuple[str, int, int, int], seq: int, history: list[Signature], choices: list[Signature]
+) -> Signature | None:
+    """Return which of the choices is right, by the group's history, else by its sisters; None if neither tells."""
+    for predicted in following(history, [history], 1):
+        for choice in choices:
+            if fits(choice, predicted):
+                return choice
+    votes: Counter[Signature] = Counter()
+    for sister, places in picture.collectives.items():
+        if sister != key and sister[0] != WORLD and _alike(picture.group_of(sister), picture.group_of(key)):
+            votes.update(signature(op) for op in places.get(seq, {}).values())
+    seen = Counter(history)
+    for counter in (votes, seen):
+        ranked = sorted(choices, key=lambda choice: -counter[choice])
+        if counter[ranked[0]] > counter[ranked[1]]:
+            return ranked[0]
+    return None
+
+
+def _alike(one: Group, other: Group) -> bool:
+    """Whether two groups play the same part, in different places: tensor parallel groups of different replicas."""
+    if len(one.ranks) != len(other.ranks):
+        return False
+    return [rank - one.ranks[0] for rank in one.ranks] == [rank - other.ranks[0] for rank in other.ranks]
+
+
+def _shift(
+    places: dict[int, dict[int, Op]], seq: int, rank: int, history: list[Signature], right: Signature, wrong: set[int]
+) -> Shift:
+    """Say whether one call left out or added explains what a rank does from here on."""
+    own = [places[after][rank] for after in sorted(places) if after >= seq and rank in places[after]]
+    mine = [signature(op) for op in own]
+    theirs: list[Signature] = []
+    for after in sorted(places):
+        calls = {other: op for other, op in places[after].items() if other not in wrong}
+        if after >= seq and calls:
+            theirs.append(_usual(calls))
+    usual = theirs + following([*history, *theirs], [history], len(mine) + 2 - len(theirs))
+    right_site = next((op.site for other, op in places[seq].items() if other not in wrong), "")
+    if own[0].site and own[0].site == right_site:
+        return ""
+    if len(mine) > 1 and len(usual) > 1 and _matches(mine[1:], usual[1:]):
+        return ""
+    if len(usual) > 1 and _matches(mine, usual[1:]):
+        return "skipped_op"
+    repeats = bool(history) and fits(mine[0], history[-1]) and mine[0].op == right.op
+    if (len(mine) > 1 and _matches(mine[1:], usual)) or (len(mine) == 1 and repeats):
+        return "extra_op"
+    return ""
+
+
+def _matches(one: list[Signature], other: list[Signature]) -> bool:
+    """Whether what both have fits."""
+    return all(fits(a, b) for a, b in zip(one, other, strict=False))

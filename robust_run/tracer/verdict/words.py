@@ -1,0 +1,48 @@
+"""How verdicts speak of ranks, nodes and places: short, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+#: A sentence longer than this is cut.
+SENTENCE_CHARACTERS = 250
+#: So many ranges of ranks are written out.
+RANGES = 4
+
+
+def span(ranks: Iterable[int]) -> str:
+    """Write ranks as ranges: `0-3,6`; of many ranges the first few, then `...`."""
+    ordered = sorted(set(ranks))
+    ranges: list[str] = []
+    start = previous = -1
+    for rank in [*ordered, -1]:
+        if start >= 0 and rank == previous + 1 and rank > start:
+            previous = rank
+            continue
+        if start >= 0:
+            ranges.append(str(start) if start == previous else f"{start}-{previous}")
+        if len(ranges) > RANGES:
+            return ",".join([*ranges[:RANGES], "..."])
+        start = previous = rank
+    return ",".join(ranges)
+
+
+def ranks_words(ranks: Sequence[int]) -> str:
+    """Name ranks: `rank 5`, `ranks 2 and 5`, `4 ranks (0-3)`."""
+    ordered = sorted(set(ranks))
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    if len(ordered) == 2:
+        return f"ranks {ordered[0]} and {ordered[1]}"
+    return f"{len(ordered)} ranks ({span(ordered)})"
+
+
+def count_words(count: int, what: str = "rank") -> str:
+    """Count things: `1 rank`, `7 ranks`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def one_line(text: str, limit: int = SENTENCE_CHARACTERS) -> str:
+    """Return the text as one line that is not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -1,0 +1,53 @@
+"""What py-spy prints is read as the same threads and frames that faulthandler would give."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.tracer.stacks.fault_dump import TEXT_CHARACTERS
+from robust_run.tracer.stacks.pyspy import parse_spied
+from robust_run.tracer.types import Frame
+
+# Printed by py-spy 0.4.2 for CPython 3.11.
+SPIED = """[
+  {"pid": 29341, "thread_id": 139689147356864, "thread_name": "feeder", "os_thread_id": 29343, "active": false,
+   "owns_gil": false, "process_info": null, "frames": [
+     {"name": "w", "filename": "/app/train.py", "module": null, "short_filename": "train.py", "line": 2, "locals": null,
+      "is_entry": true, "is_shim_entry": false},
+     {"name": "Thread.run", "filename": "/usr/lib/python3.11/threading.py", "module": null,
+      "short_filename": "threading.py", "line": 982, "locals": null, "is_entry": false, "is_shim_entry": false}]},
+  {"pid": 29341, "thread_id": 139689158327168, "thread_name": "MainThread", "os_thread_id": 29341, "active": false,
+   "owns_gil": false, "process_info": null, "frames": [
+     {"name": "<module>", "filename": "/app/train.py", "module": null, "short_filename": "train.py", "line": 4,
+      "locals": null, "is_entry": true, "is_shim_entry": true}]}
+]"""
+
+
+def test_threads_have_names_and_plain_function_names():
+    feeder, main = parse_spied(SPIED)
+    assert feeder.name == "feeder"
+    assert [frame.function for frame in feeder.frames] == ["w", "run"]
+    assert main.frames == (Frame("<module>", "/app/train.py", 4),)
+
+
+def test_the_main_thread_is_known():
+    assert [stack.is_main for stack in parse_spied(SPIED)] == [False, True]
+
+
+def test_a_renamed_main_thread_is_known_by_its_number():
+    assert parse_spied(SPIED.replace("MainThread", "trainer"))[1].is_main
+
+
+def test_functions_within_functions_lose_what_is_around_them():
+    (stack,) = parse_spied('[{"frames": [{"name": "main.<locals>.step", "filename": "a.py", "line": 3}]}]')
+    assert stack.frames == (Frame("step", "a.py", 3),)
+
+
+@given(st.text() | st.binary())
+def test_garbage_gives_nothing(text: str | bytes):
+    assert parse_spied(text) in ((), parse_spied(text))
+
+
+def test_other_json_and_what_is_too_long_gives_nothing():
+    assert parse_spied('{"error": "no such process"}') == ()
+    assert parse_spied("[" * 100_000) == ()
+    assert parse_spied(" " * TEXT_CHARACTERS + "[]") == ()
