@@ -87,10 +87,9 @@ def headline(heat: Heat, nodes: Mapping[int, str]) -> str:
             f"{len(standing_out)} of {_rows(heat)} work longer than the others, {name(heat, worst, nodes)} most often"
         )
     typical = median([ratio for column in columns if (ratio := heat.ratio(worst, column) or 0.0) > SLOW_RATIO])
-    return (
-        f"{name(heat, worst, nodes).capitalize()} works {typical or 0.0:.2g} times as long as the others "
-        f"in {slow[worst]} of {count(len(columns), 'step')}"
-    )
+    called = name(heat, worst, nodes)
+    who = f"The slowest of {called}" if len(heat.ranks[worst]) > 1 else called[0].upper() + called[1:]
+    return f"{who} works {typical or 0.0:.2g} times as long as the others in {slow[worst]} of {count(len(columns), 'step')}"
 
 
 def count(number: int, noun: str) -> str:

@@ -170,12 +170,12 @@ class _Picture:
         typical = median([value for value in self.heat.median_ms if value is not None])
         for number in range(len(LIGHT)):
             yield f'<rect class="c{number}" x="{self.left + number * width}" y="{base:g}" width="{width}" height="12"/>'
-        for number, ratio in ((0.0, 0.5), (2.5, 2**-0.5), (5.0, 1.0), (7.5, 2**0.5), (10.0, 2.0)):
-            edge = "≤ " if number == 0 else "≥ " if number == 10.0 else ""
+        for position, ratio in ((0.0, 0.5), (2.5, 2**-0.5), (5.0, 1.0), (7.5, 2**0.5), (10.0, 2.0)):
+            edge = "≤ " if position == 0.0 else "≥ " if position == 10.0 else ""
             own = f"{edge}{_ms(typical * ratio)}" if typical is not None else ""
-            x = self.left + (number + 0.5) * width
-            yield f'<text class="mid" x="{x:g}" y="{base + 28:g}">{edge}{ratio:.2g}\u00d7</text>'
-            yield f'<text class="dim mid" x="{x:g}" y="{base + 45:g}">{own}</text>'
+            middle = self.left + (position + 0.5) * width
+            yield f'<text class="mid" x="{middle:g}" y="{base + 28:g}">{edge}{ratio:.2g}\u00d7</text>'
+            yield f'<text class="dim mid" x="{middle:g}" y="{base + 45:g}">{own}</text>'
         x = self.left + (len(LIGHT) + 1) * width
         yield f'<rect class="c{MISSING}" x="{x}" y="{base:g}" width="12" height="12"/>'
         yield f'<text class="dim" x="{x + 18}" y="{base + 10.5:g}">not on record</text>'

@@ -9,6 +9,7 @@ Format: "Trace Event Format", Google: X is a span (`ts`, `dur`), M names a proce
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -64,9 +65,8 @@ def trace_events(
     times += [op.at_s for drawn in ops.values() for op in drawn]
     begin_s = min(times, default=0.0)
     ends = [trace.last_at_s for trace in ordered if math.isfinite(trace.last_at_s)]
-    ends += times + [
-        at for drawn in ops.values() for op in drawn for at in (op.waiting_at_s, op.done_at_s) if _is_time(at)
-    ]
+    later = (at for drawn in ops.values() for op in drawn for at in (op.waiting_at_s, op.done_at_s))
+    ends += times + [at for at in later if at is not None and math.isfinite(at)]
     end_ns = _ns(max(ends, default=begin_s), begin_s)
     for trace in ordered:
         yield from _rank_events(trace, ops[trace.rank], nodes.get(trace.rank, ""), begin_s, end_ns)
@@ -117,7 +117,7 @@ def _rank_events(trace: RankTrace, ops: Sequence[Op], node: str, begin_s: float,
 def _step_events(trace: RankTrace, begin_s: float) -> Iterator[Event]:
     """Return a span for each step between two marks."""
     marks = _marks(trace)
-    for (previous, before), (step, after) in zip(marks, marks[1:], strict=False):
+    for (previous, before), (step, after) in itertools.pairwise(marks):
         begin_ns, end_ns = _ns(before.at_s, begin_s), _ns(after.at_s, begin_s)
         if step != previous + 1 or end_ns < begin_ns:
             continue

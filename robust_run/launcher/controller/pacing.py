@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +13,7 @@ from robust_run.clock import Clock
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import Event, Inquired
 from robust_run.launcher.types import Paces
-from robust_run.tracer.types import P2P, Group, Scene
+from robust_run.tracer.types import Group, Scene
 
 if TYPE_CHECKING:
     from robust_run.tracer.pace.rounds import Rounds
@@ -39,8 +39,8 @@ class Pacing:
         self._rounds: Rounds | None = None
         self._learnt_in = -1
         """Attempt whose groups are known."""
-        self._groups: tuple[Group, ...] = ()
-        self._pairs: frozenset[tuple[int, int]] = frozenset()
+        self._groups: Sequence[Group] = ()
+        self._pairs: Collection[tuple[int, int]] = frozenset()
 
     def take(self, node: str, said: Paces) -> None:
         """Take in what a node says of its ranks in this round."""
@@ -73,23 +73,11 @@ class Pacing:
     def _learn(self, scene: Scene, heard: list[NodePace]) -> None:
         if scene.attempt != self._state.attempt or self._state.phase != "running":
             return
+        from robust_run.tracer.pace.stages import layout_of
+
         self._learnt_in = scene.attempt
-        self._groups = tuple({group.name: group for group in _groups(scene)}.values())
-        self._pairs = frozenset(_pairs(scene))
+        self._groups, self._pairs = layout_of([sight.trace for sight in scene.ranks if sight.trace is not None])
         self._judge(heard)
-
-
-def _groups(scene: Scene) -> Iterator[Group]:
-    for sight in scene.ranks:
-        if sight.trace is not None:
-            yield from sight.trace.groups
-
-
-def _pairs(scene: Scene) -> Iterator[tuple[int, int]]:
-    for sight in scene.ranks:
-        for op in sight.trace.ops if sight.trace is not None else ():
-            if op.op in P2P and op.peer >= 0:
-                yield sight.rank, op.peer
 
 
 def _named(pace: NodePace, name: str) -> NodePace:

@@ -1,6 +1,6 @@
 """Makes torch.distributed tell the recorder what it does: wraps the methods of process groups and what else waits for peers.
 
-`sitecustomize` loads this file by its path, with `recorder.py`. A wrapper calls what it wraps exactly once, with the same
+`sitecustomize` loads this file by its path. A wrapper calls what it wraps exactly once, with the same
 arguments, and passes result or exception on; a mistake of ours ends the recording, never the call. Nothing here holds on
 to a group, a work or a tensor.
 
@@ -20,130 +20,33 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    Describe = Callable[[Any, Any], tuple[int, Any, int]]
+    Describe = Callable[[Any], tuple[int, Any, int]]
 
+    def load(name: str) -> ModuleType:
+        """Return a module made of the file of this name beside this one; `sitecustomize` puts it here."""
+        ...
+
+
+calls, recorder = load("calls"), load("recorder")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
-TENSORS_ADDED = 16
 PENDING_BACKWARDS = 64
-
-
-# What a call moves: (elements, dtype, root or peer as a rank of the group), from its positional arguments ------------------
-
-
-def size(tensors: Any) -> tuple[int, Any]:
-    """Return the elements and the dtype of a tensor or of lists of tensors; long lists are taken to be even."""
-    if not isinstance(tensors, (list, tuple)):
-        return int(tensors.numel()), tensors.dtype
-    if not tensors:
-        return 0, None
-    numel, dtype = size(tensors[0])
-    if len(tensors) == 1:
-        return numel, dtype
-    if len(tensors) > TENSORS_ADDED:
-        return numel * len(tensors), dtype
-    return sum(size(tensor)[0] for tensor in tensors), dtype
-
-
-def root_of(arguments: Any, place: int) -> int:
-    """Return the root that a rooted collective was given, in its options or by itself."""
-    given = arguments[place]
-    return int(given if isinstance(given, int) else given.rootRank)
-
-
-def moves_first(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """all_reduce: its tensors."""
-    return *size(arguments[0]), -1
-
-
-def moves_second(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """all_gather, reduce_scatter: what this rank puts in, after what it gets."""
-    return *size(arguments[1]), -1
-
-
-def roots_first(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """broadcast, reduce: a tensor, and the root."""
-    return *size(arguments[0]), root_of(arguments, 1)
-
-
-def gathers(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """gather: what each rank puts in; only the root has a list to gather into."""
-    return *size(arguments[1]), root_of(arguments, 2)
-
-
-def scatters(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """scatter: what each rank gets; only the root has a list to scatter."""
-    return *size(arguments[0]), root_of(arguments, 2)
-
-
-def exchanges_lists(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """all_to_all of lists: comparable only if all parts are even."""
-    numels = {tensor.numel() for tensor in arguments[1]}
-    dtype = arguments[1][0].dtype
-    return (numels.pop() * len(arguments[1]) if len(numels) == 1 else -1), dtype, -1
-
-
-def exchanges(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """all_to_all of one tensor: comparable only without split sizes."""
-    numel, dtype = size(arguments[1])
-    return (-1 if arguments[2] or arguments[3] else numel), dtype, -1
-
-
-def meets(_: Any, __: Any) -> tuple[int, Any, int]:
-    """barrier: moves nothing."""
-    return 0, None, -1
-
-
-def sends(arguments: Any, _: Any) -> tuple[int, Any, int]:
-    """send, recv: tensors, and the peer."""
-    return *size(arguments[0]), int(arguments[1])
-
-
-#: Method of a process group, operation, what it moves. Names that a torch does not have are passed over.
-METHODS: tuple[tuple[str, str, Describe], ...] = (
-    ("allreduce", "all_reduce", moves_first),
-    ("allreduce_coalesced", "all_reduce", moves_first),
-    ("broadcast", "broadcast", roots_first),
-    ("reduce", "reduce", roots_first),
-    ("allgather", "all_gather", moves_second),
-    ("_allgather_base", "all_gather", moves_second),
-    ("all_gather_single", "all_gather", moves_second),
-    ("allgather_coalesced", "all_gather", moves_second),
-    ("allgather_into_tensor_coalesced", "all_gather", moves_second),
-    ("all_gather_single_coalesced", "all_gather", moves_second),
-    ("gather", "gather", gathers),
-    ("scatter", "scatter", scatters),
-    ("reduce_scatter", "reduce_scatter", moves_second),
-    ("_reduce_scatter_base", "reduce_scatter", moves_second),
-    ("reduce_scatter_single", "reduce_scatter", moves_second),
-    ("reduce_scatter_tensor_coalesced", "reduce_scatter", moves_second),
-    ("reduce_scatter_single_coalesced", "reduce_scatter", moves_second),
-    ("alltoall", "all_to_all", exchanges_lists),
-    ("alltoall_base", "all_to_all", exchanges),
-    ("all_to_all_single", "all_to_all", exchanges),
-    ("barrier", "barrier", meets),
-    ("send", "send", sends),
-    ("recv", "recv", sends),
-    ("recv_anysource", "recv_any", moves_first),
-)
 
 
 class Hooks:
     """All that is wrapped in one process."""
 
-    def __init__(
-        self, ring: Any, recorder: ModuleType, distributed: Any, library: Any, served: Callable[[], None]
-    ) -> None:
+    def __init__(self, ring: Any, distributed: Any, library: Any, served: Callable[[], None]) -> None:
         """`distributed` is `torch.distributed.distributed_c10d`, `library` torch's C++ beneath it.
 
         `served` runs once, after the first group was made.
         """
         self.ring = ring
-        self.recorder = recorder
         self.distributed = distributed
         self.library = library
         self.served = served
         self.links = recorder.Links()
         self.op_codes = {name: code for code, name in enumerate(recorder.OPS)}
+        self.first_p2p, self.last_p2p = self.op_codes["send"], self.op_codes["recv_any"]
         self.dtype_codes: dict[Any, int] = {None: 0}
         self.known: dict[int, tuple[Any, Any]] = {}  # by id of a process group: a weak reference to it, its Group
         self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
@@ -154,11 +57,11 @@ class Hooks:
     def install(self) -> None:
         """Wrap what exists as soon as torch.distributed does."""
         group_class, work_class = self.library.ProcessGroup, self.library.Work
-        for name, op, describe in METHODS:
+        for name, op, describe in calls.METHODS:
             if hasattr(group_class, name):
                 setattr(group_class, name, self.call(getattr(group_class, name), self.op_codes[op], describe))
         if hasattr(group_class, "monitored_barrier"):
-            group_class.monitored_barrier = self.blocking(group_class.monitored_barrier, "barrier", meets)
+            group_class.monitored_barrier = self.blocking(group_class.monitored_barrier, "barrier", calls.meets)
         if hasattr(group_class, "_end_coalescing"):
             group_class._start_coalescing = self.start_coalescing(group_class._start_coalescing)
             group_class._end_coalescing = self.end_coalescing(group_class._end_coalescing)
@@ -182,7 +85,7 @@ class Hooks:
             reducer._rebuild_buckets = self.unrecorded(reducer._rebuild_buckets)
         for name, op in (("_broadcast_coalesced", "broadcast"), ("_verify_params_across_processes", "all_gather")):
             if hasattr(self.library, name):
-                self.replace(self.blocking(getattr(self.library, name), op, lambda *_: (-1, None, -1)))
+                self.replace(self.blocking(getattr(self.library, name), op, lambda _: (-1, None, -1)))
 
     def replace(self, new: Any) -> None:
         """Put a function in the place of the one it wraps, in all modules of torch.distributed that have taken that over."""
@@ -200,13 +103,15 @@ class Hooks:
 
     def group_of(self, process_group: Any) -> Any:
         """Return our Group for a process group."""
-        known = self.known.get(id(process_group))
-        if known is not None and known[0]() is process_group:
+        known = self.known.get(
+            id(process_group)
+        )  # a group that dies takes its entry along, before its id is used again
+        if known is not None:
             return known[1]
         ranks = self.distributed._world.pg_group_ranks.get(process_group)
         members = sorted(ranks, key=ranks.get) if ranks else ()
         desc = str(getattr(process_group, "group_desc", ""))
-        group = self.ring.group(str(process_group.group_name), "" if desc == "undefined" else desc, members)
+        group = self.ring.table.group(str(process_group.group_name), "" if desc == "undefined" else desc, members)
         if ranks:  # a group that is not registered yet may get its ranks still
             key = id(process_group)
             self.known[key] = weakref.ref(process_group, lambda _: self.known.pop(key, None)), group
@@ -218,17 +123,19 @@ class Hooks:
         if ring.stopped:
             return -1
         try:
-            group = self.group_of(process_group)
+            known = self.known.get(id(process_group))
+            group = known[1] if known is not None else self.group_of(process_group)
             try:
-                numel, dtype, peer = describe(arguments, None)
+                numel, dtype, peer = describe(arguments)
             except Exception:  # torch will say what is wrong with these arguments
                 numel, dtype, peer = -1, None, -1
             code = self.dtype_codes.get(dtype)
             if code is None:
                 code = self.dtype_code(dtype)
-            peer = group.global_rank(peer)
-            seq = group.next_turn(op, peer) if 10 <= op <= 12 else group.next_number()
-            return int(ring.enter(group, op, numel, code, peer, seq, state))
+            if peer >= 0:
+                peer = group.global_rank(peer)
+            seq = group.next_turn(op, peer) if self.first_p2p <= op <= self.last_p2p else group.next_number()
+            return ring.enter(group, op, numel, code, peer, seq, state)  # type: ignore[no-any-return]
         except Exception as error:
             ring.stop(error)
             return -1
@@ -236,7 +143,7 @@ class Hooks:
     def dtype_code(self, dtype: Any) -> int:
         """Return the code of a dtype that has not been seen."""
         name = str(dtype).rpartition(".")[2]
-        names = self.recorder.DTYPES
+        names = recorder.DTYPES
         self.dtype_codes[dtype] = code = names.index(name) if name in names else 0
         return code
 
@@ -251,19 +158,11 @@ class Hooks:
         except Exception as error:
             self.ring.stop(error)
 
-    def settle(self, linked: Any, state: int) -> None:
-        """Note the state of the call or the calls that a work stands for."""
-        try:
-            for index in linked if isinstance(linked, list) else (linked,):
-                self.ring.set_state(index, state)
-        except Exception as error:
-            self.ring.stop(error)
-
     # Wrappers ------------------------------------------------------------------------------------------------------------
 
     def call(self, original: Any, op: int, describe: Describe) -> Any:
         """Wrap a method of ProcessGroup that returns a Work."""
-        begin, issued, settle = self.begin, self.issued, self.settle
+        begin, issued, set_state = self.begin, self.issued, self.ring.set_state
 
         @functools.wraps(original)
         def call(process_group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -271,7 +170,7 @@ class Hooks:
             try:
                 work = original(process_group, *args, **kwargs)
             except BaseException:
-                settle(index, FAILED)
+                set_state(index, FAILED)
                 raise
             if index >= 0:
                 issued(index, process_group, work)
@@ -279,30 +178,31 @@ class Hooks:
 
         return call
 
-    def waiting(self, linked: Any, index: int, original: Any, args: Any, kwargs: Any) -> Any:
+    def waiting(self, linked: Any, original: Any, args: Any, kwargs: Any) -> Any:
         """Call something that blocks until peers have done their part, for the calls that are `linked` to it."""
-        since = 0
+        state = FAILED
         try:
-            since = self.ring.begin_wait(index)
+            self.ring.begin_wait(linked)
             result = original(*args, **kwargs)
-        except BaseException:
-            self.settle(linked, FAILED)
-            raise
-        else:
-            self.settle(linked, DONE)
+            state = DONE
         finally:
-            self.ring.end_wait(since)
+            self.ring.end_wait(linked, state)
         return result
 
     def wait(self, original: Any) -> Any:
         """Wrap Work.wait."""
+        pop, begin_wait, end_wait = self.links.pop, self.ring.begin_wait, self.ring.end_wait
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            linked = self.links.pop(id(work), -1)
-            self.settle(linked, WAITING)
-            first = linked[0] if isinstance(linked, list) else linked
-            return self.waiting(linked, first, original, (work, *args), kwargs)
+            linked, state = pop(id(work), -1), FAILED
+            try:
+                begin_wait(linked)
+                result = original(work, *args, **kwargs)
+                state = DONE
+            finally:
+                end_wait(linked, state)
+            return result
 
         return wait
 
@@ -313,7 +213,7 @@ class Hooks:
         def is_completed(work: Any) -> Any:
             completed = original(work)
             if completed and id(work) in self.links:
-                self.settle(self.links.pop(id(work), -1), DONE)
+                self.ring.set_state(self.links.pop(id(work), -1), DONE)
             return completed
 
         return is_completed
@@ -325,7 +225,7 @@ class Hooks:
         @functools.wraps(original)
         def blocking(process_group: Any, *args: Any, **kwargs: Any) -> Any:
             index = self.begin(process_group, code, describe, args, WAITING)
-            return self.waiting(index, index, original, (process_group, *args), kwargs)
+            return self.waiting(index, original, (process_group, *args), kwargs)
 
         return blocking
 
@@ -334,7 +234,7 @@ class Hooks:
 
         @functools.wraps(original)
         def unrecorded(*args: Any, **kwargs: Any) -> Any:
-            return self.waiting(-1, -1, original, args, kwargs)
+            return self.waiting(-1, original, args, kwargs)
 
         return unrecorded
 
@@ -373,7 +273,7 @@ class Hooks:
             if index < 0:
                 return original(*args, **kwargs)
             try:
-                result = self.waiting(index, index, original, args, kwargs)
+                result = self.waiting(index, original, args, kwargs)
             finally:
                 self.inside_lifecycle = False
             if name == "init_process_group":
@@ -448,7 +348,7 @@ class Hooks:
             if is_compiling() or not pending:
                 return original(*args, **kwargs)
             index = self.begin_backward()
-            return self.waiting(index, index, original, args, kwargs)
+            return self.waiting(index, original, args, kwargs)
 
         return backward
 

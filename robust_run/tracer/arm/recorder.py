@@ -17,16 +17,23 @@ from time import monotonic_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import CodeType, FrameType
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
+
+    def load(name: str) -> ModuleType:
+        """Return a module made of the file of this name beside this one; `sitecustomize` puts it here."""
+        ...
+
 
 MAGIC = b"RBRING\n\0"
 VERSION = 1
 SLOTS, SLOT_BYTES, SLOTS_AT = 4096, 64, 4096
 MARKS, MARKS_AT = 1024, 4096 + 4096 * 64
-TABLE_BYTES, TABLE_AT = 1 << 18, 4096 + 4096 * 64 + 1024 * 16
+table = load("table")
+TABLE_BYTES, TABLE_AT = table.TABLE_BYTES, table.TABLE_AT
 FILE_BYTES = TABLE_AT + TABLE_BYTES
+SLOTS_AT_CELL, SLOT_MASK, STATE_AT = SLOTS_AT >> 3, SLOTS - 1, 49
 SLOT_FORMAT = "=QQQqIIiHHBBB5xQ"
 (
     MAGIC_CELL,
@@ -55,35 +62,11 @@ DTYPES = tuple(
     " float8_e4m3fnuz float8_e5m2fnuz uint16 uint32 uint64 complex32 float8_e8m0fnu float4_e2m1fn_x2".split(" ")
 )
 WORLD = "(world)"
-FRAMES_WALKED = 12
-CODES_KEPT = 8192
+LARGEST_WORLD = 1 << 20
 LINKS_KEPT = 4096
 UNKNOWN = -1  # number of a call that has no slot
-USER, PACKAGE, MACHINERY = range(3)
 
 pack_slot = struct.Struct(SLOT_FORMAT).pack_into
-
-
-class Group:
-    """A process group, as far as its calls need it."""
-
-    __slots__ = ("index", "next_number", "ranks", "turns")
-
-    def __init__(self, index: int, ranks: Sequence[int]) -> None:
-        self.index = index
-        self.ranks = ranks
-        self.next_number = count(1).__next__  # of its collectives
-        self.turns: dict[tuple[int, int], int] = {}  # point-to-point calls so far, by direction and peer
-
-    def global_rank(self, rank: int) -> int:
-        """Return the global rank of a rank of this group; -1 if that is not known."""
-        return self.ranks[rank] if 0 <= rank < len(self.ranks) else -1
-
-    def next_turn(self, op: int, peer: int) -> int:
-        """Count a point-to-point call."""
-        turn = self.turns.get((op, peer), 0) + 1
-        self.turns[op, peer] = turn
-        return turn
 
 
 class Ring:
@@ -110,13 +93,8 @@ class Ring:
         self.next_index = count().__next__
         self.threads: dict[int, int] = {self.main_thread: 0}
         self.waits: dict[int, tuple[int, int]] = {}  # outermost wait of each thread: since when, number of the call + 1
-        self.kinds: dict[
-            int, tuple[int, CodeType]
-        ] = {}  # by id of the code, which is kept so that the id stays its own
-        self.sites: dict[tuple[int, int], int] = {}
-        self.entries = count(1).__next__
-        self.groups: dict[tuple[str, tuple[int, ...]], Group] = {}
-        self.library = os.path.dirname(os.__file__) + os.sep
+        self.table = table.Table(self.octets, self.cells, lambda: self.recording or self.claim())
+        self.site = self.table.site
         os.register_at_fork(after_in_child=self.leave)
 
     def leave(self) -> None:
@@ -151,7 +129,7 @@ class Ring:
 
     # Calls -------------------------------------------------------------------------------------------------------------
 
-    def enter(self, group: Group, op: int, numel: int, dtype: int, peer: int, seq: int, state: int = ENTERED) -> int:
+    def enter(self, group: Any, op: int, numel: int, dtype: int, peer: int, seq: int, state: int = ENTERED) -> int:
         """Take a slot for a call that begins now, and return its number; `UNKNOWN` if nothing is recorded."""
         if not self.recording and not self.claim():
             return UNKNOWN
@@ -160,60 +138,69 @@ class Ring:
         if thread is None:
             thread = self.new_thread()
         index = self.next_index()
-        waiting = now if state == WAITING else 0
-        site = self.site(sys._getframe(2))
         # pack_into clears the slot and writes field after field, index + 1 last.
         pack_slot(
-            self.octets, SLOTS_AT + index % SLOTS * SLOT_BYTES, now, waiting, 0, numel, seq, site, peer, group.index,
-            thread, op, state, dtype, index + 1,
+            self.octets, SLOTS_AT + (index & SLOT_MASK) * SLOT_BYTES, now, 0, 0, numel, seq, self.site(sys._getframe(2)),
+            peer, group.index, thread, op, state, dtype, index + 1,
         )  # fmt: skip
         cells = self.cells
         cells[HEAD_CELL] = index + 1
         cells[LAST_EVENT_CELL] = now
         return index
 
-    def set_state(self, index: int, state: int) -> None:
-        """Note the state of a call, if its slot is still its own."""
-        place = (SLOTS_AT >> 3) + (index % SLOTS << 3)
+    def settle(self, linked: int | list[int], state: int, now: int) -> None:
+        """Note the state of the call or the calls that a work stands for, where their slots are still their own."""
         cells = self.cells
-        if index >= 0 and cells[place + 7] == index + 1 and self.recording:
-            cells[LAST_EVENT_CELL] = now = monotonic_ns()
-            if state >= DONE:
-                cells[place + 2] = now
-            elif state == WAITING:
-                cells[place + 1] = now
-            self.octets[(place << 3) + 49] = state
+        for index in linked if isinstance(linked, list) else (linked,):
+            place = SLOTS_AT_CELL + ((index & SLOT_MASK) << 3)
+            if index >= 0 and cells[place + 7] == index + 1:
+                if state >= WAITING:
+                    cells[place + (1 if state == WAITING else 2)] = now
+                self.octets[(place << 3) + STATE_AT] = state
+        cells[LAST_EVENT_CELL] = now
 
-    def begin_wait(self, index: int) -> int:
-        """Note that this thread now waits for call `index`, and return since when; 0 if it already waits around that."""
-        ident, waits = get_ident(), self.waits
-        if not self.recording or ident in waits:
-            return 0
-        now = monotonic_ns()
-        try:
-            waits[ident] = now, index + 1
-            if len(waits) == 1:
-                self.cells[WAITING_INDEX_CELL] = index + 1
-                self.cells[WAITING_SINCE_CELL] = now
-            else:
-                self.publish_waits()
-            self.cells[LAST_EVENT_CELL] = now
-        except Exception as error:
-            self.stop(error)
-        return now
+    def set_state(self, linked: int | list[int], state: int) -> None:
+        """Note the state of calls, now."""
+        if self.recording:
+            try:
+                self.settle(linked, state, monotonic_ns())
+            except Exception as error:
+                self.stop(error)
 
-    def end_wait(self, since: int) -> None:
-        """End the wait that `begin_wait` returned this for."""
-        ident = get_ident()
-        if not since or not self.waits.pop(ident, None) or not self.recording:
+    def begin_wait(self, linked: int | list[int]) -> None:
+        """Note that this thread now waits for calls. If it waits around that already, that wait stays the one that counts."""
+        if not self.recording:
             return
         try:
-            self.cells[WAITING_SINCE_CELL] = 0
-            if self.waits:
-                self.publish_waits()
-            self.cells[LAST_EVENT_CELL] = now = monotonic_ns()
-            if ident == self.main_thread:
-                self.cells[BLOCKED_CELL] += now - since
+            now, ident, waits = monotonic_ns(), get_ident(), self.waits
+            number = linked + 1 if isinstance(linked, int) else linked[0] + 1
+            if ident not in waits:
+                waits[ident] = now, number
+                if len(waits) == 1:
+                    self.cells[WAITING_INDEX_CELL] = number
+                    self.cells[WAITING_SINCE_CELL] = now
+                else:
+                    self.publish_waits()
+            self.settle(linked, WAITING, now)
+        except Exception as error:
+            self.stop(error)
+
+    def end_wait(self, linked: int | list[int], state: int) -> None:
+        """End what `begin_wait` began; as well if an interrupt has kept that from beginning."""
+        if not self.recording:
+            return
+        try:
+            now, ident, waits = monotonic_ns(), get_ident(), self.waits
+            number = linked + 1 if isinstance(linked, int) else linked[0] + 1
+            wait = waits.get(ident)
+            if wait is not None and wait[1] == number:
+                del waits[ident]
+                self.cells[WAITING_SINCE_CELL] = 0
+                if waits:
+                    self.publish_waits()
+                if ident == self.main_thread:
+                    self.cells[BLOCKED_CELL] += now - wait[0]
+            self.settle(linked, state, now)
         except Exception as error:
             self.stop(error)
 
@@ -241,7 +228,9 @@ class Ring:
         except Exception as error:
             self.stop(error)
 
-    # What slots point to -------------------------------------------------------------------------------------------------
+    def world(self) -> Any:
+        """Return the group of all ranks that is there before any group is."""
+        return self.table.group(WORLD, "", range(min(self.cells[WORLD_CELL], LARGEST_WORLD)))
 
     def new_thread(self) -> int:
         """Number a thread that has not been seen."""
@@ -250,89 +239,8 @@ class Ring:
             self.threads[get_ident()] = number
         return number
 
-    def site(self, frame: FrameType | None) -> int:
-        """Return the index of the call site: the innermost frame of the user's program, else of a package above torch."""
-        kinds, package = self.kinds, None
-        for _ in range(FRAMES_WALKED):
-            if frame is None:
-                break
-            code = frame.f_code
-            known = kinds.get(id(code))
-            kind = known[0] if known else self.kind(code)
-            if kind == USER:
-                return self.sites.get((id(code), frame.f_lasti)) or self.new_site(frame)
-            if kind == PACKAGE and package is None:
-                package = frame
-            frame = frame.f_back
-        return 0 if package is None else self.sites.get((id(package.f_code), package.f_lasti)) or self.new_site(package)
 
-    def kind(self, code: CodeType) -> int:
-        """Return whose code this is."""
-        if len(self.kinds) >= CODES_KEPT:  # a program that makes code as it goes on
-            self.kinds.clear()
-            self.sites.clear()
-        name = code.co_filename
-        packages = "site-packages" in name or "dist-packages" in name
-        ours = name.startswith(("<frozen", os.path.dirname(__file__) + os.sep))
-        if ours or f"{os.sep}torch{os.sep}" in name or (name.startswith(self.library) and not packages):
-            kind = MACHINERY
-        else:
-            kind = PACKAGE if packages else USER
-        self.kinds[id(code)] = kind, code
-        return kind
-
-    def new_site(self, frame: FrameType) -> int:
-        """Enter a call site into the table."""
-        code = frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)
-        index = self.entry("s", f"{code.co_filename}:{frame.f_lineno} {name}")
-        self.sites[id(code), frame.f_lasti] = index
-        return index
-
-    def group(self, name: str, desc: str, ranks: Sequence[int]) -> Group:
-        """Return the group of this name and these ranks, entered into the table."""
-        key = name, tuple(ranks)
-        known = self.groups.get(key)
-        if known is None:
-            known = self.groups[key] = Group(self.entry("g", name, desc, runs(key[1]), limit=0xFFFF), key[1])
-        return known
-
-    def world(self) -> Group:
-        """Return the group of all ranks that is there before any group is."""
-        return self.group(WORLD, "", range(min(self.cells[WORLD_CELL], 1 << 20)))
-
-    def entry(self, kind: str, *fields: str, limit: int = 1 << 31) -> int:
-        """Add a line to the table, and return its index; 0, unknown, if there is no room for it."""
-        if not self.recording and not self.claim():
-            return 0
-        index, used = self.entries(), self.cells[TABLE_BYTES_CELL]
-        line = "\t".join([kind, str(index), *(" ".join(field.split()) for field in fields)]) + "\n"
-        content = line.encode("utf-8", errors="replace")
-        if used + len(content) > TABLE_BYTES or index > limit:
-            return 0
-        self.octets[TABLE_AT + used : TABLE_AT + used + len(content)] = content
-        self.cells[TABLE_BYTES_CELL] = used + len(content)
-        return index
-
-
-def runs(ranks: Sequence[int]) -> str:
-    """Return ranks as `0-3,8,16-64/16`: 10,000 of them in a few bytes where they are evenly spaced, as groups are."""
-    parts, start = [], 0
-    while start < len(ranks):
-        end = start + 1
-        step = ranks[end] - ranks[start] if end < len(ranks) else 0
-        while step > 0 and end + 1 < len(ranks) and ranks[end + 1] - ranks[end] == step:
-            end += 1
-        if step <= 0 or end - start < 2:
-            parts.append(str(ranks[start]))
-            start += 1
-        else:
-            parts.append(f"{ranks[start]}-{ranks[end]}" + (f"/{step}" if step > 1 else ""))
-            start = end + 1
-    return ",".join(parts)
-
-
-class Links(dict[int, Any] if TYPE_CHECKING else dict):
+class Links(dict):  # type: ignore[type-arg]
     """Which calls a Work stands for, by its id. Those of works that nobody waits for are forgotten at last."""
 
     def put(self, work: object, index: Any) -> None:

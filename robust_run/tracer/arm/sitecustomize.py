@@ -35,6 +35,7 @@ MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL = range(6)
 
 
 said: list[str] = []
+loaded: dict[str, ModuleType] = {}
 on_step: list[Callable[[], None]] = []
 
 
@@ -57,14 +58,18 @@ def give_up_tracing(reason: Exception) -> None:
 
 
 def load(name: str) -> ModuleType:
-    """Return a fresh module made of a file beside this one. It is in no path and not in `sys.modules`."""
+    """Return a module made of a file beside this one. It is in no path and not in `sys.modules`."""
     from importlib.machinery import SourceFileLoader
 
+    if name in loaded:
+        return loaded[name]
     path = os.path.join(os.path.dirname(__file__), f"{name}.py")
     module = type(sys)(f"robust_run_{name}")
     module.__file__ = path
+    module.__dict__["load"] = load
     code = SourceFileLoader(module.__name__, path).get_code(module.__name__)
     exec(code, module.__dict__)  # type: ignore[arg-type]  # noqa: S102 - our own file
+    loaded[name] = module
     return module
 
 
@@ -224,7 +229,7 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             def serve() -> None:
                 witness.serve(f"{path}.sock", sys.modules["torch"], library)
 
-            hooks.Hooks(ring, recorder, module, library, serve).install()
+            hooks.Hooks(ring, module, library, serve).install()
             on_step.append(ring.mark_step)
         except Exception as error:
             give_up_tracing(error)

@@ -22,7 +22,8 @@ def answer_signal(path: str) -> None:
 
     faulthandler needs no lock of the interpreter, so this works in a call that keeps it for ever.
     """
-    import _signal
+    # The C part of `signal`, which would import enum.
+    import _signal  # type: ignore[import-not-found]
     import faulthandler
 
     number = int(_signal.SIGRTMAX) - STACKS_SIGNAL_BELOW_MAX

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from robust_run.tracer.types import Group
+from robust_run.tracer.types import P2P, WORLD, Group, RankTrace
 
 
 def stages(
@@ -40,6 +40,20 @@ def stages(
     for rank in wanted:
         found.setdefault(stage.root(rank), []).append(rank)
     return tuple(tuple(members) for members in found.values())
+
+
+def layout_of(traces: Iterable[RankTrace]) -> tuple[tuple[Group, ...], frozenset[tuple[int, int]]]:
+    """Return what `stages` asks for from the rings of all ranks: their groups, and who sends to or receives from whom."""
+    groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+    pairs = set()
+    for trace in traces:
+        for group in trace.groups:
+            if group.name != WORLD:
+                groups.setdefault((group.name, group.ranks), group)
+        for op in trace.ops:
+            if op.op in P2P and op.peer >= 0 and op.peer != trace.rank:
+                pairs.add((min(trace.rank, op.peer), max(trace.rank, op.peer)))
+    return tuple(groups[key] for key in sorted(groups)), frozenset(pairs)
 
 
 class _Sets:

@@ -26,6 +26,7 @@ STACKS_SUFFIX = ".stacks"
 SAMPLES = 3
 GAP_S = LOOK_S / (SAMPLES - 1)
 OPS = 64
+PAGE_BYTES = 4096
 #: Of lost children in a report.
 LOST = 8
 
@@ -83,6 +84,18 @@ def read_ring(target: Target, ops: int) -> RankTrace | None:
     return read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
 
 
+def recording_pid(target: Target) -> int:
+    """Return the pid of the process that writes the target's ring, 0 if there is none."""
+    from robust_run.tracer.ring import RingReader
+
+    if not target.steps_file:
+        return 0
+    reader = RingReader(f"{target.steps_file}{RING_SUFFIX}")
+    header = reader.header()
+    reader.close()
+    return header.pid if header is not None else 0
+
+
 class _View:
     """One target while it is looked at."""
 
@@ -112,9 +125,9 @@ class _View:
         self._measured_s.append(self._world.monotonic_s())
         if first:
             self._first = seen
-            trace = read_ring(self._target, 1)
-            # A worker that is a shell around the program: the process that records is the rank.
-            self._rank_pid = trace.pid if trace is not None and trace.pid in seen else self._target.pid
+            # A worker may be a shell around the program: the process that records is the rank.
+            recorder = recording_pid(self._target)
+            self._rank_pid = recorder if recorder in seen else self._target.pid
         self._last = {pid: look for pid, look in seen.items() if look.start_ticks == self._first[pid].start_ticks}
         self._written_before = dict(self._asked.written)
 
@@ -166,8 +179,11 @@ class _View:
         cpu, io_bytes = 0.0, 0
         if last is not None and elapsed_s > 0:
             cpu = (last.cpu_ticks - first.cpu_ticks) / os.sysconf("SC_CLK_TCK") / elapsed_s
-            calls = last.call_bytes - first.call_bytes - self._written_before.get(first.pid, 0)
-            io_bytes = int(max(calls, last.disk_bytes - first.disk_bytes, 0) * LOOK_S / elapsed_s)
+            answers = self._written_before.get(first.pid, 0)
+            calls = last.call_bytes - first.call_bytes - answers
+            # Disks are written to in pages, of which an answer may begin one.
+            disks = last.disk_bytes - first.disk_bytes - (answers + PAGE_BYTES if answers else 0)
+            io_bytes = int(max(calls, disks, 0) * LOOK_S / elapsed_s)
         return ProcessSight(
             pid=first.pid,
             parent=first.parent,

@@ -17,6 +17,7 @@ DEPTH = 4
 DESCRIPTORS = 4096
 TEXT_BYTES = 64 * 1024
 COMMAND_CHARACTERS = 60
+DIGITS = 20
 
 
 class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +85,7 @@ def children(pid: int, root: str = "/proc") -> list[int]:
     except OSError:
         return found
     for task in tasks[:DESCRIPTORS]:
-        found += [int(word) for word in _read(f"{root}/{pid}/task/{task}/children").split() if word.isdigit()]
+        found += [int(word) for word in _read(f"{root}/{pid}/task/{task}/children").split() if _is_number(word)]
     return found[:PROCESSES]
 
 
@@ -161,7 +162,11 @@ def _fields(text: str) -> dict[str, str]:
 
 def _number(fields: dict[str, str], name: str) -> int:
     text = fields.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if _is_number(text) else 0
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS
 
 
 def _printable(text: str) -> str:

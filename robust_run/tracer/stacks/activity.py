@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.tracer.stacks.children import LOADER_ROLE, has_nothing_to_do, role
 from robust_run.tracer.stacks.normal import (
     is_plumbing,
     long_place,
@@ -67,7 +68,7 @@ def activity_of(sight: RankSight) -> Activity:
         return Activity("working", f"its child {busy.pid} ({busy.command}) uses {_share(busy.cpu)}")
     if rank_process.cpu >= BUSY_CPU:
         return Activity("spinning", f"uses {_share(rank_process.cpu)}{_in(where)}")
-    return Activity("idle", _asleep(rank_process, where))
+    return Activity("idle", _asleep(rank_process, where) + _stuck_loader(sight, newest))
 
 
 def _works(process: ProcessSight) -> bool:
@@ -134,6 +135,17 @@ def _asleep(process: ProcessSight, where: str) -> str:
         within = f" ({process.waits_in})" if process.waits_in else ""
         return f"blocked in the kernel{within}{_in(where)}"
     return f"asleep{_in(where)}"
+
+
+def _stuck_loader(sight: RankSight, newest: ThreadStack | None) -> str:
+    """Say where a DataLoader worker is that the rank may be waiting for; "" if it waits for none."""
+    if newest is None or not any(frame.file.endswith("torch/utils/data/dataloader.py") for frame in newest.frames):
+        return ""
+    for process in sight.processes:
+        stack = next((one for one in map(main_thread, reversed(process.stacks)) if one is not None), None)
+        if stack is not None and role(process, stack) == LOADER_ROLE and not has_nothing_to_do(stack):
+            return f"; its {LOADER_ROLE} {process.pid} is in {place(stack)}"
+    return ""
 
 
 def _in(where: str) -> str:

@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from robust_run.tracer.stacks.normal import is_waiting, key, main_thread, origin, telling_frames
+from robust_run.tracer.stacks.activity import BUSY_CPU
+from robust_run.tracer.stacks.children import RANK_ROLE, has_nothing_to_do, role
+from robust_run.tracer.stacks.normal import is_waiting, key, main_thread
 from robust_run.tracer.types import BACKWARD, Group, ProcessSight, RankSight, ThreadStack
 
 #: Clusters above this share of the ranks are no minority.
 MINORITY = 0.25
-RANK_ROLE = "rank"
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +42,8 @@ def clusters(sights: Sequence[RankSight]) -> tuple[Cluster, ...]:
     members: dict[tuple[str, bool, tuple[str, ...]], set[int]] = {}
     looks: dict[tuple[str, bool, tuple[str, ...]], Counter[tuple[str, ...]]] = {}
     for sight, process, stack in _newest(sights):
-        role = _role(process, stack)
-        same = (role, _waits(sight, process, stack), key(stack, "L2"))
+        role_of = role(process, stack)
+        same = (role_of, _waits(sight, process, stack), key(stack, "L2"))
         members.setdefault(same, set()).add(sight.rank)
         looks.setdefault(same, Counter())[key(stack, "L1")] += 1
     found = [
@@ -92,33 +93,19 @@ def _newest(sights: Sequence[RankSight]) -> Iterator[tuple[RankSight, ProcessSig
                 yield sight, process, stack
 
 
-def _role(process: ProcessSight, stack: ThreadStack) -> str:
-    """Say what a process is for."""
-    if process.is_rank:
-        return RANK_ROLE
-    files = [frame.file for frame in stack.frames]
-    if any(file.endswith("torch/utils/data/_utils/worker.py") for file in files):
-        return "DataLoader worker"
-    if any("torch/_inductor/compile_worker/" in file for file in files):
-        return "compile worker"
-    return process.command
-
-
 def _waits(sight: RankSight, process: ProcessSight, stack: ThreadStack) -> bool:
     """Whether it waits for a peer, as the stack or the rank's newest records say; of a child, whether it has nothing to do."""
     if not process.is_rank:
-        return _has_nothing_to_do(stack)
+        return has_nothing_to_do(stack)
+    if is_waiting(stack):
+        return True
     ops = sight.trace.ops if sight.trace is not None else ()
-    return is_waiting(stack) or any(
-        op.thread == 0 and op.op != BACKWARD and op.state in ("entered", "waiting") for op in ops[-64:]
-    )
-
-
-def _has_nothing_to_do(stack: ThreadStack) -> bool:
-    """Whether a child sleeps in torch's own loop, or its tool's, rather than in something that the user's program called."""
-    origins = [origin(frame) for frame in telling_frames(stack)]
-    caller = next((one for one in origins if one != "standard"), "standard")
-    return not origins or (origins[0] == "standard" and caller in ("standard", "torch"))
+    newest = [op for op in ops[-64:] if op.thread == 0 and op.state in ("entered", "waiting")]
+    if any(op.op != BACKWARD for op in newest):
+        return True
+    # A backward pass computes and waits in turns: it waits if it sleeps while a collective that C++ started goes on.
+    in_flight = any(op.state == "waiting" for op in sight.recorded)
+    return bool(newest) and in_flight and process.cpu < BUSY_CPU
 
 
 def _jaccard(one: set[int], other: set[int]) -> float:

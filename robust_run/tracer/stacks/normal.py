@@ -236,4 +236,5 @@ def _spot(frame: Frame) -> str:
 
 
 def _base(file: str) -> str:
-    return file.rpartition("/")[2] or file
+    short = short_path(file)
+    return short.rpartition("/")[2] or short

@@ -14,8 +14,6 @@ from robust_run.tracer.verdict.picture import Picture
 
 _CONSEQUENCES = frozenset({"peer_connection", "native_crash", "accelerator"})
 _TELLING = ("gloo", "nccl", "nbytes", "mismatch", "enforce fail", "tensor size", "same size", "timed out", "timeout")
-#: Killed from outside: by the kernel for memory, by a person, or by the launcher after another rank's failure.
-_KILLED = frozenset({-9, -15, 137, 143})
 #: Who waited for so long before failing failed by a time limit.
 _TIMEOUT_S = 5.0
 
@@ -28,7 +26,7 @@ def post_mortem(scene: Scene) -> TraceVerdict | None:
     if any(sight.finding is not None and _explains_itself(sight.finding) for sight in scene.ranks):
         return None
     fault = ended.first_fault(scene.ranks)
-    if fault is not None and fault.exit_code in _KILLED:
+    if fault is not None and fault.exit_code in ended.KILLED:
         return None
     picture = Picture(scene, failed=True)
     mismatch = signatures.earliest_mismatch(picture, 0.0)
@@ -83,7 +81,7 @@ def _never_joined(picture: Picture) -> TraceVerdict | None:
     found = [
         one
         for one in absent.suspects(picture, Patience(after_s=_TIMEOUT_S), None)
-        if one.rank in picture.sights and picture.sights[one.rank].exit_code in (*_KILLED, None)
+        if one.rank in picture.sights and picture.sights[one.rank].exit_code in (*ended.KILLED, None)
     ]
     for one in found:
         ends = [_end_s(picture.sights[rank]) for rank in one.here.waiters]

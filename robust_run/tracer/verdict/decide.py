@@ -18,7 +18,7 @@ def look(scene: Scene, patience: Patience, *, previous: Scene | None = None) -> 
     Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before.
     """
     picture = Picture(scene)
-    if ended.first_fault(scene.ranks) is not None:
+    if ended.failed(scene.ranks):
         return Look(verdict=after.post_mortem(scene) or ended.crashed(picture))
     longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
     needed_s = patience.after_s * _NEARLY

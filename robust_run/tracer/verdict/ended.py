@@ -12,34 +12,44 @@ from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
 
 
+#: Killed from outside: by the kernel for memory, by a person, or by the launcher after another rank's failure.
+KILLED = frozenset({-9, -15, 137, 143})
+
+
+def failed(sights: tuple[RankSight, ...]) -> list[RankSight]:
+    """Return the ranks that ended with a failure, the first to end first."""
+    ended = [sight for sight in sights if sight.exit_code not in (None, 0)]
+    return sorted(ended, key=lambda sight: (_ended(sight), sight.rank))
+
+
 def first_fault(sights: tuple[RankSight, ...]) -> RankSight | None:
-    """Return the first rank that failed by itself: not with code 0, and not because a peer went away."""
-    failed = [
-        sight
-        for sight in sights
-        if sight.exit_code not in (None, 0) and not (sight.finding and sight.finding.kind == "peer_connection")
-    ]
-    return min(failed, key=lambda sight: (_ended(sight), sight.rank), default=None)
+    """Return the first rank that failed by itself: not because a peer went away, nor killed after another had failed."""
+    for position, sight in enumerate(failed(sights)):
+        lost_peer = sight.finding is not None and sight.finding.kind == "peer_connection"
+        put_down = position > 0 and sight.exit_code in KILLED and sight.finding is None
+        if not lost_peer and not put_down:
+            return sight
+    return None
 
 
 def crashed(picture: Picture) -> TraceVerdict | None:
-    """Name the rank that failed first, if one has."""
+    """Name the rank that failed first, by itself if there is one."""
     fault = first_fault(picture.scene.ranks)
+    own = fault is not None
+    if fault is None:
+        fault = next(iter(failed(picture.scene.ranks)), None)
     if fault is None:
         return None
     why = f": {fault.finding.line}" if fault.finding is not None else ""
-    how = (
-        f"ended with code {fault.exit_code}"
-        if (fault.exit_code or 0) > 0
-        else f"was killed by signal {-(fault.exit_code or 0)}"
-    )
+    code = fault.exit_code or 0
+    how = f"ended with code {code}" if code > 0 else f"was killed by signal {-code}"
     return draft(
         picture,
         kind="crash",
         ranks=(fault.rank,),
         rule="exited",
         sentence=f"{picture.who((fault.rank,))} {how}{why}",
-        confidence="high",
+        confidence="high" if own else "low",
         onset_s=fault.ended_at_s,
     )
 
@@ -56,6 +66,8 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         return None
     here = min(waited, key=lambda one: one.since_s)
     ranks = tuple(rank for rank in here.missing if rank in gone)
+    if len(ranks) > len(here.waiters) and not set(here.group.ranks) - gone - set(here.waiters):
+        return _stayed(picture, here, ranks)
     waiters = dependents(picture, ranks)
     left = "has ended normally" if len(ranks) == 1 else "have ended normally"
     return draft(
@@ -67,6 +79,20 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         confidence="high",
         here=here,
         onset_s=min((_ended(picture.sights[rank]) for rank in ranks), default=None),
+    )
+
+
+def _stayed(picture: Picture, here: Place, gone: tuple[int, ...]) -> TraceVerdict:
+    """Name who makes a call that most have left the program without."""
+    return draft(
+        picture,
+        kind="desync",
+        ranks=here.waiters,
+        rule="extra_op",
+        sentence=f"{picture.who(here.waiters)} made one call too many: {picture.what(here)}, after which nobody comes: "
+        f"{picture.who(gone)} have ended normally",
+        confidence="medium",
+        here=here,
     )
 
 

@@ -98,7 +98,7 @@ def _components(edges: list[list[int]]) -> list[list[int]]:
     return components
 
 
-def _next_child(  # noqa: PLR0913, PLR0917 - the state of Tarjan, taken apart
+def _next_child(
     children: list[int], start: int, number: list[int], low: list[int], on_stack: list[bool], node: int
 ) -> int:
     """Return the position of the next child that was not visited, having noted those that were; -1 when done."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 from typing import NamedTuple
 
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
@@ -27,6 +28,9 @@ _MANY_RANKS, _MANY_LENGTHS = 512, (1, 2, 3)
 _RECENT = 32
 #: Peers whose streams are compared to name what is missing.
 _SOURCES = 4
+#: Streams that share this much of their pairs are of the same part; compared with so many parts.
+_SAME_PART = 0.7
+_PARTS = 16
 
 
 class Token(NamedTuple):
@@ -47,6 +51,29 @@ class Oddity(NamedTuple):
     length: int
 
 
+def _parts(streams: dict[int, tuple[Token, ...]]) -> list[list[int]]:
+    """Group ranks by the pairs of calls that follow each other in their streams: those of one pipeline stage have the same.
+
+    Streams that resemble a larger group's for the most part belong to it: they may be those of a culprit.
+    """
+    same: dict[frozenset[tuple[Token, Token]], list[int]] = {}
+    for rank, stream in streams.items():
+        same.setdefault(frozenset(pairwise(stream)), []).append(rank)
+    kept: list[tuple[frozenset[tuple[Token, Token]], list[int]]] = []
+    for pairs, ranks in sorted(same.items(), key=lambda item: (-len(item[0]), -len(item[1]))):
+        near = max(kept[:_PARTS], key=lambda part: _resemblance(part[0], pairs), default=None)
+        if near is not None and _resemblance(near[0], pairs) >= _SAME_PART:
+            near[1].extend(ranks)
+        else:
+            kept.append((pairs, list(ranks)))
+    return [ranks for _, ranks in kept]
+
+
+def _resemblance(one: frozenset[tuple[Token, Token]], other: frozenset[tuple[Token, Token]]) -> float:
+    """Return how much of the shorter stream is in the longer one: victims have not come as far."""
+    return len(one & other) / max(1, min(len(one), len(other)))
+
+
 class Streams:
     """The streams of all ranks, and who plays the same part."""
 
@@ -55,22 +82,19 @@ class Streams:
         self._roles: dict[tuple[int, str], str] = {}
         self.ops: dict[int, list[Op]] = {}
         self.tokens: dict[int, tuple[Token, ...]] = {}
-        self.parts: dict[frozenset[Token], list[int]] = {}
-        self.part: dict[int, frozenset[Token]] = {}
         for sight in picture.scene.ranks:
             ops = list(sight.trace.ops) if sight.trace is not None else []
             self.ops[sight.rank] = ops
             self.tokens[sight.rank] = tuple(self._token(sight.rank, op) for op in ops)
-            counts = Counter(self.tokens[sight.rank])
-            part = frozenset(token for token, count in counts.items() if count > 1 and token.op not in LIFECYCLE)
-            self.part[sight.rank] = part
-            self.parts.setdefault(part, []).append(sight.rank)
+        #: Ranks that play the same part, and of each rank which part that is.
+        self.parts = _parts(self.tokens)
+        self.part = {rank: number for number, ranks in enumerate(self.parts) for rank in ranks}
 
     def _token(self, rank: int, op: Op) -> Token:
         peer = (op.peer - rank) % self._picture.scene.world_size if op.op in P2P and op.peer >= 0 else 0
-        return Token(self._role(rank, op.group), op.op, peer)
+        return Token(self.role(rank, op.group), op.op, peer)
 
-    def _role(self, rank: int, name: str) -> str:
+    def role(self, rank: int, name: str) -> str:
         """Return what sister groups have in common: their description without a number, else their size and stride."""
         found = self._roles.get((rank, name))
         if found is None:
@@ -88,19 +112,29 @@ class Streams:
 def oddities(streams: Streams, ranks: tuple[int, ...]) -> list[Oddity]:
     """Return the ranks among the given ones with the shortest passage that occurs nowhere else, earliest first."""
     lengths = _LENGTHS if len(streams.tokens) <= _MANY_RANKS else _MANY_LENGTHS
-    pools = {streams.part[rank]: streams.parts[streams.part[rank]] for rank in ranks}
+    wanted = set(ranks)
+    parts = sorted({streams.part[rank] for rank in ranks})
     for length in lengths:
         found: list[Oddity] = []
-        for part, members in pools.items():
+        for part in parts:
+            members = streams.parts[part]
+            if length == 1 and not _have_history(streams, members):
+                continue
             counts = _passages(streams, members, length)
-            candidates = [rank for rank in members if rank in set(ranks)] if len(ranks) < 64 else members
-            for rank in candidates:
-                position = _first_unique(streams.tokens[rank], counts, length)
-                if position >= 0 and part == streams.part[rank]:
+            before = _passages(streams, members, length - 1) if length > 1 else counts
+            for rank in members:
+                position = _first_unique(streams.tokens[rank], counts, before, length) if rank in wanted else -1
+                if position >= 0:
                     found.append(Oddity(rank, position, length))
-        if found:
+        if found and (length > 1 or len(found) < len(ranks)):
             return sorted(found, key=lambda odd: streams.ops[odd.rank][odd.position].at_s)
     return []
+
+
+def _have_history(streams: Streams, ranks: list[int]) -> bool:
+    """Whether a call that occurs once says anything: there are others to compare with, or earlier rounds."""
+    stream = streams.tokens[ranks[0]]
+    return len(ranks) > 1 or len(set(stream)) * 2 < len(stream)
 
 
 def _passages(streams: Streams, ranks: list[int], length: int) -> Counter[tuple[Token, ...]]:
@@ -111,10 +145,13 @@ def _passages(streams: Streams, ranks: list[int], length: int) -> Counter[tuple[
     return counts
 
 
-def _first_unique(stream: tuple[Token, ...], counts: Counter[tuple[Token, ...]], length: int) -> int:
-    """Return where the first recent passage ends that occurs once; -1 without one."""
+def _first_unique(
+    stream: tuple[Token, ...], counts: Counter[tuple[Token, ...]], before: Counter[tuple[Token, ...]], length: int
+) -> int:
+    """Return where the first recent passage ends that occurs once although how it begins is usual; -1 without one."""
     for end in range(max(length, len(stream) - _RECENT + 1), len(stream) + 1):
-        if counts[stream[end - length : end]] == 1:
+        passage = stream[end - length : end]
+        if counts[passage] == 1 and (length == 1 or before[passage[:-1]] > 1):
             return end - 1
     return -1
 
@@ -164,7 +201,7 @@ def difference(picture: Picture, streams: Streams, odd: Oddity) -> str:
     after = stream[at + 1] if at + 1 < len(stream) else None
     if not usual:
         return f"called {made} where no other rank does"
-    due = _token_words(usual[0], odd.rank, picture)
+    due = _token_words(streams, usual[0], odd.rank, picture)
     if usual[0].op == stream[at].op and usual[0].role == stream[at].role and stream[at].peer != usual[0].peer:
         return f"called {made} instead of {due}"
     if len(usual) > 1 and stream[at] == usual[1] and after == usual[0]:
@@ -184,9 +221,14 @@ def _call(picture: Picture, rank: int, op: Op) -> str:
     return f"{op.op} #{op.seq} of {picture.label(picture.group_of(picture.key(rank, op.group)))}"
 
 
-def _token_words(token: Token, rank: int, picture: Picture) -> str:
+def _token_words(streams: Streams, token: Token, rank: int, picture: Picture) -> str:
     if token.op in P2P:
         return (
             f"{token.op} {'to' if token.op == 'send' else 'from'} rank {(rank + token.peer) % picture.scene.world_size}"
         )
-    return token.op if token.op in LIFECYCLE else f"{token.op} of {token.role}"
+    if token.op in LIFECYCLE:
+        return token.op
+    sight = picture.sights[rank]
+    own = sight.trace.groups if sight.trace is not None else ()
+    groups = [group for group in own if streams.role(rank, group.name) == token.role]
+    return f"{token.op} of {picture.label(groups[0])}" if groups else token.op

@@ -135,12 +135,10 @@ class Picture:
         group = self.group_of(key)
         if op.op == "recv_any":
             missing = tuple(one for one in group.ranks if one != rank)
-        elif self._p2p_last.get((key, _OPPOSITE[op.op], op.peer, rank), 0) >= op.seq:
-            missing = ()
-        elif op.op == "send" and (key, "recv_any", op.peer, -1) in self._p2p_last:
-            missing = ()
         else:
-            missing = (op.peer,)
+            answered = self._p2p_last.get((key, _OPPOSITE[op.op], op.peer, rank), 0) >= op.seq
+            answered |= op.op == "send" and (key, "recv_any", op.peer, -1) in self._p2p_last
+            missing = () if answered else (op.peer,)
         return Place(
             group=group, op=op.op, seq=op.seq, peer=op.peer, waiters=(rank,), missing=missing, since_s=_since(op)
         )

@@ -9,6 +9,7 @@ instead.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
@@ -163,7 +164,7 @@ def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mism
         wrong = {rank: signature(op) for rank, op in calls.items()}
         return Mismatch(here, top[0][0], wrong, sites, "", certain=False)
     wrong = {rank: signature(op) for rank, op in calls.items() if not fits(signature(op), right)}
-    shifts = {_shift(places, seq, rank, history, right, set(wrong)) for rank in list(wrong)[:8]}
+    shifts = {_shift(places, seq, rank, history, set(wrong)) for rank in list(wrong)[:8]}
     shift: Shift = shifts.pop() if len(shifts) == 1 else ""
     return Mismatch(here, right, wrong, sites, shift, certain=True)
 
@@ -199,26 +200,21 @@ def _alike(one: Group, other: Group) -> bool:
     return [rank - one.ranks[0] for rank in one.ranks] == [rank - other.ranks[0] for rank in other.ranks]
 
 
-def _shift(
-    places: dict[int, dict[int, Op]], seq: int, rank: int, history: list[Signature], right: Signature, wrong: set[int]
-) -> Shift:
+def _shift(places: dict[int, dict[int, Op]], seq: int, rank: int, history: list[Signature], wrong: set[int]) -> Shift:
     """Say whether one call left out or added explains what a rank does from here on."""
-    own = [places[after][rank] for after in sorted(places) if after >= seq and rank in places[after]]
-    mine = [signature(op) for op in own]
+    mine = [signature(places[after][rank]) for after in sorted(places) if after >= seq and rank in places[after]]
     theirs: list[Signature] = []
     for after in sorted(places):
         calls = {other: op for other, op in places[after].items() if other not in wrong}
         if after >= seq and calls:
             theirs.append(_usual(calls))
     usual = theirs + following([*history, *theirs], [history], len(mine) + 2 - len(theirs))
-    right_site = next((op.site for other, op in places[seq].items() if other not in wrong), "")
-    if own[0].site and own[0].site == right_site:
-        return ""
     if len(mine) > 1 and len(usual) > 1 and _matches(mine[1:], usual[1:]):
         return ""
-    if len(usual) > 1 and _matches(mine, usual[1:]):
+    comes_next = len(mine) == 1 and len(theirs) == 1 and (theirs[0], mine[0]) in set(pairwise(history))
+    if comes_next or (len(usual) > 1 and _matches(mine, usual[1:])):
         return "skipped_op"
-    repeats = bool(history) and fits(mine[0], history[-1]) and mine[0].op == right.op
+    repeats = bool(history) and fits(mine[0], history[-1])
     if (len(mine) > 1 and _matches(mine[1:], usual)) or (len(mine) == 1 and repeats):
         return "extra_op"
     return ""

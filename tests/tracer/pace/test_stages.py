@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.pace.stages import stages
-from robust_run.tracer.types import Group
+from robust_run.tracer.pace.stages import layout_of, stages
+from robust_run.tracer.types import WORLD, Group, Op, RankTrace
 
 
 def groups(*members: tuple[int, ...]) -> list[Group]:
@@ -52,3 +52,16 @@ def test_every_layout_of_tensor_data_and_pipeline_parallelism_gives_its_pipeline
     pairs = [(rank(p, d, t), rank(p + 1, d, t)) for p in range(pp - 1) for d in range(dp) for t in range(tp)]
     expected = tuple(tuple(rank(p, d, t) for d in range(dp) for t in range(tp)) for p in range(pp))
     assert stages(range(dp * tp * pp), groups(*made), pairs) == expected
+
+
+def test_the_layout_is_read_from_the_rings() -> None:
+    def ring(rank: int, *ops: Op) -> RankTrace:
+        made = (Group(name=WORLD, ranks=(0, 1)), Group(name="1", ranks=(0, 1)))
+        return RankTrace(rank=rank, world_size=2, pid=1, steps=0, last_at_s=0.0, blocked_s=0.0, ops=ops, groups=made)
+
+    send = Op(group="1", op="send", seq=1, state="done", at_s=1.0, peer=1)
+    rooted = Op(group="1", op="broadcast", seq=1, state="done", at_s=1.0, peer=0)
+    found, pairs = layout_of(
+        [ring(0, send), ring(1, rooted, Op(group="1", op="recv", seq=1, state="issued", at_s=1.0))]
+    )
+    assert ([group.name for group in found], pairs) == (["1"], {(0, 1)})

@@ -113,6 +113,20 @@ def test_blocked_in_the_kernel_without_io_is_idle():
     assert kind_and_reason(seen) == ("idle", "blocked in the kernel (nfs_wait_bit_killable) in train.py:12 spin")
 
 
+def test_where_a_data_loader_worker_is_stuck_is_told_of_the_rank_that_waits_for_it():
+    loads = stack(
+        f"{STANDARD}/queue.py:1 get", f"{TORCH}/utils/data/dataloader.py:2 __next__", "/app/train.py:40 <module>"
+    )
+    worker_loop = f"{TORCH}/utils/data/_utils/worker.py:320 _worker_loop"
+    reads = stack("/app/data.py:5 __getitem__", worker_loop, "/app/train.py:40 <module>")
+    waits = stack(f"{STANDARD}/multiprocessing/queues.py:1 get", worker_loop, "/app/train.py:40 <module>")
+    workers = [process(waits, pid=11, is_rank=False), process(reads, pid=12, is_rank=False)]
+    told = activity_of(sight(process(loads), *workers))
+    assert told.kind == "idle"
+    assert told.reason.endswith("; its DataLoader worker 12 is in data.py:5 __getitem__")
+    assert "worker" not in activity_of(sight(process(GETS), *workers)).reason
+
+
 def test_stopped_and_gone_are_idle():
     assert kind_and_reason(sight(process(SAVES, state="T"))) == ("idle", "stopped in torch.save")
     assert kind_and_reason(sight(process(state="X"))) == ("idle", "its process is gone")

@@ -61,6 +61,20 @@ def test_a_rank_waits_if_its_records_say_so():
     assert not traced(BACKWARD, "entered")
 
 
+def test_a_backward_pass_waits_if_it_sleeps_while_a_collective_of_torch_goes_on():
+    backward = stack(f"{TORCH}/autograd/graph.py:979 _engine_run_backward", "/app/train.py:52 step")
+
+    def waits(cpu: float, state: str) -> bool:
+        op = Op(group="0", op=BACKWARD, seq=1, state="waiting", at_s=1.0)
+        trace = RankTrace(rank=0, world_size=4, pid=1, steps=0, last_at_s=1.0, blocked_s=0.0, ops=(op,), groups=())
+        reduces = Op(group="0", op="all_reduce", seq=9, state=state, at_s=1.0)
+        return clusters([sight(process(backward, cpu=cpu), trace=trace, recorded=(reduces,))])[0].waiting
+
+    assert waits(0.0, "waiting")
+    assert not waits(0.9, "waiting")
+    assert not waits(0.0, "done")
+
+
 def test_children_are_clustered_apart_by_their_role():
     workers = [process(FETCHES if rank == 2 else AWAITS_WORK, pid=11, is_rank=False) for rank in range(4)]
     found = clusters([sight(process(GETS), worker, rank=rank) for rank, worker in enumerate(workers)])

@@ -80,6 +80,7 @@ def test_there_may_be_no_frame_of_the_user():
         (stack(f"{STANDARD}/threading.py:331 wait", "/app/a.py:3 f"), "a.py:3 f in threading.py wait"),
         (stack(f"{OURS}:9 wait", "/app/a.py:3 f"), "a.py:3 f"),
         (stack(f"{STANDARD}/threading.py:331 wait"), "threading.py:331 wait"),
+        (stack("<frozen posixpath>:416 realpath", "/app/a.py:3 f"), "a.py:3 f in posixpath.py realpath"),
         (stack(), ""),
     ],
 )

@@ -1,0 +1,136 @@
+"""What the slots of the ring point to: process groups and call sites, as lines that are only ever added to the ring's table.
+
+`sitecustomize` loads this file by its path. Python's standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType, FrameType
+
+TABLE_BYTES, TABLE_AT = 1 << 18, 4096 + 4096 * 64 + 1024 * 16
+TABLE_BYTES_CELL = 11
+FRAMES_WALKED = 12
+CODES_KEPT = 8192
+USER, PACKAGE, MACHINERY = range(3)
+
+
+class Group:
+    """A process group, as far as its calls need it."""
+
+    __slots__ = ("index", "next_number", "ranks", "turns")
+
+    def __init__(self, index: int, ranks: Sequence[int]) -> None:
+        self.index = index
+        self.ranks = ranks
+        self.next_number = count(1).__next__  # of its collectives
+        self.turns: dict[tuple[int, int], int] = {}  # point-to-point calls so far, by direction and peer
+
+    def global_rank(self, rank: int) -> int:
+        """Return the global rank of a rank of this group; -1 if that is not known."""
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else -1
+
+    def next_turn(self, op: int, peer: int) -> int:
+        """Count a point-to-point call."""
+        turn = self.turns.get((op, peer), 0) + 1
+        self.turns[op, peer] = turn
+        return turn
+
+
+class Table:
+    """Numbers groups and call sites, and writes down what the numbers mean. 0 is unknown."""
+
+    def __init__(self, octets: memoryview[int], cells: memoryview[int], may_write: Callable[[], bool]) -> None:
+        """`may_write` says whether this process owns the ring."""
+        self.octets = octets
+        self.cells = cells
+        self.may_write = may_write
+        self.kinds: dict[
+            int, tuple[int, CodeType]
+        ] = {}  # by id of the code, which is kept so that the id stays its own
+        self.sites: dict[tuple[int, int], int] = {}
+        self.entries = count(1).__next__
+        self.groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+        self.library = os.path.dirname(os.__file__) + os.sep
+
+    def site(self, frame: FrameType | None) -> int:
+        """Return the index of the call site: the innermost frame of the user's program, else of a package above torch."""
+        kinds, package = self.kinds, None
+        for _ in range(FRAMES_WALKED):
+            if frame is None:
+                break
+            code = frame.f_code
+            known = kinds.get(id(code))
+            kind = known[0] if known else self.kind(code)
+            if kind == USER:
+                return self.sites.get((id(code), frame.f_lasti)) or self.new_site(frame)
+            if kind == PACKAGE and package is None:
+                package = frame
+            frame = frame.f_back
+        return 0 if package is None else self.sites.get((id(package.f_code), package.f_lasti)) or self.new_site(package)
+
+    def kind(self, code: CodeType) -> int:
+        """Return whose code this is."""
+        if len(self.kinds) >= CODES_KEPT:  # a program that makes code as it goes on
+            self.kinds.clear()
+            self.sites.clear()
+        name = code.co_filename
+        packages = "site-packages" in name or "dist-packages" in name
+        ours = name.startswith(("<frozen", os.path.dirname(__file__) + os.sep))
+        if ours or f"{os.sep}torch{os.sep}" in name or (name.startswith(self.library) and not packages):
+            kind = MACHINERY
+        else:
+            kind = PACKAGE if packages else USER
+        self.kinds[id(code)] = kind, code
+        return kind
+
+    def new_site(self, frame: FrameType) -> int:
+        """Enter a call site into the table."""
+        code = frame.f_code
+        name = getattr(code, "co_qualname", code.co_name)
+        index = self.entry("s", f"{code.co_filename}:{frame.f_lineno} {name}")
+        self.sites[id(code), frame.f_lasti] = index
+        return index
+
+    def group(self, name: str, desc: str, ranks: Sequence[int]) -> Group:
+        """Return the group of this name and these ranks, entered into the table."""
+        key = name, tuple(ranks)
+        known = self.groups.get(key)
+        if known is None:
+            known = self.groups[key] = Group(self.entry("g", name, desc, runs(key[1]), limit=0xFFFF), key[1])
+        return known
+
+    def entry(self, kind: str, *fields: str, limit: int = 1 << 31) -> int:
+        """Add a line to the table, and return its index; 0, unknown, if there is no room for it."""
+        if not self.may_write():
+            return 0
+        index, used = self.entries(), self.cells[TABLE_BYTES_CELL]
+        line = "\t".join([kind, str(index), *(" ".join(field.split()) for field in fields)]) + "\n"
+        content = line.encode("utf-8", errors="replace")
+        if used + len(content) > TABLE_BYTES or index > limit:
+            return 0
+        self.octets[TABLE_AT + used : TABLE_AT + used + len(content)] = content
+        self.cells[TABLE_BYTES_CELL] = used + len(content)
+        return index
+
+
+def runs(ranks: Sequence[int]) -> str:
+    """Return ranks as `0-3,8,16-64/16`: 10,000 of them in a few bytes where they are evenly spaced, as groups are."""
+    parts, start = [], 0
+    while start < len(ranks):
+        end = start + 1
+        step = ranks[end] - ranks[start] if end < len(ranks) else 0
+        while step > 0 and end + 1 < len(ranks) and ranks[end + 1] - ranks[end] == step:
+            end += 1
+        if step <= 0 or end - start < 2:
+            parts.append(str(ranks[start]))
+            start += 1
+        else:
+            parts.append(f"{ranks[start]}-{ranks[end]}" + (f"/{step}" if step > 1 else ""))
+            start = end + 1
+    return ",".join(parts)

@@ -1,0 +1,180 @@
+"""A job whose ranks wait for one that is stuck, as a user lives through it. Every kind of fault: `tests/faults`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import Job, running, script, wait_for
+
+from robust_run.tracer.types import Scene
+
+#: Trains; in attempt 0 rank 1 gets stuck at step 20 for as long as a file says so.
+STUCK = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def read_batch():
+    open("stuck", "w").close()
+    while not os.path.exists("go on"):
+        time.sleep(1.0)
+
+
+for step in range(100000):
+    if rank == 1 and step == 20 and attempt == 0:
+        read_batch()
+    model(torch.ones(4)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.01)
+    done = torch.tensor([float(os.path.exists("done"))])
+    dist.all_reduce(done)
+    if done.item():
+        break
+dist.destroy_process_group()
+"""
+
+
+def robust(job: Job, *arguments: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", "from robust_run.robust_cli import main; main()", *arguments, str(job.run_dir)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def incident(job: Job, number: int = 1) -> dict[str, Any]:
+    path = job.run_dir / "incidents" / f"{number:04d}.json"
+    return json.loads(wait_for(lambda: path.exists() and path.read_text(), f"incident {number}"))
+
+
+def test_the_stuck_rank_is_named_and_the_job_goes_on_without_it_having_to_be_asked(tmp_path: Path) -> None:
+    path = script(tmp_path, STUCK)
+    with running(tmp_path, "--nproc-per-node", "3", path, cwd=tmp_path) as job:
+        job.wait_for_file("stuck", tmp_path)
+        found = incident(job)
+        (tmp_path / "done").touch()
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    verdict = found["verdict"]
+    assert (verdict["kind"], verdict["ranks"], verdict["confidence"]) == ("hang", [1], "high")
+    assert verdict["sentence"].startswith("rank 1 never joined all_reduce #")
+    assert "train.py:14 read_batch" in verdict["sentence"]
+    assert found["action"]["name"] == "relaunch"
+    assert verdict["sentence"] in job.err, "and that is what the terminal shows"
+    assert len(job.events("attempt_started")) == 2
+    assert (job.run_dir / "attempt_0" / "1" / "ring").exists(), "what it did is kept for a timeline"
+
+
+def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Path) -> None:
+    path = script(tmp_path, STUCK)
+    arguments = ("--nproc-per-node", "3", "--on-hang", "report", "--hang-after", "2", path)
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        job.wait_for_file("stuck", tmp_path)
+        assert incident(job)["action"]["name"] == "report"
+        why = robust(job, "why")
+        assert "all_reduce #" in why.splitlines()[0]
+        assert "if this goes on: rank 1 never joined" in why
+        stacks = robust(job, "stacks").splitlines()
+        assert stacks[0] == "1 rank (1): is at work"
+        assert any("read_batch" in line for line in stacks[:6])
+        one = robust(job, "stacks", "--rank", "1")
+        assert "sleeps" in one
+        assert "train.py:14 read_batch" in one
+        assert "verdict: hang, high confidence" in robust(job, "incident", "1")
+        heatmap = tmp_path / "steps.svg"
+        assert "calls of 3 ranks (attempt 0)" in robust(job, "timeline", "--heatmap", str(heatmap))
+        spans = json.loads((job.run_dir / "timeline.json").read_text())["traceEvents"]
+        assert any("all_reduce" in span.get("name", "") and "unfinished" in str(span) for span in spans)
+        assert heatmap.read_text().startswith("<svg")
+        (tmp_path / "done").touch()
+        (tmp_path / "go on").touch()
+        assert job.finish() == 0, "its workers were left alone"
+    assert len(job.events("attempt_started")) == 1
+    assert "all_reduce" in robust(job, "why"), "a dead job tells what was seen"
+
+
+def test_what_is_seen_of_a_hang_is_kept_with_the_incident(tmp_path: Path) -> None:
+    import msgspec
+
+    arguments = ("--nproc-per-node", "2", "--max-restarts", "0", "--hang-after", "2", script(tmp_path, STUCK))
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        assert job.finish() == 1
+        job.assert_nothing_left()
+    scene = msgspec.json.decode((job.run_dir / "incidents" / "0001.scene.json").read_bytes(), type=Scene)
+    assert [sight.rank for sight in scene.ranks] == [0, 1]
+    assert "never joined" in job.err
+    assert "not restarted: --max-restarts is 0" in job.err
+
+
+def test_without_tracing_nothing_is_written_and_nobody_is_suspected(tmp_path: Path) -> None:
+    program = """
+    import glob, os, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 1:
+        time.sleep(4)
+    dist.all_reduce(torch.ones(1))
+    """
+    path = script(tmp_path, program)
+    arguments = ("--nproc-per-node", "2", "--hang-after", "1", "--on-hang", "report", path)
+    with running(tmp_path, *arguments, env={"ROBUST_TRACE": "0"}) as job:
+        assert job.finish() == 0
+    assert not job.events("hang_suspected")
+    with running(tmp_path, *arguments) as job:
+        assert job.finish() == 0
+    assert job.events("hang_suspected"), "the same wait is seen where ranks are traced"
+
+
+def test_a_rank_that_is_stopped_is_told_from_one_that_sleeps(tmp_path: Path) -> None:
+    program = STUCK.replace("time.sleep(1.0)", "os.kill(os.getpid(), signal.SIGSTOP)")
+    arguments = ("--nproc-per-node", "2", "--hang-after", "2", "--max-restarts", "0", script(tmp_path, program))
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        assert job.finish() == 1
+        job.assert_nothing_left()
+    verdict = incident(job)["verdict"]
+    assert (verdict["kind"], verdict["ranks"]) == ("stopped", [1])
+
+
+def test_a_user_s_own_signals_are_left_alone(tmp_path: Path) -> None:
+    """No signal is taken from the program, and SIGUSR1 and SIGUSR2 reach only handlers of its own."""
+    program = """
+    import os, signal, sys, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    assert signal.getsignal(signal.SIGUSR1) == signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+    got = []
+    signal.signal(signal.SIGUSR2, lambda *_: got.append(1))
+    open("ready", "w").close()
+    while not got:
+        time.sleep(0.01)
+    """
+    with running(tmp_path, script(tmp_path, program), cwd=tmp_path) as job:
+        job.wait_for_file("ready", tmp_path)
+        os.kill(job.pid, signal.SIGUSR2)
+        assert job.finish() == 0
+
+
+@pytest.mark.parametrize("option", [("--hang-after", "0.1"), ("--slow-round", "-1"), ("--on-hang", "panic")])
+def test_senseless_values_are_refused(tmp_path: Path, option: tuple[str, str]) -> None:
+    with running(tmp_path, *option, "train.py") as job:
+        assert job.finish() == 2
+    assert option[0] in job.err

@@ -1,0 +1,438 @@
+"""What a worker's ring says about its calls: of a torch made of a few lines, and of the real one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from worker_side import load_worker_side
+
+from robust_run.tracer import ring, steps
+from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.types import Op, RankTrace
+
+
+class Tensor:
+    def __init__(self, numel: int, dtype: str = "torch.float32") -> None:
+        self.size, self.dtype = numel, dtype
+
+    def numel(self) -> int:
+        return self.size
+
+
+class FakeTorch:
+    """A torch.distributed as far as the recorder knows it, and a recorder of its calls."""
+
+    def __init__(self, path: Path) -> None:
+        class Work:
+            action: Any = None
+
+            def wait(self, timeout: float = 0.0) -> bool:
+                if self.action:
+                    self.action()
+                return True
+
+            def is_completed(self) -> bool:
+                return True
+
+        class ProcessGroup:
+            group_name, group_desc = "7", "dp"
+            action: Any = None
+
+            def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+                if self.action:
+                    self.action()
+                return Work()
+
+            def recv(self, *_: Any, **__: Any) -> Work:
+                return Work()
+
+            broadcast = send = gather = scatter = alltoall_base = recv
+
+            def _start_coalescing(self, device: str) -> None: ...
+
+            def _end_coalescing(self, device: str) -> Work:
+                return Work()
+
+        self.Work, self.ProcessGroup = Work, ProcessGroup
+        self.path = str(path)
+        self.errors: list[Exception] = []
+        self.served: list[None] = []
+        self.group = ProcessGroup()
+        self.inits = 0
+        self.distributed = SimpleNamespace(
+            init_process_group=self.init,
+            new_group=lambda *_, **__: None,
+            destroy_process_group=lambda *_: None,
+            is_initialized=lambda: False,
+            GroupMember=SimpleNamespace(WORLD=self.group),
+            _world=SimpleNamespace(pg_group_ranks={self.group: {3: 0, 7: 1}}),
+        )
+        ring.create(self.path, 3, 8)
+        worker = load_worker_side()
+        self.ring = worker.load("recorder").Ring(self.path, self.errors.append)
+        library = SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work)
+        hooks = worker.load("hooks").Hooks(self.ring, self.distributed, library, lambda: self.served.append(None))
+        hooks.late_done = True  # that part needs all of torch
+        hooks.install()
+
+    def init(self) -> str:
+        self.inits += 1
+        return "made"
+
+    @property
+    def trace(self) -> RankTrace:
+        trace = ring.read(self.path)
+        assert trace is not None
+        assert not self.errors
+        return trace
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return self.trace.ops
+
+    @property
+    def header(self) -> ring.RingHeader:
+        header = ring.RingReader(self.path).header()
+        assert header is not None
+        return header
+
+
+@pytest.fixture
+def torch(tmp_path: Path) -> FakeTorch:
+    return FakeTorch(tmp_path / "steps.ring")
+
+
+def said(op: Op) -> tuple[str, int, str, int, str, int]:
+    return op.op, op.seq, op.state, op.numel, op.dtype, op.peer
+
+
+def test_a_call_is_issued_until_it_has_been_waited_for(torch: FakeTorch) -> None:
+    work = torch.group.allreduce([Tensor(5)])
+    assert [said(op) for op in torch.ops] == [("all_reduce", 1, "issued", 5, "float32", -1)]
+    assert work.wait() is True
+    (op,) = torch.ops
+    assert op.state == "done"
+    assert op.waiting_at_s is not None
+    assert op.done_at_s is not None
+    assert op.at_s <= op.waiting_at_s <= op.done_at_s
+    assert "test_recorder.py" in op.site
+
+
+def test_the_header_shows_a_wait_while_it_goes_on(torch: FakeTorch) -> None:
+    seen = []
+    torch.group.allreduce([Tensor(1)])
+    work = torch.group.allreduce([Tensor(2)])
+    work.action = lambda: seen.append((torch.header, torch.ops[-1].state))
+    before = torch.header
+    work.wait()
+    header, state = seen[0]
+    assert (header.waiting_index, state) == (1, "waiting")
+    assert header.waiting_since_s is not None
+    assert header.events > before.events
+    assert torch.header.waiting_since_s is None
+    assert torch.header.blocked_s > before.blocked_s
+
+
+def test_a_call_that_does_not_return_counts_as_a_wait(torch: FakeTorch) -> None:
+    seen = []
+    torch.ProcessGroup.action = staticmethod(lambda: seen.append(torch.header))
+    torch.group.allreduce([Tensor(1)])
+    assert (seen[0].waiting_index, seen[0].waiting_since_s is not None) == (0, True)
+    assert torch.header.waiting_since_s is None
+
+
+def test_roots_and_peers_are_global_ranks_and_peers_have_their_own_numbers(torch: FakeTorch) -> None:
+    group, options, tensor = torch.group, SimpleNamespace(rootRank=1), Tensor(4, "torch.int64")
+    group.broadcast([tensor], options)
+    group.scatter([tensor], [], options)
+    group.gather([], [tensor], 0)
+    group.send([tensor], 1, 0)
+    group.recv([tensor], 1, 0)
+    group.send([tensor], 1, 0)
+    group.alltoall_base(tensor, tensor, [], [], None)
+    group.alltoall_base(tensor, tensor, [1, 3], [2, 2], None)
+    assert [said(op) for op in torch.ops] == [
+        ("broadcast", 1, "issued", 4, "int64", 7),
+        ("scatter", 2, "issued", 4, "int64", 7),
+        ("gather", 3, "issued", 4, "int64", 3),
+        ("send", 1, "issued", 4, "int64", 7),
+        ("recv", 1, "issued", 4, "int64", 7),
+        ("send", 2, "issued", 4, "int64", 7),
+        ("all_to_all", 4, "issued", 4, "int64", -1),
+        ("all_to_all", 5, "issued", -1, "int64", -1),
+    ]
+    assert torch.trace.groups[0].ranks == (3, 7)
+
+
+def test_what_the_program_raises_passes_and_the_call_has_failed(torch: FakeTorch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    work = torch.group.allreduce([Tensor(1)])
+    work.action = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    torch.ProcessGroup.action = staticmethod(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        torch.group.allreduce([Tensor(1)])
+    assert [op.state for op in torch.ops] == ["failed", "failed"]
+    assert torch.header.waiting_since_s is None
+
+
+def test_arguments_that_make_no_sense_are_torchs_to_refuse(torch: FakeTorch) -> None:
+    torch.group.allreduce("not tensors")
+    torch.group.send()
+    assert [(op.op, op.numel) for op in torch.ops] == [("all_reduce", -1), ("send", -1)]
+
+
+def test_an_error_of_ours_ends_the_recording_and_nothing_else(torch: FakeTorch) -> None:
+    work = torch.group.allreduce([Tensor(1)])
+    torch.ring.threads = None  # type: ignore[assignment]
+    assert torch.group.allreduce([Tensor(1)]).wait() is True
+    assert work.wait() is True
+    assert torch.distributed.init_process_group() == "made"
+    assert [type(error) for error in torch.errors] == [AttributeError]
+    assert torch.header.given_up
+    assert torch.header.ops == 1
+
+
+def test_the_oldest_of_several_waits_is_shown(torch: FakeTorch) -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def wait_on(event: threading.Event) -> threading.Thread:
+        work = torch.group.allreduce([Tensor(1)])
+        entered = threading.Event()
+        work.action = lambda: (entered.set(), event.wait(30))
+        thread = threading.Thread(target=work.wait)
+        thread.start()
+        assert entered.wait(30)
+        return thread
+
+    older, newer = wait_on(first), wait_on(second)
+    assert torch.header.waiting_index == 0
+    torch.group.allreduce([Tensor(1)]).wait()
+    assert torch.header.waiting_index == 0
+    first.set()
+    older.join(30)
+    assert torch.header.waiting_index == 1
+    second.set()
+    newer.join(30)
+    assert torch.header.waiting_since_s is None
+    assert [op.state for op in torch.ops] == ["done"] * 3
+
+
+def test_waits_of_other_threads_do_not_count_as_blocked(torch: FakeTorch) -> None:
+    work = torch.group.allreduce([Tensor(1)])
+    work.action = lambda: time.sleep(0.001)
+    thread = threading.Thread(target=work.wait)
+    thread.start()
+    thread.join(30)
+    assert torch.header.blocked_s == 0
+
+
+def test_many_threads_leave_a_clean_header(torch: FakeTorch) -> None:
+    def talk() -> None:
+        for _ in range(300):
+            torch.group.allreduce([Tensor(1)]).wait()
+
+    threads = [threading.Thread(target=talk) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert torch.header.waiting_since_s is None
+    assert {op.state for op in torch.ops} == {"done"}
+    assert sorted(op.seq for op in torch.ops) == list(range(1, 1201))
+
+
+def test_coalesced_calls_are_done_with_the_work_that_ends_them(torch: FakeTorch) -> None:
+    torch.group._start_coalescing("cpu")
+    for _ in range(2):
+        torch.group.allreduce([Tensor(1)])
+    work = torch.group._end_coalescing("cpu")
+    assert [op.state for op in torch.ops] == ["issued", "issued"]
+    work.wait()
+    assert [op.state for op in torch.ops] == ["done", "done"]
+
+
+def test_a_work_that_is_polled_is_done_when_it_says_so(torch: FakeTorch) -> None:
+    assert torch.group.allreduce([Tensor(1)]).is_completed()
+    assert torch.ops[0].state == "done"
+
+
+def test_works_that_nobody_waits_for_are_forgotten(torch: FakeTorch) -> None:
+    works = [torch.group.allreduce([Tensor(1)]) for _ in range(10_000)]
+    works[-1].wait()
+    works[0].wait()
+    assert [op.state for op in torch.ops].count("done") == 1
+
+
+def test_making_and_ending_groups_is_recorded_where_all_ranks_must_do_it(torch: FakeTorch) -> None:
+    distributed = torch.distributed
+    assert distributed.init_process_group() == "made"
+    distributed.new_group([0, 1])
+    distributed.new_group([0, 1], use_local_synchronization=True)
+    distributed.destroy_process_group(object())
+    distributed.destroy_process_group()
+    assert [(op.group, op.op, op.seq, op.state) for op in torch.ops] == [
+        ("(world)", "init_process_group", 1, "done"),
+        ("(world)", "new_group", 2, "done"),
+        ("(world)", "destroy_process_group", 3, "done"),
+    ]
+    assert torch.served == [None]
+    assert torch.inits == 1
+
+
+def test_a_forked_child_writes_nothing(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)])
+    pid = os.fork()
+    if pid == 0:
+        torch.group.allreduce([Tensor(1)])
+        torch.ring.mark_step()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (torch.header.ops, torch.header.steps) == (1, 0)
+
+
+def test_a_ring_of_a_living_process_is_left_alone_and_one_of_a_dead_is_taken(torch: FakeTorch) -> None:
+    torch.ring.cells[2] = os.getppid()
+    torch.group.allreduce([Tensor(1)])
+    assert torch.header.ops == 0
+    torch.ring.stopped = False
+    torch.ring.cells[2] = 2**22 + 5  # beyond what the kernel gives
+    torch.group.allreduce([Tensor(1)])
+    assert (torch.header.ops, torch.header.pid) == (1, os.getpid())
+
+
+# The real torch ------------------------------------------------------------------------------------------------------------
+
+ALL_CALLS = """
+import faulthandler, os, socket, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+x, halves, twice = torch.ones(10), [torch.ones(10), torch.ones(10)], torch.ones(20)
+dist.all_reduce(x)
+pair = dist.new_group([0, 1], group_desc="pair")
+dist.broadcast(x, 1, group=pair)
+dist.all_gather(halves, x)
+dist.scatter(x, halves if rank == 0 else None, src=0)
+dist.gather(x, halves if rank == 1 else None, dst=1)
+dist.reduce(x, 1)
+dist.reduce_scatter(x, halves)
+dist.all_to_all_single(torch.ones(10), x)
+dist.barrier()
+dist.monitored_barrier()
+dist.send(x, 1) if rank == 0 else dist.recv(x)
+dist.all_reduce(x, async_op=True).wait()
+model = DistributedDataParallel(torch.nn.Linear(10, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    with model.no_sync():
+        model(torch.ones(2, 10)).sum().backward()
+    model(torch.ones(2, 10)).sum().backward()
+    optimizer.step()
+compiled = torch.compile(model, backend="eager")
+compiled(torch.ones(2, 10)).sum().backward()
+torch.compile(torch.nn.Linear(10, 1), backend="eager", fullgraph=True)(x).sum().backward()
+optimizer.step()
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+dist.barrier()
+os.kill(os.getpid(), int(sys.argv[1]))
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[2] + str(rank) + ".sock")
+    connection.sendall(b"POST /handler/fr_trace_json HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    assert connection.recv(12).endswith(b"200")
+dist.destroy_process_group()
+print("end of", rank)
+"""
+
+
+def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 150) -> list[tuple[int, str, str]]:
+    """Run two armed ranks; return exit code, stdout and stderr of each."""
+    (folder / "program.py").write_text(program)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        steps_file = str(folder / f"steps{rank}")
+        steps.create(steps_file)
+        ring.create(f"{steps_file}.ring", rank, 2)
+        Path(f"{steps_file}.stacks").touch()
+        env = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+        env |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        env |= {"PYTHONWARNINGS": "ignore", **arm_environment(env, steps_file)}
+        argv = [sys.executable, "program.py", str(ring.stacks_signal()), str(folder / "steps")]
+        processes.append(
+            subprocess.Popen(argv, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        outputs = [process.communicate(timeout=timeout_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+
+
+def test_all_calls_of_a_real_job_are_recorded_alike_on_both_ranks(tmp_path: Path) -> None:
+    ends = run_pair(tmp_path, ALL_CALLS)
+    assert ends == [(0, f"end of {rank}\n", "") for rank in range(2)]
+    traces = [ring.read(str(tmp_path / f"steps{rank}.ring")) for rank in range(2)]
+    assert traces[0] is not None
+    assert traces[1] is not None
+    both = [[said(op) for op in trace.ops if op.op not in ("send", "recv_any")] for trace in traces if trace]
+    assert both[0] == both[1]
+    assert {op[2] for op in both[0]} == {"done"}
+    names = [op.op for op in traces[0].ops]
+    assert names[:14] == [
+        "init_process_group", "all_reduce", "new_group", "broadcast", "all_gather", "scatter", "gather", "reduce",
+        "reduce_scatter", "all_to_all", "barrier", "barrier", "send", "all_reduce",
+    ]  # fmt: skip
+    assert names.count("ddp_backward") == 3
+    assert names[-1] == "destroy_process_group"
+    assert [(group.desc, group.ranks) for group in traces[0].groups if group.desc == "pair"] == [("pair", (0, 1))]
+    assert (traces[0].steps, len(traces[0].marks)) == (3, 3)
+    assert all("program.py" in op.site for op in traces[0].ops)
+    assert 'program.py", line' in (tmp_path / "steps0.stacks").read_text()
+
+
+STUCK = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if os.environ["RANK"] == "0":
+    dist.all_reduce(torch.ones(1))
+else:
+    from robust_run.tracer import ring
+    reader = ring.RingReader("steps0.ring")
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not ((header := reader.header()).waiting_since_s and header.ops == 3):
+        time.sleep(0.01)
+    op = reader.trace(1).ops[-1]
+    print(op.op, op.seq, op.state, header.waiting_index, flush=True)
+    os.kill(header.pid, 9)
+    os._exit(0)
+"""
+
+
+def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path) -> None:
+    program = f"import sys; sys.path.append({str(Path(ring.__file__).parents[2])!r})\n{STUCK}"
+    ends = run_pair(tmp_path, program)
+    assert [end[0] for end in ends] == [-9, 0]
+    assert ends[1][1] == "all_reduce 2 waiting 2\n"
+    trace = ring.read(str(tmp_path / "steps0.ring"))
+    assert trace is not None
+    assert (trace.ops[-1].op, trace.ops[-1].state) == ("all_reduce", "waiting")
