@@ -12,6 +12,8 @@ import signal
 from collections.abc import Callable, Collection
 
 PR_SET_PDEATHSIG = 1
+#: Of the Yama security module: who may look at this process, and everything below that one.
+PR_SET_PTRACER = 0x59616D61
 PR_SET_CHILD_SUBREAPER = 36
 
 #: Looks in a row that must find nothing.

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, children, read_status, send, send_group
+from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, PR_SET_PTRACER, children, read_status, send, send_group
 
 #: Signals that workers start with in their default state, whatever the launcher or the shell before it did with them.
 RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU, signal.SIGTTIN)
@@ -34,6 +34,7 @@ class ChildSetup:
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self._parent:
             os._exit(128 + signal.SIGKILL)  # the parent died before the line above could see it
+        self._prctl(PR_SET_PTRACER, self._parent, 0, 0, 0)  # its py-spy is our sibling; fails where it is not needed
         for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         if cpus:

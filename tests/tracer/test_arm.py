@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.tracer import steps
+from robust_run.tracer import ring, ring_format, steps
 from robust_run.tracer.arming import ARM_FOLDER, arm_environment
 
 OFF = "robust-run: step counting is off in this worker: "
@@ -322,3 +322,101 @@ def test_a_worker_that_is_killed_leaves_its_count(worker: Worker) -> None:
     worker.use_fake_torch()
     result = worker.python(LOOP + "import os\nos.kill(os.getpid(), 9)\n")
     assert (result.returncode, worker.counted) == (-9, 5)
+
+
+def make_files(worker: Worker) -> Path:
+    """Make what the launcher makes beside the steps file, and return where stacks go."""
+    ring.create(f"{worker.steps_file}.ring", 0, 1)
+    stacks = Path(f"{worker.steps_file}.stacks")
+    stacks.touch()
+    return stacks
+
+
+ASK = f"""
+import os, signal, sys, threading
+def deep_inside():
+    os.kill(os.getpid(), {ring.stacks_signal()})
+deep_inside()
+"""
+
+
+def test_the_world_is_untouched_where_everything_is_armed(worker: Worker) -> None:
+    make_files(worker)
+    armed, plain = worker.python(LOOK_AROUND), worker.python(LOOK_AROUND, armed=False)
+    assert (armed.returncode, armed.stderr) == (0, "")
+    assert json.loads(armed.stdout) == json.loads(plain.stdout)
+
+
+def test_a_signal_shows_the_stacks_of_any_python_program_even_one_that_keeps_the_interpreter(worker: Worker) -> None:
+    stacks = make_files(worker)
+    keep = f"import ctypes\ngetattr(ctypes.PyDLL(None), 'raise')({ring.stacks_signal()})\n"
+    result = worker.python(ASK + keep)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert stacks.read_text().count("most recent call first") == 2
+    assert "in deep_inside" in stacks.read_text()
+
+
+def test_the_programs_own_handler_and_faulthandler_work_as_ever(worker: Worker) -> None:
+    stacks = make_files(worker)
+    own = f"import signal\nsignal.signal({ring.stacks_signal()}, lambda *_: print('own'))\n"
+    result = worker.python(
+        own + ASK + "import faulthandler\nfaulthandler.enable()\nfaulthandler.dump_traceback_later(60)\n"
+        "faulthandler.cancel_dump_traceback_later()\nfaulthandler.dump_traceback()\n"
+    )
+    assert (result.returncode, result.stdout, stacks.read_text()) == (0, "own\n", "")
+    assert "program.py" in result.stderr
+
+
+def test_without_files_of_the_launcher_nothing_is_armed(worker: Worker) -> None:
+    result = worker.python(f"import signal\nprint(signal.getsignal({ring.stacks_signal()}) == signal.SIG_DFL)")
+    assert (result.stdout, result.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * ring_format.FILE_BYTES])
+def test_a_broken_ring_costs_one_line_and_nothing_else(worker: Worker, content: bytes) -> None:
+    make_files(worker)
+    Path(f"{worker.steps_file}.ring").write_bytes(content)
+    result = worker.python("import torch.distributed as dist\nprint(dist.is_initialized())")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (0, "False\n", 1)
+    assert result.stderr.startswith("robust-run: tracing is off in this worker: ")
+
+
+ALONE = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("meeting"), rank=0, world_size=1)
+dist.all_reduce(torch.ones(3))
+optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+optimizer.step()
+print(dist.init_process_group.__name__, dist.init_process_group.__module__)
+"""
+
+
+def test_a_torch_that_was_imported_before_us_is_traced_too(worker: Worker) -> None:
+    make_files(worker)
+    worker.env["ROBUST_STEPS_FILE"] = worker.steps_file
+    early = f"""
+import runpy, torch
+try:
+    runpy.run_path({os.path.join(ARM_FOLDER, "sitecustomize.py")!r}, run_name="sitecustomize")
+except (ImportError, KeyError):
+    pass  # there is no other sitecustomize, and none to take away again
+"""
+    result = worker.python(early + ALONE, armed=False, options=("-W", "ignore"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "init_process_group torch.distributed.distributed_c10d\n"
+    trace = ring.read(f"{worker.steps_file}.ring")
+    assert trace is not None
+    assert [op.op for op in trace.ops] == ["init_process_group", "all_reduce"]
+    assert (trace.steps, len(trace.marks), worker.counted) == (1, 1, 1)
+
+
+def test_robust_trace_0_switches_all_of_it_off(worker: Worker) -> None:
+    stacks = make_files(worker)
+    worker.env.update(arm_environment(worker.env, worker.steps_file), ROBUST_TRACE="0")
+    program = f"import signal\nassert signal.getsignal({ring.stacks_signal()}) == signal.SIG_DFL\n"
+    result = worker.python(program + ALONE, armed=False, options=("-W", "ignore"))
+    assert (result.returncode, result.stderr, worker.counted, stacks.read_text()) == (0, "", 0, "")
+    trace = ring.read(f"{worker.steps_file}.ring")
+    assert trace is not None
+    assert (trace.pid, trace.ops) == (0, ())
+    assert not os.path.exists(f"{worker.steps_file}.sock")

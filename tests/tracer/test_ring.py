@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worker_side import load_worker_side
 
 from robust_run.tracer import ring, ring_format
 from robust_run.tracer.types import Group
-from worker_side import load_worker_side
 
 CONTENT = st.binary(max_size=400)
 

@@ -48,20 +48,18 @@ def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Draw
             f"no rank of attempt {attempt} left a trace here; was ROBUST_TRACE=0, or did it run elsewhere?"
         )
     path = output or os.path.join(about.folder, "timeline.json")
-    _write(path, chrome_trace(traces, _nodes(about)))
+    nodes = _nodes(about)
+    _write(path, chrome_trace(traces, nodes))
     if heatmap:
-        _draw_heatmap(heatmap, traces)
+        _draw_heatmap(heatmap, traces, nodes)
     calls = sum(len(trace.ops) for trace in traces)
     return Drawn(attempt=attempt, ranks=len(traces), calls=calls, timeline=path, heatmap=heatmap)
 
 
-def _draw_heatmap(path: str, traces: list[RankTrace]) -> None:
-    from robust_run.report import heatmap
+def _draw_heatmap(path: str, traces: list[RankTrace], nodes: Mapping[int, str]) -> None:
+    from robust_run.report.heatmap import step_heatmap_png, step_heatmap_svg
 
-    if path.endswith(".png"):
-        _write(path, heatmap.step_heatmap_png(traces))
-    else:
-        _write(path, heatmap.step_heatmap_svg(traces).encode())
+    _write(path, step_heatmap_png(traces) if path.endswith(".png") else step_heatmap_svg(traces, nodes).encode())
 
 
 def _have_copied(about: Subject) -> None:

@@ -6,10 +6,11 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 
 import msgspec
 
-from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, prctl
+from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from robust_run.launcher.warm.become import CannotBecome, become
 from robust_run.launcher.warm.messages import LARGEST_BYTES, CannotPromote, Promote, Promoted, StandbyReady, send
 from robust_run.launcher.warm.run import run
@@ -52,5 +53,7 @@ def _wait_for_adoption(agent_pid: int) -> None:
             os._exit(0)
         time.sleep(0.0002)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with suppress(OSError):  # only where the Yama security module is
+        prctl(PR_SET_PTRACER, agent_pid)
     if os.getppid() != agent_pid:
         os._exit(0)

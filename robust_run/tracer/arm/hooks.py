@@ -90,14 +90,11 @@ class Hooks:
     def replace(self, new: Any) -> None:
         """Put a function in the place of the one it wraps, in all modules of torch.distributed that have taken that over."""
         old = new.__wrapped__
-        for module_name, module in list(sys.modules.items()):
-            if (
-                module_name.startswith(("torch.distributed", "torch._C._distributed_c10d"))
-                or module is self.distributed
-            ):
-                for alias, value in list(getattr(module, "__dict__", {}).items()):
-                    if value is old:
-                        setattr(module, alias, new)
+        modules = [module for name, module in list(sys.modules.items()) if name.startswith("torch.distributed")]
+        for module in (self.library, self.distributed, *modules):
+            for alias, value in list(getattr(module, "__dict__", {}).items()):
+                if value is old:
+                    setattr(module, alias, new)
 
     # From torch's words to ours ----------------------------------------------------------------------------------------
 

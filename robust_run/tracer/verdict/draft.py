@@ -7,7 +7,7 @@ from typing import Literal
 from robust_run.tracer.stacks.normal import main_stacks, telling_frames
 from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
 from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.words import one_line, span
+from robust_run.tracer.verdict.words import SENTENCE_CHARACTERS, one_line, span
 
 Confidence = Literal["high", "medium", "low"]
 #: Waits in a verdict; `robust why` shows the rest.
@@ -44,7 +44,7 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
         sentence=one_line(sentence),
         over_evicted=tuple(sorted(over_evicted)),
         waits=waits_of(picture)[:_WAITS],
-        evidence=tuple(one_line(line) for line in lines[:_EVIDENCE_LINES]),
+        evidence=tuple(line[:SENTENCE_CHARACTERS] for line in lines[:_EVIDENCE_LINES]),
         onset_s=onset_s,
     )
 

@@ -58,7 +58,7 @@ class Picture:
         self.last: dict[_GroupKey, dict[int, int]] = {}
         self._p2p_last: dict[tuple[_GroupKey, str, int, int], int] = {}
         self._take_ops()
-        self.places = tuple(self._find_places())
+        self.places = (*self._find_places(), *self._unlogged_places())
         self.waiting: dict[int, list[Place]] = {}
         for here in self.places:
             for rank in here.waiters:
@@ -103,6 +103,32 @@ class Picture:
                 last = self.last[key]
                 known.append(tuple(rank for rank in self.group_of(key).ranks if last.get(rank, 0) < seq))
             yield self._group_place(key, seq, calls, known[-1])
+
+    def _unlogged_places(self) -> Iterator[Place]:
+        """Yield calls that rings do not know: of ranks whose stack waits for peers, and whose own torch says in what."""
+        found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
+        come: dict[_GroupKey, dict[int, int]] = {}
+        for sight in self.scene.ranks:
+            for op in sight.recorded:
+                last = come.setdefault(self.key(sight.rank, op.group), {})
+                last[sight.rank] = max(op.seq, last.get(sight.rank, 0))
+            open_ops = [op for op in sight.recorded if op.state not in ("done", "failed")]
+            stacks = main_stacks(sight) if open_ops and not any(self._blocked_in(sight)) else ()
+            if stacks and (is_waiting(stacks[-1]) or _in_ddp(stacks[-1].frames)):
+                first = min(open_ops, key=lambda op: op.at_s)
+                found.setdefault((self.key(sight.rank, first.group), first.seq), []).append((sight.rank, first))
+        for (key, seq), calls in found.items():
+            # Who has no record at all may have come.
+            missing = tuple(rank for rank in self.group_of(key).ranks if come[key].get(rank, seq) < seq)
+            if missing:
+                yield Place(
+                    group=self.group_of(key),
+                    op=calls[0][1].op,
+                    seq=seq,
+                    waiters=tuple(rank for rank, _ in calls),
+                    missing=missing,
+                    since_s=min(_since(op) for _, op in calls),
+                )
 
     def _group_place(self, key: _GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]) -> Place:
         waiters = tuple(rank for rank, _ in calls)
@@ -213,6 +239,11 @@ class Picture:
 def _in_backward(frames: tuple[Frame, ...]) -> bool:
     """Whether the main thread sits in autograd's engine, whose threads communicate for it."""
     return any("run_backward" in frame.function for frame in frames)
+
+
+def _in_ddp(frames: tuple[Frame, ...]) -> bool:
+    """Whether the innermost frame is of DistributedDataParallel, which starts collectives in C++."""
+    return bool(frames) and frames[0].file.endswith("torch/nn/parallel/distributed.py")
 
 
 def _since(op: Op) -> float:

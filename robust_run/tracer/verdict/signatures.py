@@ -76,15 +76,11 @@ def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
     for key, places in picture.collectives.items():
         if key[0] == WORLD:
             continue
-        tolerated: set[str] = set()
         for seq in sorted(places):
             calls = places[seq]
-            if len(calls) < 2 or not _differ(calls):
+            if len(calls) < 2 or _finished(calls) or not _differ(calls):
                 continue
-            name = next(iter(calls.values())).op
-            if all(op.state == "done" for op in calls.values()):
-                tolerated.add(name)
-            elif len({op.op for op in calls.values()}) > 1 or name not in tolerated:
+            if not _tolerated(places, seq):
                 begun_s = max(op.at_s for op in calls.values())
                 if picture.scene.at_s - begun_s >= older_than_s:
                     found.append((begun_s, key, seq))
@@ -132,11 +128,23 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
     )
 
 
+def _finished(calls: dict[int, Op]) -> bool:
+    return all(op.state == "done" for op in calls.values())
+
+
+def _tolerated(places: dict[int, dict[int, Op]], seq: int) -> bool:
+    """Whether members differed before, in the same operation, and it went well: sizes that may differ."""
+    names = {op.op for op in places[seq].values()}
+    return len(names) == 1 and any(
+        before < seq and {op.op for op in calls.values()} == names and _finished(calls) and _differ(calls)
+        for before, calls in places.items()
+    )
+
+
 def _differ(calls: dict[int, Op]) -> bool:
-    distinct = {signature(op) for op in calls.values()}
-    if len(distinct) == 1:
+    if len({(op.op, op.numel, op.dtype, op.peer) for op in calls.values()}) == 1:
         return False
-    ordered = list(distinct)
+    ordered = list({signature(op) for op in calls.values()})
     return any(not fits(one, other) for one in ordered[:8] for other in ordered)
 
 

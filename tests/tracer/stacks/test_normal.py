@@ -158,6 +158,10 @@ def test_a_rank_elsewhere_does_not(seen: ThreadStack):
         (f"{SITE}/triton/compiler/compiler.py:3 compile", "torch.compile"),
         (f"{SITE}/safetensors/torch.py:3 save_file", "safetensors"),
         (f"{SITE}/huggingface_hub/file_download.py:3 http_get", "a download"),
+        (f"{SITE}/fsspec/asyn.py:95 sync", "a transfer"),
+        (f"{SITE}/wandb/sdk/wandb_run.py:9 finish", "a tracking service"),
+        (f"{STANDARD}/subprocess.py:1264 wait", "a program that it started"),
+        (f"{STANDARD}/pdb.py:400 interaction", "a debugger"),
         (f"{SITE}/datasets/arrow_dataset.py:3 _map_single", "dataset preparation"),
         # What a compiled model runs through in each step, and what each sample is read through, takes no long time.
         (f"{TORCH}/_dynamo/eval_frame.py:3 compile_wrapper", ""),

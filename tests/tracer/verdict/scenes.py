@@ -70,6 +70,7 @@ class World:
         self.eager = eager
         self.per_node = per_node
         self.arrived: dict[tuple[str, int], dict[int, tuple[float, Op]]] = {}
+        self.completed: dict[tuple[str, int], float] = {}
         self.messages: dict[tuple[str, str, int, int, int], float] = {}
         self.lost_children: dict[int, tuple[str, ...]] = {}
 
@@ -169,15 +170,20 @@ class World:
             if op.op == "send" and self.eager:
                 return op.at_s
             return self.messages.get((op.group, other, op.peer, number, op.seq))
+        if (op.group, op.seq) in self.completed:
+            return self.completed[op.group, op.seq]
         members = self.members(op.group)
         come = self.arrived[op.group, op.seq]
+        if len(come) < len(members):
+            return None
         if self.dead_links & set(members) or any(one not in come for one in members):
             return None
         if len({_signature(one) for _, one in come.values()}) > 1:
             return None
         if any(self.ranks[one].state == "T" and self.ranks[one].ops[-1].seq == op.seq for one in members):
             return None
-        return max(at_s for at_s, _ in come.values()) + 0.0005
+        self.completed[op.group, op.seq] = done_s = max(at_s for at_s, _ in come.values()) + 0.0005
+        return done_s
 
     # -- looking
 

@@ -1,0 +1,63 @@
+"""Ranks of several nodes wait for one that is stuck: on real hosts, with real collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import STEPS, start_all, write
+from hosts import Cluster, need_hosts
+
+#: In attempt 0 rank 1 gets stuck at step 20.
+STUCK = f"""{STEPS}
+    import torch, torch.distributed as dist
+
+
+    def read_batch():
+        pause(1000)
+
+
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(100000):
+        if RANK == 1 and number == 20 and ATTEMPT == 0:
+            read_batch()
+        model(torch.ones(4)).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        step()
+        pause(0.01)
+        done = torch.tensor([float(os.path.exists(DONE))])
+        dist.all_reduce(done)
+        if done.item():
+            break
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(params=[{}, {1: 3600}], ids=["like clocks", "a clock an hour ahead"])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    need_hosts()
+    with Cluster(3, tmp_path, skew_s=request.param) as cluster:
+        yield cluster
+
+
+def test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place(cluster: Cluster, tmp_path: Path) -> None:
+    options = ["--nnodes", "2", "--standby", "1"]
+    job = start_all(cluster, write(tmp_path, STUCK), tmp_path=tmp_path, options=options)
+    incident = job.wait_for_incident()
+    world = job.layout(0)
+    verdict = incident["verdict"]
+    assert (verdict["kind"], verdict["ranks"], verdict["nodes"]) == ("hang", [1], [world[1]])
+    assert verdict["sentence"].startswith(f"rank 1 (node {world[1]}) never joined all_reduce #")
+    assert "it is in train.py:14 pause" in verdict["sentence"]
+    assert incident["action"]["name"] == "evict"
+    (standby,) = {"node-0", "node-1", "node-2"} - set(world)
+    job.wait_for_steps(1, 2)
+    assert job.layout(1) == [world[0], standby]
+    job.finish()
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
