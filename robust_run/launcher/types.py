@@ -257,7 +257,7 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.
 MOST_OPS = 1 << 19
-FEWEST_OPS, USUAL_OPS = 4, 96
+FEWEST_OPS, USUAL_OPS = 4, 256
 
 
 def ops_of(world_size: int) -> int:

@@ -438,3 +438,33 @@ def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path) -> N
     trace = ring.read(str(tmp_path / "steps0.ring"))
     assert trace is not None
     assert (trace.ops[-1].op, trace.ops[-1].state) == ("all_reduce", "waiting")
+
+
+FUNCTIONAL = """
+import os, sys, torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+dist.init_process_group("gloo")
+def total(x):
+    return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
+assert total(torch.ones(2)).tolist() == [3.0, 3.0]
+assert torch.compile(total, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [3.0, 3.0]
+if os.environ["RANK"] == "1":
+    from robust_run.tracer import ring
+    import time
+    until = time.monotonic() + 60
+    reader = ring.RingReader("steps0.ring")
+    while time.monotonic() < until and not (header := reader.header()).waiting_since_s:
+        time.sleep(0.01)
+    print(header.waiting_index, flush=True)
+    total(torch.ones(2))
+else:
+    total(torch.ones(2)).tolist()
+dist.destroy_process_group()
+"""
+
+
+def test_waits_of_functional_collectives_are_seen_and_they_still_compile(tmp_path: Path) -> None:
+    program = f"import sys; sys.path.append({str(Path(ring.__file__).parents[2])!r})\n{FUNCTIONAL}"
+    ends = run_pair(tmp_path, program)
+    assert [end[0] for end in ends] == [0, 0], ends
+    assert ends[1][1] == "None\n"

@@ -59,7 +59,7 @@ class Inquest:
         self._number = 0
         self._dead: list[RankSight] = []
         self._dead_attempt = -1
-        self._said = ""
+        self._has_said = False
 
     # --- a rank waits too long
 
@@ -68,7 +68,7 @@ class Inquest:
         from robust_run.tracer.verdict import Patience
 
         patience = Patience(after_s=order.after_s) if order.after_s > 0 else Patience()
-        self._said = ""
+        self._has_said = False
         self._look(order.attempt, patience, None)
 
     def _look(self, attempt: int, patience: Patience, previous: Scene | None) -> None:
@@ -84,9 +84,9 @@ class Inquest:
         self.scene = scene
         found = look(scene, patience, previous=previous)
         if found.verdict is None and found.again_s is not None:
-            if found.reason and found.reason != self._said:
-                self._said = found.reason
-                self._say(found.reason)
+            if found.reason and not self._has_said and previous is not None:
+                self._has_said = True
+                self._say(f"{found.reason}; looking again")
             self._later(found.again_s, lambda: self._look(attempt, patience, scene))
             return
         self._tell(

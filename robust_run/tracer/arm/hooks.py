@@ -5,7 +5,7 @@ arguments, and passes result or exception on; a mistake of ours ends the recordi
 to a group, a work or a tensor.
 
 What torch starts in C++ alone is seen in part: the waits of DistributedDataParallel as one operation for each backward pass,
-its first buckets as a wait for nothing known; functional collectives, as DTensor uses them, by their waits only.
+its first buckets and functional collectives, as DTensor uses them, by their waits only.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class Hooks:
         work_class.is_completed = self.is_completed(work_class.is_completed)
         for name in ("init_process_group", "new_group", "destroy_process_group"):
             self.replace(self.lifecycle(getattr(self.distributed, name), name))
+        functional = sys.modules.get("torch.distributed._functional_collectives")
+        if hasattr(functional, "wait_tensor"):
+            self.install_functional(functional)
         if self.distributed.is_initialized():
             self.install_late()
 
@@ -86,6 +89,19 @@ class Hooks:
         for name, op in (("_broadcast_coalesced", "broadcast"), ("_verify_params_across_processes", "all_gather")):
             if hasattr(self.library, name):
                 self.replace(self.blocking(getattr(self.library, name), op, lambda _: (-1, None, -1)))
+
+    def install_functional(self, module: Any) -> None:
+        """Wrap the wait of functional collectives, in the freshly executed module that has it."""
+        is_compiling = sys.modules["torch"].compiler.is_dynamo_compiling
+        original = module.wait_tensor
+
+        @functools.wraps(original)
+        def wait_tensor(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            return self.waiting(-1, original, args, kwargs)
+
+        module.wait_tensor = wait_tensor
 
     def replace(self, new: Any) -> None:
         """Put a function in the place of the one it wraps, in all modules of torch.distributed that have taken that over."""

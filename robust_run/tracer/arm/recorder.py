@@ -79,7 +79,11 @@ class Ring:
         try:
             if os.fstat(descriptor).st_size < FILE_BYTES:
                 raise ValueError(f"{path} is shorter than {FILE_BYTES} bytes")
-            self.octets = memoryview(mmap.mmap(descriptor, FILE_BYTES))
+            try:  # from Python 3.13 on without keeping a descriptor that the program would find
+                mapped = mmap.mmap(descriptor, FILE_BYTES, trackfd=False)  # type: ignore[call-arg, unused-ignore]
+            except TypeError:
+                mapped = mmap.mmap(descriptor, FILE_BYTES)
+            self.octets = memoryview(mapped)
         finally:
             os.close(descriptor)
         self.cells = self.octets.cast("Q")
@@ -151,13 +155,15 @@ class Ring:
     def settle(self, linked: int | list[int], state: int, now: int) -> None:
         """Note the state of the call or the calls that a work stands for, where their slots are still their own."""
         cells = self.cells
+        cells[LAST_EVENT_CELL] = now
+        if linked == UNKNOWN:
+            return
         for index in linked if isinstance(linked, list) else (linked,):
             place = SLOTS_AT_CELL + ((index & SLOT_MASK) << 3)
             if index >= 0 and cells[place + 7] == index + 1:
                 if state >= WAITING:
                     cells[place + (1 if state == WAITING else 2)] = now
                 self.octets[(place << 3) + STATE_AT] = state
-        cells[LAST_EVENT_CELL] = now
 
     def set_state(self, linked: int | list[int], state: int) -> None:
         """Note the state of calls, now."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 OLDEST_TORCH = (2, 6)
 MODULE_WITH_HOOK = "torch.optim.optimizer"
 MODULE_TO_RECORD = "torch.distributed.distributed_c10d"
+MODULE_OF_FUNCTIONS = "torch.distributed._functional_collectives"
 
 # The steps file, as robust_run.tracer.steps has it: a test keeps the two equal.
 MAGIC = b"RBSTEPS\n"
@@ -37,6 +38,7 @@ MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL = range(6)
 said: list[str] = []
 loaded: dict[str, ModuleType] = {}
 on_step: list[Callable[[], None]] = []
+on_functions: list[Callable[[ModuleType], None]] = []
 
 
 def give_up(reason: Exception, what: str = "step counting") -> None:
@@ -229,12 +231,23 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             def serve() -> None:
                 witness.serve(f"{path}.sock", sys.modules["torch"], library)
 
-            hooks.Hooks(ring, module, library, serve).install()
+            wrapped = hooks.Hooks(ring, module, library, serve)
+            wrapped.install()
+            on_functions.append(wrapped.install_functional)
             on_step.append(ring.mark_step)
         except Exception as error:
             give_up_tracing(error)
 
     return record
+
+
+def record_functions(module: ModuleType) -> None:
+    """Let the recorder, if there is one, wrap functional collectives too."""
+    try:
+        for tell in on_functions:
+            tell(module)
+    except Exception as error:
+        give_up_tracing(error)
 
 
 def answer_signal(path: str) -> None:
@@ -258,6 +271,8 @@ def arm() -> None:
             present = sys.modules.get(name)  # where torch was imported before `site` came to us
             if present:
                 awaited.pop(name)(present)
+        if MODULE_OF_FUNCTIONS not in sys.modules:  # else they are wrapped with the rest
+            awaited[MODULE_OF_FUNCTIONS] = record_functions
         if awaited:
             sys.meta_path.insert(0, WaitForModules(awaited))
     except Exception as error:

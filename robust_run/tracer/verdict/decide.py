@@ -55,7 +55,8 @@ def _patient(picture: Picture, patience: Patience, previous: Scene | None, longe
         return Look(verdict=_unknown(picture, longest_s))
     if found:
         most = max(found, key=lambda one: one.waited_s)
-        reason = f"{picture.who((most.rank,))} is {most.doing}"
+        waiters = {rank for here in picture.places for rank in here.waiters}
+        reason = f"{picture.wait_words(len(waiters), longest_s)} for {picture.who((most.rank,))}: {most.doing}"
         return Look(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason)
     return Look(again_s=patience.look_again_s, reason="all have come, communication may still be going on")
 

@@ -11,7 +11,6 @@ from robust_run.tracer.verdict.graph import dependents
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
 
-
 #: Killed from outside: by the kernel for memory, by a person, or by the launcher after another rank's failure.
 KILLED = frozenset({-9, -15, 137, 143})
 

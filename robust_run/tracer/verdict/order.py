@@ -139,9 +139,9 @@ def _have_history(streams: Streams, ranks: list[int]) -> bool:
 
 def _passages(streams: Streams, ranks: list[int], length: int) -> Counter[tuple[Token, ...]]:
     counts: Counter[tuple[Token, ...]] = Counter()
-    for rank in ranks:
-        stream = streams.tokens[rank]
-        counts.update(stream[end - length : end] for end in range(length, len(stream) + 1))
+    for stream, times in Counter(streams.tokens[rank] for rank in ranks).items():
+        for end in range(length, len(stream) + 1):
+            counts[stream[end - length : end]] += times
     return counts
 
 

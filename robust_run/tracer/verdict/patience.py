@@ -12,8 +12,9 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """T: what is needed with definite evidence, or where the culprit does nothing at all."""
     spinning_factor: float = 2.0
     """Times T where it burns CPU in one and the same function, or where all have come and nothing moves."""
-    working_factor: float = 24.0
-    """Times T where it works: I/O flows, functions change, or it is in a place that is known to take long."""
+    working_factor: float = 120.0
+    """Times T where it works: I/O flows, functions change, or it is in a place that is known to take long. Ten minutes by
+    default, as torch's own limit for NCCL: to end a job that does its work costs more than a hang that is seen late."""
     look_again_s: float = 1.0
 
     @property

@@ -396,6 +396,10 @@ def _with(calls: list[Call], at: int, *instead: Call) -> list[Call]:
     return [*calls[:at], *instead, *calls[at + 1 :]]
 
 
+def _blocks(calls: list[Call]) -> bool:
+    return any(call.do == "collective" and not call.asynchronous for call in calls)
+
+
 def _swap(calls: list[Call], at: int) -> list[Call]:
     other = next(
         n for n in range(at + 1, len(calls)) if calls[n].do == "collective" and calls[n].group != calls[at].group
@@ -420,7 +424,7 @@ FAULTS = {
     for fault in (
         Fault("sleep", "hang", lambda c, n: _with(c, n, Call("stuck"), c[n])),
         Fault("sleep after issue", "hang", lambda c, n: _with(c, n, c[n], Call("stuck")),
-              lambda c, n: _collective(c, n) and c[n].asynchronous and any(o.do == "collective" and not o.asynchronous for o in c[n + 1:])),
+              lambda c, n: _collective(c, n) and c[n].asynchronous and _blocks(c[n + 1:])),
         Fault("stop", "stopped", lambda c, n: _with(c, n, Call("stop"), c[n])),
         Fault("exit 0", "desync", lambda c, n: [*c[:n], Call("exit")]),
         Fault("size", "mismatch", lambda c, n: _with(c, n, replace(c[n], numel=c[n].numel + 77)), _collective),
@@ -444,10 +448,15 @@ def spots(layout: Layout, fault: Fault, rank: int) -> list[int]:
     return [at for at in range(len(calls)) if calls[at].do in ("collective", "send", "recv") and fault.fits(calls, at)]
 
 
+def flat(programs: list[list[list[Call]]]) -> list[list[Call]]:
+    """Join the steps of each rank."""
+    return [[call for step in program for call in step] for program in programs]
+
+
 def faulty(
     layout: Layout, fault: Fault, rank: int, at: int, *, step: int = 6, steps: int = 10, eager: bool = True
 ) -> World:
     """Run a layout's program with a fault in one rank's step (counted from 1)."""
     programs = layout.programs(steps)
     programs[rank][step] = fault.change(programs[rank][step], at)
-    return World(layout.groups, [sum(program, []) for program in programs], eager=eager).run()
+    return World(layout.groups, flat(programs), eager=eager).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, Fault, Layout, World, faulty, spots
+from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, Fault, Layout, World, faulty, flat, spots
 
 from robust_run.tracer.types import TraceVerdict
 from robust_run.tracer.verdict import Patience, look
@@ -72,7 +72,7 @@ def test_two_ranks_that_are_stuck_at_once_are_both_named() -> None:
     programs = layout.programs(8)
     for rank in (2, 5):
         programs[rank][4] = [Call("stuck")]
-    found = verdict_on(World(layout.groups, [sum(program, []) for program in programs]).run())
+    found = verdict_on(World(layout.groups, flat(programs)).run())
     assert (found.kind, found.ranks) == ("hang", (2, 5))
     assert "ranks 2 and 5" in found.sentence
 
@@ -83,7 +83,7 @@ def test_a_rank_that_never_comes_to_init_or_destroy(rank: int) -> None:
     for position, what in ((0, "init_process_group"), (-1, "destroy_process_group")):
         programs = layout.programs(3)
         programs[rank][position] = [*programs[rank][position][:-1], Call("stuck", op="setup.py:7 prepare")]
-        found = verdict_on(World(layout.groups, [sum(program, []) for program in programs]).run())
+        found = verdict_on(World(layout.groups, flat(programs)).run())
         assert (found.kind, found.ranks) == ("hang", (rank,))
         assert f"never came to {what}" in found.sentence and "setup.py:7 prepare" in found.sentence
 
@@ -99,7 +99,7 @@ def test_a_rank_whose_dataloader_worker_was_killed() -> None:
 @pytest.mark.parametrize("rank", [0, 2, 3])
 def test_a_dead_link_is_a_stall_of_the_communication(rank: int) -> None:
     layout = LAYOUTS["TP2xDP2"]
-    programs = [sum((steps for steps in program[1:]), []) for program in layout.programs(3)]
+    programs = flat([program[1:] for program in layout.programs(3)])
     world = World(layout.groups, programs, frozen={rank}).run()
     assert look(world.scene(waited_s=6.0), Patience()).verdict is None
     found = verdict_on(world, waited_s=11.0)

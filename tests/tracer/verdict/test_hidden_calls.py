@@ -97,7 +97,7 @@ def test_who_receives_from_anybody_proves_little() -> None:
     world.ranks[0].blocked_op, world.ranks[0].over = 0, True
     scene = world.run().scene(waited_s=60.0)
     assert look(scene, Patience()).verdict is None
-    found = look(msgspec.structs.replace(scene, at_s=200.0), Patience()).verdict
+    found = look(msgspec.structs.replace(scene, at_s=700.0), Patience()).verdict
     assert found is not None and found.confidence == "low"
 
 
