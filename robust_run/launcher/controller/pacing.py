@@ -37,6 +37,7 @@ class Pacing:
         self._tell = tell
         self._heard: dict[str, NodePace] = {}
         self._rounds: Rounds | None = None
+        self._told: tuple[int, tuple[int, ...]] = (-1, ())
         self._learnt_in = -1
         """Attempt whose groups are known."""
         self._groups: Sequence[Group] = ()
@@ -67,7 +68,8 @@ class Pacing:
             self._ask(lambda scene: self._learn(scene, heard))
             return
         verdict = self._rounds.verdict()
-        if verdict is not None:
+        if verdict is not None and (attempt, verdict.ranks) != self._told:
+            self._told = attempt, verdict.ranks  # it is found again in every round, and said once
             self._tell(Inquired(attempt=attempt, verdict=verdict, at_unix_s=self._clock.unix_s()))
 
     def _learn(self, scene: Scene, heard: list[NodePace]) -> None:
