@@ -17,8 +17,10 @@ LOOK_S = 0.25
 #: The threshold is this many times the gap that 99 % of the last `GAPS` are shorter than.
 FACTOR = 3.0
 GAPS = 200
-#: The floor before the first optimizer step, as a multiple of the usual one.
+#: The floor before the first optimizer step, as a multiple of the usual one; and how many looks that found progress end it
+#: too, where steps are not counted.
 START_FACTOR = 2.0
+STARTED = 20
 #: A wait that goes on is reported again after twice the time of the report before.
 BACK_OFF = 2.0
 
@@ -55,7 +57,7 @@ class _Rank:
             self.events, self.changed_at_s = beat.events, now_s
 
     def threshold_s(self, floor_s: float, steps: int) -> float:
-        floor_s *= START_FACTOR if steps == 0 else 1.0
+        floor_s *= START_FACTOR if steps == 0 and len(self.gaps_s) < STARTED else 1.0
         if not self.gaps_s:
             return floor_s
         ordered = sorted(self.gaps_s)

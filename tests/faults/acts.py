@@ -1,7 +1,7 @@
 """What goes wrong, and where in a step: acts take the rank's own time, tamperings change what it says to its peers.
 
-An act is a function of the plan; those of `ENDLESS` never return. Nothing here waits for a peer. What belongs to habits
-that are no fault (checkpoints, evaluation, garbage collection) is in `habits.py`.
+An act is a function of the plan. None waits for a peer. What only makes a rank slow is in `slowness.py`, habits of healthy
+programs (checkpoints, evaluation, collections of garbage) are in `habits.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 
 from plan import Plan, note_fired
+from slowness import slow_compute, slow_constant, slow_duty, slow_jitter, slow_shared_cpu
 
 FOR_EVER_S = 100_000.0
 
@@ -39,8 +40,10 @@ def busy(_: Plan) -> None:
 
 
 def gil(_: Plan) -> None:
-    """Sleep in C with the interpreter's lock held: no other Python thread runs."""
-    ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
+    """Wait in C with the interpreter's lock held: no other Python thread runs. Not with sleep(), which any signal ends."""
+    library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(256)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
 
 
 def fifo(plan: Plan) -> None:
@@ -147,7 +150,7 @@ def getitem_stuck(_: Plan) -> None:
     """Wait for a DataLoader whose worker is stuck in __getitem__."""
     from torch.utils.data import DataLoader
 
-    for _batch in DataLoader(_StuckData(), num_workers=1):  # type: ignore[arg-type, var-annotated]
+    for _batch in DataLoader(_StuckData(), num_workers=1):
         pass
 
 
@@ -187,57 +190,6 @@ def abort(_: Plan) -> None:
 def segfault(_: Plan) -> None:
     """Read where nothing is, as a broken extension does."""
     ctypes.string_at(0)
-
-
-# --- slow ------------------------------------------------------------------------------------------------------------
-
-
-def slow_constant(plan: Plan) -> None:
-    """Take longer in every step."""
-    time.sleep(plan.numbers.get("extra_s", 0.05))
-
-
-def slow_jitter(plan: Plan) -> None:
-    """Take much longer in about every third step."""
-    if random.random() < 1 / 3:
-        time.sleep(plan.numbers.get("extra_s", 0.12))
-
-
-def slow_compute(plan: Plan) -> None:
-    """Compute longer in every step, on the CPU."""
-    until_s = time.thread_time() + plan.numbers.get("extra_s", 0.04)
-    while time.thread_time() < until_s:
-        pass
-
-
-_DUTY = """
-import os, signal, sys, time
-pid = int(sys.argv[1])
-while True:
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(0.06)
-    os.kill(pid, signal.SIGCONT)
-    time.sleep(0.05)
-"""
-_HOG = "while True: pass"
-_helpers: list[subprocess.Popen[bytes]] = []
-
-
-def slow_duty(_: Plan) -> None:
-    """Be stopped half of the time by another process, from now on: a throttled or stolen CPU."""
-    if not _helpers:
-        _helpers.append(subprocess.Popen([sys.executable, "-ISc", _DUTY, str(os.getpid())]))
-
-
-def slow_shared_cpu(_: Plan) -> None:
-    """Share one CPU with busy strangers from now on, at the lowest priority."""
-    if not _helpers:
-        cpu = min(os.sched_getaffinity(0))
-        for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), {cpu})
-        _helpers.append(subprocess.Popen([sys.executable, "-ISc", _HOG]))
-        for thread in os.listdir("/proc/self/task"):
-            os.setpriority(os.PRIO_PROCESS, int(thread), 12)
 
 
 ACTS: dict[str, tuple[str, Callable[[Plan], None]]] = {

@@ -1,7 +1,8 @@
 """Writes the flight recorder of torch to a file when a trigger file appears, as torch's own dump after a timeout would.
 
 The dump of a gloo process group has no usable `pg_config`: it is put in from what torch knows in Python, or the tool that
-reads the dumps (`torchfrtrace`) would end with a KeyError.
+reads the dumps (`torchfrtrace`) would end with a KeyError. Stacks are left out: it does not need them to find anything, and
+turning addresses into lines takes more than a second, by which failing ranks would be late.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ LOOK_EVERY_S = 0.05
 def dump(plan: Plan, rank: int) -> None:
     """Write `rank_N` into the folder `dumps` of the notes."""
     import torch.distributed.distributed_c10d as c10d
-    from torch._C._distributed_c10d import _dump_fr_trace
+    from torch._C import _distributed_c10d
 
-    trace: dict[str, Any] = pickle.loads(_dump_fr_trace(True, True, False))
+    native: Any = _distributed_c10d
+    trace: dict[str, Any] = pickle.loads(native._dump_fr_trace(True, False, False))
     world = c10d._world
     config: dict[str, dict[str, str]] = {}
     for group, ranks in list(world.pg_group_ranks.items()):

@@ -74,7 +74,7 @@ def _case(number: int | str, name: str, fault: str, kinds: str = "", **more: obj
 FAULTS = (
     _case(1, "sleeps before a collective", "sleep", "hang"),
     _case(2, "busy Python loop", "busy", "hang"),
-    _case(3, "sleeps in C with the GIL held", "gil", "hang"),
+    _case(3, "waits in C with the GIL held", "gil", "hang"),
     _case(4, "reads a file that gives nothing", "fifo", "hang"),
     _case(5, "deadlock on its own Python lock", "own_lock", "hang"),
     _case(6, "SIGSTOP outside of a collective", "stop", "stopped"),
@@ -98,7 +98,7 @@ FAULTS = (
     _case(24, "straggler, constant", "slow_constant", "slow"),
     _case(25, "straggler, now and then", "slow_jitter", "slow"),
     _case(26, "stopped half of the time", "slow_duty", "slow"),
-    _case(27, "shares its CPU with strangers", "slow_shared_cpu", "slow"),
+    _case(27, "shares its CPU with strangers", "slow_shared_cpu", "slow", numbers={"cpu_s": 0.01}),
     _case(28, "all ranks of a host are slow", "slow_node", "slow", who="node", hosts=2, layouts=(*DP, "tp_dp")),
     _case(29, "its data loader process was killed", "loader_killed", "hang"),
     _case(

@@ -23,6 +23,7 @@ from acts import Saboteur
 from flight import dump_of_failure, dump_when_asked
 from habits import Habits
 from plan import Heart, Plan
+from slowness import crunch
 from talk import SIZE, Place, Talk, take_place
 from torch import Tensor, nn
 
@@ -59,6 +60,7 @@ class Training:
     def compute(self) -> None:
         """What a step takes without any communication."""
         time.sleep(self.plan.step_s * self.habits.stage_factor(self.place.stage))
+        crunch(self.plan.numbers.get("cpu_s", 0.0))
         self.saboteur.at("compute")
 
     def forward_backward(self) -> None:
@@ -149,7 +151,7 @@ def train_unevenly(training: Training, heart: Heart) -> None:
     from torch.distributed.algorithms import Join
 
     batches = training.plan.steps - 20 * training.place.rank
-    with Join([training.model]):  # type: ignore[list-item]
+    with Join([training.model]):
         for number in range(batches):
             training.saboteur.step = number
             training.compute()

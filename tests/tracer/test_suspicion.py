@@ -51,6 +51,15 @@ def test_before_the_first_step_there_is_more_patience() -> None:
     assert first.after_s == 10.0
 
 
+def test_a_job_whose_steps_are_not_counted_has_started_when_it_has_made_progress_for_a_while() -> None:
+    suspicion = Suspicion(5.0)
+    now_s = 0.0
+    for event in range(1, 30):
+        now_s += LOOK_S
+        suspicion.look({0: Beat(event, 0, None)}, now_s)
+    assert next(waits(suspicion, 29, now_s, 60.0, steps=0)).after_s == 5.0
+
+
 def test_a_wait_that_goes_on_is_reported_less_and_less_often() -> None:
     suspicion = Suspicion(5.0)
     now_s, events = steady(suspicion, 0.5, 50)
