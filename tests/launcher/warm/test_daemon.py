@@ -241,7 +241,9 @@ def test_its_workers_see_what_workers_started_from_nothing_see(shared: Warm, tmp
         lines = [line for line in facts["environ in proc"] if line.partition("=")[0] not in VARY]
         facts["environ in proc"] = [line for line in lines if not line.startswith("PYTHONPATH=")]
         # The step counter is opened when torch is imported, which is sooner in one of them.
-        facts["descriptors"] = {key: path for key, path in facts["descriptors"].items() if not path.endswith((".steps", ".ring", ".stacks"))}
+        facts["descriptors"] = {
+            key: path for key, path in facts["descriptors"].items() if not path.endswith((".steps", ".ring", ".stacks"))
+        }
         # glibc handles signal 33 itself once there has been a thread, as in a warm process.
         facts["signals in proc"] = [f"{int(line.split()[1], 16) & ~(1 << 32):x}" for line in facts["signals in proc"]]
     assert {name: (plain[name], warm[name]) for name in plain if plain[name] != warm.get(name)} == {}
