@@ -120,7 +120,8 @@ class Talk:
         rate = torch.tensor([0.01])
         root = 0
         if self.saboteur.tampers("wrong_root"):
-            root = 1 if self.place.rank != 1 else self.place.world - 1
+            # Itself: of another root's tree, its place might be the same as in the right one, and nothing would happen.
+            root = self.place.rank or 1
         dist.broadcast(rate, root, group=self.place.groups["metrics"])
         return float(rate)
 
