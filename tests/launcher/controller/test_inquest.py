@@ -1,0 +1,193 @@
+"""Asking all agents what they see, and rounds of comparing ranks: with agents that answer late, twice, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stories import Story, several_nodes
+
+from robust_run.clock import SystemClock
+from robust_run.launcher.controller.inquest import ANSWER_S, Inquest
+from robust_run.launcher.controller.pacing import Pacing
+from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired
+from robust_run.launcher.types import Paces, Progress, Sights
+from robust_run.tracer.pace.types import NodePace, RankPace
+from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene
+
+WORLD = Group(name="0", desc="default_pg", ranks=(0, 1, 2, 3))
+
+
+class Timer:
+    def __init__(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.delay_s = delay_s
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class World:
+    """An inquest over two nodes of two ranks; rank 3 never comes to the second all_reduce."""
+
+    def __init__(self) -> None:
+        self.story: Story = several_nodes("a", "b")
+        self.sent: list[tuple[str, Any]] = []
+        self.told: list[Event] = []
+        self.said: list[str] = []
+        self.timers: list[Timer] = []
+        self.clock = SystemClock()
+        self.inquest = Inquest(
+            state=self.story.state,
+            clock=self.clock,
+            send=lambda node, order: self.sent.append((node, order)),
+            later=self.later,
+            tell=self.told.append,
+            say=self.said.append,
+        )
+        self.pacing = Pacing(state=self.story.state, clock=self.clock, ask=self.inquest.ask, tell=self.told.append)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(delay_s, call))
+        return self.timers[-1]
+
+    def pass_time(self) -> None:
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            if not timer.cancelled:
+                timer.call()
+
+    def asked(self) -> list[tuple[str, Collect]]:
+        sent, self.sent = self.sent, []
+        return sent
+
+    def sight(self, rank: int) -> RankSight:
+        now_s = self.clock.monotonic_s()
+        ops = [Op(group="0", op="all_reduce", seq=1, state="done", at_s=now_s - 60, done_at_s=now_s - 59)]
+        if rank != 3:
+            ops.append(Op(group="0", op="all_reduce", seq=2, state="waiting", at_s=now_s - 50, waiting_at_s=now_s - 50))
+        trace = RankTrace(
+            rank=rank,
+            world_size=4,
+            pid=10 + rank,
+            steps=1,
+            last_at_s=now_s - 50,
+            blocked_s=0.0,
+            ops=tuple(ops),
+            groups=(WORLD,),
+        )
+        return RankSight(rank=rank, node="", trace=trace)
+
+    def answers(self, node: str, number: int, attempt: int = 0) -> None:
+        ranks = {"a": (0, 1), "b": (2, 3)}[node]
+        self.inquest.take(node, Sights(attempt=attempt, number=number, sights=tuple(map(self.sight, ranks))))
+
+
+def test_all_nodes_are_asked_and_a_verdict_comes_when_all_have_answered() -> None:
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    asked = world.asked()
+    assert [node for node, _ in asked] == ["a", "b"]
+    number = asked[0][1].number
+    world.answers("b", number)
+    assert world.told == []
+    world.answers("b", number)
+    assert world.told == [], "the same node twice is no second answer"
+    world.answers("a", number)
+    (found,) = world.told
+    assert isinstance(found, Inquired)
+    assert found.verdict is not None
+    assert (found.verdict.ranks, found.verdict.nodes) == ((3,), ("b",)), "the controller knows what nodes are called"
+    assert world.inquest.scene is not None
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+    world = World()
+    seen: list[Scene] = []
+    assert world.inquest.ask(seen.append)
+    number = world.asked()[0][1].number
+    world.answers("a", number)
+    assert [timer.delay_s for timer in world.timers] == [ANSWER_S]
+    world.pass_time()
+    (scene,) = seen
+    assert [sight.rank for sight in scene.ranks] == [0, 1]
+    assert scene.silent_nodes == ("b",)
+    world.answers("b", number)
+    assert len(seen) == 1, "an answer that comes too late changes nothing"
+
+
+def test_it_looks_again_until_there_is_a_verdict_and_says_so_once() -> None:
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=30.0))  # nothing is seen of its process: twice that is needed
+    for _ in range(3):
+        number = world.asked()[0][1].number
+        world.answers("a", number)
+        world.answers("b", number)
+        assert world.told == []
+        world.pass_time()
+    assert len(world.said) == 1
+    assert "for rank 3 (node b)" in world.said[0]
+
+
+def test_an_attempt_that_ended_meanwhile_is_not_judged() -> None:
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    number = world.asked()[0][1].number
+    world.story.is_lost("b")
+    world.answers("a", number)
+    world.answers("b", number)
+    assert world.told == []
+    world.story.all_end()
+    assert not world.inquest.ask(lambda _: None), "where nothing runs nobody is asked"
+
+
+def test_what_died_ranks_left_is_judged_when_the_last_node_has_ended() -> None:
+    world = World()
+    world.story.exits(0, -6)
+    ends = {
+        node: AttemptEnded(attempt=0, node=node, started_at_s=0.0, ranks=(), progress=Progress()) for node in ("a", "b")
+    }
+    assert world.inquest.before_end(ends["a"]) is None
+    world.answers("a", -1)
+    world.answers("b", -1)
+    world.story.ends("a")
+    assert world.inquest.before_end(ends["a"]) is None, "it has been counted"
+    world.answers("a", -1, attempt=7)
+    assert world.inquest.before_end(ends["b"]) is None, "that was of another attempt"
+
+
+def paces(node: str, number: int, slow: int = -1) -> Paces:
+    """Twenty-five steps of a node's ranks in a round; rank `slow` needs twice as long as the others."""
+    ranks = {"a": (0, 1), "b": (2, 3)}[node]
+    rows = tuple(
+        RankPace(rank, "", 1 + 25 * number, (20.0 if rank == slow else 10.0,) * 25, (20.0,) * 25) for rank in ranks
+    )
+    return Paces(pace=NodePace(0, "", 10.0 * number, 10.0 * number + 10.0, rows))
+
+
+def test_a_rank_that_is_slow_in_five_rounds_is_told_once() -> None:
+    world = World()
+    for number in range(8):
+        world.pacing.take("a", paces("a", number))
+        world.pacing.take("b", paces("b", number, slow=2))
+        for node, order in world.asked():  # whose work is the same is asked once
+            world.answers(node, order.number)
+    (found,) = world.told
+    assert isinstance(found, Inquired)
+    assert found.verdict is not None
+    assert (found.verdict.kind, found.verdict.ranks, found.verdict.nodes) == ("slow", (2,), ("b",))
+
+
+def test_a_round_counts_when_all_nodes_have_spoken_and_the_attempt_goes_on() -> None:
+    world = World()
+    for number in range(8):
+        world.pacing.take("b", paces("b", number, slow=2))
+    assert world.sent == []
+    for number in range(8):
+        world.pacing.take("a", paces("a", number))
+        world.pacing.take("b", paces("b", number))
+    assert world.told == []
+    world.story.is_lost("b")
+    world.pacing.take("a", paces("a", 9))
+    assert world.told == []
