@@ -13,6 +13,7 @@ import msgspec
 
 from robust_run.tracer.stacks.children import LOADER_ROLE, has_nothing_to_do, role
 from robust_run.tracer.stacks.normal import (
+    A_PROGRAM,
     is_plumbing,
     long_place,
     main_stacks,
@@ -59,7 +60,7 @@ def activity_of(sight: RankSight) -> Activity:
     bytes_per_s = sum(process.io_bytes for process in sight.processes) / LOOK_S
     if bytes_per_s >= FLOWING_BYTES_PER_S:
         return Activity("working", f"{_verb(known_long)} {_rate(bytes_per_s)}{_in(where)}")
-    if known_long:
+    if known_long and (known_long != A_PROGRAM or any(map(_lives, sight.processes))):
         return Activity("working", f"in {known_long}")
     if rank_process.cpu >= BUSY_CPU and _moves(rank_process):
         return Activity("working", f"uses {_share(rank_process.cpu)} and moves{_in(where)}")
@@ -69,6 +70,11 @@ def activity_of(sight: RankSight) -> Activity:
     if rank_process.cpu >= BUSY_CPU:
         return Activity("spinning", f"uses {_share(rank_process.cpu)}{_in(where)}")
     return Activity("idle", _asleep(rank_process, where) + _stuck_loader(sight, newest))
+
+
+def _lives(process: ProcessSight) -> bool:
+    """Whether a child does anything at all: a slow transfer uses a hundredth of a core, and hardly any I/O."""
+    return not process.is_rank and (process.cpu > 0.0 or process.io_bytes > 0)
 
 
 def _works(process: ProcessSight) -> bool:

@@ -77,6 +77,8 @@ _WAITING_FUNCTIONS = frozenset({"wait", "wait_tensor", "_wait_batch_p2p", "_wait
 
 #: Parts of paths, and functions where not all of the module takes long, of places that take long without being stuck.
 #: Modules of torch.compile that also *run* compiled code (eval_frame, runtime/, output_code) are not among them.
+#: It takes as long as that program shows any sign of life.
+A_PROGRAM = "a program that it started"
 _LONG_PLACES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (name, re.compile(path), re.compile(function))
     for name, path, function in (
@@ -90,7 +92,7 @@ _LONG_PLACES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
         ("torch.utils.cpp_extension", r"torch/utils/cpp_extension\.py$", r""),
         ("safetensors", r"(?:^|/)safetensors/", r""),
         ("a debugger", r"^(?:pdb|bdb)\.py$|(?:^|/)(?:debugpy|ipdb|IPython|pydevd)/", r""),
-        ("a program that it started", r"^subprocess\.py$", r"_?wait$|_?communicate$|_try_wait$|run$|check_"),
+        (A_PROGRAM, r"^subprocess\.py$", r"_?wait$|_?communicate$|_try_wait$|run$|check_"),
         ("a tracking service", r"(?:^|/)(?:wandb|mlflow|comet_ml|neptune|clearml)/", r""),
         ("a download", r"(?:^|/)huggingface_hub/|torch/hub\.py$|(?:^|/)(?:boto3|botocore|s3fs|gcsfs|gdown)/", r""),
         ("a transfer", r"(?:^|/)(?:fsspec|s3transfer|adlfs|hdfs_native|google/cloud/storage|azure/storage)/", r""),

@@ -156,11 +156,17 @@ def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
     return f"{picture.who(ranks)} {_omission(picture, first.here)} ({waits}){ends}"
 
 
+def _has_begun(sight: RankSight | None, here: Place) -> bool:
+    """Whether a rank is in the very pass that others wait in."""
+    ops = sight.trace.ops if sight is not None and sight.trace is not None else ()
+    return any(op.op == BACKWARD and op.seq == here.seq and op.group == here.group.name for op in ops)
+
+
 def _omission(picture: Picture, here: Place) -> str:
     """Say what was not done: `never joined all_reduce #482 of group dp_1`."""
     if here.op in LIFECYCLE:
         return f"never came to {here.op}"
-    if here.op == BACKWARD and not set(here.missing).isdisjoint(here.group.ranks) and here.seq:
+    if here.op == BACKWARD and any(_has_begun(picture.sights.get(rank), here) for rank in here.missing):
         return f"did not come through {picture.what(here)}"
     if here.op in ("recv", "recv_any"):
         return f"never sent to rank {here.waiters[0]}, which waits in recv #{here.seq}"

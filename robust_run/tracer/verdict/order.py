@@ -18,7 +18,7 @@ from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.sequences import following
-from robust_run.tracer.verdict.words import count_words, ranks_words
+from robust_run.tracer.verdict.words import count_words, op_name, ranks_words, short_site
 
 #: Passages up to so many calls are compared.
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)
@@ -167,7 +167,7 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     if odd and (len(odd) == 1 or len(odd) <= max(1, len(circle) // 4)):
         first = odd[0]
         op = streams.ops[first.rank][first.position]
-        where = f" at {op.site}" if op.site else ""
+        where = f" at {short_site(op.site)}" if op.site else ""
         return draft(
             picture,
             kind="desync",
@@ -209,7 +209,7 @@ def difference(picture: Picture, streams: Streams, odd: Oddity) -> str:
     if after == usual[0] or (after is None and at and stream[at] == stream[at - 1]):
         return f"called {made} once too often, before {due}"
     if stream[at] in usual[1:]:
-        return f"called {made} without the {due} that comes before it"
+        return f"called {made} without {due}, which comes before it"
     return f"called {made} where {due} comes otherwise"
 
 
@@ -218,7 +218,7 @@ def _call(picture: Picture, rank: int, op: Op) -> str:
         return op.op
     if op.op in P2P:
         return f"{op.op} {'to' if op.op == 'send' else 'from'} {'any rank' if op.peer < 0 else f'rank {op.peer}'}"
-    return f"{op.op} #{op.seq} of {picture.label(picture.group_of(picture.key(rank, op.group)))}"
+    return f"{op_name(op.op)} #{op.seq} of {picture.label(picture.group_of(picture.key(rank, op.group)))}"
 
 
 def _token_words(streams: Streams, token: Token, rank: int, picture: Picture) -> str:
@@ -231,4 +231,4 @@ def _token_words(streams: Streams, token: Token, rank: int, picture: Picture) ->
     sight = picture.sights[rank]
     own = sight.trace.groups if sight.trace is not None else ()
     groups = [group for group in own if streams.role(rank, group.name) == token.role]
-    return f"{token.op} of {picture.label(groups[0])}" if groups else token.op
+    return f"{op_name(token.op)} of {picture.label(groups[0])}" if groups else op_name(token.op)

@@ -12,7 +12,7 @@ import msgspec
 
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene
-from robust_run.tracer.verdict.words import count_words, ranks_words, span
+from robust_run.tracer.verdict.words import count_words, op_name, ranks_words, span
 
 #: Descriptions that torch gives by itself.
 _NO_DESC = frozenset({"", "undefined", "default_pg", "default"})
@@ -207,8 +207,7 @@ class Picture:
         if here.op in P2P:
             toward = "to" if here.op == "send" else "from"
             return f"{here.op} #{here.seq} {toward} " + ("any rank" if here.peer < 0 else f"rank {here.peer}")
-        name = "the backward pass" if here.op == BACKWARD else here.op
-        return f"{name} #{here.seq} of {self.label(here.group)}"
+        return f"{op_name(here.op)} #{here.seq} of {self.label(here.group)}"
 
     def who(self, ranks: tuple[int, ...]) -> str:
         """Name ranks, with their nodes where there are several and it stays short."""

@@ -16,7 +16,7 @@ from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture, Place
 from robust_run.tracer.verdict.sequences import following
-from robust_run.tracer.verdict.words import count_words, one_line
+from robust_run.tracer.verdict.words import count_words, one_line, short_site
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 #: Of these, members give inputs of different sizes by design.
@@ -96,7 +96,7 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
     ranks = tuple(sorted(found.wrong))
     first = ranks[0]
     place = f"#{found.here.seq} of {picture.label(found.here.group)}"
-    where = f" (at {found.sites[first]})" if found.sites.get(first) else ""
+    where = f" (at {short_site(found.sites[first])})" if found.sites.get(first) else ""
     others = count_words(len(found.here.waiters) - len(ranks), "other")
     if not found.certain:
         calls = sorted({call.words() for call in found.wrong.values()} | {found.right.words()})

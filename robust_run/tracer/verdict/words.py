@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from robust_run.tracer.types import BACKWARD
+
 #: A sentence longer than this is cut.
 SENTENCE_CHARACTERS = 250
 #: So many ranges of ranks are written out.
@@ -40,6 +42,16 @@ def ranks_words(ranks: Sequence[int]) -> str:
 def count_words(count: int, what: str = "rank") -> str:
     """Count things: `1 rank`, `7 ranks`."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def short_site(site: str) -> str:
+    """Return where a call was made without the folders: `data.py:88 get`."""
+    return site.rpartition("/")[2]
+
+
+def op_name(op: str) -> str:
+    """Return what people call an operation."""
+    return "the backward pass" if op == BACKWARD else op
 
 
 def one_line(text: str, limit: int = SENTENCE_CHARACTERS) -> str:

@@ -77,6 +77,13 @@ def test_flowing_bytes_of_a_child_are_work():
     assert activity_of(sight(process(GETS), writer)).kind == "working"
 
 
+@pytest.mark.parametrize(("used", "kind"), [({}, "idle"), ({"cpu": 0.01}, "working"), ({"io_bytes": 900}, "working")])
+def test_a_program_that_it_started_may_take_as_long_as_it_shows_any_life(used: dict[str, float], kind: str):
+    waits = stack(f"{STANDARD}/subprocess.py:1264 wait", "/app/train.py:70 upload")
+    program = process(pid=11, is_rank=False, **used)
+    assert activity_of(sight(process(waits), program)).kind == kind
+
+
 def test_a_place_that_takes_long_is_work_even_if_nothing_shows():
     assert kind_and_reason(sight(process(SAVES))) == ("working", "in torch.save")
 
