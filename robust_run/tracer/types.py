@@ -104,6 +104,18 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
     """Innermost first."""
 
 
+class Link(msgspec.Struct, frozen=True, array_like=True):
+    """A TCP connection on which data is sent again and again, and the other end's kernel acknowledges none of it."""
+
+    here: str
+    """`10.0.0.1:4000`, `[fd00::1]:4000`."""
+    there: str
+    unsent_bytes: int
+    """Written to it and not acknowledged."""
+    retries: int
+    """Retransmissions in a row without an answer."""
+
+
 class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a rank's tree, looked at a few times within a second."""
 
@@ -123,6 +135,8 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """A sample each time it was looked at; none where no stack could be had."""
     waits_in: str = ""
     """What the kernel says it sleeps in, where that is known (`pipe_read`, `futex_wait_queue`, ...)."""
+    links: tuple[Link, ...] = ()
+    """Its connections that were stuck during the whole look, the most stuck first."""
 
 
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +157,8 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[ProcessSight, ...] = ()
     lost_children: tuple[str, ...] = ()
     """Children that ended badly while it waited for them, in words."""
+    address: str = ""
+    """Where workers of other nodes reach its host; "": not known."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):

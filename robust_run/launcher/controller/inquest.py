@@ -136,7 +136,9 @@ class Inquest:
     def take(self, node: str, seen: Sights) -> None:
         """Take in what an agent sees."""
         host = name_of(self._state, node)
-        sights = [msgspec.structs.replace(sight, node=host) for sight in seen.sights]
+        member = self._state.members.get(node)
+        address = member.info.address if member is not None else ""
+        sights = [msgspec.structs.replace(sight, node=host, address=address) for sight in seen.sights]
         if seen.number < 0:
             if seen.attempt != self._dead_attempt:
                 self._dead, self._dead_attempt = [], seen.attempt

@@ -16,6 +16,7 @@ import msgspec
 from robust_run.tracer.sight import processes
 from robust_run.tracer.sight.fault_signal import Asked
 from robust_run.tracer.sight.flight_recorder import recorded
+from robust_run.tracer.sight.links import Links
 from robust_run.tracer.sight.spy import Spy, find_spy
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.stacks.activity import LOOK_S
@@ -57,14 +58,18 @@ async def collect(
     world = world or World(spy=find_spy())
     spy = Spy(world.spy)
     views = [_View(target, ops, world, spy) for target in targets]
+    links = Links(world.root)
     began_s = world.monotonic_s()
-    for number in range(max(1, samples)):
+    last = max(1, samples) - 1
+    for number in range(last + 1):
         await world.sleep(max(0.0, began_s + number * gap_s - world.monotonic_s()))
         for view in views:
             view.measure()
+        if number in (0, last):
+            links.sample(pid for view in views for pid in view.pids)
         await asyncio.gather(*(view.sample() for view in views))
     known = await asyncio.gather(*(view.ask_recorder() for view in views))
-    return tuple(view.sight(entries) for view, entries in zip(views, known, strict=True))
+    return tuple(view.sight(entries, links) for view, entries in zip(views, known, strict=True))
 
 
 async def stacks_of(targets: Sequence[Target], world: World | None = None) -> tuple[RankSight, ...]:
@@ -114,6 +119,11 @@ class _View:
         self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
         self._rank_pid = target.pid
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes that there were at the last measurement."""
+        return list(self._last)
+
     def measure(self) -> None:
         """Read CPU, I/O and state of all processes of the target."""
         if not self._target.is_there:
@@ -162,16 +172,16 @@ class _View:
             return ()  # a stopped one would only cost the time-out
         return await recorded(self._target.steps_file, self._world.monotonic_s, self._world.unix_s)
 
-    def sight(self, entries: tuple[Op, ...]) -> RankSight:
+    def sight(self, entries: tuple[Op, ...], links: Links) -> RankSight:
         """Return all that was seen."""
         return msgspec.structs.replace(
             _sight(self._target, read_ring(self._target, self._ops)),
             recorded=entries,
-            processes=tuple(self._process(first) for first in self._first.values()),
+            processes=tuple(self._process(first, links) for first in self._first.values()),
             lost_children=self._lost(),
         )
 
-    def _process(self, first: processes.ProcessLook) -> ProcessSight:
+    def _process(self, first: processes.ProcessLook, links: Links) -> ProcessSight:
         """Return one process with what it used between the first and the last measurement."""
         root = self._world.root
         last = self._last.get(first.pid)
@@ -194,6 +204,7 @@ class _View:
             io_bytes=io_bytes,
             stacks=tuple(self._stacks.get(first.pid, ())),
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
+            links=links.of(first.pid) if last is not None else (),
         )
 
     def _lost(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from robust_run.tracer.types import Look, Scene, TraceVerdict
-from robust_run.tracer.verdict import absent, after, ended, graph, order, signatures, stall
+from robust_run.tracer.verdict import absent, after, ended, graph, links, order, signatures, stall
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
@@ -38,6 +38,9 @@ def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVer
     mismatch = signatures.earliest_mismatch(picture, needed_s)
     if mismatch is not None:
         return signatures.judge(picture, mismatch)
+    verdict = links.judge(picture, needed_s)
+    if verdict is not None:
+        return verdict
     circle = graph.deadlocked(picture, needed_s)
     return order.judge(picture, circle) if circle else None
 
@@ -48,7 +51,7 @@ def _patient(picture: Picture, patience: Patience, previous: Scene | None, longe
     verdict = absent.judge(picture, found)
     if verdict is not None:
         return Look(verdict=verdict)
-    stalls = stall.stalled(picture, patience.spinning_s)
+    stalls = stall.stalled(picture, patience)
     if stalls:
         return Look(verdict=stall.judge(picture, stalls))
     if longest_s >= patience.working_s:

@@ -7,26 +7,71 @@ named, which is ByteRobust's over-eviction (section 5.1).
 
 from __future__ import annotations
 
+from robust_run.tracer.stacks.activity import BUSY_CPU, FLOWING_BYTES_PER_S, LOOK_S
 from robust_run.tracer.stacks.cluster import clusters, covering_group
 from robust_run.tracer.stacks.cluster import suspects as minority
-from robust_run.tracer.types import P2P, TraceVerdict
+from robust_run.tracer.types import BACKWARD, P2P, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
+from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
 
 
-def stalled(picture: Picture, older_than_s: float) -> list[Place]:
-    """Return the calls in which ranks wait though all have come, longest first."""
+def stalled(picture: Picture, patience: Patience) -> list[Place]:
+    """Return the calls in which ranks have waited for too long though all have come, longest first.
+
+    Gigabytes over a slow network take long, and a backward pass computes: where anything may move, there is more time.
+    """
+    late = complete(picture, patience.working_s)
+    return [here for here in complete(picture, patience.spinning_s) if here in late or not _may_move(picture, here)]
+
+
+def complete(picture: Picture, older_than_s: float) -> list[Place]:
+    """Return the calls to which all members came so long ago and in which ranks still wait, longest first."""
     found = [
-        here for here in picture.places if here.waiters and not here.missing and picture.waited_s(here) >= older_than_s
+        here
+        for here in picture.places
+        if here.waiters and not here.missing and picture.scene.at_s - _complete_at_s(picture, here) >= older_than_s
     ]
     return sorted(found, key=lambda one: one.since_s)
+
+
+def _may_move(picture: Picture, here: Place) -> bool:
+    """Whether a member of a call uses CPU or I/O, or is in a backward pass without a collective that is under way."""
+    for rank in members(here):
+        sight = picture.sights.get(rank)
+        if sight is None:
+            continue
+        if here.op == BACKWARD and not any(op.state in ("entered", "issued", "waiting") for op in sight.recorded):
+            return True
+        for process in sight.processes:
+            flows = process.io_bytes / LOOK_S >= FLOWING_BYTES_PER_S
+            if process.is_rank and (process.cpu >= BUSY_CPU or flows):
+                return True
+    return False
+
+
+def members(here: Place) -> tuple[int, ...]:
+    """Return who takes part in a call."""
+    return (*here.waiters, here.peer) if here.op in P2P and here.peer >= 0 else here.group.ranks
+
+
+def _complete_at_s(picture: Picture, here: Place) -> float:
+    """Return since when all have been there and one has waited: before that nothing could move."""
+    if here.op in P2P:
+        sight = picture.sights.get(here.peer)
+        ops = sight.trace.ops if sight is not None and sight.trace is not None else ()
+        calls: list[Op] = [op for op in ops if op.op in P2P and op.peer == here.waiters[0] and op.seq == here.seq]
+        calls = [op for op in calls if op.op != here.op and op.group == here.group.name]
+    else:
+        key = picture.key(here.waiters[0], here.group.name)
+        calls = list(picture.collectives.get(key, {}).get(here.seq, {}).values())
+    return max([here.since_s, *(op.at_s for op in calls)])
 
 
 def judge(picture: Picture, places: list[Place]) -> TraceVerdict:
     """Name the ranks between which communication has stopped, as narrowly as the evidence allows."""
     first = places[0]
-    members = sorted({rank for here in places for rank in _members(here)})
-    ranks, why, confidence = _narrow(picture, places, members)
+    ranks, why, confidence = _narrow(picture, places, sorted({rank for here in places for rank in members(here)}))
     sure = len(ranks) == 1
     waiters = {rank for here in places for rank in here.waiters}
     link = f" between ranks {ranks[0]} and {ranks[1]}" if first.op in P2P and len(ranks) == 2 else ""
@@ -44,31 +89,27 @@ def judge(picture: Picture, places: list[Place]) -> TraceVerdict:
     )
 
 
-def _members(here: Place) -> tuple[int, ...]:
-    return (*here.waiters, here.peer) if here.op in P2P and here.peer >= 0 else here.group.ranks
-
-
-def _narrow(picture: Picture, places: list[Place], members: list[int]) -> tuple[tuple[int, ...], str, Confidence]:
+def _narrow(picture: Picture, places: list[Place], everyone: list[int]) -> tuple[tuple[int, ...], str, Confidence]:
     """Return the suspects, in what way they stand out, and how sure that is."""
     away = tuple(sorted({rank for here in places for rank in _begun_only(picture, here)}))
-    if away and len(away) <= max(1, len(members) // 4):
+    if away and len(away) <= max(1, len(everyone) // 4):
         return away, "not waiting for it is", "medium"
     if len(places) > 1:
-        common = set(_members(places[0])).intersection(*(_members(here) for here in places[1:]))
+        common = set(members(places[0])).intersection(*(members(here) for here in places[1:]))
         if len(common) == 1:
             return tuple(common), "all stalled calls have one member in common,", "medium"
-        nodes = set(picture.nodes(_members(places[0]))).intersection(
-            *(picture.nodes(_members(here)) for here in places[1:])
+        nodes = set(picture.nodes(members(places[0]))).intersection(
+            *(picture.nodes(members(here)) for here in places[1:])
         )
         if len(nodes) == 1 and picture.several_nodes:
-            on_node = tuple(rank for rank in members if picture.nodes((rank,)) == tuple(nodes))
+            on_node = tuple(rank for rank in everyone if picture.nodes((rank,)) == tuple(nodes))
             return on_node, "all stalled calls have one node in common, with", "low"
-    few = minority(clusters([picture.sights[rank] for rank in members if rank in picture.sights]), len(members))
+    few = minority(clusters([picture.sights[rank] for rank in everyone if rank in picture.sights]), len(everyone))
     odd = {rank for one in few for rank in one.ranks}
     group = covering_group(odd, picture.groups) if odd else None
-    if group is not None and len(group.ranks) < len(members):
+    if group is not None and len(group.ranks) < len(everyone):
         return group.ranks, "stacks differ within", "low"
-    return tuple(members), "it may be any of", "low"
+    return tuple(everyone), "it may be any of", "low"
 
 
 def _begun_only(picture: Picture, here: Place) -> list[int]:

@@ -54,6 +54,13 @@ def op_name(op: str) -> str:
     return "the backward pass" if op == BACKWARD else op
 
 
+def bytes_words(count: int) -> str:
+    """Write an amount of data: `312 B`, `48 kB`, `1.5 MB`."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1000:.0f} kB" if count < 999_500 else f"{count / 1e6:.1f} MB"
+
+
 def one_line(text: str, limit: int = SENTENCE_CHARACTERS) -> str:
     """Return the text as one line that is not too long."""
     line = " ".join(text.split())

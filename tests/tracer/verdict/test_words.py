@@ -48,9 +48,8 @@ def test_left_out_and_extra_calls() -> None:
 
 
 def test_orders_that_differ() -> None:
-    assert (
-        "rank 2 called all_reduce #6 of group DP (ranks 0,2) without all_reduce of group TP (ranks 2-3)"
-        in sentence("TP2xDP2", "skipped", 2, 3)
+    assert "rank 2 called all_reduce #6 of group DP (ranks 0,2) without all_reduce of group TP (ranks 2-3)" in sentence(
+        "TP2xDP2", "skipped", 2, 3
     )
     assert "rank 7 (node gpu-01) called recv from rank 3 once too often, before" in sentence(
         "TP2xDP2xPP2", "extra recv", 7, 1
