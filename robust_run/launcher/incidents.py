@@ -137,7 +137,7 @@ def _sentence(draft: VerdictDraft) -> str:
 def _seen(draft: VerdictDraft) -> tuple[Evidence, ...]:
     """Return what ranks were seen to do, where the verdict rests on that."""
     rank = draft.ranks[0] if len(draft.ranks) == 1 else None
-    return (Evidence(what="what was seen", rank=rank, text="\n".join(draft.evidence)),) if draft.evidence else ()
+    return (Evidence(what=summary.SEEN, rank=rank, text="\n".join(draft.evidence)),) if draft.evidence else ()
 
 
 def _evidence(culprit: RankEvidence | None) -> tuple[Evidence, ...]:

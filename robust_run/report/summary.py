@@ -8,6 +8,8 @@ from robust_run.report.types import Incident
 
 #: Lines of a failed rank's stderr that the last summary quotes.
 QUOTED_LINES = 20
+#: What evidence is called that was looked at, not printed by a rank.
+SEEN = "what was seen"
 
 
 def incident_line(incident: Incident) -> str:
@@ -38,7 +40,8 @@ def failure_lines(
     lines = [f"FAILED after {tries} ({duration(lived_s)}): {incident.verdict.sentence}"]
     for evidence in incident.evidence:
         if evidence.text:
-            lines += ["  last lines of its stderr:"] + [f"  | {line}" for line in last_lines(evidence.text)]
+            heading = "what was seen" if evidence.what == SEEN else "last lines of its stderr"
+            lines += [f"  {heading}:"] + [f"  | {line}" for line in last_lines(evidence.text)]
         if evidence.path:
             whole = evidence.path if evidence.text else evidence.path.rpartition("/")[0] + "/"
             if is_here(evidence.path):

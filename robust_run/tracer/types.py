@@ -210,6 +210,8 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Further lines for whoever wants to check: stacks of the culprit, what others wait in. At most 40."""
     onset_s: float | None = None
     """Since when (controller's monotonic clock)."""
+    at_work: bool = False
+    """The culprit burns CPU where it is: it may yet come, and to end a job that does its work costs more than to wait."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,3 +222,5 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Look again after so long; None without a verdict: the suspicion is lifted."""
     reason: str = ""
     """Why no verdict yet, as a clause: `rank 0 is writing a checkpoint (12 MB/s)`."""
+    worked: tuple[tuple[int, float], ...] = ()
+    """Ranks that others wait for and that were seen at work, and when last: to be given to the next look."""

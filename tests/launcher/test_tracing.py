@@ -94,7 +94,7 @@ def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Pat
         assert "all_reduce #" in why.splitlines()[0]
         assert "if this goes on: rank 1 never joined" in why
         stacks = robust(job, "stacks").splitlines()
-        assert stacks[0] == "1 rank (1): is at work"
+        assert stacks[0] == "1 rank (1): asleep in train.py:14 read_batch"
         assert any("read_batch" in line for line in stacks[:6])
         one = robust(job, "stacks", "--rank", "1")
         assert "sleeps" in one
@@ -138,6 +138,7 @@ def test_without_tracing_nothing_is_written_and_nobody_is_suspected(tmp_path: Pa
     arguments = ("--nproc-per-node", "2", "--hang-after", "1", "--on-hang", "report", path)
     with running(tmp_path, *arguments, env={"ROBUST_TRACE": "0"}) as job:
         assert job.finish() == 0
+        job.assert_nothing_left()
     assert not job.events("hang_suspected")
     with running(tmp_path, *arguments) as job:
         assert job.finish() == 0

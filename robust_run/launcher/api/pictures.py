@@ -102,7 +102,7 @@ def read_rings(folder: str, attempt: int) -> list[RankTrace]:
     from robust_run.tracer import ring
 
     traces = (ring.read(path, MOST_OPS) for path in ring_paths(folder, attempt).values())
-    return [trace for trace in traces if trace is not None]
+    return [trace for trace in traces if trace is not None and trace.pid]
 
 
 def _nodes(about: Subject) -> dict[int, str]:

@@ -81,7 +81,7 @@ def stacks(rank: int | None, as_json: bool, **which: str) -> int:
     return 0
 
 
-@click.command()
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("number", default="", metavar="[N]")
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @about_a_run
@@ -93,6 +93,8 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
     from robust_run.launcher.api import trace_show
     from robust_run.launcher.api.which import subject
 
+    if number.startswith("-"):
+        raise UserError(f"there is no incident or option {number!r}; incidents are numbered from 1")
     if number and not number.isdecimal() and not which["run"]:
         number, which["run"] = "", number  # only a run was named
     about = subject(os.environ, **which)

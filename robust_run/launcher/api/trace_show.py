@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from robust_run.launcher.api.show import age, clean, plural
 from robust_run.report.types import Incident
 from robust_run.tracer.stacks.activity import activity_of
-from robust_run.tracer.stacks.cluster import clusters
+from robust_run.tracer.stacks.cluster import Cluster, clusters
 from robust_run.tracer.types import ProcessSight, RankSight, Scene, ThreadStack
 from robust_run.tracer.verdict import describe_waits
 
@@ -16,6 +16,8 @@ from robust_run.tracer.verdict import describe_waits
 SHOWN_FRAMES = 12
 #: Lines about who waits for whom.
 SHOWN_WAITS = 20
+
+_WHY_NOT = "ROBUST_TRACE=0, or torch.distributed is not in use (yet)"
 
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
 
@@ -36,7 +38,7 @@ def stacks_lines(scene: Scene) -> list[str]:
     lines: list[str] = []
     for cluster in sorted(clusters(scene.ranks), key=lambda cluster: len(cluster.ranks)):
         who = plural(len(cluster.ranks), "rank") + f" ({ranks_text(cluster.ranks)})"
-        what = "waits for peers" if cluster.waiting else "is at work"
+        what = "in communication" if cluster.waiting else _doing(scene, cluster)
         role = f", {cluster.role}" if cluster.role not in ("", "rank") else ""
         lines.append(clean(f"{who}{role}: {what}"))
         lines += [clean(f"    {frame}") for frame in cluster.frames[:SHOWN_FRAMES]]
@@ -46,6 +48,12 @@ def stacks_lines(scene: Scene) -> list[str]:
     if without:
         lines.append(f"no stack could be had of {plural(len(without), 'rank')} ({ranks_text(without)})")
     return [*lines, *_silent(scene)]
+
+
+def _doing(scene: Scene, cluster: Cluster) -> str:
+    """Return what the first rank of a cluster does, if it is about ranks themselves."""
+    first = next((sight for sight in scene.ranks if sight.rank == cluster.ranks[0]), None)
+    return activity_of(first).reason if first is not None and cluster.role in ("", "rank") else "at work"
 
 
 def rank_lines(sight: RankSight) -> list[str]:
@@ -84,9 +92,11 @@ def why_lines(scene: Scene, conclusion: str) -> list[str]:
     """Return who waits for whom, and what a verdict would be now."""
     waits = describe_waits(scene, limit=SHOWN_WAITS)
     untraced = [sight.rank for sight in scene.ranks if sight.trace is None and sight.exit_code is None]
+    if scene.ranks and len(untraced) == len(scene.ranks):
+        return [f"no rank is traced: {_WHY_NOT}; robust stacks shows what they do", *_silent(scene)]
     lines = [clean(line) for line in waits] or ["nobody waits for anybody at this moment"]
     if untraced:
-        lines.append(f"not traced: {plural(len(untraced), 'rank')} ({ranks_text(untraced)})")
+        lines.append(f"not traced: {plural(len(untraced), 'rank')} ({ranks_text(untraced)}): {_WHY_NOT}")
     if conclusion:
         lines.append(clean(conclusion))
     return [*lines, *_silent(scene)]

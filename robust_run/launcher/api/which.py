@@ -80,7 +80,9 @@ class Subject:
             except FileNotFoundError:
                 return tuple(found)
             except (OSError, msgspec.MsgspecError) as error:
-                raise PlatformError(f"cannot read {path!r}: {error}") from error
+                raise PlatformError(
+                    f"cannot read incident {len(found) + 1}: {error} ({path}); robust events has it from the journal"
+                ) from error
 
     def scene(self, samples: int = 1) -> Scene:
         """Return what all ranks do now. Raises PlatformError where none runs, or nobody answers."""

@@ -15,7 +15,7 @@ from robust_run.clock import Clock
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired, Order
 from robust_run.launcher.types import Sights, ops_of
-from robust_run.tracer.types import RankSight, Scene
+from robust_run.tracer.types import Look, RankSight, Scene
 
 if TYPE_CHECKING:
     from robust_run.tracer.verdict import Patience
@@ -71,23 +71,25 @@ class Inquest:
         self._has_said = False
         self._look(order.attempt, patience, None)
 
-    def _look(self, attempt: int, patience: Patience, previous: Scene | None) -> None:
-        if not self._is_going(attempt):
-            return
-        self.ask(lambda scene: self._judge(attempt, patience, previous, scene))
+    def _look(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None) -> None:
+        if self._is_going(attempt):
+            self.ask(lambda scene: self._judge(attempt, patience, before, scene))
 
-    def _judge(self, attempt: int, patience: Patience, previous: Scene | None, scene: Scene) -> None:
+    def _judge(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None, scene: Scene) -> None:
         from robust_run.tracer.verdict import look
 
         if not self._is_going(attempt):
             return
         self.scene = scene
-        found = look(scene, patience, previous=previous)
+        if before is None:
+            found = look(scene, patience)
+        else:
+            found = look(scene, patience, previous=before[0], worked=dict(before[1].worked))
         if found.verdict is None and found.again_s is not None:
-            if found.reason and not self._has_said and previous is not None:
+            if found.reason and not self._has_said and before is not None:
                 self._has_said = True
                 self._say(f"{found.reason}; looking again")
-            self._later(found.again_s, lambda: self._look(attempt, patience, scene))
+            self._later(found.again_s, lambda: self._look(attempt, patience, (scene, found)))
             return
         self._tell(
             Inquired(attempt=attempt, verdict=found.verdict, reason=found.reason, at_unix_s=self._clock.unix_s())

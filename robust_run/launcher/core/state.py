@@ -125,8 +125,8 @@ class JobState(msgspec.Struct, kw_only=True):
     """It is why the attempt was ended."""
     evicted_for: tuple[str, ...] = ()
     """Hosts that were evicted for it."""
-    reported: list[tuple[str, tuple[int, ...]]] = []
-    """Kinds and ranks of verdicts that were reported while the attempt went on."""
+    reported: list[tuple[str, tuple[int, ...], float]] = []
+    """Kinds and ranks of verdicts that were reported while the attempt went on, and when."""
     all_well: bool = False
     """Every rank has ended with exit code 0."""
     trouble: str = ""

@@ -33,11 +33,13 @@ def inquired(policy: Policy, state: JobState, event: Inquired, now_s: float) -> 
     if state.phase == "ending":
         state.traced = state.traced or verdict
         return []
-    if state.phase != "running" or (verdict.kind, verdict.ranks) in state.reported:
+    if state.phase != "running":
         return []
     wanted, reason = _wanted(policy, state, verdict)
     if wanted == "report":
-        state.reported.append((verdict.kind, verdict.ranks))
+        if _is_known(state, verdict):
+            return []
+        state.reported.append((verdict.kind, verdict.ranks, now_s))
         return [_report(state, verdict, reason, now_s)]
     state.traced, state.is_traced_end = verdict, True
     state.detected_at_s = state.suspected_at_s if state.suspected_at_s is not None else now_s
@@ -53,6 +55,14 @@ def inquired(policy: Policy, state: JobState, event: Inquired, now_s: float) -> 
     return actions + end_attempt(state, failure_ending(policy, state))
 
 
+def _is_known(state: JobState, verdict: TraceVerdict) -> bool:
+    """Whether the same was reported since it began: a rank that was stuck, went on and is stuck again is news."""
+    onset_s = verdict.onset_s if verdict.onset_s is not None else float("-inf")
+    return any(
+        (kind, ranks) == (verdict.kind, verdict.ranks) and onset_s <= at_s for kind, ranks, at_s in state.reported
+    )
+
+
 def _on(state: JobState, name: str) -> list[str]:
     return [member.info.id for member in state.members.values() if member.info.name == name and member.present]
 
@@ -64,6 +74,8 @@ def _wanted(
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
     if asked == "report":
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
+    if asked == "auto" and verdict.at_work:
+        return "report", "it uses CPU and may yet come; --on-hang relaunch would not wait"
     going = {name for name in verdict.nodes if name not in state.evicted}
     left = state.usable - sum(member.present and member.info.name in going for member in state.members.values())
     is_enough = left >= (policy.fewest if asked == "evict" else len(state.layout))

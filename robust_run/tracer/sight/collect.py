@@ -86,7 +86,8 @@ def read_ring(target: Target, ops: int) -> RankTrace | None:
     """Return what the target's ring holds, None if it has none or it is damaged."""
     from robust_run.tracer.ring import read
 
-    return read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
+    trace = read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
+    return trace if trace is not None and trace.pid else None  # nobody records in it (yet)
 
 
 def recording_pid(target: Target) -> int:

@@ -2,6 +2,9 @@
 
 py-spy reads the other process's memory; `--nonblocking` does not pause it, which also works on a stopped one. It needs the
 right to trace (same user, and where Yama is on, a target that allows it). Without py-spy there are simply no such stacks.
+
+It is run from a thread: the agent collects exit statuses of strangers too, which `subprocess` copes with, while asyncio's own
+watcher of children would warn about each that it missed.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import selectors
+import subprocess
 import sys
+import time
 
 from robust_run.tracer.stacks.fault_dump import TEXT_CHARACTERS
 from robust_run.tracer.stacks.pyspy import parse_spied
@@ -30,63 +36,52 @@ def find_spy() -> str | None:
 class Spy:
     """py-spy, run for at most as many processes at a time as there are cores."""
 
-    def __init__(self, program: str | None, at_once: int | None = None) -> None:
+    def __init__(self, program: str | None, at_once: int | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._program = program
+        self._timeout_s = timeout_s
         self._places = asyncio.Semaphore(max(1, at_once or os.cpu_count() or 1))
         self._hopeless: set[int] = set()
         """Gave nothing once: not asked again during this look."""
 
     async def stacks(self, pid: int) -> tuple[ThreadStack, ...]:
-        """Return the stacks of a process, none if they cannot be had."""
+        """Return the stacks of a process, none if they cannot be had. If cancelled, py-spy ends by its own time-out."""
         if self._program is None or pid in self._hopeless:
             return ()
         async with self._places:
-            found = parse_spied(await _output([self._program, "dump", "--nonblocking", "--json", "--pid", str(pid)]))
+            argv = [self._program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            found = parse_spied(await asyncio.to_thread(_output, argv, self._timeout_s))
         if not found:
             self._hopeless.add(pid)
         return found
 
 
-async def _output(argv: list[str]) -> bytes:
+def _output(argv: list[str], timeout_s: float) -> bytes:
     """Return what a program prints within bounds of time and size; nothing if it fails."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=TEXT_CHARACTERS,
-        )
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
         return b""
     assert process.stdout is not None
     try:
-        text = await asyncio.wait_for(_bounded(process.stdout), TIMEOUT_S)
-    except (asyncio.TimeoutError, OSError):
-        text = b""
+        with process.stdout:
+            return _bounded(process.stdout.fileno(), time.monotonic() + timeout_s)
+    except OSError:
+        return b""
     finally:
-        if process.returncode is None:
-            _end(process)
+        process.kill()  # has no effect on one that has ended
         # One that the kernel does not let go is left to it.
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(process.wait(), END_S)
-    return text
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
 
 
-async def _bounded(stream: asyncio.StreamReader) -> bytes:
-    """Return all of a stream; nothing if it is too long."""
-    text = b""
-    while len(text) <= TEXT_CHARACTERS:
-        more = await stream.read(1 << 16)
-        if not more:
-            return text
-        text += more
+def _bounded(descriptor: int, until_s: float) -> bytes:
+    """Return all that comes through a pipe; nothing if it is too long or has not ended in time."""
+    text = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while len(text) <= TEXT_CHARACTERS and selector.select(max(0.0, until_s - time.monotonic())):
+            more = os.read(descriptor, 1 << 16)
+            if not more:
+                return bytes(text)
+            text += more
     return b""
-
-
-def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill what may still run; that it has just ended is no error."""
-    try:
-        process.kill()
-    except ProcessLookupError:
-        return

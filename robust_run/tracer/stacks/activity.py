@@ -2,16 +2,27 @@
 
 A hang and a long checkpoint look alike to whoever waits. They differ in what the processes do: bytes flow, functions change,
 children compute. The order of the questions is: does I/O flow, is it in a place that is known to take long, do its stacks
-move, do its children work, does it at least use CPU.
+move, do its children work, does it or a child at least use CPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from robust_run.tracer.stacks.children import LOADER_ROLE, has_nothing_to_do, role
+from robust_run.tracer.stacks.children import (
+    LOADER_ROLE,
+    POOL_ROLE,
+    children_of,
+    has_nothing_to_do,
+    lives,
+    long_place_of,
+    newest_stack,
+    own_part,
+    role,
+)
 from robust_run.tracer.stacks.normal import (
     A_PROGRAM,
     is_plumbing,
@@ -41,7 +52,7 @@ class Activity(msgspec.Struct, frozen=True):
     """What a rank is doing."""
 
     kind: Literal["idle", "spinning", "working"]
-    """spinning: it uses CPU, but in one and the same function."""
+    """spinning: it or a child uses CPU, but in one and the same function."""
     reason: str
     """A clause for people, without the rank: `writing 12 MB/s in torch.save`, `asleep in data.py:88 get`."""
 
@@ -60,26 +71,45 @@ def activity_of(sight: RankSight) -> Activity:
     bytes_per_s = sum(process.io_bytes for process in sight.processes) / LOOK_S
     if bytes_per_s >= FLOWING_BYTES_PER_S:
         return Activity("working", f"{_verb(known_long)} {_rate(bytes_per_s)}{_in(where)}")
-    if known_long and (known_long != A_PROGRAM or any(map(_lives, sight.processes))):
+    children = children_of(sight)
+    if known_long and (known_long != A_PROGRAM or any(map(lives, children))):
         return Activity("working", f"in {known_long}")
     if rank_process.cpu >= BUSY_CPU and _moves(rank_process):
         return Activity("working", f"uses {_share(rank_process.cpu)} and moves{_in(where)}")
-    busy = max((process for process in sight.processes if _works(process)), key=lambda one: one.cpu, default=None)
-    if busy is not None:
-        return Activity("working", f"its child {busy.pid} ({busy.command}) uses {_share(busy.cpu)}")
-    if rank_process.cpu >= BUSY_CPU:
-        return Activity("spinning", f"uses {_share(rank_process.cpu)}{_in(where)}")
+    told = _work_of(children)
+    if told:
+        return Activity("working", told)
+    spinner = max((rank_process, *children), key=lambda one: one.cpu)
+    if spinner.cpu >= BUSY_CPU:
+        return Activity("spinning", _spins(spinner, where))
     return Activity("idle", _asleep(rank_process, where) + _stuck_loader(sight, newest))
 
 
-def _lives(process: ProcessSight) -> bool:
-    """Whether a child does anything at all: a slow transfer uses a hundredth of a core, and hardly any I/O."""
-    return not process.is_rank and (process.cpu > 0.0 or process.io_bytes > 0)
+def _work_of(children: Sequence[ProcessSight]) -> str:
+    """Say which child works, "" if none does."""
+    for child in children:
+        known_long = long_place_of(child, children)
+        if known_long:
+            return f"its child {child.pid} ({child.command}) is in {known_long}"
+    busy = max(filter(_works, children), key=lambda one: one.cpu, default=None)
+    return f"its child {busy.pid} ({busy.command}) uses {_share(busy.cpu)}" if busy is not None else ""
+
+
+def _spins(process: ProcessSight, where: str) -> str:
+    """Say which process uses CPU in one function: the rank itself, or a child, which is named."""
+    if process.is_rank:
+        return f"uses {_share(process.cpu)}{_in(where)}"
+    stack = newest_stack(process)
+    called = role(process, stack) if stack is not None else ""
+    who = (
+        f"{called} {process.pid}" if called in (LOADER_ROLE, POOL_ROLE) else f"child {process.pid} ({process.command})"
+    )
+    return f"its {who} uses {_share(process.cpu)}{_in(place(own_part(stack)) if stack is not None else '')}"
 
 
 def _works(process: ProcessSight) -> bool:
     """Whether a child computes: it uses CPU, and not in one and the same Python function."""
-    if process.is_rank or process.cpu < BUSY_CPU:
+    if process.cpu < BUSY_CPU:
         return False
     known = [stack for stack in map(main_thread, process.stacks) if stack is not None]
     return len(known) < 2 or any(map(long_place, known)) or _moves(process)
@@ -148,7 +178,7 @@ def _stuck_loader(sight: RankSight, newest: ThreadStack | None) -> str:
     if newest is None or not any(frame.file.endswith("torch/utils/data/dataloader.py") for frame in newest.frames):
         return ""
     for process in sight.processes:
-        stack = next((one for one in map(main_thread, reversed(process.stacks)) if one is not None), None)
+        stack = newest_stack(process)
         if stack is not None and role(process, stack) == LOADER_ROLE and not has_nothing_to_do(stack):
             return f"; its {LOADER_ROLE} {process.pid} is in {place(stack)}"
     return ""

@@ -79,6 +79,8 @@ _WAITING_FUNCTIONS = frozenset({"wait", "wait_tensor", "_wait_batch_p2p", "_wait
 #: Modules of torch.compile that also *run* compiled code (eval_frame, runtime/, output_code) are not among them.
 #: It takes as long as that program shows any sign of life.
 A_PROGRAM = "a program that it started"
+#: Where a program's own service for it spends its life.
+A_TRACKER = "a tracking service"
 _LONG_PLACES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (name, re.compile(path), re.compile(function))
     for name, path, function in (
@@ -93,11 +95,17 @@ _LONG_PLACES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
         ("safetensors", r"(?:^|/)safetensors/", r""),
         ("a debugger", r"^(?:pdb|bdb)\.py$|(?:^|/)(?:debugpy|ipdb|IPython|pydevd)/", r""),
         (A_PROGRAM, r"^subprocess\.py$", r"_?wait$|_?communicate$|_try_wait$|run$|check_"),
-        ("a tracking service", r"(?:^|/)(?:wandb|mlflow|comet_ml|neptune|clearml)/", r""),
+        (A_TRACKER, r"(?:^|/)(?:wandb|mlflow|comet_ml|neptune|clearml)/", r""),
         ("a download", r"(?:^|/)huggingface_hub/|torch/hub\.py$|(?:^|/)(?:boto3|botocore|s3fs|gcsfs|gdown)/", r""),
         ("a transfer", r"(?:^|/)(?:fsspec|s3transfer|adlfs|hdfs_native|google/cloud/storage|azure/storage)/", r""),
         ("a download", r"(?:^|/)(?:requests/sessions|httpx/_client|urllib3/response)\.py$", r""),
         ("a download", r"^urllib/request\.py$", r"urlretrieve$|urlopen$"),
+        # Sockets alone may be anything; whoever reads a response of HTTP fetches something.
+        (
+            "a download",
+            r"^http/client\.py$",
+            r"(?:_safe_read|read|read1|readinto|_read_status|begin|getresponse)$",
+        ),
         ("dataset preparation", r"(?:^|/)datasets/(?:builder|load|packaged_modules/)", r""),
         (
             "dataset preparation",

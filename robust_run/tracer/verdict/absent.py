@@ -6,7 +6,11 @@ least if it does nothing at all, more if it spins in one function, much more if 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, user_frame
@@ -33,20 +37,25 @@ class Suspect(NamedTuple):
     working: bool
     unlogged: bool
     """Its stack says that it waits for peers, its records do not."""
+    busy: bool
+    """It uses CPU, but does not get from its place."""
+    worked_at_s: float
+    """When it was last seen at work; minus infinity: never."""
 
-    @property
-    def due(self) -> bool:
-        """Whether it has kept others waiting for too long."""
-        return self.waited_s >= self.needed_s
+    def is_due(self, now_s: float) -> bool:
+        """Whether it has kept others waiting for too long, without having done anything."""
+        return min(self.waited_s, now_s - self.worked_at_s) >= self.needed_s
 
 
-def suspects(picture: Picture, patience: Patience, previous: Scene | None) -> list[Suspect]:
-    """Return all ranks that waits end at, those that most wait for first."""
+def suspects(
+    picture: Picture, patience: Patience, previous: Scene | None, worked: Mapping[int, float]
+) -> list[Suspect]:
+    """Return all ranks that waits end at, those that most wait for first. `worked`: when they were last seen at work."""
     before = {sight.rank: sight for sight in previous.ranks} if previous is not None else {}
     found: list[Suspect] = []
     for rank, places in sinks(picture).items():
         here = min(places, key=lambda one: (one.any_sender, one.since_s))
-        found.append(_suspect(picture, rank, here, patience, before.get(rank)))
+        found.append(_suspect(picture, rank, here, patience, before.get(rank), worked.get(rank, -math.inf)))
         if len(found) >= _LOOKED_AT:
             break
     if any(one.working for one in found):
@@ -56,20 +65,25 @@ def suspects(picture: Picture, patience: Patience, previous: Scene | None) -> li
     return sorted(found, key=lambda one: (-reach[one.rank], one.rank))
 
 
-def _suspect(picture: Picture, rank: int, here: Place, patience: Patience, before: RankSight | None) -> Suspect:
+def _suspect(
+    picture: Picture, rank: int, here: Place, patience: Patience, before: RankSight | None, worked_at_s: float
+) -> Suspect:
+    now_s = picture.scene.at_s
     sight = picture.sights.get(rank)
     waited_s = picture.waited_s(here)
     if sight is None:
-        return Suspect(rank, here, waited_s, patience.working_s, "on a node that does not answer", True, False)
+        doing = "on a node that does not answer"
+        return Suspect(rank, here, waited_s, patience.working_s, doing, True, False, False, worked_at_s)
     stacks = main_stacks(sight)
     unlogged = bool(stacks) and is_waiting(stacks[-1])
-    working, needed_s, doing = _time_for(sight, patience, picture.scene.at_s, before)
+    working, needed_s, doing = _time_for(sight, patience, now_s, before)
+    busy = not working and activity_of(sight).kind == "spinning"
     crowded = len(here.missing) > 2 and len(here.missing) > len(here.waiters) and here.op not in LIFECYCLE
     if crowded or unlogged:
         needed_s = max(needed_s, patience.spinning_s)
     if here.any_sender:
         needed_s = patience.working_s
-    return Suspect(rank, here, waited_s, needed_s, doing, working, unlogged)
+    return Suspect(rank, here, waited_s, needed_s, doing, working, unlogged, busy, now_s if working else worked_at_s)
 
 
 def _time_for(sight: RankSight, patience: Patience, now_s: float, before: RankSight | None) -> tuple[bool, float, str]:
@@ -111,9 +125,10 @@ def _has_moved(before: RankSight, now: RankSight) -> bool:
     return then is not None and here is not None and (then.file, then.function) != (here.file, here.function)
 
 
-def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
+def judge(picture: Picture, found: list[Suspect], patience: Patience) -> TraceVerdict | None:
     """Name the ranks that have kept others waiting for too long; None if none has."""
-    due = [one for one in found if one.due]
+    now_s = picture.scene.at_s
+    due = [one for one in found if one.is_due(now_s) or (one.working and one.waited_s >= one.needed_s)]
     if not due:
         return None
     ranks = tuple(one.rank for one in due)
@@ -129,9 +144,11 @@ def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
         rule, confidence = "silent_node", "low"
     elif all(one.unlogged for one in due):
         rule, confidence = "unlogged_wait", "low"
+    elif all(one.busy for one in due):
+        rule, confidence = "busy", "medium"
     elif first.working or len(due) > max(2, picture.scene.world_size // 2) or first.here.any_sender:
         confidence = "low"
-    return draft(
+    found_hang = draft(
         picture,
         kind="hang",
         ranks=ranks,
@@ -141,6 +158,8 @@ def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
         here=first.here,
         over_evicted=ranks if rule == "unlogged_wait" and len(ranks) > 1 else (),
     )
+    at_work = all(one.busy for one in due) and first.waited_s < patience.working_s
+    return msgspec.structs.replace(found_hang, at_work=at_work)
 
 
 def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
@@ -151,6 +170,8 @@ def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
     where = picture.where(first.rank)
     subject = "it" if len(ranks) == 1 else f"rank {first.rank}"
     ends = f"; {subject} is in {where}" if where else f"; {subject} is {first.doing}"
+    if first.busy:
+        ends = f"; {subject} {first.doing}"
     if lost:
         ends = f"; it waits for a child that is gone: {lost}" + (f" (in {where})" if where else "")
     return f"{picture.who(ranks)} {_omission(picture, first.here)} ({waits}){ends}"

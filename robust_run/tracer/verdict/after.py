@@ -80,13 +80,13 @@ def _never_joined(picture: Picture) -> TraceVerdict | None:
     """Name a rank that others waited for until a time limit of theirs, and that was killed after them."""
     found = [
         one
-        for one in absent.suspects(picture, Patience(after_s=_TIMEOUT_S), None)
+        for one in absent.suspects(picture, Patience(after_s=_TIMEOUT_S), None, {})
         if one.rank in picture.sights and picture.sights[one.rank].exit_code in (*ended.KILLED, None)
     ]
     for one in found:
         ends = [_end_s(picture.sights[rank]) for rank in one.here.waiters]
         if ends and min(ends) - one.here.since_s >= _TIMEOUT_S and min(ends) <= _end_s(picture.sights[one.rank]):
-            return absent.judge(picture, [one._replace(needed_s=0.0)])
+            return absent.judge(picture, [one._replace(needed_s=0.0)], Patience())
     return None
 
 

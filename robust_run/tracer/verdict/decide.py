@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from robust_run.tracer.types import Look, Scene, TraceVerdict
 from robust_run.tracer.verdict import absent, after, ended, graph, links, order, signatures, stall
 from robust_run.tracer.verdict.draft import draft
@@ -12,10 +15,13 @@ from robust_run.tracer.verdict.picture import Picture
 _NEARLY = 0.95
 
 
-def look(scene: Scene, patience: Patience, *, previous: Scene | None = None) -> Look:
+def look(
+    scene: Scene, patience: Patience, *, previous: Scene | None = None, worked: Mapping[int, float] | None = None
+) -> Look:
     """Judge a scene in which somebody has waited for long: a verdict, or when to look again and why, or neither.
 
-    Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before.
+    Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before,
+    `worked` what that said of ranks at work: patience with a rank begins anew when it stops working.
     """
     picture = Picture(scene)
     if ended.failed(scene.ranks):
@@ -27,7 +33,7 @@ def look(scene: Scene, patience: Patience, *, previous: Scene | None = None) -> 
     verdict = _definite(picture, patience, needed_s)
     if verdict is not None:
         return Look(verdict=verdict)
-    return _patient(picture, patience, previous, longest_s)
+    return _patient(picture, patience, previous, longest_s, worked or {})
 
 
 def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVerdict | None:
@@ -45,10 +51,12 @@ def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVer
     return order.judge(picture, circle) if circle else None
 
 
-def _patient(picture: Picture, patience: Patience, previous: Scene | None, longest_s: float) -> Look:
+def _patient(
+    picture: Picture, patience: Patience, previous: Scene | None, longest_s: float, worked: Mapping[int, float]
+) -> Look:
     """Ask the rules that depend on what the missing ranks do."""
-    found = absent.suspects(picture, patience, previous)
-    verdict = absent.judge(picture, found)
+    found = absent.suspects(picture, patience, previous, worked)
+    verdict = absent.judge(picture, found, patience)
     if verdict is not None:
         return Look(verdict=verdict)
     stalls = stall.stalled(picture, patience)
@@ -60,7 +68,8 @@ def _patient(picture: Picture, patience: Patience, previous: Scene | None, longe
         most = max(found, key=lambda one: one.waited_s)
         waiters = {rank for here in picture.places for rank in here.waiters}
         reason = f"{picture.wait_words(len(waiters), longest_s)} for {picture.who((most.rank,))}: {most.doing}"
-        return Look(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason)
+        seen = tuple((one.rank, one.worked_at_s) for one in found if math.isfinite(one.worked_at_s))
+        return Look(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason, worked=seen)
     return Look(again_s=patience.look_again_s, reason="all have come, communication may still be going on")
 
 

@@ -20,6 +20,8 @@ _NO_DESC = frozenset({"", "undefined", "default_pg", "default"})
 _PLACES_PER_GROUP = 8
 _OPPOSITE = {"send": "recv", "recv": "send"}
 _GroupKey = tuple[str, int, int, int]
+#: What the name of a group ends with where its backward passes are meant.
+_PASSES = "\0passes"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class Picture:
         self._groups, self._by_name = _collect_groups(scene)
         self._keys: dict[tuple[int, str], _GroupKey] = {}
         self._desc_uses = _count_descs(self._groups.values())
-        #: Collectives of a group, by number, then rank.
+        #: Collectives of a group, by number, then rank. Numbers of different sequences say nothing about each other.
         self.collectives: dict[_GroupKey, dict[int, dict[int, Op]]] = {}
         self.last: dict[_GroupKey, dict[int, int]] = {}
         self._p2p_last: dict[tuple[_GroupKey, str, int, int], int] = {}
@@ -67,7 +69,7 @@ class Picture:
     def _take_ops(self) -> None:
         for sight in self.scene.ranks:
             for op in sight.trace.ops if sight.trace is not None else ():
-                key = self.key(sight.rank, op.group)
+                key = self.sequence(sight.rank, op.group, op.op)
                 if op.op in P2P:
                     direction = (key, op.op, sight.rank, op.peer)
                     self._p2p_last[direction] = max(op.seq, self._p2p_last.get(direction, 0))
@@ -91,7 +93,7 @@ class Picture:
         found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
         for sight in self.scene.ranks:
             for op in self._blocked_in(sight):
-                key = self.key(sight.rank, op.group)
+                key = self.sequence(sight.rank, op.group, op.op)
                 if op.op in P2P:
                     yield self._pair_place(key, sight.rank, op)
                 elif op.seq >= self.last[key][sight.rank] or op.state != "failed":
@@ -181,9 +183,15 @@ class Picture:
             self._keys[rank, name] = found
         return found
 
+    def sequence(self, rank: int, name: str, op: str) -> _GroupKey:
+        """Return the key of the calls of a group that are numbered together: backward passes have numbers of their own."""
+        key = self.key(rank, name)
+        return (f"{key[0]}{_PASSES}", *key[1:]) if op == BACKWARD else key
+
     def group_of(self, key: _GroupKey) -> Group:
         """Return the group of a key."""
-        return self._groups[key]
+        name = key[0]
+        return self._groups[(name[: -len(_PASSES)], *key[1:]) if name.endswith(_PASSES) else key]
 
     @property
     def groups(self) -> tuple[Group, ...]:

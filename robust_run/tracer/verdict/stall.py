@@ -63,7 +63,7 @@ def _complete_at_s(picture: Picture, here: Place) -> float:
         calls: list[Op] = [op for op in ops if op.op in P2P and op.peer == here.waiters[0] and op.seq == here.seq]
         calls = [op for op in calls if op.op != here.op and op.group == here.group.name]
     else:
-        key = picture.key(here.waiters[0], here.group.name)
+        key = picture.sequence(here.waiters[0], here.group.name, here.op)
         calls = list(picture.collectives.get(key, {}).get(here.seq, {}).values())
     return max([here.since_s, *(op.at_s for op in calls)])
 
@@ -116,5 +116,5 @@ def _begun_only(picture: Picture, here: Place) -> list[int]:
     """Return who has begun the call but does not wait for it, nor is done."""
     if here.op in P2P:
         return []
-    calls = picture.collectives.get(picture.key(here.waiters[0], here.group.name), {}).get(here.seq, {})
+    calls = picture.collectives.get(picture.sequence(here.waiters[0], here.group.name, here.op), {}).get(here.seq, {})
     return [rank for rank, op in calls.items() if op.state == "issued" and rank not in picture.waiting]

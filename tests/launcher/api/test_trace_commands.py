@@ -80,9 +80,9 @@ def test_why_names_who_is_awaited_and_what_would_be_concluded(served: Any, robus
 
 def test_stacks_show_the_odd_one_first_and_those_alike_together(served: Any, robust: Robust) -> None:
     lines = done(robust("stacks")).splitlines()
-    assert lines[0] == "1 rank (1): is at work"
+    assert lines[0] == "1 rank (1): asleep in data.py:88 get"
     assert "data.py" in lines[1]
-    assert "2 ranks (0, 2): waits for peers" in lines
+    assert "2 ranks (0, 2): in communication" in lines
 
 
 def test_stacks_of_one_rank_show_its_processes_and_threads(served: Any, robust: Robust) -> None:

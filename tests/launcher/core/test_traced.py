@@ -164,3 +164,28 @@ def test_a_verdict_that_comes_too_late_changes_nothing() -> None:
     stopping.happens(SignalReceived(signal=15))
     assert judged(stopping, stuck()) == []
     assert stopping.ends("here", told_to_end(0, 8.0), told_to_end(1, 8.0))[-1].outcome == "stopped"
+
+
+def test_a_rank_that_may_be_at_work_is_reported_and_ended_only_when_asked_or_after_long() -> None:
+    busy = stuck(rule="busy", at_work=True, onset_s=1.0)
+    story = one_node()
+    suspected(story)
+    (incident,) = judged(story, busy)
+    assert (incident.action, "may yet come" in incident.reason) == ("report", True)
+    suspected(story)
+    assert judged(story, busy) == [], "the same is said once"
+    suspected(story)
+    assert judged(story, stuck(rule="busy", onset_s=1.0)) == [BY_SIGTERM], "its time is over"
+    impatient = one_node(on_hang="relaunch")
+    suspected(impatient)
+    assert judged(impatient, busy) == [BY_SIGTERM]
+
+
+def test_a_rank_that_went_on_and_is_stuck_again_is_reported_again() -> None:
+    story = one_node(on_hang="report")
+    suspected(story)
+    assert len(judged(story, stuck(onset_s=1.0))) == 1
+    suspected(story)
+    assert judged(story, stuck(onset_s=1.0)) == []
+    suspected(story)
+    assert len(judged(story, stuck(onset_s=story.now_s - 2.0))) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tracer.verdict.scenes import Call, World, seen_as
 
 from robust_run.tracer.types import BACKWARD, Frame, Op, Scene, ThreadStack
@@ -114,3 +115,40 @@ def test_a_world_of_thousands_is_judged() -> None:
     found = look(World(groups, programs, per_node=8).run().scene(), Patience()).verdict
     assert found is not None and (found.kind, found.ranks, found.nodes) == ("hang", (777,), ("gpu-97",))
     assert f"({size - 1} ranks wait since" in found.sentence
+
+
+def numbered_apart(scene: Scene) -> Scene:
+    """The same scene as recorders write it: backward passes are numbered by themselves."""
+    ranks = []
+    for sight in scene.ranks:
+        assert sight.trace is not None
+        counts = {True: 0, False: 0}
+        ops = []
+        for op in sight.trace.ops:
+            counts[op.op == BACKWARD] += 1
+            ops.append(msgspec.structs.replace(op, seq=counts[op.op == BACKWARD]))
+        ranks.append(msgspec.structs.replace(sight, trace=msgspec.structs.replace(sight.trace, ops=tuple(ops))))
+    return msgspec.structs.replace(scene, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize("culprit", [0, 1, 3])
+@pytest.mark.parametrize("passes", [1, 2, 5, 30])
+@pytest.mark.parametrize("last", ["barrier", "all_reduce", BACKWARD])
+def test_the_number_of_a_backward_pass_says_nothing_about_other_calls(culprit: int, passes: int, last: str) -> None:
+    def program(rank: int) -> list[Call]:
+        calls = [Call("collective", op=BACKWARD, numel=-1) for _ in range(passes)]
+        calls += [Call("collective", op="all_reduce") for _ in range(2)]
+        calls += [Call("stuck")] if rank == culprit else []
+        return [*calls, Call("collective", op=last, numel=-1 if last == BACKWARD else 1)]
+
+    scene = numbered_apart(World(GROUPS, [program(rank) for rank in range(4)]).run().scene())
+    found = look(scene, Patience()).verdict
+    assert found is not None
+    assert (found.kind, found.ranks, found.rule) == ("hang", (culprit,), "never_joined")
+    works = stack_of("/v/lib/python3.11/site-packages/torch/serialization.py", "save")
+    saves = seen_as(scene, culprit, stacks=((works,),) * 3)
+    assert look(msgspec.structs.replace(saves, at_s=saves.at_s + 60), Patience()).verdict is None
+
+
+def stack_of(file: str, function: str) -> ThreadStack:
+    return ThreadStack(is_main=True, frames=(Frame(function, file, 850), Frame("<module>", "/home/me/train.py", 9)))

@@ -174,3 +174,26 @@ def test_children_that_work_make_the_rank_work() -> None:
     ranks = list(scene.ranks)
     ranks[0] = msgspec.structs.replace(ranks[0], processes=(*ranks[0].processes, child))
     assert look(msgspec.structs.replace(scene, ranks=tuple(ranks)), PATIENCE).verdict is None
+
+
+def test_a_rank_that_burns_cpu_is_named_as_one_that_may_yet_come() -> None:
+    spins = {"state": "R", "cpu": 0.98}
+    found = look(seen_as(stuck_rank(waited_s=11.0), 0, **spins), PATIENCE).verdict
+    assert found is not None
+    assert (found.rule, found.at_work, found.confidence) == ("busy", True, "medium")
+    assert "it uses 98 % of a core in" in found.sentence
+    late = look(seen_as(stuck_rank(waited_s=601.0), 0, **spins), PATIENCE).verdict
+    assert late is not None and not late.at_work
+
+
+def test_patience_begins_anew_when_a_rank_stops_working() -> None:
+    works = look(seen_as(stuck_rank(waited_s=15.0), 0, **WORKING["is in torch.save"]), PATIENCE)
+    ((rank, at_s),) = works.worked
+    assert (works.verdict, rank) == (None, 0)
+    idle = stuck_rank(waited_s=18.0)
+    assert idle.at_s - at_s < 5.0
+    again = look(idle, PATIENCE, worked=dict(works.worked))
+    assert again.verdict is None
+    assert again.worked == works.worked, "it is remembered until the next look"
+    later = look(stuck_rank(waited_s=21.0), PATIENCE, worked=dict(again.worked))
+    assert later.verdict is not None and later.verdict.ranks == (0,)
