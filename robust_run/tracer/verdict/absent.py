@@ -43,8 +43,9 @@ class Suspect(NamedTuple):
     """When it was last seen at work; minus infinity: never."""
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it has kept others waiting for too long, without having done anything."""
-        return min(self.waited_s, now_s - self.worked_at_s) >= self.needed_s
+        """Whether it has kept others waiting for too long, since it was last seen at work. A busy one is only spoken of."""
+        since_s = self.waited_s if self.busy else min(self.waited_s, now_s - self.worked_at_s)
+        return since_s >= self.needed_s
 
 
 def suspects(

@@ -96,8 +96,8 @@ def _stayed(picture: Picture, here: Place, gone: tuple[int, ...]) -> TraceVerdic
 
 
 def stopped(picture: Picture, patience: Patience) -> TraceVerdict | None:
-    """Name ranks whose process is stopped (SIGSTOP, a debugger) or a zombie while others wait."""
-    ranks = tuple(sight.rank for sight in picture.scene.ranks if _state(sight) in ("T", "t", "Z"))
+    """Name ranks whose process is stopped (SIGSTOP) or a zombie while others wait. One in a debugger has a person beside it."""
+    ranks = tuple(sight.rank for sight in picture.scene.ranks if _state(sight) in ("T", "Z"))
     others = [
         here
         for here in picture.places
