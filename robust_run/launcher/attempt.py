@@ -238,6 +238,7 @@ class Attempt:
             self._deliver(Sights(attempt=self.number, number=-1, sights=sights))
         if sights or any(rank.exit_code != 0 for rank in ranks):
             self._watch.keep()
+        self._watch.forget()
 
     async def _ask_workers(self, order: EndAttempt) -> None:
         """Send the workers the order's signal and give them the longest grace of any order to act on it."""

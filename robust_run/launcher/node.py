@@ -232,12 +232,16 @@ class Node:
         try:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
-            prepare(self.run_directory, attempt, rank, place.world_size)
             if self._modules_wanted and attempt == 0 and rank == 0:
                 with open(self.run_directory.modules_file(), "xb"):
                     pass  # asks the worker to list what it had imported before its first step
         except OSError as error:
             self.complain(self.run_directory.rank(attempt, rank), error)
+        if self._env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
+            try:
+                prepare(self.run_directory, attempt, rank, place.world_size)
+            except OSError as error:
+                self.complain(self.run_directory.steps_file(attempt, rank), error)
 
     def _start_helper(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from robust_run.clock import Clock
@@ -18,6 +19,9 @@ from robust_run.launcher.workers import Worker
 from robust_run.tracer import ring
 from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
 from robust_run.tracer.types import RankSight
+
+#: Newest attempts whose rings are kept in the run directory, half a megabyte a rank.
+KEPT_ATTEMPTS = 8
 
 if TYPE_CHECKING:
     import asyncio
@@ -182,3 +186,13 @@ class Watch:
                 shutil.copyfile(self._ring(worker.rank), self._run_directory.ring_copy(self._attempt, worker.rank))
             except OSError:
                 continue
+            with suppress(OSError):
+                os.unlink(self._run_directory.ring_copy(self._attempt - KEPT_ATTEMPTS, worker.rank))
+
+    def forget(self) -> None:
+        """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
+        for worker in self._workers:
+            steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
+            for suffix in (".ring", ".stacks", ".sock"):
+                with suppress(OSError):
+                    os.unlink(f"{steps_file}{suffix}")

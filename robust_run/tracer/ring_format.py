@@ -130,7 +130,11 @@ def create(path: str, rank: int, world_size: int) -> None:
         os.unlink(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.ftruncate(descriptor, FILE_BYTES)
+        # Every page is there from the start: a worker that touches one which a full /dev/shm cannot give dies of SIGBUS.
+        os.posix_fallocate(descriptor, 0, FILE_BYTES)
         os.pwrite(descriptor, MAGIC + cell(VERSION) + cell(0) + cell(rank) + cell(world_size), 0)
+    except OSError:
+        os.unlink(path)
+        raise
     finally:
         os.close(descriptor)

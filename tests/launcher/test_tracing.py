@@ -125,6 +125,33 @@ def test_what_is_seen_of_a_hang_is_kept_with_the_incident(tmp_path: Path) -> Non
     assert "not restarted: --max-restarts is 0" in job.err
 
 
+def test_what_ranks_write_to_is_gone_with_their_attempt(tmp_path: Path) -> None:
+    """Rings lie in memory: a job that starts again and again must not fill it."""
+    program = """
+    import os, sys, time
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if attempt < 3:
+        sys.exit(9)
+    open("up", "w").close()
+    while not os.path.exists("down"):
+        time.sleep(0.05)
+    """
+    with running(tmp_path, "--nproc-per-node", "2", script(tmp_path, program), cwd=tmp_path) as job:
+        job.wait_for_file("up", tmp_path)
+        (memory,) = Path("/dev/shm").glob(f"robust-run-{job.run_id}-*")
+        assert sorted(path.name for path in memory.glob("*.ring")) == [
+            "attempt_3-0.steps.ring",
+            "attempt_3-1.steps.ring",
+        ]
+        assert sorted(memory.glob("*.stacks")) == sorted(memory.glob("attempt_3-*.stacks"))
+        (tmp_path / "down").touch()
+        assert job.finish() == 0
+    assert (job.run_dir / "attempt_0" / "0" / "ring").exists()
+
+
 def test_without_tracing_nothing_is_written_and_nobody_is_suspected(tmp_path: Path) -> None:
     program = """
     import glob, os, time
