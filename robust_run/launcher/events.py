@@ -168,7 +168,6 @@ class Inquired(msgspec.Struct, frozen=True, tag="inquired", kw_only=True):
     attempt: int
     verdict: TraceVerdict | None = None
     reason: str = ""
-    """Why no verdict."""
     at_unix_s: float = 0.0
 
 
@@ -339,9 +338,7 @@ class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
 
     attempt: int
     number: int
-    """Of the question, to be repeated in the answer."""
     samples: int = 3
-    """How often stacks are looked at."""
     ops: int = 64
     """Newest communication calls of each rank."""
 
