@@ -68,9 +68,9 @@ def _output(argv: list[str], timeout_s: float) -> bytes:
     except OSError:
         return b""
     finally:
-        process.kill()  # has no effect on one that has ended
-        # One that the kernel does not let go is left to it.
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        # One that the kernel does not let go, or that may not be killed, is left to itself.
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            process.kill()  # has no effect on one that has ended
             process.wait(END_S)
 
 

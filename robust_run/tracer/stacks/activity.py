@@ -66,7 +66,9 @@ def activity_of(sight: RankSight) -> Activity:
     rank_process = next((process for process in sight.processes if process.is_rank), None)
     if rank_process is None or rank_process.state in ("X", "Z"):
         return Activity("idle", "its process is gone")
-    if rank_process.state in ("T", "t"):
+    if rank_process.state == "t":
+        return Activity("working", f"in a debugger{_in(where)}")
+    if rank_process.state == "T":
         return Activity("idle", f"stopped{_in(where)}")
     bytes_per_s = sum(process.io_bytes for process in sight.processes) / LOOK_S
     if bytes_per_s >= FLOWING_BYTES_PER_S:

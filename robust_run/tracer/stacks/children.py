@@ -23,7 +23,15 @@ LOADER_ROLE = "DataLoader worker"
 POOL_ROLE = "Pool worker"
 
 _COMPILE_WORKER = "torch/_inductor/compile_worker/"
-_POOLS = frozenset({("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_process_worker")})
+#: `multiprocess` is the copy of multiprocessing that datasets uses.
+_STARTS = frozenset({"multiprocessing/process.py", "multiprocess/process.py"})
+_POOLS = frozenset(
+    {
+        ("multiprocessing/pool.py", "worker"),
+        ("multiprocess/pool.py", "worker"),
+        ("concurrent/futures/process.py", "_process_worker"),
+    }
+)
 #: Stopped or ended: where it is, it will not get on from.
 _STILL_STATES = frozenset("TtXZ")
 
@@ -52,7 +60,7 @@ def has_nothing_to_do(stack: ThreadStack) -> bool:
 def own_part(stack: ThreadStack) -> ThreadStack:
     """Return a child's stack without the frames that its parent was in when it forked, where multiprocessing did that."""
     for number, frame in enumerate(stack.frames):
-        if frame.function == "_bootstrap" and short_path(frame.file) == "multiprocessing/process.py":
+        if frame.function == "_bootstrap" and short_path(frame.file) in _STARTS:
             return ThreadStack(is_main=stack.is_main, name=stack.name, frames=stack.frames[: number + 1])
     return stack
 

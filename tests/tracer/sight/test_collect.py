@@ -17,9 +17,10 @@ from robust_run.tracer import ring, ring_format
 from robust_run.tracer.sight import processes
 from robust_run.tracer.sight.collect import World, collect, dead_sights, stacks_of
 from robust_run.tracer.sight.fault_signal import CHILD_AGE_S, FILE_BYTES
-from robust_run.tracer.sight.spy import Spy, find_spy
+from robust_run.tracer.sight.spy import find_spy
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.stacks.activity import activity_of
+from robust_run.tracer.stacks.children import has_nothing_to_do, newest_stack
 from robust_run.tracer.stacks.normal import main_stacks, place
 from robust_run.tracer.types import ProcessSight, RankSight, ThreadStack
 
@@ -77,6 +78,16 @@ if os.fork() == 0:
     time.sleep(600)
 if os.fork() == 0:
     os._exit(3)
+print("ready", flush=True)
+time.sleep(600)
+"""
+POOL = """
+import multiprocessing, time
+def spin(x):
+    while True:
+        x += 1
+pool = multiprocessing.get_context("fork").Pool(2)
+pool.apply_async(spin, (1,))
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -291,24 +302,29 @@ def test_two_looks_at_a_time_do_not_mix_up_their_answers(tmp_path: Path):
     assert [places(sight) for (sight,) in looks] == [["rank_0.py get"] * 3] * 4
 
 
+def test_a_pool_worker_that_spins_is_told_from_one_that_waits(tmp_path: Path):
+    with rank(tmp_path, POOL) as target:
+        for pid in processes.children(target.pid):
+            old_enough(pid)
+        sight = look_at(target)
+    told = activity_of(sight)
+    assert told.kind == "spinning"
+    assert told.reason.startswith("its Pool worker ")
+    assert " of a core in rank_0.py:" in told.reason
+    waits = [has_nothing_to_do(newest_stack(one)) for one in sight.processes if not one.is_rank]
+    assert sorted(waits) == [False, True]
+
+
 def test_of_an_attempt_that_has_ended_the_rings_are_left(tmp_path: Path):
     steps_file = str(tmp_path / "steps")
     ring.create(f"{steps_file}.ring", rank=1, world_size=4)
     traced = Target(rank=1, node="n", pid=1, steps_file=steps_file, exit_code=1, alive=False)
+    assert dead_sights([traced])[0].trace is None, "nobody has recorded anything"
+    with open(f"{steps_file}.ring", "r+b") as file:
+        file.seek(ring_format.PID_CELL * 8)
+        file.write((1).to_bytes(8, sys.byteorder))
     untraced = Target(rank=2, node="n", pid=1, steps_file=str(tmp_path / "none"), alive=False)
     first, second = dead_sights([traced, untraced])
     assert first.trace is not None
     assert (first.trace.rank, first.trace.world_size, first.exit_code) == (1, 4, 1)
     assert second.trace is None
-
-
-@pytest.mark.parametrize("program", ["import sys; sys.exit(1)", "print('[')", "print('x' * 9_000_000)"])
-def test_a_spy_that_fails_gives_nothing(tmp_path: Path, program: str):
-    fake = tmp_path / "py-spy"
-    fake.write_text(f"#!{sys.executable}\n{program}\n")
-    fake.chmod(0o700)
-
-    async def ask() -> object:
-        return await Spy(str(fake)).stacks(1)
-
-    assert asyncio.run(ask()) == ()

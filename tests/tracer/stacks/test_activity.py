@@ -1,5 +1,6 @@
 """A rank that others wait for is told to work, to spin or to be idle by what its processes did while looked at."""
 
+import msgspec
 import pytest
 from seen_ranks import GETS, REDUCES, SAVES, SITE, SPINS, STANDARD, TORCH, process, sight, stack
 
@@ -23,6 +24,15 @@ POLLS = [
     stack(f"{STANDARD}/queue.py:{line} {leaf}", "/app/prep.py:4 poll")
     for line, leaf in ((1, "get_nowait"), (2, "get"), (3, "empty"))
 ]
+
+WAITS_FOR_PROGRAM = stack(f"{STANDARD}/subprocess.py:1264 wait", "/app/train.py:70 upload")
+#: What a worker has under its own frames.
+FORKED = (
+    f"{STANDARD}/multiprocessing/process.py:108 run",
+    f"{STANDARD}/multiprocessing/process.py:314 _bootstrap",
+    f"{STANDARD}/multiprocessing/popen_fork.py:71 _launch",
+    "/app/train.py:40 <module>",
+)
 
 
 def kind_and_reason(seen: RankSight) -> tuple[str, str]:
@@ -99,9 +109,125 @@ def test_a_child_that_computes_is_work(samples):
     assert kind_and_reason(sight(process(GETS), child)) == ("working", "its child 77 (cc1plus) uses 80 % of a core")
 
 
-def test_a_child_in_a_busy_loop_is_no_work():
-    child = process(SPINS, SPINS, SPINS, pid=77, is_rank=False, cpu=0.98)
-    assert activity_of(sight(process(GETS, GETS), child)).kind == "idle"
+def test_a_child_that_uses_cpu_in_one_function_makes_the_rank_spin():
+    child = process(SPINS, SPINS, SPINS, pid=77, is_rank=False, command="writer", cpu=0.98)
+    told = "its child 77 (writer) uses 98 % of a core in train.py:12 spin"
+    assert kind_and_reason(sight(process(GETS, GETS), child)) == ("spinning", told)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [
+        (f"{TORCH}/utils/data/_utils/worker.py:349 _worker_loop", "DataLoader worker"),
+        (f"{STANDARD}/multiprocessing/pool.py:125 worker", "Pool worker"),
+        (f"{STANDARD}/concurrent/futures/process.py:263 _process_worker", "Pool worker"),
+    ],
+)
+def test_a_spinning_worker_is_named_by_what_it_is_for(loop: str, name: str):
+    tokenises = stack("/app/tok.py:3 tok", loop, *FORKED)
+    worker = process(tokenises, tokenises, tokenises, pid=4711, is_rank=False, state="R", cpu=0.98)
+    told = f"its {name} 4711 uses 98 % of a core in tok.py:3 tok"
+    assert kind_and_reason(sight(process(GETS), worker)) == ("spinning", told)
+
+
+def test_where_a_worker_spins_is_told_without_what_its_parent_did():
+    inverts = stack(f"{SITE}/numpy/linalg.py:3 svd", f"{STANDARD}/multiprocessing/pool.py:125 worker", *FORKED)
+    worker = process(inverts, inverts, pid=11, is_rank=False, cpu=0.5)
+    assert activity_of(sight(process(GETS), worker)).reason.endswith("uses 50 % of a core in linalg.py:3 svd")
+
+
+def test_of_a_rank_and_a_child_that_spin_the_busier_is_told():
+    def told(rank_cpu: float) -> str:
+        child = process(SPINS, SPINS, pid=77, is_rank=False, cpu=0.5)
+        return activity_of(sight(process(SPINS_IN_F, SPINS_IN_F, cpu=rank_cpu), child)).reason
+
+    assert told(0.1).startswith("its child 77 ")
+    assert told(0.9) == "uses 90 % of a core in train.py:5 f"
+
+
+def test_a_child_that_hardly_uses_cpu_leaves_the_rank_idle():
+    child = process(SPINS, SPINS, pid=77, is_rank=False, cpu=0.04)
+    assert activity_of(sight(process(GETS), child)).kind == "idle"
+
+
+def test_what_started_the_rank_is_none_of_its_children():
+    wrapper = process(WAITS_FOR_PROGRAM, WAITS_FOR_PROGRAM, pid=1, is_rank=False, cpu=0.9)
+    loader = process(GETS, pid=77, is_rank=False, cpu=0.01)
+    assert activity_of(sight(wrapper, process(GETS), loader)).kind == "idle"
+
+
+@pytest.mark.parametrize(
+    ("spot", "name"),
+    [
+        (f"{STANDARD}/urllib/request.py:216 urlopen", "a download"),
+        (f"{STANDARD}/http/client.py:473 read", "a download"),
+        (f"{TORCH}/serialization.py:850 save", "torch.save"),
+    ],
+)
+@pytest.mark.parametrize("below", [(f"{TORCH}/utils/data/_utils/worker.py:349 _worker_loop",), ()])
+def test_a_child_in_a_place_that_takes_long_is_work(below: tuple[str, ...], spot: str, name: str):
+    child = process(stack(spot, "/app/data.py:9 fetch", *below, *FORKED), pid=4711, is_rank=False, command="python")
+    assert kind_and_reason(sight(process(GETS), child)) == ("working", f"its child 4711 (python) is in {name}")
+
+
+def test_a_stopped_child_is_at_work_nowhere():
+    fetches = stack(f"{STANDARD}/urllib/request.py:216 urlopen", "/app/data.py:9 fetch")
+    assert activity_of(sight(process(GETS), process(fetches, pid=11, is_rank=False, state="T"))).kind == "idle"
+
+
+@pytest.mark.parametrize(("used", "kind"), [({}, "idle"), ({"cpu": 0.01}, "working"), ({"io_bytes": 900}, "working")])
+def test_a_program_that_a_child_started_may_take_as_long_as_it_shows_any_life(used: dict[str, float], kind: str):
+    child = process(WAITS_FOR_PROGRAM, pid=11, is_rank=False, command="python", cpu=0.02)
+    shell = msgspec.structs.replace(process(pid=12, is_rank=False), parent=11)
+    program = msgspec.structs.replace(process(pid=13, is_rank=False, **used), parent=12)
+    told = activity_of(sight(process(GETS), child, shell, program))
+    assert told.kind == kind
+    assert kind == "idle" or told.reason == "its child 11 (python) is in a program that it started"
+
+
+def test_life_beside_a_child_is_not_that_of_the_program_it_started():
+    child = process(WAITS_FOR_PROGRAM, pid=11, is_rank=False)
+    beside = process(GETS, pid=12, is_rank=False, cpu=0.01)
+    assert activity_of(sight(process(GETS), child, beside)).kind == "idle"
+
+
+@pytest.mark.parametrize(
+    "rests",
+    [
+        # What the parent did when it forked is not what the child does.
+        stack(
+            f"{STANDARD}/multiprocessing/queues.py:367 get",
+            f"{STANDARD}/multiprocessing/pool.py:114 worker",
+            f"{STANDARD}/multiprocessing/process.py:314 _bootstrap",
+            f"{SITE}/datasets/arrow_dataset.py:3 map",
+            "/app/train.py:40 <module>",
+        ),
+        # These wait for as long as the program runs.
+        stack(
+            f"{TORCH}/_inductor/compile_worker/subproc_pool.py:75 _recv_msg",
+            f"{TORCH}/_inductor/compile_worker/__main__.py:60 main",
+        ),
+        stack(
+            f"{STANDARD}/multiprocessing/connection.py:430 _recv",
+            f"{TORCH}/distributed/checkpoint/_async_process_executor.py:200 _execute_save",
+            f"{STANDARD}/multiprocessing/process.py:314 _bootstrap",
+            "<string>:1 <module>",
+        ),
+        stack(f"{STANDARD}/selectors.py:468 select", f"{SITE}/wandb/sdk/service/server.py:9 serve"),
+    ],
+    ids=["pool", "compile", "checkpoint", "tracking"],
+)
+def test_a_child_that_waits_for_work_is_not_at_work(rests):
+    assert activity_of(sight(process(GETS), process(rests, pid=11, is_rank=False))).kind == "idle"
+
+
+def test_a_compile_worker_with_something_to_compile_works():
+    compiles = stack(
+        f"{SITE}/triton/compiler/compiler.py:3 compile",
+        f"{TORCH}/_inductor/compile_worker/subproc_pool.py:470 do_job",
+        f"{STANDARD}/concurrent/futures/process.py:263 _process_worker",
+    )
+    assert activity_of(sight(process(GETS), process(compiles, pid=11, is_rank=False))).kind == "working"
 
 
 def test_a_thread_that_computes_for_a_main_thread_that_sleeps_is_work():
