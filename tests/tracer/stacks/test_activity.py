@@ -268,3 +268,8 @@ def test_stopped_and_gone_are_idle():
 
 def test_cpu_without_any_stack_is_spinning():
     assert kind_and_reason(sight(process(state="R", cpu=1.0))) == ("spinning", "uses 100 % of a core")
+
+
+def test_a_rank_in_a_debugger_has_a_person_beside_it():
+    assert activity_of(sight(process(GETS, state="t"))).kind == "working"
+    assert activity_of(sight(process(GETS, state="T"))).kind == "idle"
