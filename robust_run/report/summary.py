@@ -14,7 +14,8 @@ SEEN = "what was seen"
 
 def incident_line(incident: Incident) -> str:
     """Return what is said when a failure has been judged and the job goes on."""
-    return f"attempt {incident.attempt}: {incident.verdict.sentence}"
+    only = f" (reported only: {incident.action.reason})" if incident.action.name == "report" else ""
+    return f"attempt {incident.attempt}: {incident.verdict.sentence}{only}"
 
 
 def relaunch_line(attempt: int, reason: str, how: tuple[str, ...], why: str) -> str:

@@ -172,7 +172,7 @@ def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
     subject = "it" if len(ranks) == 1 else f"rank {first.rank}"
     ends = f"; {subject} is in {where}" if where else f"; {subject} is {first.doing}"
     if first.busy:
-        ends = f"; {subject} {first.doing}"
+        ends = f"; {first.doing}" if first.doing.startswith("its ") else f"; {subject} {first.doing}"
     if lost:
         ends = f"; it waits for a child that is gone: {lost}" + (f" (in {where})" if where else "")
     return f"{picture.who(ranks)} {_omission(picture, first.here)} ({waits}){ends}"
