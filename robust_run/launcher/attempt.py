@@ -113,6 +113,7 @@ class Attempt:
                 node.spec,
                 self._report,
                 self._deliver,
+                node.looking,
             )
             self._watch.start(loop)
 
@@ -231,14 +232,19 @@ class Attempt:
 
     def _tell_last_sights(self, ranks: tuple[RankEvidence, ...]) -> None:
         """Say what the ranks' records hold, before their end is known, if one of them failed."""
-        if self._watch is None:
+        watch = self._watch
+        if watch is None:
             return
-        sights = self._watch.last_sights(ranks, ops_of(self._place.world_size))
-        if sights:
-            self._deliver(Sights(attempt=self.number, number=-1, sights=sights))
-        if sights or any(rank.exit_code != 0 for rank in ranks):
-            self._watch.keep()
-        self._watch.forget()
+
+        def tell() -> None:
+            sights = watch.last_sights(ranks, ops_of(self._place.world_size))
+            if sights:
+                self._deliver(Sights(attempt=self.number, number=-1, sights=sights))
+            if sights or any(rank.exit_code != 0 for rank in ranks):
+                watch.keep()
+
+        self._node.looking.run(tell)
+        watch.forget()
 
     async def _ask_workers(self, order: EndAttempt) -> None:
         """Send the workers the order's signal and give them the longest grace of any order to act on it."""

@@ -11,6 +11,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher import workers
 from robust_run.launcher.environment import Place, worker_argv, worker_environment
 from robust_run.launcher.events import NodeEvent, StoreLost
+from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.starter import Plan, Starter
@@ -74,6 +75,7 @@ class Node:
         self._first_rank = 0
         self._warm_launched = False
         self._modules_wanted = spec.preload_auto
+        self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
         self._daemon_pid = given.daemon_pid if given is not None else 0

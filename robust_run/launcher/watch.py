@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from robust_run.clock import Clock
 from robust_run.launcher.events import Collect, HangSuspected, NodeEvent
+from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.workers import Worker
@@ -40,7 +41,7 @@ def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: in
 class Watch:
     """The ranks of one attempt on this node."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it looks at, and with what
         self,
         attempt: int,
         node: str,
@@ -50,6 +51,7 @@ class Watch:
         spec: JobSpec,
         report: Callable[[NodeEvent], None],
         deliver: Callable[[Sights | Paces], None],
+        harmless: Harmless,
     ) -> None:
         self._attempt = attempt
         self._node = node
@@ -58,6 +60,7 @@ class Watch:
         self._clock = clock
         self._report = report
         self._deliver = deliver
+        self._harmless = harmless
         self._round_s = spec.slow_round_s
         self._suspicion = Suspicion(spec.hang_after_s)
         self._readers: dict[int, ring.RingReader] = {}
@@ -86,6 +89,10 @@ class Watch:
 
     def _look(self) -> None:
         assert self._loop is not None
+        if self._harmless.run(self._look_now):
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _look_now(self) -> None:
         now_s = self._clock.monotonic_s()
         beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker)) is not None}
         long_wait = self._suspicion.look(beats, now_s)
@@ -99,7 +106,6 @@ class Watch:
                     after_s=round(long_wait.after_s, 3),
                 )
             )
-        self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _beat(self, worker: Worker) -> Beat | None:
         if worker.exit_code is not None:
@@ -117,12 +123,15 @@ class Watch:
         return f"{self._run_directory.steps_file(self._attempt, rank)}.ring"
 
     def _pace(self) -> None:
+        assert self._loop is not None
+        if self._harmless.run(self._pace_now):
+            self._pacer = self._loop.call_later(self._round_s, self._pace)
+
+    def _pace_now(self) -> None:
         """Say how long the ranks' own work took since the round before."""
         from robust_run.tracer.pace.measure import pace_of
         from robust_run.tracer.pace.types import NodePace, RankPace
 
-        assert self._loop is not None
-        self._pacer = self._loop.call_later(self._round_s, self._pace)
         now_s = self._clock.monotonic_s()
         found: list[RankPace] = []
         for rank, reader in self._readers.items():
@@ -147,8 +156,14 @@ class Watch:
     async def _collect(self, order: Collect) -> None:
         from robust_run.tracer.sight.collect import collect
 
-        sights = await collect([self._target(worker) for worker in self._workers], samples=order.samples, ops=order.ops)
-        self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
+        targets = [self._target(worker) for worker in self._workers]
+        sights: tuple[RankSight, ...] = ()
+        try:
+            sights = await collect(targets, samples=order.samples, ops=order.ops)
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
+        except Exception as error:
+            self._harmless.failed(error)
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
 
     def _target(self, worker: Worker, evidence: RankEvidence | None = None) -> Target:
         from robust_run.tracer.sight.targets import Target

@@ -89,7 +89,7 @@ class Controller:
         self._on_finish = on_finish
         self._on_change = on_change
         self.inquest = Inquest(state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say)
-        self._pacing = Pacing(state=state, clock=clock, ask=self.inquest.ask, tell=self.tell)
+        self._pacing = Pacing(state=state, clock=clock, ask=self.inquest.ask, tell=self.tell, say=book.say)
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False

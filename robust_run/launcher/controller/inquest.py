@@ -14,6 +14,7 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired, Order
+from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.types import Sights, ops_of
 from robust_run.tracer.types import Look, RankSight, Scene
 
@@ -60,6 +61,7 @@ class Inquest:
         self._dead: list[RankSight] = []
         self._dead_attempt = -1
         self._has_said = False
+        self._harmless = Harmless("judging what ranks do", say)
 
     # --- a rank waits too long
 
@@ -76,15 +78,10 @@ class Inquest:
             self.ask(lambda scene: self._judge(attempt, patience, before, scene))
 
     def _judge(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None, scene: Scene) -> None:
-        from robust_run.tracer.verdict import look
-
         if not self._is_going(attempt):
             return
         self.scene = scene
-        if before is None:
-            found = look(scene, patience)
-        else:
-            found = look(scene, patience, previous=before[0], worked=dict(before[1].worked))
+        found = self._look_at(scene, patience, before)
         if found.verdict is None and found.again_s is not None:
             if found.reason and not self._has_said and before is not None:
                 self._has_said = True
@@ -94,6 +91,19 @@ class Inquest:
         self._tell(
             Inquired(attempt=attempt, verdict=found.verdict, reason=found.reason, at_unix_s=self._clock.unix_s())
         )
+
+    def _look_at(self, scene: Scene, patience: Patience, before: tuple[Scene, Look] | None) -> Look:
+        from robust_run.tracer.verdict import look
+
+        if self._harmless.has_failed:
+            return Look(reason="a fault of robust-run")
+        try:
+            if before is None:
+                return look(scene, patience)
+            return look(scene, patience, previous=before[0], worked=dict(before[1].worked))
+        except Exception as error:
+            self._harmless.failed(error)
+            return Look(reason="a fault of robust-run")
 
     def _is_going(self, attempt: int) -> bool:
         return self._state.attempt == attempt and self._state.phase == "running"
@@ -111,7 +121,11 @@ class Inquest:
 
         scene = self._scene(state.attempt, self._dead)
         self._dead = []
-        verdict = post_mortem(scene)
+        try:
+            verdict = post_mortem(scene)
+        except Exception as error:
+            self._harmless.failed(error)
+            return None
         if verdict is None:
             return None
         self.scene = scene

@@ -12,6 +12,7 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import Event, Inquired
+from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.types import Paces
 from robust_run.tracer.types import Group, Scene
 
@@ -30,11 +31,13 @@ class Pacing:
         clock: Clock,
         ask: Callable[[Callable[[Scene], None]], bool],
         tell: Callable[[Event], None],
+        say: Callable[[str], None],
     ) -> None:
         self._state = state
         self._clock = clock
         self._ask = ask
         self._tell = tell
+        self._harmless = Harmless("comparing how fast ranks are", say)
         self._heard: dict[str, NodePace] = {}
         self._rounds: Rounds | None = None
         self._told: tuple[int, tuple[int, ...]] = (-1, ())
@@ -51,7 +54,7 @@ class Pacing:
         self._heard[node] = _named(said.pace, name_of(state, node))
         if all(each in self._heard for each in state.unended):
             heard, self._heard = [self._heard[each] for each in state.unended], {}
-            self._judge(heard)
+            self._harmless.run(lambda: self._judge(heard))
 
     def _judge(self, heard: list[NodePace]) -> None:
         from robust_run.tracer.pace.rounds import Rounds
@@ -79,7 +82,7 @@ class Pacing:
 
         self._learnt_in = scene.attempt
         self._groups, self._pairs = layout_of([sight.trace for sight in scene.ranks if sight.trace is not None])
-        self._judge(heard)
+        self._harmless.run(lambda: self._judge(heard))
 
 
 def _named(pace: NodePace, name: str) -> NodePace:

@@ -46,7 +46,8 @@ class World:
             tell=self.told.append,
             say=self.said.append,
         )
-        self.pacing = Pacing(state=self.story.state, clock=self.clock, ask=self.inquest.ask, tell=self.told.append)
+        told, said = self.told.append, self.said.append
+        self.pacing = Pacing(state=self.story.state, clock=self.clock, ask=self.inquest.ask, tell=told, say=said)
 
     def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         self.timers.append(Timer(delay_s, call))
@@ -191,3 +192,16 @@ def test_a_round_counts_when_all_nodes_have_spoken_and_the_attempt_goes_on() -> 
     world.story.is_lost("b")
     world.pacing.take("a", paces("a", 9))
     assert world.told == []
+
+
+def test_a_fault_of_ours_is_said_once_and_ends_nothing() -> None:
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    number = world.asked()[0][1].number
+    garbled = RankSight(rank=0, node="", trace="no trace at all")  # type: ignore[arg-type]
+    world.inquest.take("a", Sights(attempt=0, number=number, sights=(garbled,)))
+    world.answers("b", number)
+    (found,) = world.told
+    assert found == Inquired(attempt=0, reason="a fault of robust-run", at_unix_s=found.at_unix_s)  # type: ignore[union-attr]
+    assert len(world.said) == 1
+    assert "judging what ranks do is off for the rest of this job, by a fault of robust-run" in world.said[0]
