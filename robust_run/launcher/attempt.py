@@ -229,21 +229,28 @@ class Attempt:
                 fenced_after_s=self.fenced_after_s,
             )
         )
+        self._put_away(ranks)
 
     def _tell_last_sights(self, ranks: tuple[RankEvidence, ...]) -> None:
-        """Say what the ranks' records hold, before their end is known, if one of them failed."""
+        """Say what the ranks' records hold, before their end is known, if one of them failed. Not where seconds count."""
         watch = self._watch
-        if watch is None:
+        if watch is None or self.fenced_after_s is not None:
             return
 
         def tell() -> None:
             sights = watch.last_sights(ranks, ops_of(self._place.world_size))
             if sights:
                 self._deliver(Sights(attempt=self.number, number=-1, sights=sights))
-            if sights or any(rank.exit_code != 0 for rank in ranks):
-                watch.keep()
 
         self._node.looking.run(tell)
+
+    def _put_away(self, ranks: tuple[RankEvidence, ...]) -> None:
+        """Keep the ranks' records where one ended badly, and clear the memory: when everybody who waits has been told."""
+        watch = self._watch
+        if watch is None:
+            return
+        if any(rank.exit_code != 0 for rank in ranks):
+            self._node.looking.run(watch.keep)
         watch.forget()
 
     async def _ask_workers(self, order: EndAttempt) -> None:

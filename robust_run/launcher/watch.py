@@ -21,6 +21,8 @@ from robust_run.tracer import ring
 from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
 from robust_run.tracer.types import RankSight
 
+#: When the workers' own imports are over, mostly.
+PREPARE_S = 2.0
 #: Newest attempts whose rings are kept in the run directory, half a megabyte a rank.
 KEPT_ATTEMPTS = 8
 
@@ -36,6 +38,14 @@ def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: in
     ring.create(f"{steps_file}.ring", rank, world_size)
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
+
+
+def import_what_failures_need() -> None:
+    """Import now what is needed when a rank fails: then every millisecond is one of a restart."""
+    import shutil  # noqa: F401
+
+    from robust_run.tracer import verdict  # noqa: F401
+    from robust_run.tracer.sight import collect  # noqa: F401
 
 
 class Watch:
@@ -73,6 +83,7 @@ class Watch:
         """Look from now on."""
         self._loop = loop
         self._timer = loop.call_later(LOOK_S, self._look)
+        loop.call_later(PREPARE_S, self._harmless.run, import_what_failures_need)
         if self._round_s > 0:
             self._pacer = loop.call_later(self._round_s, self._pace)
 
