@@ -1,0 +1,104 @@
+"""Finding the plugin for NCCL, or building it: from the wheel if it was built with a compiler, else from source, once a user.
+
+Standard library only, and nothing of robust_run: the build hook of the wheel (`hatch_build.py`) loads this file by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.c")
+#: Lies beside the source in a wheel that was built where there was a compiler.
+OBJECT_NAME = "nccl_plugin.so"
+COMPILERS = ("cc", "gcc", "clang")
+#: nodelete: NCCL unloads the plugin with its last communicator, while a signal handler and late events may still need it.
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete")
+COMPILE_LIMIT_S = 60.0
+
+Which = Callable[[str], str | None]
+
+
+class Plugin(NamedTuple):
+    """Where the plugin is, or why there is none. One of the two is empty."""
+
+    path: str
+    reason: str
+
+
+def command(compiler: str, source: str, target: str, extra: Sequence[str] = ()) -> list[str]:
+    """Return what to run to compile the plugin."""
+    return [compiler, *FLAGS, *extra, "-o", target, source]
+
+
+def compile_plugin(target: str, which: Which = shutil.which) -> str:
+    """Compile the plugin into `target`, which appears whole or not at all. Return why that failed; empty: it did not."""
+    compiler = next((path for path in map(which, COMPILERS) if path), None)
+    if compiler is None:
+        return f"no C compiler ({', '.join(COMPILERS)}) is on the PATH: install one to trace NCCL"
+    folder = os.path.dirname(target)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".nccl-") as work:
+            built = os.path.join(work, OBJECT_NAME)
+            argv = command(compiler, SOURCE, built)
+            result = subprocess.run(argv, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False)
+            if result.returncode:
+                first = (result.stderr.strip() or f"exit status {result.returncode}").splitlines()[0]
+                return f"{compiler} cannot build the plugin for NCCL: {first[:200]}"
+            os.replace(built, target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{compiler} cannot build the plugin for NCCL in {folder}: {error}"
+    return ""
+
+
+def cache_folder(environment: dict[str, str] | None = None) -> str:
+    """Return where this user's plugins are kept."""
+    variables = os.environ if environment is None else environment
+    base = variables.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "robust-run")
+
+
+def ensure(folder: str | None = None, which: Which = shutil.which, shipped: str | None = None) -> Plugin:
+    """Return the plugin: that of the wheel (`shipped`), or one built from the source before, or one built now. Never raises.
+
+    `folder` keeps what is built, under a name that the source's digest is part of; default: `cache_folder`. It must belong to the
+    user and to nobody else: what lies in it is loaded into training. Takes about a second where it has to compile.
+    """
+    beside = os.path.join(os.path.dirname(SOURCE), OBJECT_NAME) if shipped is None else shipped
+    if os.path.isfile(beside):
+        return Plugin(beside, "")
+    place = cache_folder() if folder is None else folder
+    try:
+        with open(SOURCE, "rb") as source:
+            digest = hashlib.sha256(source.read() + "\0".join(FLAGS).encode()).hexdigest()[:16]
+        reason = _make_private(place)
+    except OSError as error:
+        reason = f"{place} cannot keep the plugin for NCCL: {error}"
+    if reason:
+        return Plugin("", reason)
+    target = os.path.join(place, f"nccl-plugin-{digest}-{os.uname().machine}.so")
+    if not os.path.isfile(target):
+        reason = compile_plugin(target, which)
+    return Plugin("", reason) if reason else Plugin(target, "")
+
+
+def _make_private(folder: str) -> str:
+    """Make a folder that only this user can enter. Return what is wrong with it; empty: nothing. Raises OSError."""
+    os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        about = os.lstat(folder)
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+            return f"{folder} is not a folder of this user: the plugin for NCCL is not built there"
+        if about.st_mode & 0o022:
+            return f"{folder} can be written by others (mode {about.st_mode & 0o777:o}, limit 755): run chmod 700 on it"
+    return ""

@@ -1,0 +1,228 @@
+"""Reading the file that the plugin inside NCCL writes: `glance` for a look at whether anything moves, `read` for all.
+
+The file is read, never mapped: one that a worker cuts short would kill the agent. It may hold anything; nothing here raises, and
+nothing takes more memory than a whole file does. Rows change while they are read: an operation whose row was reused meanwhile is
+left out, and the counters of a flow are put in their order (each counts what had reached it when it was read).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+from robust_run.tracer.nccl import layout
+from robust_run.tracer.nccl.types import Communicator, Flow, NcclGlance, NcclOp, NcclTrace
+
+__all__ = ["glance", "read"]
+
+#: Operations that `read` returns unless told otherwise; enough for a step of most programs.
+NEWEST = 512
+
+_HEADER = struct.Struct(f"={layout.HEADER_CELLS}Q")
+_COMM = struct.Struct(layout.COMM_FORMAT)
+_FLOW = struct.Struct(layout.FLOW_FORMAT)
+_OP = struct.Struct(layout.OP_FORMAT)
+_MAGIC_NUMBER = struct.unpack("=Q", layout.MAGIC)[0]
+Row = tuple[int, ...]
+
+
+def glance(path: str) -> NcclGlance | None:
+    """Return how the tracing of a rank is doing; None if there is no such file, or of another version. Never raises."""
+    descriptor = _open(path)
+    if descriptor is None:
+        return None
+    try:
+        cells = _cells(descriptor)
+        return None if cells is None else _glance_of(cells)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str, newest: int = NEWEST) -> NcclTrace | None:
+    """Return what a file says, with its `newest` operations. None as for `glance`. Never raises."""
+    descriptor = _open(path)
+    if descriptor is None:
+        return None
+    try:
+        cells = _cells(descriptor)
+        if cells is None:
+            return None
+        return NcclTrace(
+            glance=_glance_of(cells),
+            communicators=tuple(_communicators(descriptor)),
+            flows=tuple(_flows(descriptor, cells[layout.FLOWS_CELL])),
+            ops=tuple(_ops(descriptor, cells[layout.OPS_CELL], newest)),
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str) -> int | None:
+    """Return a descriptor of the file, None if there is none."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None
+
+
+def _at(descriptor: int, offset: int, size: int) -> bytes:
+    """Return `size` bytes, or fewer where the file ends or cannot be read."""
+    try:
+        return os.pread(descriptor, size, offset)
+    except OSError:
+        return b""
+
+
+def _rows(descriptor: int, form: struct.Struct, at: int, count: int) -> Iterator[Row]:
+    """Return the rows of a region, as many as are whole."""
+    content = _at(descriptor, at, form.size * count)
+    return form.iter_unpack(content[: len(content) - len(content) % form.size])
+
+
+def _cells(descriptor: int) -> Row | None:
+    """Return the cells of a header that makes sense."""
+    content = _at(descriptor, 0, _HEADER.size)
+    if len(content) < _HEADER.size:
+        return None
+    cells: Row = _HEADER.unpack(content)
+    known = cells[layout.MAGIC_CELL] == _MAGIC_NUMBER and cells[layout.VERSION_CELL] == layout.VERSION
+    return cells if known else None
+
+
+def _glance_of(cells: Row) -> NcclGlance:
+    return NcclGlance(
+        pid=cells[layout.PID_CELL],
+        api=cells[layout.API_CELL],
+        communicators=cells[layout.COMMS_CELL],
+        ops=cells[layout.OPS_CELL],
+        event_s=_seconds(cells[layout.EVENT_CELL]),
+        dropped=cells[layout.DROPPED_CELL],
+        foreign=cells[layout.FOREIGN_CELL],
+        unknown=cells[layout.UNKNOWN_CELL],
+        stale=cells[layout.STALE_CELL],
+    )
+
+
+def _communicators(descriptor: int) -> list[Communicator]:
+    """Return the communicators, oldest first."""
+    found = []
+    for index, row in enumerate(_rows(descriptor, _COMM, layout.COMMS_AT, layout.COMMS)):
+        if row[layout.SERIAL] == 0 or row[layout.SERIAL] % layout.COMMS != index:
+            continue
+        found.append(
+            Communicator(
+                serial=row[layout.SERIAL],
+                hash=row[layout.HASH],
+                name=_text(row[layout.NAME]),
+                rank=_known(row[layout.RANK]),
+                ranks=_known(row[layout.RANKS]),
+                nodes=_known(row[layout.NODES]),
+                opened_s=row[layout.COMM_OPENED] / 1e9,
+                closed_s=_seconds(row[layout.COMM_CLOSED]),
+            )
+        )
+    return sorted(found, key=lambda communicator: communicator.serial)
+
+
+def _flows(descriptor: int, count: int) -> Iterator[Flow]:
+    """Yield the flows, in the order of their first use."""
+    for row in _rows(descriptor, _FLOW, layout.FLOWS_AT, min(count, layout.FLOWS)):
+        if row[layout.KEY] & layout.KEY_USED:
+            yield _flow_of(row)
+
+
+def _flow_of(row: Row) -> Flow:
+    """Return what a row of a flow says."""
+    key, levels = row[layout.KEY], list(row[layout.LEVELS])
+    for rung in (
+        2,
+        1,
+        0,
+    ):  # a step counts on the lower rungs first: what is missing there was added while this was read
+        levels[rung] = max(levels[rung], levels[rung + 1])
+    at = [_seconds(value) for value in row[layout.LEVEL_TIMES]]
+    peer = key >> layout.KEY_PEER_SHIFT & layout.KEY_PEER_MASK
+    return Flow(
+        comm=key >> layout.KEY_COMM_SHIFT & layout.KEY_COMM_MASK,
+        foreign=bool(key & layout.KEY_FOREIGN),
+        rank=_signed(row[layout.ORIGIN] >> 32, 32),
+        channel=key >> layout.KEY_CHANNEL_SHIFT & layout.KEY_CHANNEL_MASK,
+        peer=_signed(peer, 24),
+        direction="send" if key & layout.KEY_SENDS else "recv",
+        op=_known(row[layout.FLOW_OP]),
+        op_seq=row[layout.FLOW_SEQ],
+        op_started_s=_seconds(row[layout.OP_AT]),
+        op_base=row[layout.OP_BASE],
+        op_steps=row[layout.OP_STEPS],
+        steps=row[layout.STEPS],
+        posted=levels[0],
+        gpu_ready=levels[1],
+        transmitted=levels[2],
+        done=levels[3],
+        posted_s=at[0],
+        gpu_ready_s=at[1],
+        transmitted_s=at[2],
+        done_s=at[3],
+        bytes=row[layout.FLOW_BYTES_MOVED],
+        open_ops=max(0, row[layout.FLOW_OPENED] - row[layout.FLOW_CLOSED]),
+    )
+
+
+def _ops(descriptor: int, head: int, newest: int) -> list[NcclOp]:
+    """Return the newest operations whose rows were whole, oldest first."""
+    before = list(_rows(descriptor, _OP, layout.OPS_AT, layout.OPS))
+    after = [row[layout.NUMBER] for row in _rows(descriptor, _OP, layout.OPS_AT, layout.OPS)]
+    whole = [
+        row
+        for index, (row, number) in enumerate(zip(before, after, strict=False))
+        if number == row[layout.NUMBER] != 0 and (number - 1) % layout.OPS == index and number <= head + layout.OPS
+    ]
+    whole.sort(key=lambda row: row[layout.NUMBER])
+    chosen = whole[max(0, len(whole) - max(0, newest)) :]
+    return [_op_of(row) for row in chosen if row[layout.KIND] in (layout.COLLECTIVE_KIND, layout.P2P_KIND)]
+
+
+def _op_of(row: Row) -> NcclOp:
+    """Return what a row of an operation says."""
+    return NcclOp(
+        number=row[layout.NUMBER] - 1,
+        comm=row[layout.OP_COMM],
+        kind="collective" if row[layout.KIND] == layout.COLLECTIVE_KIND else "p2p",
+        func=_text(row[layout.FUNC]),
+        seq=row[layout.SEQ],
+        count=row[layout.COUNT],
+        dtype=_text(row[layout.TYPE]).removeprefix("nccl").lower(),
+        peer=row[layout.PEER],
+        started_s=row[layout.STARTED] / 1e9,
+        stopped_s=_seconds(row[layout.STOPPED]),
+        proxy_first_s=_seconds(row[layout.PROXY_FIRST]),
+        proxy_last_s=_seconds(row[layout.PROXY_LAST]),
+        opened=row[layout.OPENED],
+        closed=row[layout.CLOSED],
+        sent_bytes=row[layout.SENT],
+        received_bytes=row[layout.RECEIVED],
+        kernel_first_s=_seconds(row[layout.KERNEL_FIRST]),
+        kernel_last_s=_seconds(row[layout.KERNEL_LAST]),
+    )
+
+
+def _seconds(value: int) -> float | None:
+    """Return a time in seconds; None for never."""
+    return value / 1e9 if value else None
+
+
+def _known(value: int) -> int | None:
+    """Return a number that was written plus one; None where nothing was written."""
+    return value - 1 if value else None
+
+
+def _signed(value: int, bits: int) -> int:
+    """Return a number of so many bits with its sign."""
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def _text(content: object) -> str:
+    """Return text that ends at its first zero byte."""
+    assert isinstance(content, bytes)
+    return content.partition(b"\0")[0].decode("utf-8", errors="replace")

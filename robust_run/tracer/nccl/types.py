@@ -1,0 +1,151 @@
+"""The words of what NCCL does inside a rank. Plain data, no behaviour.
+
+Times are seconds of the monotonic clock of the rank's node. Those of steps are as coarse as the kernel's tick (1 to 10 ms), and
+by that much early. Ranks and peers are of the communicator, not of the world.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Direction = Literal["send", "recv"]
+OpKind = Literal["collective", "p2p"]
+
+
+class Communicator(msgspec.Struct, frozen=True, kw_only=True):
+    """One communicator that the rank made."""
+
+    serial: int
+    """Counts the communicators of the process, from 1. Means nothing on other ranks."""
+    hash: int
+    """The same on all its members; 0: unknown (interface v3, before its first operation)."""
+    name: str
+    """As the program (torch: the process group) calls it; empty: unknown."""
+    rank: int | None
+    ranks: int | None
+    nodes: int | None
+    opened_s: float
+    closed_s: float | None
+    """None: in use."""
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes in one direction between this rank and a peer, on one channel, over the network.
+
+    Steps climb four rungs, and each counter says how many have reached it since the flow began: posted >= gpu_ready >=
+    transmitted >= done. The names are those of a sender (after Mycroft, arXiv 2509.03018):
+
+    =============  ===================================  ===========================================
+    rung           send                                 recv
+    =============  ===================================  ===========================================
+    posted         a buffer is offered to the GPU       a buffer is offered to the network
+    gpu_ready      the GPU has filled it                data has arrived in it
+    transmitted    the network has taken it             it is flushed, the GPU may have it
+    done           the network says it is delivered     the GPU has consumed it
+    =============  ===================================  ===========================================
+
+    With interface v3 the second rung of a sender is reached with the third.
+    """
+
+    comm: int
+    """`Communicator.serial`; of a foreign flow the pid of the process it is done for (its lowest 24 bits)."""
+    foreign: bool
+    """Done for another process of the node (PXN)."""
+    rank: int
+    """Whose flow it is."""
+    channel: int
+    peer: int
+    direction: Direction
+    op: int | None
+    """`NcclOp.number` of the newest operation that began in it; None: unknown."""
+    op_seq: int
+    op_started_s: float | None
+    op_base: int
+    """Steps that were done when that operation began."""
+    op_steps: int
+    """Steps that it takes."""
+    steps: int
+    """Of all operations so far, also those that wait for their turn."""
+    posted: int
+    gpu_ready: int
+    transmitted: int
+    done: int
+    posted_s: float | None
+    """When the counter last grew; None: never."""
+    gpu_ready_s: float | None
+    transmitted_s: float | None
+    done_s: float | None
+    bytes: int
+    """Handed to the network, or come from it. 0 with interface v3."""
+    open_ops: int
+    """Operations begun or waiting, not ended. 0: nothing is in flight, whatever the counters say."""
+
+
+class NcclOp(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective or point-to-point call that the rank gave to NCCL."""
+
+    number: int
+    """Counts the operations of the process, from 0."""
+    comm: int
+    kind: OpKind
+    func: str
+    """As NCCL calls it: AllReduce, AllGather, Send..."""
+    seq: int
+    """Of a collective: its number among those of its communicator and func, from 0, the same on all members. Point-to-point: its
+    number among those of its communicator on this rank."""
+    count: int
+    dtype: str
+    """float32, bfloat16, int64..."""
+    peer: int
+    """Root of a rooted collective, peer of a point-to-point call."""
+    started_s: float
+    """When it was enqueued: long before the GPU comes to it."""
+    stopped_s: float | None
+    """When it had been enqueued."""
+    proxy_first_s: float | None
+    """When its first flow was opened; None: none yet (it needs none within a node)."""
+    proxy_last_s: float | None
+    """When the newest flow ended."""
+    opened: int
+    """Flows that work or worked for it."""
+    closed: int
+    """Flows that have done their part. It is complete on the network when all have."""
+    sent_bytes: int
+    received_bytes: int
+    kernel_first_s: float | None
+    """When its first kernel was seen to start; None also where kernels are not traced."""
+    kernel_last_s: float | None
+
+
+class NcclGlance(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tracing of a rank is doing."""
+
+    pid: int
+    """Of the process that writes, as it sees itself; 0: none yet."""
+    api: int
+    """Version of NCCL's profiler interface in use, 3 to 6; 0: no communicator was made yet."""
+    communicators: int
+    """Made so far."""
+    ops: int
+    event_s: float | None
+    """Of the newest event: two looks that see the same saw no progress."""
+    dropped: int
+    """Events that found no room."""
+    foreign: int
+    """Proxy operations done for other processes of the node."""
+    unknown: int
+    """Events and states that this version does not know."""
+    stale: int
+    """Events that fit no operation."""
+
+
+class NcclTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the file of a rank says."""
+
+    glance: NcclGlance
+    communicators: tuple[Communicator, ...]
+    flows: tuple[Flow, ...]
+    ops: tuple[NcclOp, ...]
+    """Oldest first."""
