@@ -100,15 +100,16 @@ def cell(value: int) -> bytes:
 
 
 def create(path: str) -> None:
-    """Make an empty file, with its space reserved, in place of what was there. Raises OSError, also where there is no room.
+    """Make an empty file in place of what was there. Raises OSError.
 
-    A process that still maps the old file keeps that one.
+    It takes no space yet: the plugin reserves that before it writes, and does nothing where there is none. A process that still
+    maps the old file keeps that one.
     """
     with suppress(FileNotFoundError):
         os.unlink(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, FILE_BYTES)
+        os.ftruncate(descriptor, FILE_BYTES)
         os.pwrite(descriptor, MAGIC + cell(VERSION), 0)
     except OSError:
         os.unlink(path)

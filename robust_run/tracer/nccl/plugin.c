@@ -170,7 +170,8 @@ static void in_child(void) { atomic_store(&trace, NULL); }
 static Trace *map_file(int file) {
     struct stat about;
     if (fstat(file, &about) || !S_ISREG(about.st_mode) || about.st_size != (off_t)sizeof(Trace)) return NULL;
-    if (fallocate(file, 0, 0, sizeof(Trace)) && errno == ENOSPC) return NULL;
+    int refused = fallocate(file, 0, 0, sizeof(Trace)) ? errno : 0;
+    if (refused && refused != EOPNOTSUPP && refused != ENOSYS && refused != EINTR) return NULL; /* no room */
     Trace *t = mmap(NULL, sizeof(Trace), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return t == MAP_FAILED ? NULL : t;
 }
@@ -233,9 +234,9 @@ static int init_any(void **context, int *mask, Api api, uint64_t hash, const cha
         return 0;
     }
     STORE(comm->hash, hash);
-    STORE(comm->ranks, ranks < 0 ? 0 : ranks + 1);
-    STORE(comm->rank, rank < 0 ? 0 : rank + 1);
-    STORE(comm->nodes, nodes < 0 ? 0 : nodes + 1);
+    STORE(comm->ranks, ranks < 0 ? 0 : (int64_t)ranks + 1);
+    STORE(comm->rank, rank < 0 ? 0 : (int64_t)rank + 1);
+    STORE(comm->nodes, nodes < 0 ? 0 : (int64_t)nodes + 1);
     store_text(comm->name, NAME_BYTES, name);
     STORE(comm->p2ps, 0);
     STORE(comm->opened, now_ns());
@@ -260,7 +261,7 @@ static void *start_task(Trace *t, Comm *comm, uint64_t type, const char *event, 
     if (api == V3 && !LOAD(comm->hash)) { /* init of v3 told nothing */
         store_text(comm->name, NAME_BYTES, (const char *)word(event + BODY_AT));
         STORE(comm->hash, word(event + BODY_AT + 8));
-        STORE(comm->rank, number(event + RANK_AT) + 1);
+        STORE(comm->rank, (int64_t)number(event + RANK_AT) + 1);
     }
     uint64_t place = ADD(t->header.ops, 1);
     Op *op = &t->ops[place % OPS];
