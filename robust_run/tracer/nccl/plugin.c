@@ -88,7 +88,7 @@ typedef struct {
 } Proxy;
 static Proxy proxies[PROXIES];
 static Cell proxy_cursor, live_comms, comm_serial;
-static Cell hash_key[HASH], hash_flow[HASH]; /* flow's index + 1; 0 until its row is filled, FLOWS + 1 if there was none left */
+static Cell hash_flow[HASH], flow_key[FLOWS], flow_origin[FLOWS]; /* hash_flow: index of a flow + 1 */
 static _Atomic(Trace *) trace; /* NULL: do nothing */
 static Trace *mapped; /* where SIGBUS may come from */
 static uint64_t own_pid;
@@ -200,10 +200,8 @@ static void open_once(void) {
 /* ---- communicators ---- */
 /* Nobody uses the rows any more: a program that makes its communicators anew for ever must not run out of them. */
 static void forget_flows(Trace *t) {
-    for (int i = 0; i < HASH; i++) {
-        STORE(hash_key[i], 0);
-        STORE(hash_flow[i], 0);
-    }
+    for (int i = 0; i < HASH; i++) STORE(hash_flow[i], 0);
+    for (int i = 0; i < FLOWS; i++) STORE(flow_key[i], 0);
     uint64_t used = LOAD(t->header.flows);
     STORE(t->header.flows, 0);
     memset(t->flows, 0, (used < FLOWS ? used : FLOWS) * sizeof(Flow));
@@ -302,30 +300,27 @@ static void stop_kernel(Trace *t, const void *handle) {
 }
 
 /* ---- flows: rows in the order of their first use, found by a hash that only this process has ---- */
-static Flow *new_flow(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
-    *index = ADD(t->header.flows, 1);
-    if (*index >= FLOWS) return NULL;
-    Flow *flow = &t->flows[*index];
-    STORE(flow->origin, origin);
-    PUBLISH(flow->key, key);
-    return flow;
+static uint64_t take_row(Trace *t, uint64_t key, uint64_t origin) {
+    uint64_t index = ADD(t->header.flows, 1);
+    if (index >= FLOWS) return 0;
+    STORE(flow_key[index], key);
+    STORE(flow_origin[index], origin);
+    return index + 1;
 }
+/* A row is taken before its place in the hash is claimed, so nobody waits for anybody; the loser of a race leaves its row empty. */
 static Flow *flow_of(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
-    uint64_t place = (key ^ origin << 7) * 0x9e3779b97f4a7c15u >> 32;
+    uint64_t place = (key ^ origin << 7) * 0x9e3779b97f4a7c15u >> 32, taken = 0;
     for (int i = 0; i < PROBES; i++, place++) {
-        uint64_t seen = 0;
-        if (SWAP_IF(hash_key[place % HASH], &seen, key)) {
-            Flow *flow = new_flow(t, key, origin, index);
-            PUBLISH(hash_flow[place % HASH], flow ? *index + 1 : FLOWS + 1);
-            return flow;
+        uint64_t found = atomic_load_explicit(&hash_flow[place % HASH], memory_order_acquire);
+        if (!found && !taken && !(taken = take_row(t, key, origin))) return NULL;
+        if (!found && SWAP_IF(hash_flow[place % HASH], &found, taken)) {
+            *index = taken - 1;
+            STORE(t->flows[*index].origin, origin);
+            PUBLISH(t->flows[*index].key, key);
+            return &t->flows[*index];
         }
-        if (seen != key) continue;
-        uint64_t found = 0; /* 0: another thread fills the row right now */
-        for (int wait = 0; wait < 1000 && !found; wait++)
-            found = atomic_load_explicit(&hash_flow[place % HASH], memory_order_acquire);
-        if (!found || found > FLOWS) return NULL;
         *index = found - 1;
-        if (LOAD(t->flows[*index].origin) == origin) return &t->flows[*index];
+        if (LOAD(flow_key[*index]) == key && LOAD(flow_origin[*index]) == origin) return &t->flows[*index];
     }
     return NULL;
 }
@@ -336,7 +331,7 @@ static Flow *flow_of(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
 static void climb(Trace *t, Proxy *proxy, Cell *cell, uint64_t seen, enum Level level) {
     Flow *flow = &t->flows[LOAD(proxy->flow)];
     uint64_t from = seen & 0xff;
-    if (from >= level || LOAD(flow->key) != LOAD(proxy->key)) return;
+    if (from >= level || LOAD(flow_key[LOAD(proxy->flow)]) != LOAD(proxy->key)) return;
     if (!SWAP_IF(*cell, &seen, (seen & ~(uint64_t)0xff) | level)) return; /* another thread moved the same step */
     uint64_t now = tick_ns();
     for (uint64_t rung = from; rung < level; rung++) {
@@ -411,7 +406,7 @@ static int end_proxy(Trace *t, Proxy *proxy, uint64_t owner) {
         uint64_t seen = LOAD(proxy->step[i]);
         if (seen & 0xff) climb(t, proxy, &proxy->step[i], seen, DONE);
     }
-    int same_flow = LOAD(flow->key) == LOAD(proxy->key), in_ring = LOAD(proxy->task) && op;
+    int same_flow = LOAD(flow_key[LOAD(proxy->flow)]) == LOAD(proxy->key), in_ring = LOAD(proxy->task) && op;
     if ((owner & STATE_MASK) != IN_USE || !SWAP_IF(proxy->owner, &owner, owner - IN_USE + FREE)) return 0;
     uint64_t now = now_ns();
     if (same_flow) ADD(flow->closed, 1);

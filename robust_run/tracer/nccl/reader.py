@@ -169,18 +169,24 @@ def _flow_of(row: Row) -> Flow:
     )
 
 
-def _ops(descriptor: int, head: int, newest: int) -> list[NcclOp]:
-    """Return the newest operations whose rows were whole, oldest first."""
-    before = list(_rows(descriptor, _OP, layout.OPS_AT, layout.OPS))
-    after = [row[layout.NUMBER] for row in _rows(descriptor, _OP, layout.OPS_AT, layout.OPS)]
-    whole = [
-        row
-        for index, (row, number) in enumerate(zip(before, after, strict=False))
-        if number == row[layout.NUMBER] != 0 and (number - 1) % layout.OPS == index and number <= head + layout.OPS
-    ]
-    whole.sort(key=lambda row: row[layout.NUMBER])
-    chosen = whole[max(0, len(whole) - max(0, newest)) :]
-    return [_op_of(row) for row in chosen if row[layout.KIND] in (layout.COLLECTIVE_KIND, layout.P2P_KIND)]
+def _ops(descriptor: int, head: int, newest: int) -> Iterator[NcclOp]:
+    """Yield the newest operations whose rows were whole, oldest first."""
+    count = max(0, min(newest, head, layout.OPS))
+    before, after = _ring_rows(descriptor, head, count), _ring_rows(descriptor, head, count)
+    for number, row, again in zip(range(head - count + 1, head + 1), before, after, strict=False):
+        whole = row[layout.NUMBER] == again[layout.NUMBER] == number
+        if whole and row[layout.KIND] in (layout.COLLECTIVE_KIND, layout.P2P_KIND):
+            yield _op_of(row)
+
+
+def _ring_rows(descriptor: int, head: int, count: int) -> list[Row]:
+    """Return the last `count` rows before `head`, as many as are whole."""
+    first = (head - count) % layout.OPS
+    until_end = min(count, layout.OPS - first)
+    rows = list(_rows(descriptor, _OP, layout.OPS_AT + first * layout.OP_BYTES, until_end))
+    if len(rows) == until_end:
+        rows += _rows(descriptor, _OP, layout.OPS_AT, count - until_end)
+    return rows
 
 
 def _op_of(row: Row) -> NcclOp:

@@ -99,3 +99,23 @@ def test_wheels(compiler: str, tmp_path: Path, with_compiler: bool) -> None:
     assert (f"robust_run/tracer/nccl/{build.OBJECT_NAME}" in names) == with_compiler
     assert wheel.name.endswith("-none-any.whl") != with_compiler
     assert ("without the tracing of NCCL: no C compiler" in result.stderr) != with_compiler
+
+
+def test_the_installed_nccl_looks_for_what_the_plugin_has(plugin: str) -> None:
+    import ctypes
+    from importlib.util import find_spec
+
+    spec = find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    libraries = [path for folder in folders for path in Path(folder).glob("*/lib/libnccl.so.2")]
+    if not libraries:
+        pytest.skip("no libnccl is installed")
+    version = ctypes.c_int()
+    ctypes.CDLL(str(libraries[0])).ncclGetVersion(ctypes.byref(version))
+    interfaces = {(2, 26): 3, (2, 27): 4, (2, 28): 5, (2, 29): 6}
+    newest = interfaces.get((version.value // 10000, version.value // 100 % 100), 6)
+    content = libraries[0].read_bytes()
+    ours = ctypes.CDLL(plugin)
+    for number in range(3, newest + 1):
+        assert f"ncclProfiler_v{number}".encode() in content
+        assert ctypes.c_void_p.in_dll(ours, f"ncclProfiler_v{number}")

@@ -82,6 +82,16 @@ def test_no_more_operations_than_asked_for(path: str, newest: int) -> None:
     assert [op.number for op in trace.ops] == list(range(10))[10 - max(0, min(newest, 10)) :]
 
 
+def test_the_ring_goes_round(path: str) -> None:
+    put(path, 8 * layout.OPS_CELL, layout.cell(layout.OPS + 2))
+    for number in (layout.OPS - 2, layout.OPS - 1, layout.OPS, layout.OPS + 1):
+        row = struct.pack(layout.OP_FORMAT, number + 1, 1, 4, *[0] * 13, b"Send", b"ncclInt8")
+        put(path, layout.OPS_AT + number % layout.OPS * layout.OP_BYTES, row)
+    trace = reader.read(path, 3)
+    assert trace is not None
+    assert [op.number for op in trace.ops] == [layout.OPS - 1, layout.OPS, layout.OPS + 1]
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     spots=st.lists(st.tuples(ANYWHERE, st.binary(min_size=1, max_size=400)), max_size=20),
