@@ -85,6 +85,25 @@ def test_a_handle_from_before_belongs_to_nobody(rank: Rank) -> None:
     assert rank.ask(f"show {STEP}") == "0"
 
 
+def test_an_old_handle_does_not_reach_its_successor_in_the_same_place(rank: Rank) -> None:
+    pool = 4096
+    rank.play(MAKE_COMM, ALL_GATHER, proxy_op(), step_up_to(0, [8]), f"stop {OP}")
+    rank.play(
+        *[line for _ in range(pool) for line in (proxy_op(SPARE), *step_up_to(0, [8], parent=SPARE, handle=SPARE + 1))]
+    )
+    assert (rungs(rank.flow()), rank.flow().open_ops) == ((pool + 1, 1, 1, 1), pool)
+    rank.play(f"stop {OP}", f"stop {STEP}", f"step {COMM} {STEP} {OP} 1", f"state {STEP} 8 1")
+    assert (rungs(rank.flow()), rank.flow().open_ops) == ((pool + 1, 1, 1, 1), pool)
+
+
+def test_an_old_step_does_not_reach_the_one_that_has_its_place(rank: Rank) -> None:
+    rank.play(MAKE_COMM, ALL_GATHER, proxy_op(steps=20), step_up_to(0, [8, 20, 9]), f"stop {STEP}", steps(1, 8))
+    rank.play(step_up_to(8, [8], handle=SPARE), f"state {STEP} 9 1", f"stop {STEP}")
+    assert rungs(rank.flow()) == (9, 8, 8, 8)
+    rank.play(f"stop {SPARE}")
+    assert rungs(rank.flow()) == (9, 9, 9, 9)
+
+
 def test_an_operation_whose_record_was_reused(rank: Rank) -> None:
     rank.play(MAKE_COMM, ALL_GATHER, proxy_op(), f"coll {COMM} {SPARE} 1 Reduce 1 ncclInt8 0")
     rank.play(
