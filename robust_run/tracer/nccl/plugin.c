@@ -130,6 +130,9 @@ static void *stale(Trace *t) {
     ADD(t->header.stale, 1);
     return NULL;
 }
+static void touch(Trace *t, uint64_t now) {
+    if (LOAD(t->header.event) < now) STORE(t->header.event, now); /* seldom by steps, for all threads share the word */
+}
 static Comm *comm_of(Trace *t, const void *context) {
     uint64_t serial = rest_of(context);
     Comm *comm = &t->comms[serial % COMMS];
@@ -275,7 +278,7 @@ static void *start_task(Trace *t, Comm *comm, uint64_t type, const char *event, 
     STORE(op->peer, (int64_t)number(call + 32));
     uint64_t now = now_ns();
     STORE(op->started, now);
-    STORE(t->header.event, now);
+    touch(t, now);
     PUBLISH(op->number, place + 1);
     return to_handle(TASK_KIND, place);
 }
@@ -338,7 +341,7 @@ static void climb(Trace *t, Proxy *proxy, Cell *cell, uint64_t seen, enum Level 
         STORE(flow->level_at[rung], now);
         atomic_fetch_add_explicit(&flow->level[rung], 1, memory_order_release);
     }
-    STORE(t->header.event, now);
+    touch(t, now);
 }
 static Cell *step_of(Trace *t, const void *handle, Proxy **proxy, uint64_t *seen) {
     uint64_t step = rest_of(handle) >> 44;
@@ -415,7 +418,7 @@ static int end_proxy(Trace *t, Proxy *proxy, uint64_t owner) {
         STORE(op->proxy_last, now);
         ADD(op->closed, 1);
     }
-    STORE(t->header.event, now);
+    touch(t, now);
     return 1;
 }
 static void stop_proxy(Trace *t, const void *handle) {
@@ -474,7 +477,7 @@ static void *start_proxy(Trace *t, const Comm *comm, const void *parent, const c
         ADD(op->opened, 1);
     }
     if (ADD(flow->opened, 1) == LOAD(flow->closed)) begin(t, proxy, now);
-    STORE(t->header.event, now);
+    touch(t, now);
     return to_handle(PROXY_KIND, (generation & 0xffffffff) * PROXIES + index);
 }
 
