@@ -79,8 +79,9 @@ typedef enum { V3 = 3, V4, V5, V6 } Api;
 enum { PARENT_AT = 8, RANK_AT = 16, BODY_AT = 24, V3_BODY_AT = 40 }; /* in v3 name and hash of the communicator come first */
 
 /* ---- what this process keeps for itself ---- */
-enum { PROXIES = 4096, CELLS = 8, PROBES = 128, HASH = 2 * FLOWS }; /* CELLS: steps that NCCL has in the air per operation */
+enum { PROXIES = 16384, CELLS = 8, PROBES = 128, HASH = 2 * FLOWS }; /* CELLS: steps that NCCL has in the air per operation */
 enum { FREE, IN_USE, FILLED, STATE_MASK };
+enum { STEP_SHIFT = 46, STEP_MASK = 0x3fff };
 enum Level { STARTED, POSTED, GPU_READY, TRANSMITTED, DONE };
 typedef struct {
     Cell owner, flow, key, task, steps, begun, bytes; /* owner: generation * 4 + FREE, IN_USE or FILLED; flow: index */
@@ -144,7 +145,7 @@ static Op *task_of(Trace *t, const void *handle) {
     int fits = kind_of(handle) == TASK_KIND || kind_of(handle) == KERNEL_KIND;
     return fits && atomic_load_explicit(&op->number, memory_order_acquire) == rest_of(handle) + 1 ? op : NULL;
 }
-/* A proxy operation (or that of a step) that has not been stopped: 12 bits of index, 32 of generation, 16 of step. */
+/* A proxy operation (or that of a step) that has not been stopped: 14 bits of index, 32 of generation, 14 of step. */
 static Proxy *proxy_of(const void *handle) {
     Proxy *proxy = &proxies[rest_of(handle) % PROXIES];
     uint64_t owner = atomic_load_explicit(&proxy->owner, memory_order_acquire);
@@ -344,11 +345,11 @@ static void climb(Trace *t, Proxy *proxy, Cell *cell, uint64_t seen, enum Level 
     touch(t, now);
 }
 static Cell *step_of(Trace *t, const void *handle, Proxy **proxy, uint64_t *seen) {
-    uint64_t step = rest_of(handle) >> 44;
+    uint64_t step = rest_of(handle) >> STEP_SHIFT;
     *proxy = proxy_of(handle);
     Cell *cell = *proxy ? &(*proxy)->step[step % CELLS] : NULL;
     *seen = cell ? LOAD(*cell) : 0;
-    return cell && *seen && (((*seen >> 8) - 1) & 0xffff) == step ? cell : stale(t);
+    return cell && *seen && (((*seen >> 8) - 1) & STEP_MASK) == step ? cell : stale(t);
 }
 /* This operation is the one that its flow is in now. */
 static void begin(Trace *t, Proxy *proxy, uint64_t now) {
@@ -373,7 +374,7 @@ static void *start_step(Trace *t, const void *parent, const char *event) {
         if (seen) climb(t, proxy, cell, seen, DONE);
         STORE(*cell, cell_value);
     }
-    return to_handle(STEP_KIND, rest_of(parent) | (step & 0xffff) << 44);
+    return to_handle(STEP_KIND, (rest_of(parent) & (((uint64_t)1 << STEP_SHIFT) - 1)) | (step & STEP_MASK) << STEP_SHIFT);
 }
 static void step_state(Trace *t, const void *handle, int state, const char *about) {
     static const uint8_t levels[] = {

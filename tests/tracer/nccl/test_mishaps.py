@@ -78,15 +78,15 @@ def test_what_is_stopped_twice_or_late_counts_once(rank: Rank) -> None:
 
 def test_a_handle_from_before_belongs_to_nobody(rank: Rank) -> None:
     rank.play(MAKE_COMM, ALL_GATHER, proxy_op(), step_up_to(0, [8]), f"stop {OP}")
-    rank.play(*[proxy_op(SPARE), steps(0, 1, SPARE), f"stop {SPARE}"] * 5000)  # more than the pool has places
+    rank.play(*[proxy_op(SPARE), steps(0, 1, SPARE), f"stop {SPARE}"] * 20000)  # more than the pool has places
     before = rungs(rank.flow())
     rank.play(f"state {STEP} 9 1", f"stop {STEP}", f"stop {OP}", f"step {COMM} {STEP} {OP} 1")
-    assert rungs(rank.flow()) == before == (5001, 5001, 5001, 5001)
+    assert rungs(rank.flow()) == before == (20001, 20001, 20001, 20001)
     assert rank.ask(f"show {STEP}") == "0"
 
 
 def test_an_old_handle_does_not_reach_its_successor_in_the_same_place(rank: Rank) -> None:
-    pool = 4096
+    pool = 16384
     rank.play(MAKE_COMM, ALL_GATHER, proxy_op(), step_up_to(0, [8]), f"stop {OP}")
     rank.play(
         *[line for _ in range(pool) for line in (proxy_op(SPARE), *step_up_to(0, [8], parent=SPARE, handle=SPARE + 1))]
@@ -118,12 +118,12 @@ def test_an_operation_whose_record_was_reused(rank: Rank) -> None:
 
 def test_operations_that_are_never_stopped_do_not_use_up_the_pool(rank: Rank) -> None:
     rank.play(MAKE_COMM, ALL_GATHER)
-    rank.play(*[proxy_op(SPARE), *step_up_to(0, [8], parent=SPARE)] * 6000)
+    rank.play(*[proxy_op(SPARE), *step_up_to(0, [8], parent=SPARE)] * 20000)
     rank.play(proxy_op(channel=9), steps(0, 8))
     lost, good = rank.trace().flows
     assert rungs(good) == (8, 8, 8, 8)
     assert rank.trace().glance.dropped > 0
-    assert lost.open_ops <= 4096
+    assert lost.open_ops <= 16384
 
 
 def test_more_flows_than_rows(rank: Rank) -> None:
