@@ -13,6 +13,29 @@ import msgspec
 Direction = Literal["send", "recv"]
 OpKind = Literal["collective", "p2p"]
 
+FlowState = Literal[
+    "idle",
+    "played",
+    "not_started",
+    "gpu_not_ready",
+    "not_transmitted",
+    "not_delivered",
+    "not_flushed",
+]
+"""Where a flow stands (after Mycroft, arXiv 2509.03018, table 2). idle: nothing is in flight. played: it has done its part of the
+operation. not_started: nothing is offered. gpu_not_ready: the GPU of this rank does not fill or consume what is offered to it.
+not_transmitted (sender only): the network does not take it. not_delivered: it does not arrive. not_flushed (receiver only)."""
+FlowCause = Literal["none", "local", "remote", "either"]
+"""Where the cause of a state is to be looked for: at this rank, at the peer (or behind it), or only both together tell."""
+
+FaultKind = Literal["late", "gpu", "proxy", "network", "dead", "unseen", "deadlock", "straggler"]
+"""late: did not make the call. gpu: its GPU does not go on. proxy: its proxy thread offers or takes nothing (stopped, starved of
+CPU, refused by the network). network: between two ranks, or at one. dead: its process ended. unseen: nothing is known of it.
+deadlock: ranks wait for each other in a circle. straggler: comes again and again later than its peers."""
+FaultScope = Literal["flow", "rank", "node"]
+"""How much of what the rank (the node) does is concerned."""
+Confidence = Literal["high", "medium", "low"]
+
 
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     """One communicator that the rank made."""
@@ -151,3 +174,66 @@ class NcclTrace(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[Flow, ...]
     ops: tuple[NcclOp, ...]
     """Oldest first."""
+
+
+class NcclSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one rank at one moment."""
+
+    rank: int
+    """Of the world."""
+    node: str
+    trace: NcclTrace | None
+    """None: there is no file, or it is not readable."""
+    before: NcclTrace | None = None
+    """The same, a moment (seconds) earlier."""
+    alive: bool = True
+    shift_s: float = 0.0
+    """To be added to the times of the trace, so that those of all nodes are of one clock."""
+
+
+class NcclWait(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank waits for another inside NCCL. Ranks of the world."""
+
+    waiter: int
+    awaited: int
+    what: str
+    """`all_gather #1204 of tp_3`."""
+
+
+class NcclFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Who keeps the others waiting, and in what."""
+
+    kind: FaultKind
+    scope: FaultScope
+    state: FlowState
+    ranks: tuple[int, ...]
+    """At fault, of the world; where no single one is certain, all that may be. Empty: a member that no sight is of."""
+    nodes: tuple[str, ...]
+    suspects: tuple[int, ...] = ()
+    """Ranks that may be at fault instead."""
+    comm: str = ""
+    """Name of the communicator in which it shows."""
+    func: str = ""
+    """As NCCL calls it."""
+    seq: int | None = None
+    waiting: tuple[int, ...] = ()
+    """Ranks that wait, directly or not, for those at fault."""
+    confidence: Confidence
+    rule: str
+    """Name of the rule that spoke."""
+    sentence: str
+    """For people. One line."""
+    evidence: tuple[str, ...] = ()
+    """Counters of the flows that led there, a line each. At most `EVIDENCE`."""
+
+
+#: Lines of evidence of one fault.
+EVIDENCE = 16
+
+
+class NcclDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What the traces of all ranks say."""
+
+    faults: tuple[NcclFault, ...]
+    """Most certain first."""
+    waits: tuple[NcclWait, ...]
