@@ -49,7 +49,8 @@ def blames(causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams: Mapp
 
 def _unexplained(causes: Sequence[Cause]) -> list[Cause]:
     """Leave out what another fault of the same rank explains."""
-    left = list(causes)
+    refused = {cause.link[0] for cause in causes if cause.link is not None}
+    left = [cause for cause in causes if not (cause.untold and refused.intersection(cause.worlds))]
     for kind, explained in EXPLAINS:
         guilty = {world for cause in left if cause.kind == kind for world in cause.worlds[:1]}
         left = [cause for cause in left if cause.kind not in explained or not guilty.intersection(cause.worlds)]

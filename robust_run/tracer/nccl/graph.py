@@ -58,6 +58,8 @@ class Cause(NamedTuple):
     """The flow in which it was seen."""
     link: tuple[int, int] | None = None
     """Sender and receiver (of the world) between which it is."""
+    untold: bool = False
+    """Of a GPU with interface v3: it may be the network that does not take what the GPU has filled."""
 
 
 Vertex = FlowVertex | GpuVertex | HostVertex
@@ -116,14 +118,16 @@ class Graph:
         state, other = state_of(seen), team.other_end(seen)
         if state == "not_started":
             return [self._cause("proxy", seen)]
-        if state == "gpu_not_ready" and not is_v3_full(seen, other):
+        if state == "gpu_not_ready" and not is_v3_full(seen, other) and not self._was_filled(team, seen):
             return [self._gpu(team, seen)]
         absent = self._absent(team, seen, other)
         if absent:
             return absent
         assert other is not None
+        if has_room(other) and state != "not_delivered" and self._stands_still(seen.world):
+            return [self._cause("proxy", seen)]
         if state == "not_delivered" or has_room(other) or not other.pending:
-            return [self._link(team, seen, other)]
+            return [self._link(seen, other)]
         return [FlowVertex(team.hash, other.key)]
 
     def _of_receiver(self, team: Team, seen: TeamFlow) -> list[Reason]:
@@ -142,7 +146,7 @@ class Graph:
             other.flow.done > seen.flow.gpu_ready
         ):  # the sender's network says it is here, and this proxy does not see it
             return [self._cause("proxy", seen)]
-        return [FlowVertex(team.hash, other.key)] if other.pending else [self._link(team, other, seen)]
+        return [FlowVertex(team.hash, other.key)] if other.pending else [self._link(other, seen)]
 
     def _absent(self, team: Team, seen: TeamFlow, other: TeamFlow | None, delivered: bool = False) -> list[Reason]:
         """Return what follows from the peer's absence: it is dead, not seen, or has not made the call. Empty: it is there."""
@@ -181,10 +185,11 @@ class Graph:
             flow=seen.key,
         )
 
-    def _link(self, team: Team, sender: TeamFlow, receiver: TeamFlow) -> Cause:
+    def _link(self, sender: TeamFlow, receiver: TeamFlow) -> Cause:
         """A cause between two ranks."""
         link = (sender.world, receiver.world)
-        return self._cause("network", sender, link)._replace(link=link)
+        cause = self._cause("network", sender, link)._replace(link=link)
+        return cause._replace(state="not_transmitted") if cause.state == "gpu_not_ready" else cause  # of v3
 
     # ---- hosts ----
     def _of_host(self, vertex: HostVertex) -> list[Reason]:
@@ -259,17 +264,39 @@ class Graph:
         if blind:
             return [self._cause("proxy", blind[0])]
         worlds = [team.members[member].sight.rank for member in block]
-        return [self._cause("gpu", lead, tuple([lead.world, *(world for world in worlds if world != lead.world)]))]
+        others = [world for world in worlds if world != lead.world]
+        untold = lead.api == 3 and lead.flow.direction == "send"
+        return [self._cause("gpu", lead, (lead.world, *others))._replace(untold=untold)]
 
     def _overlooked(self, team: Team, seen: TeamFlow) -> bool:
         """Tell whether a proxy thread does not see what its network was given, so that nothing that it says of its GPU counts."""
         other = team.other_end(seen) if seen.flow.direction == "recv" else None
         return other is not None and other.flow.done > seen.flow.gpu_ready
 
+    def _stands_still(self, world: int) -> bool:
+        """Tell whether a rank's proxy thread sees nothing of what has come, in any of its flows."""
+        pending = self._pending.get(world, ())
+        return any(self._overlooked(self._teams[seen.team], seen) for seen in pending)
+
     def _starved(self, team: Team, seen: TeamFlow) -> bool:
         """Tell whether a sender has room that its GPU does not fill."""
         flow = seen.flow
-        return flow.direction == "send" and flow.posted > flow.gpu_ready and not is_v3_full(seen, team.other_end(seen))
+        if flow.direction == "recv" or flow.posted == flow.gpu_ready:
+            return False
+        return not is_v3_full(seen, team.other_end(seen)) and not self._was_filled(team, seen)
+
+    def _was_filled(self, team: Team, seen: TeamFlow) -> bool:
+        """Tell whether a GPU must have filled what a sender of v3 seems to wait for: v3 does not say so, but where a GPU forwards
+        what it receives, it has filled as much as it has consumed."""
+        flow = seen.flow
+        if seen.api != 3 or seen.p2p:
+            return False
+        vertex = self._gpu(team, seen)
+        lane = self._flows_of_block(team, vertex, (flow.rank,))
+        takes = [of.flow.done - of.flow.op_base for of in lane if of.flow.direction == "recv" and of.flow.op == flow.op]
+        ahead = 1 if seen.func in SENDS_FIRST and not vertex.half else 0
+        consumed = min(takes, default=0)
+        return consumed > 0 and flow.gpu_ready - flow.op_base < min(consumed + ahead, flow.op_steps)
 
     def _can_go_on(self, team: Team, seen: TeamFlow) -> bool:
         """Tell whether a GPU could go on as far as one of its flows is concerned."""

@@ -42,9 +42,9 @@ def _fault(blame: Blame, graph: Graph, sights: Mapping[int, NcclSight], teams: M
     """Say what is to be said of a fault."""
     causes = set(blame.causes)
     if blame.kind == "deadlock":
-        waiting = _worlds(graph, teams, graph.reasons)
+        waiting = _worlds(teams, graph.reasons)
     else:
-        waiting = _worlds(graph, teams, reached(graph, lambda reason: isinstance(reason, Cause) and reason in causes))
+        waiting = _worlds(teams, reached(graph, lambda reason: isinstance(reason, Cause) and reason in causes))
     team = teams[_most(cause.team for cause in blame.causes)]
     flows = [team.flows[cause.flow] for cause in blame.causes if cause.team == team.hash and cause.flow is not None]
     seen = flows or _waiting_for(graph, causes, team)
@@ -83,7 +83,7 @@ def _most(teams: Iterable[int]) -> int:
     return max(counted, key=lambda team: counted[team])
 
 
-def _worlds(graph: Graph, teams: Mapping[int, Team], vertices: Iterable[Vertex]) -> set[int]:
+def _worlds(teams: Mapping[int, Team], vertices: Iterable[Vertex]) -> set[int]:
     """Return the ranks whose flows are among the vertices."""
     return {teams[vertex.team].flows[vertex.key].world for vertex in vertices if isinstance(vertex, FlowVertex)}
 
@@ -146,7 +146,7 @@ def _waits(graph: Graph, teams: Mapping[int, Team]) -> list[NcclWait]:
 
 
 def _stragglers(teams: Mapping[int, Team], sights: Mapping[int, NcclSight]) -> list[NcclFault]:
-    found = {}
+    found: dict[int, NcclFault] = {}
     for straggler in stragglers(teams.values()):
         team = teams[straggler.team]
         found.setdefault(

@@ -128,19 +128,19 @@ def _add(
             latest[op.func] = max(op.seq, latest.get(op.func, -1))
     by_member = members.setdefault(communicator.hash, {})
     by_member[member] = Member(member=member, sight=sight, communicator=communicator, latest=latest)
-    numbered = {op.number: op for op in trace.ops}
+    numbered: dict[int | None, NcclOp] = {op.number: op for op in trace.ops}
     earlier = {} if sight.before is None else {_place(flow): flow for flow in sight.before.flows}
     of_team = flows.setdefault(communicator.hash, {})
     for flow in own:
-        op = None if flow.op is None else numbered.get(flow.op)
-        pending, begun = is_pending(flow, op)
+        newest = numbered.get(flow.op)
+        pending, begun = is_pending(flow, newest)
         found = TeamFlow(
             team=communicator.hash,
             world=sight.rank,
             node=sight.node,
             flow=flow,
-            func="" if op is None else op.func,
-            p2p=op is not None and op.kind == "p2p",
+            func="" if newest is None else newest.func,
+            p2p=newest is not None and newest.kind == "p2p",
             pending=pending,
             begun=begun,
             moved=sight.before is not None and _progress(earlier.get(_place(flow))) != _progress(flow),

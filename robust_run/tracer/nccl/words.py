@@ -34,7 +34,7 @@ def op_of(team: Team, func: str, seq: int | None) -> str:
 
 def sentence(team: Team, blame: Blame, flows: Sequence[TeamFlow], func: str, seq: int | None) -> str:
     """Return who is where, and what keeps them. `flows` are those in which the fault was seen."""
-    return f"{_where(team, blame, func, seq)}; {_what(team, blame, flows, func, seq)}"
+    return f"{_where(team, blame, func, seq)}; {_what(team, blame, flows, func)}"
 
 
 def _where(team: Team, blame: Blame, func: str, seq: int | None) -> str:
@@ -58,7 +58,7 @@ def _is_in(team: Team, member: int, func: str, seq: int | None) -> bool:
     return any(seen.pending for seen in team.flows.values() if seen.flow.rank == member)
 
 
-def _what(team: Team, blame: Blame, flows: Sequence[TeamFlow], func: str, seq: int | None) -> str:
+def _what(team: Team, blame: Blame, flows: Sequence[TeamFlow], func: str) -> str:
     """Return what is wrong with those at fault."""
     who = ranks_of(blame.worlds) if blame.worlds else "a member that is not traced"
     if blame.scope == "node":
@@ -75,7 +75,7 @@ def _what(team: Team, blame: Blame, flows: Sequence[TeamFlow], func: str, seq: i
         return f"{who} wait for each other in a circle"
     if blame.kind == "gpu":
         return f"{who} {_of_gpu(flows)}"
-    return f"{who} {_of_proxy(blame, flows)}" if blame.kind == "proxy" else _of_network(blame, who)
+    return f"{who} {_of_proxy(flows)}" if blame.kind == "proxy" else _of_network(blame, who)
 
 
 def _last_call(team: Team, blame: Blame, func: str) -> str:
@@ -92,15 +92,18 @@ def _of_gpu(flows: Sequence[TeamFlow]) -> str:
     unfilled = sum(seen.flow.posted - seen.flow.gpu_ready for seen in flows if seen.flow.direction == "send")
     unread = sum(seen.flow.transmitted - seen.flow.done for seen in flows if seen.flow.direction == "recv")
     if unfilled:
-        return f"posted {_chunks(unfilled)} that its GPU never made ready"
+        untold = ", or that the network never took: NCCL before 2.27 does not tell" if any(seen.api == 3 for seen in flows) else ""
+        return f"posted {_chunks(unfilled)} that its GPU never made ready{untold}"
     return f"received {_chunks(unread)} that its GPU never consumed"
 
 
-def _of_proxy(blame: Blame, flows: Sequence[TeamFlow]) -> str:
+def _of_proxy(flows: Sequence[TeamFlow]) -> str:
     receives = [seen for seen in flows if seen.flow.direction == "recv"]
     if any(seen.flow.posted > seen.flow.gpu_ready for seen in receives):
         return "does not take what its network was given: its proxy thread stands still"
     side = "receive buffers to the network" if receives else "send buffers to its GPU"
+    if any(seen.flow.gpu_ready > seen.flow.transmitted for seen in flows if seen.flow.direction == "send"):
+        return "does not send what its GPU made ready: its proxy thread stands still"
     return f"offers no {side}: its proxy thread stands still, or the network refuses them"
 
 
