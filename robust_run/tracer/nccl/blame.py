@@ -129,7 +129,7 @@ def _of_network(causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams:
     left = list(causes)
     found = []
     while left:
-        blame = _common(left, sights) or _of_pair(left, sights, teams)
+        blame = _common(left, sights) or _between_nodes(left, sights) or _of_pair(left, sights, teams)
         found.append(blame)
         left = [cause for cause in left if cause not in blame.causes]
     return found
@@ -157,6 +157,28 @@ def _common(causes: Sequence[Cause], sights: Mapping[int, NcclSight]) -> Blame |
             rule="common-peer" if len(touched) == 1 else "common-node",
         )
     return None
+
+
+def _between_nodes(causes: Sequence[Cause], sights: Mapping[int, NcclSight]) -> Blame | None:
+    """Two nodes between which several pairs of ranks are stuck: it is one of the two, and nothing tells which."""
+    pairs: dict[frozenset[object], set[frozenset[int]]] = {}
+    for cause in causes:
+        pair = frozenset(cause.worlds)
+        pairs.setdefault(frozenset(_by_node(pair, sights)), set()).add(pair)
+    nodes, most = max(pairs.items(), key=lambda item: len(item[1]))
+    if len(nodes) < 2 or len(most) < 2:
+        return None
+    worlds = tuple(sorted({world for pair in most for world in pair}))
+    mine = tuple(cause for cause in causes if frozenset(cause.worlds) in most)
+    return Blame(
+        kind="network",
+        scope="node",
+        worlds=worlds,
+        nodes=_nodes(worlds, sights),
+        causes=mine,
+        certain=False,
+        rule="between-nodes",
+    )
 
 
 def _by_rank(pair: frozenset[int], _: Mapping[int, NcclSight]) -> set[object]:

@@ -108,6 +108,8 @@ def _of_proxy(flows: Sequence[TeamFlow]) -> str:
 
 
 def _of_network(blame: Blame, who: str) -> str:
+    if blame.rule == "between-nodes":
+        return f"nothing gets through between {' and '.join(blame.nodes)} ({ranks_of(blame.worlds)})"
     if blame.scope != "flow":
         return f"nothing gets through between {who} and the others"
     cause = blame.causes[0]

@@ -101,8 +101,8 @@ class Stage:
     at: int = 0
 
     def over(self) -> bool:
-        steps = max(wire.steps for wire in [*self.takes, *self.gives])
-        return self.at >= steps + (self.lead if self.takes else 0)
+        wires = self.takes or self.gives
+        return self.at >= wires[0].steps + (self.lead if self.takes else 0)
 
 
 @dataclass
@@ -111,6 +111,11 @@ class Kernel:
 
     call: int
     stages: list[Stage] = field(default_factory=list)
+    ended: bool = False
+
+    def over(self) -> bool:
+        self.ended = self.ended or all(stage.over() for stage in self.stages)
+        return self.ended
 
 
 def tree_children(count: int, second: bool) -> dict[int, list[int]]:
@@ -149,6 +154,11 @@ class Model:
         self.wires: dict[tuple[int, int, int, int], Wire] = {}
         for index in range(len(world.program)):
             self._lay(index)
+        wires = list(self.wires.items())
+        self.earlier = {
+            id(wire): [of for at, of in wires if at[1:] == key[1:] and at[0] < key[0] and self._same(of, wire)]
+            for key, wire in wires
+        }
         self.at: dict[int, list[int]] = {rank: [] for rank in range(world.ranks)}
         for rank, index in sorted(self.kernels):
             self.at[rank].append(index)
@@ -214,12 +224,14 @@ class Model:
 
     def _frozen(self, rank: int) -> bool:
         """Whether a rank's process is dead or stopped by now: it is as soon as it has got as far as it does."""
+        if self.broken is None or self.broken.kind not in ("dead", "stopped") or self.broken.rank != rank:
+            return False
         return any(self._is(kind, rank, *self._reach(rank)) for kind in ("dead", "stopped"))
 
     def _reach(self, rank: int) -> tuple[int, int]:
         for index in self.at[rank]:
             kernel = self.kernels[rank, index]
-            if not all(stage.over() for stage in kernel.stages):
+            if not kernel.over():
                 return index, max(stage.at for stage in kernel.stages)
         return len(self.world.program), 0
 
@@ -240,7 +252,7 @@ class Model:
         index = mine[self.called[rank]]
         if self._is("late", rank, index):
             return False
-        over = sum(all(stage.over() for stage in self.kernels[rank, before].stages) for before in mine)
+        over = sum(self.kernels[rank, before].over() for before in mine)
         if self.called[rank] - over >= self.world.depth:
             return False
         self.called[rank] += 1
@@ -249,8 +261,8 @@ class Model:
     def _gpu(self, rank: int) -> bool:
         """The oldest kernel that is not over goes on."""
         running = [self.kernels[rank, index] for index in self.at[rank][: self.called[rank]]]
-        kernel = next((of for of in running if not all(stage.over() for stage in of.stages)), None)
-        if kernel is None or self._is("dead", rank, *self._reach(rank)):
+        kernel = next((of for of in running if not of.over()), None)
+        if kernel is None or (self._frozen(rank) and self._is("dead", rank, *self._reach(rank))):
             return False
         return any([self._iterate(rank, kernel.call, stage) for stage in kernel.stages])
 
@@ -275,11 +287,7 @@ class Model:
 
     def _turn(self, wire: Wire, sends: bool) -> bool:
         """Whether the calls before it are over at this end of the connection."""
-        return all(
-            (of.delivered if sends else of.consumed) == of.steps
-            for key, of in self.wires.items()
-            if key[1:] == (wire.channel, wire.source, wire.target) and of.call < wire.call and self._same(of, wire)
-        )
+        return all((of.delivered if sends else of.consumed) == of.steps for of in self.earlier[id(wire)])
 
     def _same(self, one: Wire, other: Wire) -> bool:
         return self.world.program[one.call].team == self.world.program[other.call].team
@@ -294,7 +302,7 @@ class Model:
                 wire.sent += 1
                 moved = True
             if wire.delivered < wire.sent and not self._cut(wire, "network") and not self._cut(wire, "node"):
-                gone = self._is("dead", wire.target, *self._reach(wire.target))
+                gone = self._frozen(wire.target) and self._is("dead", wire.target, *self._reach(wire.target))
                 moved, wire.delivered = moved or not gone, wire.delivered + (not gone)
         if self._in_call(wire.target, wire.call) and self._turn(wire, False):
             if wire.offered < min(wire.steps, wire.consumed + WINDOW) and not self._stuck(wire.target, wire, wire.offered):

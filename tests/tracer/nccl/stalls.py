@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,14 @@ KINDS: dict[Kind, str] = {
 }
 
 
+@functools.cache
+def run(stall: Stall) -> Model:
+    """What is left of a stall when nothing moves any more."""
+    model = Model(stall.world, stall.broken, stall.seed)
+    assert not model.run()
+    return model
+
+
 @dataclass(frozen=True)
 class Stall:
     """One stall: where, what is broken, and the order in which all came about."""
@@ -32,11 +41,6 @@ class Stall:
     world: World
     broken: Broken
     seed: int
-
-    def run(self) -> Model:
-        model = Model(self.world, self.broken, self.seed)
-        assert not model.run()
-        return model
 
     def is_right(self, faults: Sequence[NcclFault], api: int = 6) -> bool:
         """Whether exactly what is broken is blamed: of a link one end or both, of a node's network that node.
@@ -51,7 +55,9 @@ class Stall:
         if not kinds or not kinds <= allowed | unsure:
             return False
         if self.broken.kind == "node":
-            return {node for fault in faults for node in fault.nodes} == {self.world.node(self.broken.rank)}
+            nodes = {self.world.node(rank) for rank in range(self.world.ranks)}
+            mine = nodes if len(nodes) == 2 else {self.world.node(self.broken.rank)}  # of two, nothing tells which it is
+            return len(faults) == 1 and set(faults[0].nodes) == mine
         if self.broken.kind in ("network", "refused") and kinds == {"network"}:
             suspects = {rank for fault in faults for rank in fault.suspects}
             return bool(blamed) and blamed | suspects == {self.broken.rank, self.broken.peer}
