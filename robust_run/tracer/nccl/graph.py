@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from robust_run.tracer.nccl.states import has_room, is_v3_full, state_of
-from robust_run.tracer.nccl.teams import FlowKey, Team, TeamFlow
+from robust_run.tracer.nccl.teams import FlowKey, Team, TeamFlow, has_nameless
 from robust_run.tracer.nccl.trees import parents_for
 from robust_run.tracer.nccl.types import FaultKind, FlowState, NcclSight
 
@@ -153,7 +153,8 @@ class Graph:
         peer = seen.flow.peer
         member = team.members.get(peer)
         if member is None:
-            return [self._unseen(team, seen)]
+            nameless = self._nameless(team)
+            return [HostVertex(world, team.hash) for world in nameless] if nameless else [self._unseen(team, seen)]
         world = member.sight.rank
         if not member.sight.alive:
             return [self._cause("dead", seen, (world,), peer)]
@@ -163,6 +164,15 @@ class Graph:
             return [HostVertex(world, team.hash)]
         behind = member.latest.get(seen.func, -1) < seen.flow.op_seq
         return [HostVertex(world, team.hash)] if behind or other.func != seen.func else []
+
+    def _nameless(self, team: Team) -> list[int]:
+        """Return the ranks that may be a missing member: with v3 a communicator has no name until its first call."""
+        known = {member.sight.rank for member in team.members.values()}
+        return [
+            sight.rank
+            for sight in self._sights.values()
+            if sight.alive and sight.rank not in known and sight.trace is not None and has_nameless(sight.trace)
+        ]
 
     def _unseen(self, team: Team, seen: TeamFlow) -> Cause:
         """A member that nothing is known of. Where one rank has no trace and one member is missing, the two are the same."""
@@ -202,7 +212,7 @@ class Graph:
         if pending:
             return [FlowVertex(seen.team, seen.key) for seen in _first_of_each_team(pending)]
         team = self._teams[vertex.team]
-        member = next(number for number, of in team.members.items() if of.sight.rank == vertex.world)
+        member = next((number for number, of in team.members.items() if of.sight.rank == vertex.world), -1)
         return [Cause("late", "idle", (vertex.world,), vertex.team, member, None)]
 
     # ---- GPUs ----
@@ -254,6 +264,7 @@ class Graph:
             return list(absent)
         not_begun = [seen for seen in mine if self._starved(team, seen) and seen.flow.gpu_ready <= seen.flow.op_base]
         own = [seen for seen in not_begun if seen.func in SENDS_FIRST and not vertex.half]
+        own += [seen for seen in mine if self._keeps_data(team, seen, mine) and not vertex.half]
         waits: list[Reason] = []
         if not own:
             waits = [FlowVertex(team.hash, seen.key) for seen in mine if not self._can_go_on(team, seen)]
@@ -272,6 +283,18 @@ class Graph:
         """Tell whether a proxy thread does not see what its network was given, so that nothing that it says of its GPU counts."""
         other = team.other_end(seen) if seen.flow.direction == "recv" else None
         return other is not None and other.flow.done > seen.flow.gpu_ready
+
+    def _keeps_data(self, team: Team, sender: TeamFlow, mine: Sequence[TeamFlow]) -> bool:
+        """Tell whether less goes out than came in: of a node in which data goes from GPU to GPU unseen, one keeps it."""
+        if not self._starved(team, sender) or sender.func not in SENDS_FIRST:
+            return False
+        flow = sender.flow
+        taken = [
+            seen.flow.done - seen.flow.op_base
+            for seen in mine
+            if seen.flow.direction == "recv" and (seen.func, seen.flow.op_seq) == (sender.func, flow.op_seq)
+        ]
+        return bool(taken) and flow.gpu_ready - flow.op_base < min(taken)
 
     def _stands_still(self, world: int) -> bool:
         """Tell whether a rank's proxy thread sees nothing of what has come, in any of its flows."""

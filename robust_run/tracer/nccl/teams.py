@@ -100,6 +100,11 @@ def teams_of(sights: Iterable[NcclSight]) -> dict[int, Team]:
     return {key: _team(key, found, flows.get(key, {})) for key, found in members.items()}
 
 
+def has_nameless(trace: NcclTrace) -> bool:
+    """Tell whether a rank has a communicator in use that nothing is known of yet (interface v3, before its first call)."""
+    return any(not communicator.hash and communicator.closed_s is None for communicator in trace.communicators)
+
+
 def _in_use(trace: NcclTrace) -> Iterable[Communicator]:
     """Return the communicators of a rank that are not closed, one of each hash."""
     newest: dict[int, Communicator] = {}

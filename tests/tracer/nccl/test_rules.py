@@ -133,7 +133,7 @@ def test_one_without_a_trace_is_not_known() -> None:
     assert (fault.kind, fault.ranks, fault.confidence) == ("unseen", (2,), "low")
     sights[2] = NcclSight(rank=2, node="node2", trace=None, alive=False)
     (fault,) = diagnose(sights).faults
-    assert (fault.kind, fault.ranks, fault.confidence) == ("dead", (2,), "medium")
+    assert (fault.kind, fault.ranks, fault.confidence) == ("dead", (2,), "high")
 
 
 def test_within_a_node_nothing_is_seen_so_its_ranks_are_suspected_together() -> None:
