@@ -1,8 +1,8 @@
 """From causes in single flows to ranks and nodes: flow, rank, NIC or GPU, node (Mycroft, arXiv 2509.03018, section 5). Pure.
 
-A rank whose flows are all stuck is at fault rather than its flows, a node whose ranks all are rather than its ranks, a peer that is
-common to all that are stuck rather than they. What a dead process or a proxy thread that stands still explains is not put down to
-the network or to a GPU as well.
+A rank whose flows are all stuck is at fault rather than its flows, a node whose ranks all are rather than its ranks, a peer
+that is common to all that are stuck rather than they. What a dead process or a proxy thread that stands still explains is not
+put down to the network or to a GPU as well.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def blames(causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams: Mapp
 
 def _unexplained(causes: Sequence[Cause]) -> list[Cause]:
     """Leave out what another fault of the same rank explains."""
-    refused = {cause.link[0] for cause in causes if cause.link is not None}
-    left = [cause for cause in causes if not (cause.untold and refused.intersection(cause.worlds))]
+    left = [cause for cause in causes if not cause.untold] or list(causes)
     for kind, explained in EXPLAINS:
         guilty = {world for cause in left if cause.kind == kind for world in cause.worlds[:1]}
         left = [cause for cause in left if cause.kind not in explained or not guilty.intersection(cause.worlds)]
@@ -190,8 +189,9 @@ def _by_node(pair: frozenset[int], sights: Mapping[int, NcclSight]) -> set[objec
 
 
 def _of_pair(causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> Blame:
-    """One pair of ranks. Which of the two it is, Mycroft's spatial rule says: where a sender's data is under way and all that the
-    receiver sends itself has arrived (1=2=3), the receiver; where a buffer is offered and the network takes nothing, the sender."""
+    """One pair of ranks. Which of the two it is, Mycroft's spatial rule says: where a sender's data is under way and all that
+    the receiver sends itself has arrived (1=2=3), the receiver; where a buffer is offered and the network takes nothing, the
+    sender."""
     pair = frozenset(causes[0].worlds)
     mine = tuple(cause for cause in causes if frozenset(cause.worlds) == pair)
     links = {cause.link for cause in mine}

@@ -1,9 +1,10 @@
-"""Who waits for what inside NCCL: from each flow that is stuck to the flow, the GPU or the host of another rank, up to causes. Pure.
+"""Who waits for what inside NCCL: from each flow that is stuck to the flow, the GPU or the host of another rank, up to causes.
+Pure.
 
-A graph whose vertices are flows, the work of a GPU on one channel, and hosts that have not made a call. What a vertex waits for is
-decided from the counters of both ends of its flow (`states`) and from what the operation needs: in a ring the GPU forwards what it
-receives, in a tree it needs its children on the way up and its parent on the way down, point-to-point calls need nothing. So a rank
-whose GPU has nothing to send because nothing came is not taken for one whose GPU does not go on.
+A graph whose vertices are flows, the work of a GPU on one channel, and hosts that have not made a call. What a vertex waits for
+is decided from the counters of both ends of its flow (`states`) and from what the operation needs: in a ring the GPU forwards
+what it receives, in a tree it needs its children on the way up and its parent on the way down, point-to-point calls need
+nothing. So a rank whose GPU has nothing to send because nothing came is not taken for one whose GPU does not go on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from robust_run.tracer.nccl.states import has_room, is_v3_full, state_of
 from robust_run.tracer.nccl.teams import FlowKey, Team, TeamFlow, has_nameless
 from robust_run.tracer.nccl.trees import parents_for
-from robust_run.tracer.nccl.types import FaultKind, FlowState, NcclSight
+from robust_run.tracer.nccl.types import FaultKind, Flow, FlowState, NcclSight
 
 #: Collectives in whose ring every member sends something of its own first.
 SENDS_FIRST = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
@@ -252,7 +253,7 @@ class Graph:
     def _of_gpu(self, team: Team, vertex: GpuVertex) -> list[Reason]:
         """Return what keeps a GPU: receivers that nothing came to, senders that have no room; nothing of that: itself."""
         block = self._block(team, vertex)
-        mine = [seen for seen in self._flows_of_block(team, vertex, block) if seen.pending]
+        mine = _of_oldest([seen for seen in self._flows_of_block(team, vertex, block) if seen.pending])
         if any(seen.moved for seen in mine):
             self.moving.add(vertex)
             return []
@@ -316,7 +317,7 @@ class Graph:
             return False
         vertex = self._gpu(team, seen)
         lane = self._flows_of_block(team, vertex, (flow.rank,))
-        takes = [of.flow.done - of.flow.op_base for of in lane if of.flow.direction == "recv" and of.flow.op == flow.op]
+        takes = [_consumed(of.flow, flow) for of in lane if of.flow.direction == "recv"]
         ahead = 1 if seen.func in SENDS_FIRST and not vertex.half else 0
         consumed = min(takes, default=0)
         return consumed > 0 and flow.gpu_ready - flow.op_base < min(consumed + ahead, flow.op_steps)
@@ -371,6 +372,23 @@ def _first_of_each_team(pending: Sequence[TeamFlow]) -> list[TeamFlow]:
         number = -1 if seen.flow.op is None else seen.flow.op
         first[seen.team] = min(number, first.get(seen.team, number))
     return [seen for seen in pending if (-1 if seen.flow.op is None else seen.flow.op) == first[seen.team]]
+
+
+def _of_oldest(pending: Sequence[TeamFlow]) -> list[TeamFlow]:
+    """Return the flows that are in the oldest operation of their rank: a GPU does one after the other, flows may be ahead."""
+    oldest: dict[int, int] = {}
+    for seen in pending:
+        number = -1 if seen.flow.op is None else seen.flow.op
+        oldest[seen.world] = min(number, oldest.get(seen.world, number))
+    return [seen for seen in pending if (-1 if seen.flow.op is None else seen.flow.op) == oldest[seen.world]]
+
+
+def _consumed(receiver: Flow, sender: Flow) -> int:
+    """Return how much a receiver's GPU has consumed of the operation that a sender of the same rank is in."""
+    if receiver.op == sender.op:
+        return receiver.done - receiver.op_base
+    later = receiver.op is not None and sender.op is not None and receiver.op > sender.op
+    return sender.op_steps if later else 0
 
 
 def _places(team: Team) -> dict[int, int]:

@@ -1,11 +1,11 @@
 """From the traces of all ranks to who keeps the others waiting inside NCCL, and in what. Pure.
 
-The method is Mycroft's (arXiv 2509.03018, section 5): the communicator concerned, in it the flow that does not go on, from flows to
-ranks and nodes. `graph` says what each flow waits for, `blame` makes faults of the causes, `words` says them.
+The method is Mycroft's (arXiv 2509.03018, section 5): the communicator concerned, in it the flow that does not go on, from
+flows to ranks and nodes. `graph` says what each flow waits for, `blame` makes faults of the causes, `words` says them.
 
 With a reading from a moment before, what moved since then is no cause, and what did not is certain (the temporal rule: a sender
-whose counters stay equal again and again waits for its GPU). Without one, a look in the midst of normal work finds faults that are
-none: ask only where there is a suspicion.
+whose counters stay equal again and again waits for its GPU). Without one, a look in the midst of normal work finds faults that
+are none: ask only where there is a suspicion.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which ranks to watch, and when what they do calls for a look at all (Mycroft, arXiv 2509.03018, section 4.1). Pure.
 
-At least one rank of each data-parallel group is watched and ten in all at the most; with more groups than that, which ones changes
-from turn to turn. A look at all is called for when a watched rank has operations in flight and completes none in a window, or when
-its throughput halves or the interval between its operations doubles.
+At least one rank of each data-parallel group is watched and ten in all at the most; with more groups than that, which ones
+changes from turn to turn. A look at all is called for when a watched rank has operations in flight and completes none in a
+window, or when its throughput halves or the interval between its operations doubles.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 def sample(groups: Sequence[Sequence[int]], most: int = MOST, turn: int = 0) -> tuple[int, ...]:
     """Return the ranks to watch: one of each data-parallel group, `most` at the most, evenly spread.
 
-    With another `turn` it is another rank of each group, and other groups where there are more than `most`. What is left of `most`
-    is not used: more than one of a group says the same.
+    With another `turn` it is another rank of each group, and other groups where there are more than `most`. What is left of
+    `most` is not used: more than one of a group says the same.
     """
     filled = [sorted(group) for group in groups if group]
     if not filled or most < 1:

@@ -1,7 +1,8 @@
-"""Communicators matched across ranks: which rank of the world is which member, and which flow at one end belongs to which at the other.
+"""Communicators matched across ranks: which rank of the world is which member, and which flow at one end belongs to which at
+the other.
 
-Pure. A communicator is known by its hash, the same on all members; where a rank made several with the same hash, the newest that is
-in use counts.
+Pure. A communicator is known by its hash, the same on all members; where a rank made several with the same hash, the newest
+that is in use counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which way data goes in NCCL's double binary tree, for what a GPU waits for depends on it. Pure.
 
-Up the tree a GPU needs what its children send, down the tree what its parent sends. Flows tell the edges, not which end is up; but
-the two trees that NCCL builds over n nodes are always the same (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth
-broadcast, reduction and scan", 2009): in the first, node 0 is on top and a node lies as high as its number has zero bits at its
-end; the second is its mirror image where n is even, else it is moved on by one.
+Up the tree a GPU needs what its children send, down the tree what its parent sends. Flows tell the edges, not which end is up;
+but the two trees that NCCL builds over n nodes are always the same (Sanders, Speck, Träff, "Two-tree algorithms for full
+bandwidth broadcast, reduction and scan", 2009): in the first, node 0 is on top and a node lies as high as its number has zero
+bits at its end; the second is its mirror image where n is even, else it is moved on by one.
 """
 
 from __future__ import annotations

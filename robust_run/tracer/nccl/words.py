@@ -92,7 +92,11 @@ def _of_gpu(flows: Sequence[TeamFlow]) -> str:
     unfilled = sum(seen.flow.posted - seen.flow.gpu_ready for seen in flows if seen.flow.direction == "send")
     unread = sum(seen.flow.transmitted - seen.flow.done for seen in flows if seen.flow.direction == "recv")
     if unfilled:
-        untold = ", or that the network never took: NCCL before 2.27 does not tell" if any(seen.api == 3 for seen in flows) else ""
+        untold = (
+            ", or that the network never took: NCCL before 2.27 does not tell"
+            if any(seen.api == 3 for seen in flows)
+            else ""
+        )
         return f"posted {_chunks(unfilled)} that its GPU never made ready{untold}"
     return f"received {_chunks(unread)} that its GPU never consumed"
 

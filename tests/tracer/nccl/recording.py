@@ -1,7 +1,7 @@
 """Stalls of each kind as the plugin recorded them, kept as small files and replayed into the rules.
 
-`python tests/tracer/nccl/recording.py` (with tests/ and the repository on PYTHONPATH) makes them anew: it plays what the model did
-to the plugin through the driver, a process for each rank.
+`python tests/tracer/nccl/recording.py` (with tests/ and the repository on PYTHONPATH) makes them anew: it plays what the model
+did to the plugin through the driver, a process for each rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A model of what NCCL does between ranks, to have stalls whose culprit is known. It knows nothing of the rules under test.
 
-Programs of calls run on ranks; each call is a kernel that passes chunks along a ring, up and down a tree, or between two ranks. A
-connection is a window of eight buffers at either end, climbed as in the plugin. Something is broken (`Broken`), and the model runs,
-in a random order of small moves, until nothing moves any more. What is left is given as traces, or as commands for the driver.
+Programs of calls run on ranks; each call is a kernel that passes chunks along a ring, up and down a tree, or between two ranks.
+A connection is a window of eight buffers at either end, climbed as in the plugin. Something is broken (`Broken`), and the model
+runs, in a random order of small moves, until nothing moves any more. What is left is given as traces, or as commands for the
+driver.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ class Model:
         kernel = next((of for of in running if not of.over()), None)
         if kernel is None or (self._frozen(rank) and self._is("dead", rank, *self._reach(rank))):
             return False
-        return any([self._iterate(rank, kernel.call, stage) for stage in kernel.stages])
+        return sum(self._iterate(rank, kernel.call, stage) for stage in kernel.stages) > 0
 
     def _iterate(self, rank: int, index: int, stage: Stage) -> bool:
         kinds = ("gpu", "receiver_gpu")
@@ -295,7 +296,9 @@ class Model:
     def _move(self, wire: Wire) -> bool:
         moved = False
         if self._in_call(wire.source, wire.call) and self._turn(wire, True):
-            if wire.posted < min(wire.steps, wire.delivered + WINDOW) and not self._stuck(wire.source, wire, wire.posted):
+            if wire.posted < min(wire.steps, wire.delivered + WINDOW) and not self._stuck(
+                wire.source, wire, wire.posted
+            ):
                 wire.posted += 1
                 moved = True
             if wire.sent < wire.ready and wire.offered > wire.sent and not self._cut(wire, "refused"):
@@ -305,7 +308,9 @@ class Model:
                 gone = self._frozen(wire.target) and self._is("dead", wire.target, *self._reach(wire.target))
                 moved, wire.delivered = moved or not gone, wire.delivered + (not gone)
         if self._in_call(wire.target, wire.call) and self._turn(wire, False):
-            if wire.offered < min(wire.steps, wire.consumed + WINDOW) and not self._stuck(wire.target, wire, wire.offered):
+            if wire.offered < min(wire.steps, wire.consumed + WINDOW) and not self._stuck(
+                wire.target, wire, wire.offered
+            ):
                 wire.offered += 1
                 moved = True
             if wire.arrived < wire.delivered:
@@ -336,7 +341,9 @@ def ends(model: Model, rank: int) -> Iterator[tuple[Wire, bool]]:
 
 def is_over(model: Model, rank: int, index: int) -> bool:
     """Whether all that a rank's proxy has to do for a call is done."""
-    return all((of.delivered if sends else of.consumed) == of.steps for of, sends in ends(model, rank) if of.call == index)
+    return all(
+        (of.delivered if sends else of.consumed) == of.steps for of, sends in ends(model, rank) if of.call == index
+    )
 
 
 def seq_of(model: Model, rank: int, index: int, first: int = 1200) -> int:

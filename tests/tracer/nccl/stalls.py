@@ -45,8 +45,9 @@ class Stall:
     def is_right(self, faults: Sequence[NcclFault], api: int = 6) -> bool:
         """Whether exactly what is broken is blamed: of a link one end or both, of a node's network that node.
 
-        A stopped process is late, or its proxy thread stands still, or its sends are not taken, whichever it came to last. With v3
-        buffers that the network takes from nobody look like those that a GPU does not fill, but for the sender it is the same.
+        A stopped process is late, or its proxy thread stands still, or its sends are not taken, whichever it came to last. With
+        v3 buffers that the network takes from nobody look like those that a GPU does not fill, but for the sender it is the
+        same.
         """
         kinds = {fault.kind for fault in faults}
         blamed = {rank for fault in faults for rank in fault.ranks}
@@ -56,7 +57,9 @@ class Stall:
             return False
         if self.broken.kind == "node":
             nodes = {self.world.node(rank) for rank in range(self.world.ranks)}
-            mine = nodes if len(nodes) == 2 else {self.world.node(self.broken.rank)}  # of two, nothing tells which it is
+            mine = (
+                nodes if len(nodes) == 2 else {self.world.node(self.broken.rank)}
+            )  # of two, nothing tells which it is
             return len(faults) == 1 and set(faults[0].nodes) == mine
         if self.broken.kind in ("network", "refused") and kinds == {"network"}:
             suspects = {rank for fault in faults for rank in fault.suspects}
@@ -82,7 +85,9 @@ def grid(nodes: int, per_node: int, shape: Shape, steps: int, channels: int) -> 
     """Data parallelism across nodes (one communicator for each place in a node), pairs of neighbours within, by turns."""
     ranks = nodes * per_node
     across = [Group(f"dp_{place}", tuple(range(place, ranks, per_node)), channels) for place in range(per_node)]
-    within = [Group(f"tp_{node}", tuple(range(node * per_node, (node + 1) * per_node)), channels) for node in range(nodes)]
+    within = [
+        Group(f"tp_{node}", tuple(range(node * per_node, (node + 1) * per_node)), channels) for node in range(nodes)
+    ]
     calls = []
     for _ in range(2):
         calls += [Call(len(across) + node, "ring", steps, "AllGather") for node in range(nodes)]

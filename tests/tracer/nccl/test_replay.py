@@ -1,4 +1,5 @@
-"""What the plugin writes of a stall, read by the reader, gives the right culprit: recorded, and played now through every version."""
+"""What the plugin writes of a stall, read by the reader, gives the right culprit: recorded, and played now through every
+version."""
 
 from __future__ import annotations
 
@@ -41,9 +42,7 @@ SELECTED = [
 
 
 @pytest.mark.parametrize("stall", SELECTED, ids=named)
-def test_a_stall_played_through_the_plugin(
-    stall: Stall, version: int, start_rank: StartRank, tmp_path: Path
-) -> None:
+def test_a_stall_played_through_the_plugin(stall: Stall, version: int, start_rank: StartRank, tmp_path: Path) -> None:
     sights = []
     for rank in range(stall.world.ranks):
         path = str(tmp_path / f"{rank}.nccl")
