@@ -33,6 +33,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/node_loss.py
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
+	$(BIN)/python bench/nccl_plugin.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
 
 # System tools that some tests use. A test that misses one is skipped with its reason.

@@ -128,6 +128,7 @@ def _add(
     member = communicator.rank if communicator.rank is not None else (own[0].rank if own else None)
     if member is None:
         return
+    own = [flow for flow in own if flow.rank == member]
     latest: dict[str, int] = {}
     for op in trace.ops:
         if op.comm == communicator.serial and op.kind == "collective":

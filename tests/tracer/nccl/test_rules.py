@@ -6,6 +6,8 @@ import copy
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tracer.nccl.simulate import Broken, Call, Group, Model, World, sights_of, tree_children
 from tracer.nccl.stalls import HELD_OUT, TUNING, Stall, grid, one_group, pipeline, run
 
@@ -177,6 +179,37 @@ def test_clocks_of_nodes_that_differ_make_no_straggler() -> None:
     sights = slowed(2, 50.0, "started_s")
     sights[2] = msgspec.structs.replace(sights[2], shift_s=-50.0)
     assert not [fault for fault in diagnose(sights).faults if fault.rule == "last-start"]
+
+
+SMALL = [of for of in TUNING if of.world.ranks <= 5]
+NUMBER = st.one_of(st.none(), st.integers(-2, 40), st.integers(0, 1 << 63))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SMALL), st.data())
+def test_whatever_traces_say_something_is_said_of_them(stall: Stall, data: st.DataObject) -> None:
+    sights = sights_of(run(stall))
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(sights) - 1))
+        trace = sights[place].trace
+        part = data.draw(st.sampled_from(("flows", "ops", "communicators")))
+        rows = list(getattr(trace, part))
+        if not rows or trace is None:
+            continue
+        index = data.draw(st.integers(0, len(rows) - 1))
+        field = data.draw(st.sampled_from(rows[index].__struct_fields__))
+        value = data.draw(NUMBER)
+        if value is None and getattr(rows[index], field) is not None and not field.endswith("_s") and field != "op":
+            value = 0
+        if isinstance(getattr(rows[index], field), str):
+            value = data.draw(st.sampled_from(("send", "recv"))) if field == "direction" else "p2p"
+        rows[index] = msgspec.structs.replace(rows[index], **{field: value})
+        sights[place] = msgspec.structs.replace(
+            sights[place], trace=msgspec.structs.replace(trace, **{part: tuple(rows)})
+        )
+    for fault in diagnose(sights).faults:
+        assert fault.sentence
+        assert set(fault.ranks) <= {sight.rank for sight in sights}
 
 
 TABLE = [
