@@ -62,6 +62,14 @@ class Gpus:
         channels = 1 + max(flow.flow.channel for flow in team.flows.values())
         return parents_for(count, edges, channels > 1 and seen.flow.channel >= channels // 2)
 
+    def sends_first(self, team: Team, seen: TeamFlow) -> bool:
+        """Tell whether a GPU must send something before it needs any data: in a ring.
+
+        Between two nodes it may be a tree, in which one of them need not.
+        """
+        may_be_tree = seen.func == "AllReduce" and len(set(_places(team).values())) == 2
+        return seen.func in SENDS_FIRST and not may_be_tree
+
     def block_of(self, team: Team, vertex: GpuVertex) -> tuple[int, ...]:
         """Return the members whose GPUs work as one as far as the network sees: one that both sends and receives on the channel,
         else all of its node, for within a node NCCL uses no network."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from robust_run.tracer.nccl.gpus import SENDS_FIRST, Gpus
+from robust_run.tracer.nccl.gpus import Gpus
 from robust_run.tracer.nccl.states import has_room, is_v3_full, state_of
 from robust_run.tracer.nccl.teams import Team, TeamFlow, has_nameless
 from robust_run.tracer.nccl.types import FaultKind, NcclSight
@@ -182,7 +182,7 @@ class Graph:
         not_begun = [
             seen for seen in mine if self._gpus.starved(team, seen) and seen.flow.gpu_ready <= seen.flow.op_base
         ]
-        own = [seen for seen in not_begun if seen.func in SENDS_FIRST and not vertex.half]
+        own = [seen for seen in not_begun if self._gpus.sends_first(team, seen) and not vertex.half]
         own += [seen for seen in mine if self._gpus.keeps_data(team, seen, mine) and not vertex.half]
         waits: list[Reason] = []
         if not own:
