@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.tracer.nccl.types import NcclTrace
 
 OpState = Literal["entered", "issued", "waiting", "done", "failed"]
 """entered: inside the call that begins it. issued: the call returned, nobody waits for it (yet). waiting: its thread is blocked
@@ -159,6 +160,10 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """Children that ended badly while it waited for them, in words."""
     address: str = ""
     """Where workers of other nodes reach its host; "": not known."""
+    nccl: NcclTrace | None = None
+    """What NCCL did in it, where that is traced."""
+    nccl_before: NcclTrace | None = None
+    """The same at the beginning of the look."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
