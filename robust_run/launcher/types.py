@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.report.types import Confidence, VerdictKind
 from robust_run.tracer.pace.types import NodePace
 from robust_run.tracer.types import RankSight
 
@@ -208,23 +209,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict before host names are known to it."""
 
-    kind: Literal[
-        "crash",
-        "stopped",
-        "hang",
-        "mismatch",
-        "desync",
-        "comm_stall",
-        "slow",
-        "code",
-        "node_fault",
-        "node_lost",
-        "unknown",
-    ]
+    kind: VerdictKind
     ranks: tuple[int, ...]
     nodes: tuple[str, ...] = ()
     """Names of hosts at fault, where it is no matter of single ranks."""
-    confidence: Literal["high", "medium", "low"]
+    confidence: Confidence
     rule: str
     sentence: str
     aftermath: str = ""

@@ -11,6 +11,7 @@ from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.cluster import Cluster, clusters
 from robust_run.tracer.types import ProcessSight, RankSight, Scene, ThreadStack
 from robust_run.tracer.verdict import describe_waits
+from robust_run.tracer.verdict.words import span
 
 #: Frames of a stack that a summary of all ranks shows; of one rank all are shown.
 SHOWN_FRAMES = 12
@@ -22,22 +23,11 @@ _WHY_NOT = "ROBUST_TRACE=0, or torch.distributed is not in use (yet)"
 _STATES = {"R": "runs", "S": "sleeps", "D": "waits for a disk", "T": "is stopped", "t": "is traced", "Z": "has ended"}
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Return `0-3, 6` for ranks 0, 1, 2, 3 and 6."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in parts)
-
-
 def stacks_lines(scene: Scene) -> list[str]:
     """Return the stacks of all ranks, those alike together, the rarest first."""
     lines: list[str] = []
     for cluster in sorted(clusters(scene.ranks), key=lambda cluster: len(cluster.ranks)):
-        who = plural(len(cluster.ranks), "rank") + f" ({ranks_text(cluster.ranks)})"
+        who = plural(len(cluster.ranks), "rank") + f" ({span(cluster.ranks)})"
         what = "in communication" if cluster.waiting else _doing(scene, cluster)
         role = f", {cluster.role}" if cluster.role not in ("", "rank") else ""
         lines.append(clean(f"{who}{role}: {what}"))
@@ -46,7 +36,7 @@ def stacks_lines(scene: Scene) -> list[str]:
             lines.append(f"    ... {len(cluster.frames) - SHOWN_FRAMES} more")
     without = [sight.rank for sight in scene.ranks if not any(process.stacks for process in sight.processes)]
     if without:
-        lines.append(f"no stack could be had of {plural(len(without), 'rank')} ({ranks_text(without)})")
+        lines.append(f"no stack could be had of {plural(len(without), 'rank')} ({span(without)})")
     return [*lines, *_silent(scene)]
 
 
@@ -96,7 +86,7 @@ def why_lines(scene: Scene, conclusion: str) -> list[str]:
         return [f"no rank is traced: {_WHY_NOT}; robust stacks shows what they do", *_silent(scene)]
     lines = [clean(line) for line in waits] or ["nobody waits for anybody at this moment"]
     if untraced:
-        lines.append(f"not traced: {plural(len(untraced), 'rank')} ({ranks_text(untraced)}): {_WHY_NOT}")
+        lines.append(f"not traced: {plural(len(untraced), 'rank')} ({span(untraced)}): {_WHY_NOT}")
     if conclusion:
         lines.append(clean(conclusion))
     return [*lines, *_silent(scene)]
@@ -116,13 +106,13 @@ def incident_lines(
         f"incident {incident.id} of attempt {incident.attempt}, {when}",
         f"  {verdict.sentence}",
         f"  verdict: {verdict.kind}, {verdict.confidence} confidence, rule {verdict.rule}"
-        + (f", ranks {ranks_text(verdict.ranks)}" if verdict.ranks else "")
+        + (f", ranks {span(verdict.ranks)}" if verdict.ranks else "")
         + (f", {', '.join(verdict.nodes)}" if verdict.nodes else "")
         + (f", group {verdict.group}" if verdict.group else ""),
     ]
     if verdict.over_evicted:
         lines.append(
-            f"  of these {len(verdict.over_evicted)} may be innocent: ranks {ranks_text(verdict.over_evicted)}"
+            f"  of these {len(verdict.over_evicted)} may be innocent: ranks {span(verdict.over_evicted)}"
         )
     noticed = f"noticed {age_between(incident.onset_s, incident.detected_s)} after its onset"
     lines.append(f"  {noticed}, judged {age_between(incident.onset_s, incident.decided_s)} after it")

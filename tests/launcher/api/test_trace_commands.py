@@ -82,7 +82,7 @@ def test_stacks_show_the_odd_one_first_and_those_alike_together(served: Any, rob
     lines = done(robust("stacks")).splitlines()
     assert lines[0] == "1 rank (1): asleep in data.py:88 get"
     assert "data.py" in lines[1]
-    assert "2 ranks (0, 2): in communication" in lines
+    assert "2 ranks (0,2): in communication" in lines
 
 
 def test_stacks_of_one_rank_show_its_processes_and_threads(served: Any, robust: Robust) -> None:
