@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import struct
 import sys
 import sysconfig
 import tempfile
@@ -13,6 +15,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = os.path.join("robust_run", "tracer", "nccl")
+#: Libraries that every Linux with glibc has, under these names.
+GLIBC_S_OWN = re.compile(r"(libc|libpthread|libdl|librt|libm)\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
+#: Manylinux tags are understood from here on (PEP 600: manylinux_2_17 is manylinux2014).
+OLDEST_GLIBC = (2, 17)
+#: Types of sections in an ELF file: dynamic entries, versions of symbols needed.
+DYNAMIC, VERNEED = 6, 0x6FFFFFFE
 
 
 class PluginBuildHook(BuildHookInterface[Any]):
@@ -31,12 +39,75 @@ class PluginBuildHook(BuildHookInterface[Any]):
             return
         build_data["force_include"][target] = f"robust_run/tracer/nccl/{build.OBJECT_NAME}"
         build_data["pure_python"] = False
-        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        with open(target, "rb") as file:
+            build_data["tag"] = f"py3-none-{platform_tag(file.read(), sysconfig.get_platform())}"
 
     def finalize(self, *_: Any) -> None:
         """Forget what was compiled."""
         if hasattr(self, "_work"):
             self._work.cleanup()
+
+
+def platform_tag(content: bytes, platform: str) -> str:
+    """Return the wheel's tag: that of the oldest glibc that the object runs with, or of this machine where that is not known.
+
+    An index takes wheels for `manylinux_2_17_x86_64`, and none for `linux_x86_64`.
+    """
+    plain = re.sub(r"[-.]", "_", platform)
+    glibc = glibc_needed(content) if platform.startswith("linux-") else None
+    if glibc is None:
+        return plain
+    major, minor = max(glibc, OLDEST_GLIBC)
+    return f"many{plain}".replace("manylinux_", f"manylinux_{major}_{minor}_", 1)
+
+
+def glibc_needed(content: bytes) -> tuple[int, int] | None:
+    """Return the newest version of glibc's symbols that an object uses; None if it needs anything else, or cannot be read."""
+    try:
+        return _glibc_needed(content)
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError):
+        return None
+
+
+def _glibc_needed(content: bytes) -> tuple[int, int] | None:
+    if content[:6] != b"\x7fELF\x02\x01":  # 64 bits, little end first
+        return None
+    sections_at, size, count = (*struct.unpack_from("<Q", content, 40), *struct.unpack_from("<HH", content, 58))
+    sections = [struct.unpack_from("<IIQQQQIIQQ", content, sections_at + size * number) for number in range(count)]
+    newest = None
+    for _, kind, _, _, start, length, link, entries, _, _ in sections:
+        if kind not in (DYNAMIC, VERNEED):
+            continue
+        texts = sections[link][4]
+        if kind == DYNAMIC:
+            pairs = [struct.unpack_from("<qQ", content, start + at) for at in range(0, length, 16)]
+            if not all(GLIBC_S_OWN.fullmatch(_text(content, texts + value)) for tag, value in pairs if tag == 1):
+                return None
+        else:
+            newest = max(_versions(content, start, texts, entries))
+    return newest
+
+
+def _versions(content: bytes, start: int, texts: int, entries: int) -> list[tuple[int, int]]:
+    """Return the versions in the section of versions needed. Raises ValueError for one that is not glibc's."""
+    found = []
+    for _ in range(entries):
+        _, count, _, auxiliary, following = struct.unpack_from("<HHIII", content, start)
+        at = start + auxiliary
+        for _ in range(count):
+            _, _, _, name, forward = struct.unpack_from("<IHHII", content, at)
+            prefix, _, version = _text(content, texts + name).partition("_")
+            if prefix != "GLIBC":
+                raise ValueError(f"a version of another library: {prefix}_{version}")
+            major, minor = version.split(".")[:2]
+            found.append((int(major), int(minor)))
+            at += forward
+        start += following
+    return found
+
+
+def _text(content: bytes, at: int) -> str:
+    return content[at : content.index(b"\0", at)].decode("ascii")
 
 
 def load(path: str) -> ModuleType:

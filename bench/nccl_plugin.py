@@ -2,10 +2,13 @@
 
     python bench/nccl_plugin.py --rounds 8 --steps 200000
 
-No GPU and no NCCL: the driver of the plugin's tests plays the steps. In each round every version runs once with a file to write
+Without GPU and NCCL: the driver of the plugin's tests plays the steps. In each round every version runs once with a file to write
 to and once without (the plugin is there and does nothing), straight after one another, the order changing from round to round.
 The cost is the time with a file less that of the driver's own loop, each the best of all rounds, for whatever else the machine
 does only adds to it (medians are shown beside); the aim is at most 100 ns. The last line of standard output is one JSON object.
+
+Where there is a GPU, a small training on it is measured besides (`nccl_gpu.py`), and `--write docs/nccl-gpu.md` keeps what came
+of it with the date and all versions. Where there is none, it says so.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from collections.abc import Iterator
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
+from nccl_gpu import gpu_part  # noqa: E402
 from sidebyside import print_result, spread  # noqa: E402
 
 from robust_run.tracer.nccl import build, layout  # noqa: E402
@@ -88,9 +92,9 @@ def measure(args: argparse.Namespace, driver: str, plugin: str, folder: str) -> 
     return found
 
 
-def report(found: dict[int, dict[str, list[float]]]) -> None:
-    """Print the figures of each version, and the line of JSON."""
-    cases = []
+def report(found: dict[int, dict[str, list[float]]]) -> list[dict[str, object]]:
+    """Print the figures of each version; return them for the line of JSON."""
+    cases: list[dict[str, object]] = []
     print("\n  one proxy step, nanoseconds, median of the rounds")
     print("    interface        on       off    driver    on/off  cost (best)")
     for version, of in found.items():
@@ -111,16 +115,7 @@ def report(found: dict[int, dict[str, list[float]]]) -> None:
                 "within_aim": cost <= AIM_NS,
             }
         )
-    print_gpu_part()
-    print_result("nccl_plugin", cases, aim_ns=AIM_NS)
-
-
-def print_gpu_part() -> None:
-    """Say why nothing is measured on a GPU, where there is none."""
-    if not os.path.exists("/dev/nvidiactl"):
-        print("  step time with NCCL: skipped, there is no GPU here", flush=True)
-    else:
-        print("  step time with NCCL: see tests/gpu", flush=True)
+    return cases
 
 
 def main() -> None:
@@ -130,6 +125,9 @@ def main() -> None:
         "--steps", type=int, default=200_000, help="of each of ten runs within a round (default 200000)"
     )
     parser.add_argument("--limit-s", type=float, default=300.0, help="stop after so long (default 300)")
+    parser.add_argument("--gpu-rounds", type=int, default=5, help="of all sides on a GPU, if there is one (default 5)")
+    parser.add_argument("--gpu-steps", type=int, default=200, help="of each training on a GPU (default 200)")
+    parser.add_argument("--write", default="", metavar="PATH", help="keep what was measured on a GPU as a page there")
     args = parser.parse_args()
     if args.rounds < 1 or args.steps < 1:
         parser.error(f"--rounds {args.rounds}, --steps {args.steps}: must be at least 1")
@@ -137,7 +135,9 @@ def main() -> None:
         plugin = build.ensure(os.path.join(folder, "cache"), shipped="")
         if not plugin.path:
             sys.exit(plugin.reason)
-        report(measure(args, compile_driver(folder), plugin.path, folder))
+        cases = report(measure(args, compile_driver(folder), plugin.path, folder))
+        gpu = gpu_part(plugin.path, args.gpu_rounds, args.gpu_steps, args.write)
+    print_result("nccl_plugin", cases, aim_ns=AIM_NS, gpu=gpu)
 
 
 if __name__ == "__main__":

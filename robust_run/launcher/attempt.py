@@ -24,7 +24,7 @@ from robust_run.launcher.events import (
     SpawnFailed,
 )
 from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
-from robust_run.launcher.types import Paces, Progress, RankEvidence, Sights, ops_of
+from robust_run.launcher.types import Paces, Progress, RankEvidence, Sights, flows_of, ops_of
 from robust_run.launcher.watch import Watch
 from robust_run.launcher.workers import Worker
 
@@ -90,7 +90,15 @@ class Attempt:
             return
         pids = tuple(worker.pid for worker in self.workers)
         self._report(
-            AttemptStarted(attempt=number, node=self._node_id, pids=pids, port=self._place.port, how=how, why=why)
+            AttemptStarted(
+                attempt=number,
+                node=self._node_id,
+                pids=pids,
+                port=self._place.port,
+                how=how,
+                why=why,
+                nccl=self._node.nccl_news,
+            )
         )
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -114,6 +122,8 @@ class Attempt:
                 self._report,
                 self._deliver,
                 node.looking,
+                self._place.world_size,
+                node.ras_address,
             )
             self._watch.start(loop)
 
@@ -238,7 +248,7 @@ class Attempt:
             return
 
         def tell() -> None:
-            sights = watch.last_sights(ranks, ops_of(self._place.world_size))
+            sights = watch.last_sights(ranks, ops_of(self._place.world_size), flows_of(self._place.world_size))
             if sights:
                 self._deliver(Sights(attempt=self.number, number=-1, sights=sights))
 

@@ -89,6 +89,14 @@ def visible_gpus(files: Files, env: Mapping[str, str]) -> tuple[Gpu, ...] | None
     return tuple(visible)
 
 
+def has_nvidia(files: Files, env: Mapping[str, str]) -> bool:
+    """Whether workers may find an NVIDIA device: its driver is there, and not all is hidden. Two questions to the file system."""
+    if not any(files.kind(path) != "missing" for path in ("/dev/nvidiactl", "/dev/dxg")):
+        return False
+    first = env.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    return bool(first) and first not in ("-1", "NoDevFiles")
+
+
 def python_of(env: Mapping[str, str], executable: str) -> str:
     """Return the Python that runs the workers: $PYTHON_EXEC, else ours."""
     return env.get("PYTHON_EXEC") or executable

@@ -35,7 +35,7 @@ def worker_environment(
     """Return the complete environment of one worker."""
     world = str(place.world_size)
     rank = str(place.first_rank + local_rank)
-    env = dict(base)
+    env = without_outer_nccl(base)
     env.pop("ROBUST_TOKEN", None)  # whoever has it may steer the job: it is not the program's business
     env.update(
         RANK=rank,
@@ -66,6 +66,15 @@ def worker_environment(
         env["LOCAL_RANK"] = "0"
         env["CUDA_VISIBLE_DEVICES"] = _one_device(base.get("CUDA_VISIBLE_DEVICES"), local_rank)
     return env
+
+
+def without_outer_nccl(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a launcher without what the tracing of NCCL put there, for a job inside a worker of another."""
+    result = dict(env)
+    if result.pop("ROBUST_NCCL_TRACE", None) is not None:
+        for name in ("NCCL_PROFILER_PLUGIN", "NCCL_RAS_ADDR"):
+            result.pop(name, None)
+    return result
 
 
 def _one_device(visible: str | None, local_rank: int) -> str:

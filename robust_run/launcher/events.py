@@ -114,6 +114,8 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only
     """By local rank: how it was started (see `warm.ladder`)."""
     why: str = ""
     """Why not by a higher rung, for the first rank that was not promoted."""
+    nccl: str = ""
+    """Whether NCCL is traced, and why not, where that is news (see `nccl_arming`)."""
 
 
 class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):
@@ -160,6 +162,8 @@ class HangSuspected(msgspec.Struct, frozen=True, tag="hang_suspected", kw_only=T
     waited_s: float
     after_s: float = 0.0
     """How long it may: what is usual in this job, with a margin."""
+    reason: str = ""
+    """Why else to look at all ranks, as a clause: what NCCL completes has become slow."""
 
 
 class Inquired(msgspec.Struct, frozen=True, tag="inquired", kw_only=True):
@@ -341,6 +345,8 @@ class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
     samples: int = 3
     ops: int = 64
     """Newest communication calls of each rank."""
+    flows: int = 256
+    """Connections of NCCL of each rank."""
 
 
 class KeepTraces(msgspec.Struct, frozen=True, tag="keep_traces", kw_only=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher import workers
+from robust_run.launcher.devices import has_nvidia
 from robust_run.launcher.environment import Place, worker_argv, worker_environment
 from robust_run.launcher.events import NodeEvent, StoreLost
 from robust_run.launcher.harmless import Harmless
@@ -19,12 +20,14 @@ from robust_run.launcher.store import DIED, Listener, StoreHost, listen, listen_
 from robust_run.launcher.types import JobSpec, Rung
 from robust_run.launcher.warm.ladder import Choice
 from robust_run.launcher.watch import prepare
+from robust_run.launcher.world import RealFiles
 from robust_run.signals import describe_exit
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.nccl_arming import NcclArming
     from robust_run.launcher.warm.given import WarmStart
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
@@ -78,6 +81,9 @@ class Node:
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
+        self._nccl = self._nccl_arming()
+        self.nccl_news = ""
+        """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
         self._daemon_pid = given.daemon_pid if given is not None else 0
         if given is not None:
             self._helpers += [workers.adopt(pid, -1) for pid in (given.warm_pid, given.store_pid)]
@@ -97,6 +103,21 @@ class Node:
     def say(self, text: str) -> None:
         """Say a line to the user on stderr."""
         self.router.say(f"robust-run: {text}")
+
+    def _nccl_arming(self) -> NcclArming | None:
+        """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and nobody insists."""
+        spec = self.spec
+        if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and not has_nvidia(RealFiles(), self._env)):
+            return None
+        from robust_run.launcher.nccl_arming import NcclArming
+
+        memory = self.run_directory.memory if self.run_directory.memory != self.run_directory.path else None
+        return NcclArming(spec, self._env, memory, self.say, self._start_helper)
+
+    @property
+    def ras_address(self) -> str:
+        """Where the workers' NCCL answers for the job (its RAS), HOST:PORT; empty: it was not told to."""
+        return self._nccl.ras_address if self._nccl is not None else ""
 
     def open_store(self, attempt: int) -> tuple[str, int]:
         """Listen for the workers of an attempt and return where. Raises PlatformError."""
@@ -131,6 +152,7 @@ class Node:
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
         self.store.retire(place.attempt)
+        self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[Plan] = []
         self._first_rank = place.first_rank
         try:
@@ -154,6 +176,8 @@ class Node:
         env = dict(plain_env)
         if self.spec.is_python:
             env.update(arm_environment(plain_env, self.run_directory.steps_file(attempt, rank)))
+        if self._nccl is not None:
+            env.update(self._nccl.variables(self.run_directory.steps_file(attempt, rank)))
         output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
         return Plan(slot, rank, worker_argv(self.spec, slot), plain_env, env, self._cpus_of(slot), output)
 
@@ -199,6 +223,8 @@ class Node:
 
     def restock(self, attempt: int, age_s: float) -> None:
         """Make standby workers again once the running attempt has got going; call now and then."""
+        if self._nccl is not None:
+            self._nccl.build_beside(_python(), age_s)
         imports_itself = (
             attempt == 0 and not self._daemon_pid
         )  # and takes so long that the standby workers are in nobody's way
@@ -272,6 +298,8 @@ class Node:
 
         self.store.close()
         self.starter.close()
+        if self._nccl is not None:
+            self._nccl.close()
         give_up_at_s = time.monotonic() + 5.0
         for helper in self._helpers:
             helper.signal(signal.SIGKILL, self.clock.monotonic_s())

@@ -80,6 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     hang_after: float = 5.0
     on_slow: str = "report"
     slow_round: float = 10.0
+    trace_nccl: str = "auto"
     standby: str = "0"
     wait_for_nodes: float | None = None
     evict_list: str | None = None
@@ -314,6 +315,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
         _Look(choices=("report", "evict")),
     ),
     _describe(OWN, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
+    _describe(
+        OWN,
+        "trace-nccl",
+        "auto|on|off",
+        "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
+        _Look(choices=("auto", "on", "off")),
+    ),
     _describe(
         OWN,
         "resume",

@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.health.types import Finding
 from robust_run.report.types import Confidence, VerdictKind
+from robust_run.tracer.nccl.types import Rates
 from robust_run.tracer.pace.types import NodePace
 from robust_run.tracer.types import RankSight
 
@@ -140,6 +141,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """report or evict."""
     slow_round_s: float = 10.0
     """Length of a round of comparing ranks' own times; 0: none."""
+    trace_nccl: str = "auto"
+    """on, off, or auto: where it can be done without compiling, and NCCL is used (see `nccl_arming`)."""
     http_port: int | None = None
     """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
 
@@ -242,11 +245,23 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
     """How long the ranks of a node took for their own work in one round; likewise for the controller alone."""
 
     pace: NodePace
+    nccl: Rates = ()
+    """What NCCL completed on them meanwhile, where that is traced."""
 
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.
 MOST_OPS = 1 << 19
 FEWEST_OPS, USUAL_OPS = 4, 256
+
+
+#: Flows of NCCL of all ranks together that travel likewise. In rings and trees a rank has some ten of them at work for a call.
+MOST_FLOWS = 1 << 19
+FEWEST_FLOWS, USUAL_FLOWS = 48, 1024
+
+
+def flows_of(world_size: int) -> int:
+    """Return how many flows of NCCL of each rank a controller is told."""
+    return max(FEWEST_FLOWS, min(USUAL_FLOWS, MOST_FLOWS // max(world_size, 1)))
 
 
 def ops_of(world_size: int) -> int:

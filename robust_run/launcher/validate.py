@@ -76,6 +76,7 @@ def resolve(options: Options, world: World) -> JobSpec:
         hang_after_s=options.hang_after,
         on_slow=options.on_slow,
         slow_round_s=options.slow_round,
+        trace_nccl=options.trace_nccl,
     )
 
 

@@ -29,6 +29,9 @@ KEPT_ATTEMPTS = 8
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.nccl_watch import NcclWatch
+    from robust_run.tracer.nccl.metering import Metering
+    from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.sight.targets import Target
 
 
@@ -62,7 +65,13 @@ class Watch:
         report: Callable[[NodeEvent], None],
         deliver: Callable[[Sights | Paces], None],
         harmless: Harmless,
+        world_size: int = 0,
+        ras_address: str = "",
     ) -> None:
+        """`ras_address`: where NCCL's RAS of this job listens on this node; empty: it is not asked."""
+        from robust_run.tracer.nccl.layout import SUFFIX  # after the workers have been started
+
+        self._nccl_suffix = SUFFIX
         self._attempt = attempt
         self._node = node
         self._workers = workers
@@ -73,6 +82,22 @@ class Watch:
         self._harmless = harmless
         self._round_s = spec.slow_round_s
         self._suspicion = Suspicion(spec.hang_after_s)
+        self._ras_address = ras_address
+        self._metering: Metering | None = None
+        self._nccl: NcclWatch | None = None
+        if spec.trace_nccl != "off":
+            from robust_run.launcher.nccl_watch import NcclWatch
+
+            self._nccl = NcclWatch(
+                attempt=attempt,
+                node=node,
+                world_size=world_size,
+                paths={worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in workers},
+                after_s=spec.hang_after_s,
+                clock=clock,
+                report=report,
+                harmless=harmless,
+            )
         self._readers: dict[int, ring.RingReader] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -84,6 +109,8 @@ class Watch:
         self._loop = loop
         self._timer = loop.call_later(LOOK_S, self._look)
         loop.call_later(PREPARE_S, self._harmless.run, import_what_failures_need)
+        if self._nccl is not None:
+            self._nccl.start(loop)
         if self._round_s > 0:
             self._pacer = loop.call_later(self._round_s, self._pace)
 
@@ -92,6 +119,8 @@ class Watch:
         for timer in (self._timer, self._pacer):
             if timer is not None:
                 timer.cancel()
+        if self._nccl is not None:
+            self._nccl.stop()
         for task in tuple(self._tasks):
             task.cancel()
         for reader in self._readers.values():
@@ -105,7 +134,7 @@ class Watch:
 
     def _look_now(self) -> None:
         now_s = self._clock.monotonic_s()
-        beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker)) is not None}
+        beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker, now_s)) is not None}
         long_wait = self._suspicion.look(beats, now_s)
         if long_wait is not None:
             self._report(
@@ -118,20 +147,21 @@ class Watch:
                 )
             )
 
-    def _beat(self, worker: Worker) -> Beat | None:
+    def _beat(self, worker: Worker, now_s: float) -> Beat | None:
         if worker.exit_code is not None:
             return None
         reader = self._readers.get(worker.rank)
         if reader is None:
-            path = self._ring(worker.rank)
-            reader = self._readers[worker.rank] = ring.RingReader(path)
+            reader = self._readers[worker.rank] = ring.RingReader(self._file(worker.rank, ".ring"))
         header = reader.header()
+        nccl_events, since_s = self._nccl.look(worker.rank, now_s) if self._nccl is not None else (0, None)
         if header is None or header.pid == 0:
-            return None
-        return Beat(header.events, header.steps, header.waiting_since_s)
+            return Beat(nccl_events, 0, since_s) if nccl_events else None
+        waits = [since for since in (header.waiting_since_s, since_s) if since is not None]
+        return Beat(header.events + nccl_events, header.steps, min(waits, default=None))
 
-    def _ring(self, rank: int) -> str:
-        return f"{self._run_directory.steps_file(self._attempt, rank)}.ring"
+    def _file(self, rank: int, suffix: str) -> str:
+        return f"{self._run_directory.steps_file(self._attempt, rank)}{suffix}"
 
     def _pace(self) -> None:
         assert self._loop is not None
@@ -153,7 +183,17 @@ class Watch:
             if pace is not None:
                 found.append(pace)
         node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
-        self._deliver(Paces(pace=node))
+        self._deliver(Paces(pace=node, nccl=self._completed(now_s)))
+
+    def _completed(self, now_s: float) -> tuple[CommRate, ...]:
+        """Return what NCCL completed since the round before, where it is traced."""
+        from robust_run.tracer.nccl.metering import Metering
+
+        if self._nccl is None:
+            return ()
+        self._metering = self._metering or Metering()
+        files = {worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in self._workers}
+        return self._metering.look(files, now_s)
 
     # --- evidence
 
@@ -165,16 +205,31 @@ class Watch:
         task.add_done_callback(self._tasks.discard)
 
     async def _collect(self, order: Collect) -> None:
+        import asyncio
+
+        from robust_run.tracer.ras.asking import heard, with_report
         from robust_run.tracer.sight.collect import collect
 
         targets = [self._target(worker) for worker in self._workers]
         sights: tuple[RankSight, ...] = ()
         try:
-            sights = await collect(targets, samples=order.samples, ops=order.ops)
+            sights, report = await asyncio.gather(
+                collect(targets, samples=order.samples, ops=order.ops, flows=order.flows),
+                heard(self._ras_address, [target.rank for target in targets], order.samples),
+            )
+            sights = with_report(tuple(self._with_log(sight) for sight in sights), report)
             self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
         except Exception as error:
             self._harmless.failed(error)
             self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
+
+    def _with_log(self, sight: RankSight) -> RankSight:
+        """Add how what NCCL does came to stand still."""
+        import msgspec
+
+        if self._nccl is None or sight.nccl is None:
+            return sight
+        return msgspec.structs.replace(sight, nccl_log=self._nccl.notes(sight.rank))
 
     def _target(self, worker: Worker, evidence: RankEvidence | None = None) -> Target:
         from robust_run.tracer.sight.targets import Target
@@ -192,14 +247,14 @@ class Watch:
             alive=not ended,
         )
 
-    def last_sights(self, ranks: Sequence[RankEvidence], ops: int) -> tuple[RankSight, ...]:
-        """Return what the rings of an attempt that has ended say, if a rank failed by itself."""
+    def last_sights(self, ranks: Sequence[RankEvidence], ops: int, flows: int) -> tuple[RankSight, ...]:
+        """Return what the rings and traces of an attempt that has ended say, if a rank failed by itself."""
         from robust_run.tracer.sight.collect import dead_sights
 
         known = {evidence.rank: evidence for evidence in ranks}
         if not any(evidence.exit_code not in (0, None) and evidence.signalled_at_s is None for evidence in ranks):
             return ()
-        return dead_sights([self._target(worker, known.get(worker.rank)) for worker in self._workers], ops)
+        return dead_sights([self._target(worker, known.get(worker.rank)) for worker in self._workers], ops, flows)
 
     def keep(self) -> None:
         """Copy the rings to the run directory, for timelines; what cannot be copied is left out."""
@@ -209,7 +264,9 @@ class Watch:
             return
         for worker in self._workers:
             try:
-                shutil.copyfile(self._ring(worker.rank), self._run_directory.ring_copy(self._attempt, worker.rank))
+                shutil.copyfile(
+                    self._file(worker.rank, ".ring"), self._run_directory.ring_copy(self._attempt, worker.rank)
+                )
             except OSError:
                 continue
             with suppress(OSError):
@@ -219,6 +276,6 @@ class Watch:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
         for worker in self._workers:
             steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock"):
+            for suffix in (".ring", ".stacks", ".sock", self._nccl_suffix):
                 with suppress(OSError):
                     os.unlink(f"{steps_file}{suffix}")

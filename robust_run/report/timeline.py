@@ -15,6 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from robust_run.report import nccl_tracks
+from robust_run.report.nccl_tracks import NcclTracks
+from robust_run.report.timeline_events import Event, name_event, ns, span_event
 from robust_run.tracer.types import Op, RankTrace, StepMark
 
 NEWEST_OPS = 2000
@@ -23,8 +26,6 @@ NEWEST_STEPS = 2000
 MOST_LANES = 16
 """Tracks of a thread; what overlaps more than so many others is left out and counted."""
 STEPS_TRACK = 0
-
-Event = dict[str, object]
 
 
 class _Span(msgspec.Struct, frozen=True):
@@ -37,39 +38,57 @@ class _Span(msgspec.Struct, frozen=True):
 
 
 def chrome_trace(
-    traces: Sequence[RankTrace], nodes: Mapping[int, str] | None = None, *, newest_ops: int = NEWEST_OPS
+    traces: Sequence[RankTrace],
+    nodes: Mapping[int, str] | None = None,
+    *,
+    newest_ops: int = NEWEST_OPS,
+    inside: Sequence[NcclTracks] = (),
 ) -> bytes:
-    """Return the whole timeline as one JSON document. `nodes`: host names by rank."""
-    return b"".join(chrome_trace_pieces(traces, nodes, newest_ops=newest_ops))
+    """Return the whole timeline as one JSON document. `nodes`: host names by rank; `inside`: what NCCL did in ranks."""
+    return b"".join(chrome_trace_pieces(traces, nodes, newest_ops=newest_ops, inside=inside))
 
 
 def chrome_trace_pieces(
-    traces: Sequence[RankTrace], nodes: Mapping[int, str] | None = None, *, newest_ops: int = NEWEST_OPS
+    traces: Sequence[RankTrace],
+    nodes: Mapping[int, str] | None = None,
+    *,
+    newest_ops: int = NEWEST_OPS,
+    inside: Sequence[NcclTracks] = (),
 ) -> Iterator[bytes]:
     """Return the document of `chrome_trace` in pieces, one rank at a time, to be written as they come."""
     yield b'{"displayTimeUnit":"ms","traceEvents":['
     separator = b"\n"
-    for event in trace_events(traces, nodes or {}, newest_ops=newest_ops):
+    for event in trace_events(traces, nodes or {}, newest_ops=newest_ops, inside=inside):
         yield separator + msgspec.json.encode(event)
         separator = b",\n"
     yield b"\n]}\n"
 
 
 def trace_events(
-    traces: Sequence[RankTrace], nodes: Mapping[int, str], *, newest_ops: int = NEWEST_OPS
+    traces: Sequence[RankTrace],
+    nodes: Mapping[int, str],
+    *,
+    newest_ops: int = NEWEST_OPS,
+    inside: Sequence[NcclTracks] = (),
 ) -> Iterator[Event]:
     """Return the events, rank by rank, names first. What has no sound time is left out."""
     ordered = sorted(traces, key=lambda trace: trace.rank)
     ops = {trace.rank: _drawn(trace, newest_ops) for trace in ordered}
     times = [mark.at_s for trace in ordered for _, mark in _marks(trace)]
     times += [op.at_s for drawn in ops.values() for op in drawn]
+    times += nccl_tracks.times(inside)
     begin_s = min(times, default=0.0)
     ends = [trace.last_at_s for trace in ordered if math.isfinite(trace.last_at_s)]
     later = (at for drawn in ops.values() for op in drawn for at in (op.waiting_at_s, op.done_at_s))
     ends += times + [at for at in later if at is not None and math.isfinite(at)]
-    end_ns = _ns(max(ends, default=begin_s), begin_s)
+    end_ns = ns(max(ends, default=begin_s), begin_s)
     for trace in ordered:
         yield from _rank_events(trace, ops[trace.rank], nodes.get(trace.rank, ""), begin_s, end_ns)
+    known = {trace.rank for trace in ordered}
+    for tracks in inside:
+        if tracks.rank not in known:
+            yield from _rank_names(tracks.rank, nodes.get(tracks.rank, ""))
+        yield from nccl_tracks.events(tracks, begin_s, end_ns)
 
 
 def _drawn(trace: RankTrace, newest_ops: int) -> tuple[Op, ...]:
@@ -85,18 +104,19 @@ def _marks(trace: RankTrace) -> tuple[tuple[int, StepMark], ...]:
     return tuple((step, mark) for step, mark in numbered if math.isfinite(mark.at_s + mark.blocked_s))
 
 
-def _ns(at_s: float, begin_s: float) -> int:
-    return max(0, round((at_s - begin_s) * 1e9))
+def _rank_names(rank: int, node: str) -> Iterator[Event]:
+    """Return what names and orders a rank."""
+    name = f"rank {rank} ({node})" if node else f"rank {rank}"
+    yield name_event(rank, STEPS_TRACK, "process_name", {"name": name})
+    yield name_event(rank, STEPS_TRACK, "process_sort_index", {"sort_index": rank})
+    if node:
+        yield name_event(rank, STEPS_TRACK, "process_labels", {"labels": node})
 
 
 def _rank_events(trace: RankTrace, ops: Sequence[Op], node: str, begin_s: float, end_ns: int) -> Iterator[Event]:
-    name = f"rank {trace.rank} ({node})" if node else f"rank {trace.rank}"
-    yield _name(trace.rank, STEPS_TRACK, "process_name", {"name": name})
-    yield _name(trace.rank, STEPS_TRACK, "process_sort_index", {"sort_index": trace.rank})
-    if node:
-        yield _name(trace.rank, STEPS_TRACK, "process_labels", {"labels": node})
-    yield _name(trace.rank, STEPS_TRACK, "thread_name", {"name": "steps"})
-    yield _name(trace.rank, STEPS_TRACK, "thread_sort_index", {"sort_index": STEPS_TRACK})
+    yield from _rank_names(trace.rank, node)
+    yield name_event(trace.rank, STEPS_TRACK, "thread_name", {"name": "steps"})
+    yield name_event(trace.rank, STEPS_TRACK, "thread_sort_index", {"sort_index": STEPS_TRACK})
     yield from _step_events(trace, begin_s)
     groups = {group.name: group.desc or group.name for group in trace.groups}
     track = STEPS_TRACK
@@ -108,23 +128,24 @@ def _rank_events(trace: RankTrace, ops: Sequence[Op], node: str, begin_s: float,
             title = "main thread" if thread == 0 else f"thread {thread}"
             title += f", overlapping {number}" if number else ""
             title += f" ({left_out} more left out)" if left_out and number == len(lanes) - 1 else ""
-            yield _name(trace.rank, track, "thread_name", {"name": title})
-            yield _name(trace.rank, track, "thread_sort_index", {"sort_index": track})
+            yield name_event(trace.rank, track, "thread_name", {"name": title})
+            yield name_event(trace.rank, track, "thread_sort_index", {"sort_index": track})
             for span in lane:
                 yield from _op_events(trace.rank, track, span, groups.get(span.op.group, span.op.group), begin_s)
 
 
 def _step_events(trace: RankTrace, begin_s: float) -> Iterator[Event]:
     """Return a span for each step between two marks."""
-    marks = _marks(trace)
+    marks, drawn_ns = _marks(trace), 0
     for (previous, before), (step, after) in itertools.pairwise(marks):
-        begin_ns, end_ns = _ns(before.at_s, begin_s), _ns(after.at_s, begin_s)
-        if step != previous + 1 or end_ns < begin_ns:
+        begin_ns, end_ns = ns(before.at_s, begin_s), ns(after.at_s, begin_s)
+        if step != previous + 1 or end_ns < begin_ns or begin_ns < drawn_ns:  # damaged: time does not run back
             continue
+        drawn_ns = end_ns
         length_ms = (after.at_s - before.at_s) * 1e3
         blocked_ms = min(length_ms, max(0.0, (after.blocked_s - before.blocked_s) * 1e3))
         arguments = {"own_ms": round(length_ms - blocked_ms, 3), "waiting_for_peers_ms": round(blocked_ms, 3)}
-        yield _span(trace.rank, STEPS_TRACK, f"step {step}", "step", (begin_ns, end_ns), arguments)
+        yield span_event(trace.rank, STEPS_TRACK, f"step {step}", "step", (begin_ns, end_ns), arguments)
 
 
 def _spans(ops: Sequence[Op], begin_s: float, end_ns: int) -> list[_Span]:
@@ -136,8 +157,8 @@ def _spans(ops: Sequence[Op], begin_s: float, end_ns: int) -> list[_Span]:
     spans = []
     group_done: dict[str, int] = {}
     for op in reversed(ops):
-        begin_ns = _ns(op.at_s, begin_s)
-        done_ns = _ns(op.done_at_s, begin_s) if op.done_at_s is not None and math.isfinite(op.done_at_s) else None
+        begin_ns = ns(op.at_s, begin_s)
+        done_ns = ns(op.done_at_s, begin_s) if op.done_at_s is not None and math.isfinite(op.done_at_s) else None
         is_over = op.state in ("done", "failed")
         is_open = not is_over and not (op.state == "issued" and op.group in group_done)
         if done_ns is None:
@@ -171,27 +192,7 @@ def _op_events(rank: int, track: int, span: _Span, group: str, begin_s: float) -
     arguments: dict[str, object] = {"state": op.state, "group": op.group, "numel": op.numel, "dtype": op.dtype}
     arguments |= {"site": op.site} if op.site else {}
     arguments |= {"peer": op.peer} if op.peer >= 0 else {}
-    yield _span(rank, track, name, "communication", (span.begin_ns, span.end_ns), arguments)
+    yield span_event(rank, track, name, "communication", (span.begin_ns, span.end_ns), arguments)
     if op.waiting_at_s is not None and math.isfinite(op.waiting_at_s):
-        waiting_ns = min(max(_ns(op.waiting_at_s, begin_s), span.begin_ns), span.end_ns)
-        yield _span(rank, track, "waiting", "waiting", (waiting_ns, span.end_ns), {})
-
-
-def _span(
-    rank: int, track: int, name: str, category: str, between_ns: tuple[int, int], arguments: Mapping[str, object]
-) -> Event:
-    begin_ns, end_ns = between_ns
-    return {
-        "ph": "X",
-        "pid": rank,
-        "tid": track,
-        "name": name,
-        "cat": category,
-        "ts": begin_ns / 1e3,
-        "dur": (end_ns - begin_ns) / 1e3,
-        "args": dict(arguments),
-    }
-
-
-def _name(rank: int, track: int, kind: str, arguments: Mapping[str, object]) -> Event:
-    return {"ph": "M", "pid": rank, "tid": track, "name": kind, "ts": 0, "args": dict(arguments)}
+        waiting_ns = min(max(ns(op.waiting_at_s, begin_s), span.begin_ns), span.end_ns)
+        yield span_event(rank, track, "waiting", "waiting", (waiting_ns, span.end_ns), {})

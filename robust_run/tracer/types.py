@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.tracer.nccl.types import NcclTrace
+from robust_run.tracer.nccl.types import NcclNote, NcclTrace
+from robust_run.tracer.ras.types import RasReport
 
 OpState = Literal["entered", "issued", "waiting", "done", "failed"]
 """entered: inside the call that begins it. issued: the call returned, nobody waits for it (yet). waiting: its thread is blocked
@@ -61,6 +62,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """`file:line function` of the innermost frame of the user's program, where known."""
     thread: int = 0
     """0: the main thread; others are numbered as they appear."""
+    on_gpu: bool | None = None
+    """Whether its kernel has begun on the GPU; None: not known (no GPU, or torch does not time collectives)."""
 
 
 class StepMark(msgspec.Struct, frozen=True, array_like=True):
@@ -163,7 +166,13 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     nccl: NcclTrace | None = None
     """What NCCL did in it, where that is traced."""
     nccl_before: NcclTrace | None = None
-    """The same at the beginning of the look."""
+    """The same at the beginning of the look: those of the flows that have changed since, as they were (`nccl.cut`)."""
+    nccl_shift_s: float = 0.0
+    """To be added to the times in both, so that they are of the scene's clock."""
+    nccl_log: tuple[NcclNote, ...] = ()
+    """How counters changed while a stall was forming, oldest first."""
+    ras: RasReport | None = None
+    """What NCCL's RAS said of the whole job; on one rank of a node at most."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,6 +92,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "hang-after": "ROBUST_HANG_AFTER",
         "on-slow": "ROBUST_ON_SLOW",
         "slow-round": "ROBUST_SLOW_ROUND",
+        "trace-nccl": "ROBUST_TRACE_NCCL",
         "http-port": "ROBUST_HTTP_PORT",
         "resume": None,  # a variable of an old job must not turn a new one into it
         "standby": "ROBUST_STANDBY",

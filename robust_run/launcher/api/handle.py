@@ -10,6 +10,7 @@ import msgspec
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
+from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
 
 
@@ -57,6 +58,10 @@ class ControllerHandle(Protocol):
 
     def incidents(self) -> Sequence[Incident]:
         """Return the incidents so far, newest last."""
+        ...
+
+    def nccl_rates(self) -> Sequence[CommRate]:
+        """Return what NCCL completed since this controller began, by communicator, where it is traced."""
         ...
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.errors import PlatformError, UserError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.tracer.types import RankTrace
 
 if TYPE_CHECKING:
     from robust_run.launcher.api.which import Subject
+    from robust_run.report.nccl_tracks import NcclTracks
 
 #: How long agents may take to copy their rings.
 COPY_S = 3.0
@@ -43,17 +45,42 @@ def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Draw
         _have_copied(about)
     attempt = newest_with_rings(about.folder) if attempt is None else attempt
     traces = read_rings(about.folder, attempt)
-    if not traces:
+    inside = _inside(about, attempt)
+    if not traces and not inside:
         raise PlatformError(
             f"no rank of attempt {attempt} left a trace here; was ROBUST_TRACE=0, or did it run elsewhere?"
         )
     path = output or os.path.join(about.folder, "timeline.json")
     nodes = _nodes(about)
-    _write(path, chrome_trace(traces, nodes))
-    if heatmap:
+    _write(path, chrome_trace(traces, nodes, inside=inside))
+    if heatmap and traces:
         _draw_heatmap(heatmap, traces, nodes)
-    calls = sum(len(trace.ops) for trace in traces)
-    return Drawn(attempt=attempt, ranks=len(traces), calls=calls, timeline=path, heatmap=heatmap)
+    calls = sum(len(trace.ops) for trace in traces) + sum(len(of.trace.ops) for of in inside)
+    ranks = {trace.rank for trace in traces} | {of.rank for of in inside}
+    return Drawn(attempt=attempt, ranks=len(ranks), calls=calls, timeline=path, heatmap=heatmap if traces else "")
+
+
+def _inside(about: Subject, attempt: int) -> list[NcclTracks]:
+    """Return what NCCL did, as the newest incident of the attempt has it; of a job that runs, as it is now.
+
+    Times are of the ranks' own clocks, as those in the copies of the rings.
+    """
+    from robust_run.report.nccl_tracks import NcclTracks
+    from robust_run.tracer.verdict import communicator_names
+
+    scene = None
+    if about.is_alive and about.job()[0].attempt == attempt:
+        with suppress(RobustRunError):
+            scene = about.scene()
+    else:
+        newest = next((one for one in reversed(about.incidents()) if one.attempt == attempt), None)
+        scene = about.scene_of(newest.id) if newest is not None else None
+    if scene is None or scene.attempt != attempt or all(sight.nccl is None for sight in scene.ranks):
+        return []
+    names = communicator_names(scene)
+    return [
+        NcclTracks(rank=sight.rank, trace=sight.nccl, names=names) for sight in scene.ranks if sight.nccl is not None
+    ]
 
 
 def _draw_heatmap(path: str, traces: list[RankTrace], nodes: Mapping[int, str]) -> None:

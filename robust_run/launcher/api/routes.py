@@ -7,6 +7,7 @@
     GET  /v1/events?after=N&limit=M&wait=SECONDS    lines of the journal from number N; negative: from the end
     POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.Wish
     GET  /                                          the status as text
+    GET  /metrics                                   numbers for Prometheus
 
 An error is `{"error": "one line"}`. Actions take JSON only: no page of another site can send that for a browser.
 """
@@ -26,10 +27,11 @@ import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
-from robust_run.launcher.api import operations, show, views
+from robust_run.launcher.api import gauges, operations, show, views
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.operations import Granted, RefusedError, Wish
 from robust_run.launcher.api.pages import MOST_LINES, JournalPages
+from robust_run.report.metrics import exposition
 from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
@@ -86,6 +88,7 @@ class Api:
         """Make ready to answer; then `protocol` may be called."""
         app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[self._guard], logger=_quiet())
         app.router.add_get("/", self._page, allow_head=False)
+        app.router.add_get("/metrics", self._metrics, allow_head=False)
         app.router.add_get("/v1/status", self._status, allow_head=False)
         app.router.add_get("/v1/nodes", self._nodes, allow_head=False)
         app.router.add_get("/v1/events", self._events, allow_head=False)
@@ -158,6 +161,18 @@ class Api:
     async def _page(self, _: web.Request) -> web.Response:
         lines = [*show.status_lines(self._job_view()), "", *show.node_lines(self._node_views(), SHOWN_NODES)]
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain", charset="utf-8")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        facts = gauges.Facts(
+            job=self._job_view(), incidents=self._controller.incidents(), nccl=self._controller.nccl_rates()
+        )
+        try:
+            body, content_type = exposition(gauges.families(facts), request.headers.get("Accept", ""))
+        except ImportError as error:
+            raise RefusedError(
+                501, f"metrics need prometheus-client ({error}): pip install prometheus-client"
+            ) from None
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     def _job_view(self) -> views.JobView:
         incidents = self._controller.incidents()

@@ -23,6 +23,8 @@ def status_lines(job: JobView) -> list[str]:
         lines.append(f"  lost: {', '.join(job.lost)}{more}")
     if job.last_incident is not None and not job.alive and job.outcome != "failed":
         lines.append(f"  last incident: {job.last_incident.sentence}")
+    if job.nccl:
+        lines.append(f"  {job.nccl}")
     if job.run_directory:
         lines.append(f"  logs and journal: {job.run_directory}")
     return [clean(line) for line in lines]

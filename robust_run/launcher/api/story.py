@@ -99,6 +99,8 @@ class Story:
                 return name, f"readmitted by {by}"
             case e.RankExited(rank=rank, exit_code=exit_code):
                 return self._node_of(rank), f"rank {rank} {describe_exit(exit_code)}"
+            case e.HangSuspected(rank=rank, reason=reason) if reason:
+                return self._node_of(rank), f"rank {rank}, inside NCCL: {reason}"
             case e.HangSuspected(rank=rank, waited_s=waited_s):
                 return self._node_of(rank), f"rank {rank} has been waiting for its peers for {waited_s:.1f} s"
             case e.SpawnFailed(rank=rank, message=message, node=node):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from robust_run.launcher.api.show import age, clean, plural
 from robust_run.report.types import Incident
+from robust_run.tracer.nccl.words import in_flight_lines
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.cluster import Cluster, clusters
 from robust_run.tracer.types import ProcessSight, RankSight, Scene, ThreadStack
-from robust_run.tracer.verdict import describe_waits
+from robust_run.tracer.verdict import describe_inside, describe_waits
 from robust_run.tracer.verdict.words import span
 
 #: Frames of a stack that a summary of all ranks shows; of one rank all are shown.
@@ -37,7 +38,7 @@ def stacks_lines(scene: Scene) -> list[str]:
     without = [sight.rank for sight in scene.ranks if not any(process.stacks for process in sight.processes)]
     if without:
         lines.append(f"no stack could be had of {plural(len(without), 'rank')} ({span(without)})")
-    return [*lines, *_silent(scene)]
+    return [*lines, *map(clean, describe_inside(scene)), *_silent(scene)]
 
 
 def _doing(scene: Scene, cluster: Cluster) -> str:
@@ -55,6 +56,8 @@ def rank_lines(sight: RankSight) -> list[str]:
     trace = sight.trace
     if trace is not None:
         lines.append(f"  {plural(trace.steps, 'step')}, waited for peers {trace.blocked_s:.1f} s in all")
+    if sight.nccl is not None:
+        lines += [clean(f"  {line}") for line in in_flight_lines(sight.nccl)]
     for process in sight.processes:
         lines += _process_lines(process)
     return lines
@@ -81,10 +84,13 @@ def _stack_lines(stack: ThreadStack) -> list[str]:
 def why_lines(scene: Scene, conclusion: str) -> list[str]:
     """Return who waits for whom, and what a verdict would be now."""
     waits = describe_waits(scene, limit=SHOWN_WAITS)
-    untraced = [sight.rank for sight in scene.ranks if sight.trace is None and sight.exit_code is None]
+    untraced = [
+        sight.rank for sight in scene.ranks if sight.trace is None and sight.nccl is None and sight.exit_code is None
+    ]
     if scene.ranks and len(untraced) == len(scene.ranks):
         return [f"no rank is traced: {_WHY_NOT}; robust stacks shows what they do", *_silent(scene)]
     lines = [clean(line) for line in waits] or ["nobody waits for anybody at this moment"]
+    lines += [clean(line) for line in describe_inside(scene)]
     if untraced:
         lines.append(f"not traced: {plural(len(untraced), 'rank')} ({span(untraced)}): {_WHY_NOT}")
     if conclusion:
@@ -111,9 +117,7 @@ def incident_lines(
         + (f", group {verdict.group}" if verdict.group else ""),
     ]
     if verdict.over_evicted:
-        lines.append(
-            f"  of these {len(verdict.over_evicted)} may be innocent: ranks {span(verdict.over_evicted)}"
-        )
+        lines.append(f"  of these {len(verdict.over_evicted)} may be innocent: ranks {span(verdict.over_evicted)}")
     noticed = f"noticed {age_between(incident.onset_s, incident.detected_s)} after its onset"
     lines.append(f"  {noticed}, judged {age_between(incident.onset_s, incident.decided_s)} after it")
     lines.append(f"  done: {action.name}{': ' + action.reason if action.reason else ''}")

@@ -82,6 +82,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     run_directory: str
     stop_asked: bool = False
     last_incident: IncidentView | None = None
+    nccl: str = ""
+    """Whether NCCL is traced, and why not; empty: nobody asked."""
     outcome: Literal["", "done", "failed", "stopped"] = ""
     exit_code: int | None = None
     reason: str = ""
@@ -187,6 +189,7 @@ def job_view(
         run_directory=facts.run_directory,
         stop_asked=state.stop_signal is not None,
         last_incident=last_incident,
+        nccl=state.nccl,
         outcome=finish.outcome if finish else "",
         exit_code=finish.exit_code if finish else None,
         reason=finish.reason if finish else "",

@@ -6,7 +6,7 @@ It is the same for one node, where it lives in the agent's process, and for many
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -40,6 +40,7 @@ from robust_run.launcher.events import (
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.types import Paces, Sights
+from robust_run.tracer.nccl.types import CommRate
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -114,6 +115,10 @@ class Controller:
             self._pacing.take(node, seen)
         else:
             self.inquest.take(node, seen)
+
+    def nccl_rates(self) -> Sequence[CommRate]:
+        """Return what NCCL completed since this controller began, by communicator."""
+        return self._pacing.nccl_rates()
 
     def _take(self, event: Event) -> None:
         found = self.inquest.before_end(event) if isinstance(event, AttemptEnded) else None

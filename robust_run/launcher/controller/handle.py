@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
+from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
 
 
@@ -42,6 +43,10 @@ class Handle:
     def incidents(self) -> list[Incident]:
         """Return the incidents so far."""
         return self._controller.book.incidents
+
+    def nccl_rates(self) -> Sequence[CommRate]:
+        """Return what NCCL completed so far."""
+        return self._controller.nccl_rates()
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         """Have all ranks looked at."""

@@ -6,6 +6,7 @@ What is seen is too much for the journal, so it lives here; the journal gets wha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from robust_run.clock import Clock
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired, Order
 from robust_run.launcher.harmless import Harmless
-from robust_run.launcher.types import Sights, ops_of
+from robust_run.launcher.types import Sights, flows_of, ops_of
 from robust_run.tracer.types import Look, RankSight, Scene
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 #: How long agents may take to answer: taking samples, py-spy where it is needed, and the way.
 ANSWER_S = 6.0
+#: Scenes with more of NCCL's flows take longer than a moment to be judged (some 50 us a flow); how often is asked whether it is
+#: done.
+FLOWS_AT_ONCE = 8192
+ASK_S = 0.05
 
 
 class Round(msgspec.Struct, kw_only=True):
@@ -61,6 +66,7 @@ class Inquest:
         self._dead: list[RankSight] = []
         self._dead_attempt = -1
         self._has_said = False
+        self._looks = 0
         self._harmless = Harmless("judging what ranks do", say)
 
     # --- a rank waits too long
@@ -70,7 +76,7 @@ class Inquest:
         from robust_run.tracer.verdict import Patience
 
         patience = Patience(after_s=order.after_s) if order.after_s > 0 else Patience()
-        self._has_said = False
+        self._has_said, self._looks = False, 0
         self._look(order.attempt, patience, None)
 
     def _look(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None) -> None:
@@ -81,29 +87,46 @@ class Inquest:
         if not self._is_going(attempt):
             return
         self.scene = scene
-        found = self._look_at(scene, patience, before)
+        self._looks += 1
+        if _flows(scene) <= FLOWS_AT_ONCE:
+            self._conclude(attempt, patience, scene, _looked(scene, patience, before))
+            return
+        # Leases are to be renewed meanwhile, so that is not done here.
+        found: list[Look | Exception] = []
+        thread = threading.Thread(target=lambda: found.append(_looked(scene, patience, before)), daemon=True)
+        thread.start()
+
+        def ask() -> None:
+            if found:
+                self._conclude(attempt, patience, scene, found[0])
+            elif self._is_going(attempt):
+                self._later(ASK_S, ask)
+
+        self._later(ASK_S, ask)
+
+    def _conclude(self, attempt: int, patience: Patience, scene: Scene, outcome: Look | Exception) -> None:
+        """Tell what came of a look, or look again."""
+        if not self._is_going(attempt):
+            return
+        found = self._sound(outcome)
         if found.verdict is None and found.again_s is not None:
-            if found.reason and not self._has_said and before is not None:
+            if found.reason and not self._has_said and self._looks > 1:
                 self._has_said = True
                 self._say(f"{found.reason}; looking again")
             self._later(found.again_s, lambda: self._look(attempt, patience, (scene, found)))
             return
-        self._tell(
-            Inquired(attempt=attempt, verdict=found.verdict, reason=found.reason, at_unix_s=self._clock.unix_s())
-        )
+        now_s = self._clock.unix_s()
+        self._tell(Inquired(attempt=attempt, verdict=found.verdict, reason=found.reason, at_unix_s=now_s))
+        if found.verdict is not None and found.verdict.kind == "slow" and self._is_going(attempt):
+            # Who is slow is found beside the question, whose answer is that nobody is stuck.
+            self._tell(Inquired(attempt=attempt, reason=found.reason, at_unix_s=now_s))
 
-    def _look_at(self, scene: Scene, patience: Patience, before: tuple[Scene, Look] | None) -> Look:
-        from robust_run.tracer.verdict import look
-
-        if self._harmless.has_failed:
+    def _sound(self, outcome: Look | Exception) -> Look:
+        if isinstance(outcome, Exception):
+            self._harmless.failed(outcome)
+        if self._harmless.has_failed or isinstance(outcome, Exception):
             return Look(reason="a fault of robust-run")
-        try:
-            if before is None:
-                return look(scene, patience)
-            return look(scene, patience, previous=before[0], worked=dict(before[1].worked))
-        except Exception as error:
-            self._harmless.failed(error)
-            return Look(reason="a fault of robust-run")
+        return outcome
 
     def _is_going(self, attempt: int) -> bool:
         return self._state.attempt == attempt and self._state.phase == "running"
@@ -144,7 +167,13 @@ class Inquest:
         round_ = Round(attempt=state.attempt, awaited=set(nodes), then=then)
         self._rounds[number] = round_
         round_.timer = self._later(ANSWER_S, lambda: self._close(number))
-        order = Collect(attempt=state.attempt, number=number, samples=samples, ops=ops_of(state.world_size))
+        order = Collect(
+            attempt=state.attempt,
+            number=number,
+            samples=samples,
+            ops=ops_of(state.world_size),
+            flows=flows_of(state.world_size),
+        )
         for node in nodes:
             self._send(node, order)
         return True
@@ -183,3 +212,19 @@ class Inquest:
             ranks=tuple(sorted(sights, key=lambda sight: sight.rank)),
             silent_nodes=tuple(sorted(name_of(self._state, node) for node in silent)),
         )
+
+
+def _looked(scene: Scene, patience: Patience, before: tuple[Scene, Look] | None) -> Look | Exception:
+    """Return what a scene says, or why it could not be judged. In any thread."""
+    from robust_run.tracer.verdict import look
+
+    try:
+        if before is None:
+            return look(scene, patience)
+        return look(scene, patience, previous=before[0], worked=dict(before[1].worked))
+    except Exception as error:
+        return error
+
+
+def _flows(scene: Scene) -> int:
+    return sum(len(sight.nccl.flows) for sight in scene.ranks if sight.nccl is not None)

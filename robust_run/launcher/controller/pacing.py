@@ -1,5 +1,6 @@
 """Compares how long the ranks' own work takes, round by round, and says when one is persistently slow. The judging is pure
-(`tracer.pace`); here rounds are gathered: one is complete when every node of the attempt has spoken.
+(`tracer.pace`); here rounds are gathered: one is complete when every node of the attempt has spoken. What NCCL completed comes
+with them and is added up, for whoever asks for metrics.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import Event, Inquired
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.types import Paces
+from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Group, Scene
 
 if TYPE_CHECKING:
+    from robust_run.tracer.nccl.rates import Totals
     from robust_run.tracer.pace.rounds import Rounds
     from robust_run.tracer.pace.types import NodePace
 
@@ -33,6 +36,7 @@ class Pacing:
         tell: Callable[[Event], None],
         say: Callable[[str], None],
     ) -> None:
+        self._nccl: Totals | None = None
         self._state = state
         self._clock = clock
         self._ask = ask
@@ -51,10 +55,22 @@ class Pacing:
         state = self._state
         if said.pace.attempt != state.attempt or state.phase != "running" or node not in state.unended:
             return
+        if said.nccl:
+            self._add(said.nccl)
         self._heard[node] = _named(said.pace, name_of(state, node))
         if all(each in self._heard for each in state.unended):
             heard, self._heard = [self._heard[each] for each in state.unended], {}
             self._harmless.run(lambda: self._judge(heard))
+
+    def _add(self, rates: Sequence[CommRate]) -> None:
+        from robust_run.tracer.nccl.rates import Totals
+
+        self._nccl = self._nccl or Totals()
+        self._nccl.add(rates)
+
+    def nccl_rates(self) -> tuple[CommRate, ...]:
+        """Return what NCCL completed since this controller began, by communicator."""
+        return self._nccl.rows() if self._nccl is not None else ()
 
     def _judge(self, heard: list[NodePace]) -> None:
         from robust_run.tracer.pace.rounds import Rounds

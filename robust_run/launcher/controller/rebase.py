@@ -36,7 +36,7 @@ def rebased_sights(seen: Sights | Paces, ahead_s: float) -> Sights | Paces:
     if isinstance(seen, Paces):
         pace = seen.pace
         moved = msgspec.structs.replace(pace, began_s=pace.began_s + ahead_s, ended_s=pace.ended_s + ahead_s)
-        return Paces(pace=moved)
+        return msgspec.structs.replace(seen, pace=moved)
     return msgspec.structs.replace(seen, sights=tuple(_sight(sight, ahead_s) for sight in seen.sights))
 
 
@@ -53,6 +53,8 @@ def _sight(sight: RankSight, ahead_s: float) -> RankSight:
         sight,
         ended_at_s=None if sight.ended_at_s is None else sight.ended_at_s + ahead_s,
         trace=trace,
+        nccl_shift_s=sight.nccl_shift_s + ahead_s,
+        nccl_log=tuple(msgspec.structs.replace(note, at_s=note.at_s + ahead_s) for note in sight.nccl_log),
         recorded=tuple(_op(op, ahead_s) for op in sight.recorded),
     )
 

@@ -104,6 +104,8 @@ class JobState(msgspec.Struct, kw_only=True):
     """Ends that were reported before the store's opening is on record again: a journal may have lost it."""
     started: set[str] = set()
     """Nodes of the attempt that said AttemptStarted."""
+    nccl: str = ""
+    """What was last said of tracing NCCL."""
     unended: set[str] = set()
     """Nodes of the attempt on which its processes may still run: the next attempt waits for them."""
     strays: dict[str, int] = {}

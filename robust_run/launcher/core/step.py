@@ -89,6 +89,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return []
         case AttemptStarted(attempt=attempt, node=node) if attempt == state.attempt:
             state.started.add(node)
+            state.nccl = event.nccl or state.nccl
             return []
         case AttemptEnded(attempt=attempt, node=node) if attempt == state.attempt and node in state.unended:
             return _attempt_ended(policy, state, event, now_s)

@@ -1,16 +1,13 @@
 """Finding the plugin for NCCL, or building it: from the wheel if it was built with a compiler, else from source, once a user.
 
-Standard library only, and nothing of robust_run: the build hook of the wheel (`hatch_build.py`) loads this file by itself.
+Standard library only, and nothing of robust_run: the build hook of the wheel (`hatch_build.py`) loads this file by itself. What
+only compiling needs is imported there: `at_hand` runs before the first worker of a job.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import stat
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,6 +18,7 @@ COMPILERS = ("cc", "gcc", "clang")
 #: nodelete: NCCL unloads the plugin with its last communicator, while a signal handler and late events may still need it.
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete")
 COMPILE_LIMIT_S = 60.0
+WORK_PREFIX = ".nccl-"
 
 Which = Callable[[str], str | None]
 
@@ -37,17 +35,24 @@ def command(compiler: str, source: str, target: str, extra: Sequence[str] = ()) 
     return [compiler, *FLAGS, *extra, "-o", target, source]
 
 
-def compile_plugin(target: str, which: Which = shutil.which) -> str:
+def compile_plugin(target: str, which: Which | None = None) -> str:
     """Compile the plugin into `target`, which appears whole or not at all. Return why that failed; empty: it did not."""
-    compiler = next((path for path in map(which, COMPILERS) if path), None)
+    import shutil
+    import subprocess
+    import tempfile
+
+    compiler = next((path for path in map(which or shutil.which, COMPILERS) if path), None)
     if compiler is None:
         return f"no C compiler ({', '.join(COMPILERS)}) is on the PATH: install one to trace NCCL"
     folder = os.path.dirname(target)
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".nccl-") as work:
+        _clear(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
             built = os.path.join(work, OBJECT_NAME)
             argv = command(compiler, SOURCE, built)
-            result = subprocess.run(argv, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False)
+            result = subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=COMPILE_LIMIT_S, check=False
+            )
             if result.returncode:
                 first = (result.stderr.strip() or f"exit status {result.returncode}").splitlines()[0]
                 return f"{compiler} cannot build the plugin for NCCL: {first[:200]}"
@@ -55,6 +60,17 @@ def compile_plugin(target: str, which: Which = shutil.which) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{compiler} cannot build the plugin for NCCL in {folder}: {error}"
     return ""
+
+
+def _clear(folder: str) -> None:
+    """Remove what was left by processes that were killed while they compiled. Raises OSError."""
+    import shutil
+    import time
+
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.startswith(WORK_PREFIX) and time.time() - os.lstat(path).st_mtime > 10 * COMPILE_LIMIT_S:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def cache_folder(environment: dict[str, str] | None = None) -> str:
@@ -66,28 +82,53 @@ def cache_folder(environment: dict[str, str] | None = None) -> str:
     return os.path.join(base, "robust-run")
 
 
-def ensure(folder: str | None = None, which: Which = shutil.which, shipped: str | None = None) -> Plugin:
+def at_hand(folder: str | None = None, shipped: str | None = None) -> str:
+    """Return the path of the plugin if it need not be compiled, else empty. Makes nothing, never raises. See `ensure`."""
+    beside = _beside(shipped)
+    if os.path.isfile(beside):
+        return beside
+    place = cache_folder() if folder is None else folder
+    try:
+        if _obstacle(place):
+            return ""
+        target = _target(place)
+    except OSError:
+        return ""
+    return target if os.path.isfile(target) else ""
+
+
+def ensure(folder: str | None = None, which: Which | None = None, shipped: str | None = None) -> Plugin:
     """Return the plugin: that of the wheel (`shipped`), or one built from the source before, or one built now. Never raises.
 
     `folder` keeps what is built, under a name that the source's digest is part of; default: `cache_folder`. It must belong to the
     user and to nobody else: what lies in it is loaded into training. Takes about a second where it has to compile.
     """
-    beside = os.path.join(os.path.dirname(SOURCE), OBJECT_NAME) if shipped is None else shipped
+    beside = _beside(shipped)
     if os.path.isfile(beside):
         return Plugin(beside, "")
     place = cache_folder() if folder is None else folder
     try:
-        with open(SOURCE, "rb") as source:
-            digest = hashlib.sha256(source.read() + "\0".join(FLAGS).encode()).hexdigest()[:16]
         reason = _make_private(place)
+        target = "" if reason else _target(place)
     except OSError as error:
-        reason = f"{place} cannot keep the plugin for NCCL: {error}"
-    if reason:
-        return Plugin("", reason)
-    target = os.path.join(place, f"nccl-plugin-{digest}-{os.uname().machine}.so")
-    if not os.path.isfile(target):
+        return Plugin("", f"{place} cannot keep the plugin for NCCL: {error}")
+    if not reason and not os.path.isfile(target):
         reason = compile_plugin(target, which)
     return Plugin("", reason) if reason else Plugin(target, "")
+
+
+def _beside(shipped: str | None) -> str:
+    return os.path.join(os.path.dirname(SOURCE), OBJECT_NAME) if shipped is None else shipped
+
+
+def _target(place: str) -> str:
+    """Return where what is built of this source, with these flags, is kept. Raises OSError where there is no source."""
+    import binascii  # hashlib takes 10 ms to import, and only the user may put files there: it is a matter of versions
+
+    with open(SOURCE, "rb") as source:
+        content = source.read() + "\0".join(FLAGS).encode()
+    digest = f"{binascii.crc32(content):08x}{len(content):08x}"
+    return os.path.join(place, f"nccl-plugin-{digest}-{os.uname().machine}.so")
 
 
 def _make_private(folder: str) -> str:
@@ -96,9 +137,15 @@ def _make_private(folder: str) -> str:
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        about = os.lstat(folder)
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
-            return f"{folder} is not a folder of this user: the plugin for NCCL is not built there"
-        if about.st_mode & 0o022:
-            return f"{folder} can be written by others (mode {about.st_mode & 0o777:o}, limit 755): run chmod 700 on it"
+        return _obstacle(folder)
+    return ""
+
+
+def _obstacle(folder: str) -> str:
+    """Return why nothing that lies in a folder may be trusted; empty: it may. Raises OSError."""
+    about = os.lstat(folder)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+        return f"{folder} is not a folder of this user: the plugin for NCCL is not built there"
+    if about.st_mode & 0o022:
+        return f"{folder} can be written by others (mode {about.st_mode & 0o777:o}, limit 755): run chmod 700 on it"
     return ""

@@ -59,7 +59,8 @@ class Gpus:
         count = len(set(index.values()))
         if count == 2 and not all(_hungry(flow) for flow in lane):
             return None  # of two nodes ring and tree look alike; but in a ring of two somebody has got something
-        channels = 1 + max(flow.flow.channel for flow in team.flows.values())
+        told = [member.communicator.channels for member in team.members.values()]
+        channels = max(*told, 1 + max(flow.flow.channel for flow in team.flows.values()))
         return parents_for(count, edges, channels > 1 and seen.flow.channel >= channels // 2)
 
     def sends_first(self, team: Team, seen: TeamFlow) -> bool:

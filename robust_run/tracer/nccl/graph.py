@@ -9,7 +9,7 @@ nothing. So a rank whose GPU has nothing to send because nothing came is not tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from robust_run.tracer.nccl.gpus import Gpus
 from robust_run.tracer.nccl.states import has_room, is_v3_full, state_of
@@ -35,6 +35,11 @@ class Graph:
         self.moving: set[Vertex] = set()
         """Vertices at which something still happens."""
         self._explore()
+        self.back: dict[Reason, list[Vertex]] = {}
+        """Of each vertex and each cause, what waits for it."""
+        for vertex, reasons in self.reasons.items():
+            for reason in reasons:
+                self.back.setdefault(reason, []).append(vertex)
 
     def starts(self) -> Iterable[TeamFlow]:
         """Return all flows that have something left to do."""
@@ -109,6 +114,8 @@ class Graph:
             return [self._cause("dead", seen, (world,), peer)]
         if delivered or (other is not None and other.pending):
             return []
+        if other is None and member.sight.trace is not None and member.sight.trace.left_out:
+            return [self._cause("unseen", seen, (world,), peer)]  # its end may be there
         if other is None or other.p2p or seen.p2p or not seen.func:
             return [HostVertex(world, team.hash)]
         behind = member.latest.get(seen.func, -1) < seen.flow.op_seq
@@ -231,19 +238,12 @@ def _of_oldest(pending: Sequence[TeamFlow]) -> list[TeamFlow]:
     return [seen for seen in pending if (-1 if seen.flow.op is None else seen.flow.op) == oldest[seen.world]]
 
 
-def reached(graph: Graph, targets: Callable[[Reason], bool], found: Iterable[Vertex] = ()) -> set[Vertex]:
-    """Return the vertices from which something is come to that `targets` knows, or one of `found`."""
-    back: dict[Vertex, list[Vertex]] = {}
-    seen: set[Vertex] = set(found)
-    for vertex, reasons in graph.reasons.items():
-        for reason in reasons:
-            if targets(reason):
-                seen.add(vertex)
-            if not isinstance(reason, Cause):
-                back.setdefault(reason, []).append(vertex)
+def reached(graph: Graph, causes: Iterable[Cause], found: Iterable[Vertex] = ()) -> set[Vertex]:
+    """Return the vertices from which one of the causes is come to, or one of `found`."""
+    seen: set[Vertex] = {*found, *(vertex for cause in causes for vertex in graph.back.get(cause, ()))}
     to_see = list(seen)
     while to_see:
-        for vertex in back.get(to_see.pop(), ()):
+        for vertex in graph.back.get(to_see.pop(), ()):
             if vertex not in seen:
                 seen.add(vertex)
                 to_see.append(vertex)

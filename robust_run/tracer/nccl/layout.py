@@ -16,7 +16,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import NamedTuple
 
+#: What the file is called, beside the other files of its rank.
+SUFFIX = ".nccl"
 #: Names the file to the plugin. Without it the plugin does nothing.
 PATH_VARIABLE = "ROBUST_NCCL_TRACE"
 #: `1`: NCCL tells of the kernels of each channel, too. Costs time with small messages.
@@ -70,6 +73,8 @@ KEY_COMM_SHIFT, KEY_CHANNEL_SHIFT, KEY_PEER_SHIFT = 34, 26, 2
 KEY_COMM_MASK, KEY_CHANNEL_MASK, KEY_PEER_MASK = 0xFFFFFF, 0xFF, 0xFFFFFF
 KEY_SENDS = 1
 
+PEER_BITS = 24
+
 OP_FORMAT = "=5Qq10Q16s16s"
 (
     NUMBER,
@@ -92,6 +97,28 @@ OP_FORMAT = "=5Qq10Q16s16s"
     TYPE,
 ) = range(18)
 COLLECTIVE_KIND, P2P_KIND = 2, 4
+
+
+class FlowKey(NamedTuple):
+    """What a flow's key says."""
+
+    comm: int
+    foreign: bool
+    channel: int
+    peer: int
+    sends: bool
+
+
+def flow_key(key: int) -> FlowKey:
+    """Return the parts of a flow's key."""
+    peer = key >> KEY_PEER_SHIFT & KEY_PEER_MASK
+    return FlowKey(
+        comm=key >> KEY_COMM_SHIFT & KEY_COMM_MASK,
+        foreign=bool(key & KEY_FOREIGN),
+        channel=key >> KEY_CHANNEL_SHIFT & KEY_CHANNEL_MASK,
+        peer=peer - (1 << PEER_BITS) if peer >> (PEER_BITS - 1) else peer,
+        sends=bool(key & KEY_SENDS),
+    )
 
 
 def cell(value: int) -> bytes:

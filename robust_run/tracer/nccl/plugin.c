@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -21,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -93,7 +93,7 @@ static Cell hash_flow[HASH], flow_key[FLOWS], flow_origin[FLOWS]; /* hash_flow: 
 static _Atomic(Trace *) trace; /* NULL: do nothing */
 static Trace *mapped; /* where SIGBUS may come from */
 static uint64_t own_pid;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic int opening; /* 0, 1: a thread is at it, 2: done */
 static struct sigaction bus_before;
 
 static uint64_t clock_ns(clockid_t clock) {
@@ -153,13 +153,24 @@ static Proxy *proxy_of(const void *handle) {
 }
 
 /* ---- the file comes and goes ---- */
-/* Somebody cut the file short, or its file system is full: give the program memory instead, and say no more. Any other SIGBUS goes
- * where it would have gone. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+/* A handler that was installed after ours (Python's faulthandler.enable() is one) raises the signal again for us, and what it was
+ * about is lost. It was about the file if the file's pages cannot be had; where the kernel does not tell, it is taken to be. The
+ * access happens again in any case: if it was another one, the signal comes back, and goes on. */
+static int is_repeated(const siginfo_t *info) {
+    if (info->si_code > 0 || info->si_pid != getpid() || !atomic_load(&trace)) return 0;
+    return madvise(mapped, sizeof(Trace), MADV_POPULATE_WRITE) != 0;
+}
+/* Somebody cut the file short: give the program memory instead, and say no more. Any other SIGBUS goes where it would have gone. */
 static void on_bus(int signal_number, siginfo_t *info, void *machine) {
     char *at = info->si_addr, *base = (char *)mapped;
-    if (info->si_code > 0 && base && at >= base && at < base + sizeof(Trace)) {
+    int kept_errno = errno, is_ours = info->si_code > 0 && base && at >= base && at < base + sizeof(Trace);
+    if (is_ours || is_repeated(info)) {
         atomic_store(&trace, NULL);
         mmap(base, sizeof(Trace), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        errno = kept_errno;
     } else if (bus_before.sa_flags & SA_SIGINFO) {
         bus_before.sa_sigaction(signal_number, info, machine);
     } else if (bus_before.sa_handler != SIG_DFL && bus_before.sa_handler != SIG_IGN) {
@@ -172,10 +183,11 @@ static void on_bus(int signal_number, siginfo_t *info, void *machine) {
 static void in_child(void) { atomic_store(&trace, NULL); }
 
 static Trace *map_file(int file) {
-    struct stat about;
-    if (fstat(file, &about) || !S_ISREG(about.st_mode) || about.st_size != (off_t)sizeof(Trace)) return NULL;
-    int refused = fallocate(file, 0, 0, sizeof(Trace)) ? errno : 0;
-    if (refused && refused != EOPNOTSUPP && refused != ENOSYS && refused != EINTR) return NULL; /* no room */
+    if (lseek(file, 0, SEEK_END) != (off_t)sizeof(Trace)) return NULL; /* nor is it a pipe or a device */
+    /* All pages are had before the first is used: later, want of room would be a SIGBUS. */
+    int refused = EINTR;
+    for (int tries = 0; refused == EINTR && tries < 100; tries++) refused = posix_fallocate(file, 0, sizeof(Trace));
+    if (refused) return NULL;
     Trace *t = mmap(NULL, sizeof(Trace), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return t == MAP_FAILED ? NULL : t;
 }
@@ -201,6 +213,17 @@ static void open_once(void) {
     atomic_store(&trace, t);
 }
 
+/* What pthread_once and fstat do would ask for a new glibc where the plugin was compiled with one (2.34): the wheel's runs with 2.17.
+ * A child that was forked in the middle does not wait for a thread that it does not have. */
+static void open_first(void) {
+    int state = 0;
+    if (atomic_compare_exchange_strong(&opening, &state, 1)) {
+        open_once();
+        atomic_store(&opening, 2);
+    }
+    for (int tries = 0; tries < 100000 && atomic_load(&opening) == 1; tries++) sched_yield();
+}
+
 /* ---- communicators ---- */
 /* Nobody uses the rows any more: a program that makes its communicators anew for ever must not run out of them. */
 static void forget_flows(Trace *t) {
@@ -223,7 +246,7 @@ static Comm *claim_comm(Trace *t, uint64_t *serial) {
 static int init_any(void **context, int *mask, Api api, uint64_t hash, const char *name, int nodes, int ranks, int rank) {
     if (context) *context = NULL;
     if (mask) *mask = 0;
-    pthread_once(&once, open_once);
+    open_first();
     Trace *t = atomic_load(&trace);
     if (!t || !context || !mask) return 0;
     *mask = (int)LOAD(t->header.mask);

@@ -12,9 +12,10 @@ import struct
 from collections.abc import Iterator
 
 from robust_run.tracer.nccl import layout
+from robust_run.tracer.nccl.rates import Move, Moves
 from robust_run.tracer.nccl.types import Communicator, Flow, NcclGlance, NcclOp, NcclTrace
 
-__all__ = ["glance", "read"]
+__all__ = ["Levels", "communicators", "event_ns", "glance", "in_flight", "levels", "read"]
 
 #: Operations that `read` returns unless told otherwise; enough for a step of most programs.
 NEWEST = 512
@@ -25,6 +26,8 @@ _FLOW = struct.Struct(layout.FLOW_FORMAT)
 _OP = struct.Struct(layout.OP_FORMAT)
 _MAGIC_NUMBER = struct.unpack("=Q", layout.MAGIC)[0]
 Row = tuple[int, ...]
+#: Of each flow, by its key as the file has it: the four counters, and how many operations are in flight.
+Levels = dict[int, tuple[int, ...]]
 
 
 def glance(path: str) -> NcclGlance | None:
@@ -39,7 +42,7 @@ def glance(path: str) -> NcclGlance | None:
         os.close(descriptor)
 
 
-def read(path: str, newest: int = NEWEST) -> NcclTrace | None:
+def read(path: str, newest: int = NEWEST, *, with_flows: bool = True) -> NcclTrace | None:
     """Return what a file says, with its `newest` operations. None as for `glance`. Never raises."""
     descriptor = _open(path)
     if descriptor is None:
@@ -51,9 +54,66 @@ def read(path: str, newest: int = NEWEST) -> NcclTrace | None:
         return NcclTrace(
             glance=_glance_of(cells),
             communicators=tuple(_communicators(descriptor)),
-            flows=tuple(_flows(descriptor, cells[layout.FLOWS_CELL])),
-            ops=tuple(_ops(descriptor, cells[layout.OPS_CELL], newest)),
+            flows=tuple(_flows(descriptor, cells[layout.FLOWS_CELL])) if with_flows else (),
+            ops=tuple(map(_op_of, _whole_rows(descriptor, cells[layout.OPS_CELL], newest))),
         )
+    finally:
+        os.close(descriptor)
+
+
+def event_ns(descriptor: int) -> int:
+    """Return the time of the newest event in a file that is open; 0: none, no plugin writes it, or it is none. Never raises."""
+    cells = _cells(descriptor)
+    return cells[layout.EVENT_CELL] if cells is not None and cells[layout.PID_CELL] else 0
+
+
+def levels(descriptor: int) -> Levels:
+    """Return the counters of all flows in a file that is open: what a look needs that is taken often. Never raises."""
+    cells = _cells(descriptor)
+    if cells is None:
+        return {}
+    count = min(cells[layout.FLOWS_CELL], layout.FLOWS)
+    return {
+        row[layout.KEY]: (*row[layout.LEVELS], max(0, row[layout.FLOW_OPENED] - row[layout.FLOW_CLOSED]))
+        for row in _rows(descriptor, _FLOW, layout.FLOWS_AT, count)
+        if row[layout.KEY] & layout.KEY_USED
+    }
+
+
+def in_flight(path: str) -> bool:
+    """Tell whether a rank has anything in flight. Never raises."""
+    descriptor = _open(path)
+    if descriptor is None:
+        return False
+    try:
+        return any(level[-1] for level in levels(descriptor).values())
+    finally:
+        os.close(descriptor)
+
+
+def communicators(path: str) -> tuple[Communicator, ...]:
+    """Return the communicators of a rank, oldest first; none where `read` returns None. Never raises."""
+    descriptor = _open(path)
+    if descriptor is None:
+        return ()
+    try:
+        return tuple(_communicators(descriptor)) if _cells(descriptor) is not None else ()
+    finally:
+        os.close(descriptor)
+
+
+def moved(path: str, newest: int) -> Moves | None:
+    """Return what the `newest` operations moved, a fifth of the work of `read`. None as for `glance`. Never raises."""
+    descriptor = _open(path)
+    if descriptor is None:
+        return None
+    try:
+        cells = _cells(descriptor)
+        if cells is None:
+            return None
+        names = {communicator.serial: communicator.name for communicator in _communicators(descriptor)}
+        rows = map(_move_of, _whole_rows(descriptor, cells[layout.OPS_CELL], newest))
+        return Moves(cells[layout.PID_CELL], cells[layout.OPS_CELL], names, tuple(rows))
     finally:
         os.close(descriptor)
 
@@ -142,14 +202,14 @@ def _flow_of(row: Row) -> Flow:
     ):  # a step counts on the lower rungs first: what is missing there was added while this was read
         levels[rung] = max(levels[rung], levels[rung + 1])
     at = [_seconds(value) for value in row[layout.LEVEL_TIMES]]
-    peer = key >> layout.KEY_PEER_SHIFT & layout.KEY_PEER_MASK
+    place = layout.flow_key(key)
     return Flow(
-        comm=key >> layout.KEY_COMM_SHIFT & layout.KEY_COMM_MASK,
-        foreign=bool(key & layout.KEY_FOREIGN),
+        comm=place.comm,
+        foreign=place.foreign,
         rank=_signed(row[layout.ORIGIN] >> 32, 32),
-        channel=key >> layout.KEY_CHANNEL_SHIFT & layout.KEY_CHANNEL_MASK,
-        peer=_signed(peer, 24),
-        direction="send" if key & layout.KEY_SENDS else "recv",
+        channel=place.channel,
+        peer=place.peer,
+        direction="send" if place.sends else "recv",
         op=_known(row[layout.FLOW_OP]),
         op_seq=row[layout.FLOW_SEQ],
         op_started_s=_seconds(row[layout.OP_AT]),
@@ -169,14 +229,14 @@ def _flow_of(row: Row) -> Flow:
     )
 
 
-def _ops(descriptor: int, head: int, newest: int) -> Iterator[NcclOp]:
-    """Yield the newest operations whose rows were whole, oldest first."""
+def _whole_rows(descriptor: int, head: int, newest: int) -> Iterator[Row]:
+    """Yield the rows of the newest operations that were whole, oldest first."""
     count = max(0, min(newest, head, layout.OPS))
     before, after = _ring_rows(descriptor, head, count), _ring_rows(descriptor, head, count)
     for number, row, again in zip(range(head - count + 1, head + 1), before, after, strict=False):
         whole = row[layout.NUMBER] == again[layout.NUMBER] == number
         if whole and row[layout.KIND] in (layout.COLLECTIVE_KIND, layout.P2P_KIND):
-            yield _op_of(row)
+            yield row
 
 
 def _ring_rows(descriptor: int, head: int, count: int) -> list[Row]:
@@ -210,6 +270,21 @@ def _op_of(row: Row) -> NcclOp:
         received_bytes=row[layout.RECEIVED],
         kernel_first_s=_seconds(row[layout.KERNEL_FIRST]),
         kernel_last_s=_seconds(row[layout.KERNEL_LAST]),
+    )
+
+
+def _move_of(row: Row) -> Move:
+    """Return what a row of an operation says it moved."""
+    first, last = row[layout.PROXY_FIRST], row[layout.PROXY_LAST]
+    return Move(
+        row[layout.NUMBER] - 1,
+        row[layout.OP_COMM],
+        _seconds(row[layout.STOPPED]),
+        row[layout.OPENED],
+        row[layout.CLOSED],
+        row[layout.SENT],
+        row[layout.RECEIVED],
+        (last - first) / 1e9 if last > first > 0 else 0.0,
     )
 
 

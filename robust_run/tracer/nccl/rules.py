@@ -18,7 +18,7 @@ from robust_run.tracer.nccl.states import cause_of, state_of
 from robust_run.tracer.nccl.stragglers import stragglers
 from robust_run.tracer.nccl.teams import Team, TeamFlow, teams_of
 from robust_run.tracer.nccl.types import EVIDENCE, Confidence, NcclDiagnosis, NcclFault, NcclSight, NcclWait
-from robust_run.tracer.nccl.vertices import Cause, FlowVertex, Reason, Vertex
+from robust_run.tracer.nccl.vertices import Cause, FlowVertex, Vertex
 from robust_run.tracer.nccl.words import flow_line, op_of, sentence, straggler_sentence
 
 __all__ = ["diagnose"]
@@ -42,10 +42,7 @@ def diagnose(sights: Sequence[NcclSight]) -> NcclDiagnosis:
 def _fault(blame: Blame, graph: Graph, sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> NcclFault:
     """Say what is to be said of a fault."""
     causes = set(blame.causes)
-    if blame.kind == "deadlock":
-        waiting = _worlds(teams, graph.reasons)
-    else:
-        waiting = _worlds(teams, reached(graph, lambda reason: isinstance(reason, Cause) and reason in causes))
+    waiting = _worlds(teams, graph.reasons if blame.kind == "deadlock" else reached(graph, causes))
     team = teams[_most(cause.team for cause in blame.causes)]
     flows = [team.flows[cause.flow] for cause in blame.causes if cause.team == team.hash and cause.flow is not None]
     seen = flows or _waiting_for(graph, causes, team)
@@ -92,18 +89,15 @@ def _worlds(teams: Mapping[int, Team], vertices: Iterable[Vertex]) -> set[int]:
 def _waiting_for(graph: Graph, causes: set[Cause], team: Team) -> list[TeamFlow]:
     """Return the flows of a team that wait for causes, those nearest to them first where there are any."""
 
-    def targets(reason: Reason) -> bool:
-        return isinstance(reason, Cause) and reason in causes
-
     vertices = [
-        vertex for vertex in reached(graph, targets) if isinstance(vertex, FlowVertex) and vertex.team == team.hash
+        vertex for vertex in reached(graph, causes) if isinstance(vertex, FlowVertex) and vertex.team == team.hash
     ]
     return [team.flows[vertex.key] for vertex in sorted(vertices)]
 
 
 def _circles(graph: Graph, sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> list[Blame]:
     """Return the circle of ranks that wait for each other, where waiting leads to no cause at all."""
-    settled = reached(graph, lambda reason: isinstance(reason, Cause), graph.moving)
+    settled = reached(graph, [reason for reason in graph.back if isinstance(reason, Cause)], graph.moving)
     left = [vertex for vertex in graph.reasons if vertex not in settled]
     if not left:
         return []

@@ -8,11 +8,11 @@ window, or when its throughput halves or the interval between its operations dou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.tracer.nccl.types import NcclTrace
+from robust_run.tracer.nccl.types import Communicator, NcclTrace
 
 #: Ranks that are watched at the same time.
 MOST = 10
@@ -54,6 +54,23 @@ def sample(groups: Sequence[Sequence[int]], most: int = MOST, turn: int = 0) -> 
     return tuple(sorted(chosen))
 
 
+def largest_groups(communicators: Mapping[int, Sequence[Communicator]], world_size: int) -> list[list[int]]:
+    """Return the ranks that are together in each of the largest communicators in use: mostly those of data parallelism.
+
+    That of the whole world counts only where there is no other.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for rank, of in communicators.items():
+        for one in of:
+            if one.hash and one.closed_s is None:
+                members = groups.setdefault((one.ranks or 0, one.hash), [])
+                if rank not in members:
+                    members.append(rank)
+    smaller = {key: ranks for key, ranks in groups.items() if key[0] != world_size} or groups
+    most = max((size for size, _ in smaller), default=0)
+    return [ranks for (size, _), ranks in sorted(smaller.items()) if size == most]
+
+
 def window(before: NcclTrace, now: NcclTrace, length_s: float) -> Window:
     """Return what a rank did between two readings of its trace that are `length_s` apart."""
     ended = {op.number for op in before.ops if op.opened and op.closed >= op.opened}
@@ -61,6 +78,9 @@ def window(before: NcclTrace, now: NcclTrace, length_s: float) -> Window:
     fresh = [
         op for op in now.ops if op.opened and op.closed >= op.opened and op.number not in ended and op.number >= known
     ]
+    made = now.glance.ops - before.glance.ops
+    if made > len(now.ops) > 0:  # only the newest are seen: what they did, they did in their part of the time
+        length_s *= len(now.ops) / made
     return Window(
         length_s=length_s,
         completed=len(fresh),

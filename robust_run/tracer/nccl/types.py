@@ -6,7 +6,7 @@ by that much early. Ranks and peers are of the communicator, not of the world.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -52,9 +52,11 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     opened_s: float
     closed_s: float | None
     """None: in use."""
+    channels: int = 0
+    """That it uses, where flows were left out; 0: as many as the flows show."""
 
 
-class Flow(msgspec.Struct, frozen=True, kw_only=True):
+class Flow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What goes in one direction between this rank and a peer, on one channel, over the network.
 
     Steps climb four rungs, and each counter says how many have reached it since the flow began: posted >= gpu_ready >=
@@ -108,7 +110,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     has played its part, and waits for the others."""
 
 
-class NcclOp(msgspec.Struct, frozen=True, kw_only=True):
+class NcclOp(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One collective or point-to-point call that the rank gave to NCCL."""
 
     number: int
@@ -174,6 +176,23 @@ class NcclTrace(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[Flow, ...]
     ops: tuple[NcclOp, ...]
     """Oldest first."""
+    left_out: int = 0
+    """Flows in flight that were left out to save room."""
+
+
+class NcclNote(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A flow at a moment while a stall was forming; noted when its counters changed."""
+
+    at_s: float
+    comm: int
+    """`Communicator.serial`."""
+    channel: int
+    peer: int
+    direction: Direction
+    posted: int
+    gpu_ready: int
+    transmitted: int
+    done: int
 
 
 class NcclSight(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,3 +256,26 @@ class NcclDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[NcclFault, ...]
     """Most certain first."""
     waits: tuple[NcclWait, ...]
+
+
+#: Communicators that are told apart by name in `CommRate`s; the others are one.
+NAMES = 32
+NAME_CHARACTERS = 64
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class CommRate(msgspec.Struct, frozen=True, array_like=True):
+    """What was completed in communicators of one name, all ranks together (see `rates`)."""
+
+    name: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
+    operations: _Count
+    """Of all ranks: an all_reduce of four ranks is four."""
+    sent_bytes: _Count
+    """Over the network; 0 with NCCL 2.26, which does not say."""
+    received_bytes: _Count
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
+    """Between the first and the last thing that operations did on the network, added up."""
+
+
+Rates = Annotated[tuple[CommRate, ...], msgspec.Meta(max_length=NAMES + 1)]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from robust_run.tracer.nccl.blame import Blame
 from robust_run.tracer.nccl.stragglers import Straggler
 from robust_run.tracer.nccl.teams import Team, TeamFlow
+from robust_run.tracer.nccl.types import Flow, NcclTrace
 
 #: Ranks that are listed; of more, their number.
 LISTED = 8
@@ -25,9 +26,14 @@ def ranks_of(worlds: Sequence[int]) -> str:
     return "ranks " + ", ".join(str(world) for world in ordered)
 
 
+def func_name(func: str) -> str:
+    """Return what torch calls an operation of NCCL: `all_gather`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", func).lower()
+
+
 def op_of(team: Team, func: str, seq: int | None) -> str:
     """Return `all_gather #1204 of tp_3`."""
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", func).lower() or "an operation"
+    name = func_name(func) or "an operation"
     number = "" if seq is None or func in ("Send", "Recv", "") else f" #{seq}"
     return f"{name}{number} of {team.name}"
 
@@ -141,9 +147,25 @@ def straggler_sentence(team: Team, straggler: Straggler) -> str:
 
 def flow_line(seen: TeamFlow) -> str:
     """Return the counters of a flow, for whoever wants to check."""
-    flow = seen.flow
+    return f"rank {seen.world} {_counters(seen.flow)}"
+
+
+def _counters(flow: Flow) -> str:
     ends = f"{flow.rank} -> {flow.peer}" if flow.direction == "send" else f"{flow.peer} -> {flow.rank}"
     return (
-        f"rank {seen.world} {flow.direction} (member {ends}, channel {flow.channel}): posted {flow.posted}, "
+        f"{flow.direction} (member {ends}, channel {flow.channel}): posted {flow.posted}, "
         f"gpu_ready {flow.gpu_ready}, transmitted {flow.transmitted}, done {flow.done} of {flow.steps}"
     )
+
+
+def in_flight_lines(trace: NcclTrace) -> list[str]:
+    """Return what one rank has in flight, for people; `LISTED` connections at the most."""
+    names = {one.serial: one.name or f"communicator {one.hash:x}" for one in trace.communicators}
+    busy = [flow for flow in trace.flows if flow.open_ops and not flow.foreign]
+    ops = {op.number: op for op in trace.ops}
+    lines = []
+    for flow in busy[:LISTED]:
+        op = None if flow.op is None else ops.get(flow.op)
+        call = "an operation" if op is None else f"{func_name(op.func)} #{op.seq}"
+        lines.append(f"NCCL: {call} of {names.get(flow.comm, 'a communicator')}, {_counters(flow)}")
+    return [*lines, f"NCCL: {len(busy) - LISTED} more in flight"] if len(busy) > LISTED else lines

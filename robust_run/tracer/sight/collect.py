@@ -16,6 +16,7 @@ import msgspec
 from robust_run.tracer.sight import processes
 from robust_run.tracer.sight.fault_signal import Asked
 from robust_run.tracer.sight.flight_recorder import recorded
+from robust_run.tracer.sight.inside import FLOWS, Inside, Readings
 from robust_run.tracer.sight.links import Links
 from robust_run.tracer.sight.spy import Spy, find_spy
 from robust_run.tracer.sight.targets import Target
@@ -49,16 +50,18 @@ async def collect(
     samples: int = SAMPLES,
     gap_s: float = GAP_S,
     ops: int = OPS,
+    flows: int = FLOWS,
     world: World | None = None,
 ) -> tuple[RankSight, ...]:
     """Return what is seen of the targets, in their order, after (samples - 1) * gap_s or a little more. Never raises.
 
-    `ops`: so many of the newest calls of each rank. Not to be called again for the same targets before it has returned.
+    `ops`: so many of the newest calls of each rank; `flows`: so many of NCCL's connections. Not to be called again for the same
+    targets before it has returned.
     """
     world = world or World(spy=find_spy())
     spy = Spy(world.spy)
     views = [_View(target, ops, world, spy) for target in targets]
-    links = Links(world.root)
+    links, inside = Links(world.root), Inside(targets)
     began_s = world.monotonic_s()
     last = max(1, samples) - 1
     for number in range(last + 1):
@@ -67,9 +70,13 @@ async def collect(
             view.measure()
         if number in (0, last):
             links.sample(pid for view in views for pid in view.pids)
+            inside.sample()
         await asyncio.gather(*(view.sample() for view in views))
     known = await asyncio.gather(*(view.ask_recorder() for view in views))
-    return tuple(view.sight(entries, links) for view, entries in zip(views, known, strict=True))
+    return tuple(
+        _with_nccl(view.sight(entries, links), readings)
+        for view, entries, readings in zip(views, known, inside.found(flows, ops), strict=True)
+    )
 
 
 async def stacks_of(targets: Sequence[Target], world: World | None = None) -> tuple[RankSight, ...]:
@@ -77,9 +84,14 @@ async def stacks_of(targets: Sequence[Target], world: World | None = None) -> tu
     return await collect(targets, samples=1, world=world)
 
 
-def dead_sights(targets: Sequence[Target], ops: int = OPS) -> tuple[RankSight, ...]:
-    """Return what is left of targets whose attempt has ended: their rings."""
-    return tuple(_sight(target, read_ring(target, ops)) for target in targets)
+def dead_sights(targets: Sequence[Target], ops: int = OPS, flows: int = FLOWS) -> tuple[RankSight, ...]:
+    """Return what is left of targets whose attempt has ended: their rings, and what NCCL was doing."""
+    inside = Inside(targets)
+    inside.sample()
+    return tuple(
+        _with_nccl(_sight(target, read_ring(target, ops)), readings)
+        for target, readings in zip(targets, inside.found(flows, ops), strict=True)
+    )
 
 
 def read_ring(target: Target, ops: int) -> RankTrace | None:
@@ -215,6 +227,11 @@ class _View:
             for look in self._last.values()
             if look.is_gone and look.parent == self._rank_pid and self._first[look.pid].is_gone
         )[:LOST]
+
+
+def _with_nccl(sight: RankSight, readings: Readings) -> RankSight:
+    now, before = readings
+    return sight if now is None else msgspec.structs.replace(sight, nccl=now, nccl_before=before)
 
 
 def _sight(target: Target, trace: RankTrace | None) -> RankSight:

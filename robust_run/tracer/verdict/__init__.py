@@ -1,7 +1,8 @@
 """From evidence to a verdict: who is at fault, in what, and how that is known. Pure functions over recorded scenes.
 
 The rules are asked in this order: processes that are gone or stopped (`ended`), different calls at one place (`signatures`),
-circles of waits (`order`), ranks that never came (`absent`), communication that does not move (`stall`). No rule knows a
+circles of waits (`order`), what stands still inside NCCL (`nccl`), ranks that never came (`absent`), communication that does not
+move (`stall`). No rule knows a
 clock, a file or a process, so every verdict can be reached again from the evidence in an incident file.
 """
 
@@ -10,13 +11,24 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.tracer.types import Scene, Wait
+from robust_run.tracer.verdict import nccl
 from robust_run.tracer.verdict.after import post_mortem
 from robust_run.tracer.verdict.decide import look
 from robust_run.tracer.verdict.draft import describe, waits_of
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
 
-__all__ = ["ParallelGroup", "Patience", "describe_waits", "look", "parallel_groups", "post_mortem", "waits"]
+__all__ = [
+    "ParallelGroup",
+    "Patience",
+    "communicator_names",
+    "describe_inside",
+    "describe_waits",
+    "look",
+    "parallel_groups",
+    "post_mortem",
+    "waits",
+]
 
 
 class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +48,17 @@ def waits(scene: Scene) -> tuple[Wait, ...]:
 def describe_waits(scene: Scene, limit: int = 40) -> list[str]:
     """Return lines for people, one for each call that ranks wait in, longest first; at most `limit`."""
     return describe(Picture(scene), limit)
+
+
+def describe_inside(scene: Scene, limit: int = 20) -> list[str]:
+    """Return lines for people about what stands still inside NCCL and the counters that say so; none where nothing does."""
+    return nccl.lines(Picture(scene), limit)
+
+
+def communicator_names(scene: Scene) -> dict[int, str]:
+    """Return what people call NCCL's communicators, by their hash."""
+    inside = Picture(scene).inside
+    return {} if inside is None else inside.names
 
 
 def parallel_groups(scene: Scene) -> tuple[ParallelGroup, ...]:

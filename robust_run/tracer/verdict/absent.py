@@ -77,7 +77,7 @@ def _suspect(
         return Suspect(rank, here, waited_s, patience.working_s, doing, True, False, False, worked_at_s)
     stacks = main_stacks(sight)
     unlogged = bool(stacks) and is_waiting(stacks[-1])
-    working, needed_s, doing = _time_for(sight, patience, now_s, before)
+    working, needed_s, doing = time_for(sight, patience, now_s, before)
     busy = not working and activity_of(sight).kind == "spinning"
     crowded = len(here.missing) > 2 and len(here.missing) > len(here.waiters) and here.op not in LIFECYCLE
     if crowded or unlogged:
@@ -87,7 +87,7 @@ def _suspect(
     return Suspect(rank, here, waited_s, needed_s, doing, working, unlogged, busy, now_s if working else worked_at_s)
 
 
-def _time_for(sight: RankSight, patience: Patience, now_s: float, before: RankSight | None) -> tuple[bool, float, str]:
+def time_for(sight: RankSight, patience: Patience, now_s: float, before: RankSight | None) -> tuple[bool, float, str]:
     """Return whether a rank works, how long others may have to wait for it, and what it does."""
     newest_s = _newest_event_s(sight)
     if newest_s is not None and now_s - newest_s < patience.after_s:
@@ -103,10 +103,13 @@ def _time_for(sight: RankSight, patience: Patience, now_s: float, before: RankSi
 
 
 def _newest_event_s(sight: RankSight) -> float | None:
-    """Return when the main thread last did anything that is recorded."""
+    """Return when the main thread last did anything that is recorded, or NCCL did."""
+    times: list[float] = []
+    if sight.nccl is not None and sight.nccl.glance.event_s is not None:
+        times.append(sight.nccl.glance.event_s + sight.nccl_shift_s)
     if sight.trace is None:
-        return None
-    times = [
+        return max(times, default=None)
+    times += [
         time
         for op in sight.trace.ops
         if op.thread == 0

@@ -7,8 +7,9 @@ all others lose their connections to it. Its exit is then the first, but not the
 from __future__ import annotations
 
 from robust_run.health.types import Finding
+from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
-from robust_run.tracer.verdict import absent, ended, graph, order, signatures
+from robust_run.tracer.verdict import absent, ended, graph, nccl, order, signatures
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
 
@@ -19,10 +20,16 @@ _TIMEOUT_S = 5.0
 
 
 def post_mortem(scene: Scene) -> TraceVerdict | None:
-    """Return what the rings of a dead attempt prove beyond exits; None if they add nothing.
+    """Return what the rings of a dead attempt prove beyond exits, and NCCL's traces; None if they add nothing.
 
     A failure that explains itself stands: an exception of the user's own, a full memory, a process that was killed.
     """
+    verdict = proven(scene)
+    return None if verdict is None else second_opinion(verdict, scene)
+
+
+def proven(scene: Scene) -> TraceVerdict | None:
+    """Return the same as rings and traces have it, without further witnesses."""
     if any(sight.finding is not None and _explains_itself(sight.finding) for sight in scene.ranks):
         return None
     fault = ended.first_fault(scene.ranks)
@@ -37,11 +44,11 @@ def post_mortem(scene: Scene) -> TraceVerdict | None:
     early = _left_early(picture, fault)
     if early is not None:
         return early
-    circle = graph.deadlocked(picture, 0.0)
+    circle = graph.deadlocked(picture, 0.0, nccl.may_circle(picture))
     if circle and _ended_late(picture, circle):
         verdict = order.judge(picture, circle)
         return verdict if verdict.rule == "order" else None
-    return _never_joined(picture)
+    return _never_joined(picture) or nccl.post_mortem(picture, _TIMEOUT_S)
 
 
 def _explains_itself(finding: Finding) -> bool:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import msgspec
+
+from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import Look, Scene, TraceVerdict
-from robust_run.tracer.verdict import absent, after, ended, graph, links, order, signatures, stall
+from robust_run.tracer.verdict import absent, after, ended, graph, links, nccl, order, signatures, stall
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
@@ -23,17 +26,24 @@ def look(
     Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before,
     `worked` what that said of ranks at work: patience with a rank begins anew when it stops working.
     """
+    found = _look(scene, patience, previous, worked or {})
+    if found.verdict is None:
+        return found
+    return msgspec.structs.replace(found, verdict=second_opinion(found.verdict, scene))
+
+
+def _look(scene: Scene, patience: Patience, previous: Scene | None, worked: Mapping[int, float]) -> Look:
     picture = Picture(scene)
     if ended.failed(scene.ranks):
-        return Look(verdict=after.post_mortem(scene) or ended.crashed(picture))
+        return Look(verdict=after.proven(scene) or ended.crashed(picture))
     longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
     needed_s = patience.after_s * _NEARLY
     if longest_s < needed_s:
-        return Look(reason="nobody waits for long any more")
+        return Look(verdict=nccl.slow(picture), reason="nobody waits for long any more")
     verdict = _definite(picture, patience, needed_s)
     if verdict is not None:
-        return Look(verdict=verdict)
-    return _patient(picture, patience, previous, longest_s, worked or {})
+        return Look(verdict=nccl.attested(picture, verdict, proven=True))
+    return _patient(picture, patience, previous, longest_s, worked)
 
 
 def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVerdict | None:
@@ -47,7 +57,7 @@ def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVer
     verdict = links.judge(picture, needed_s)
     if verdict is not None:
         return verdict
-    circle = graph.deadlocked(picture, needed_s)
+    circle = graph.deadlocked(picture, needed_s, nccl.may_circle(picture))
     return order.judge(picture, circle) if circle else None
 
 
@@ -56,12 +66,23 @@ def _patient(
 ) -> Look:
     """Ask the rules that depend on what the missing ranks do."""
     found = absent.suspects(picture, patience, previous, worked)
+    inside = nccl.leading(picture, patience, previous, worked)
+    missed = tuple(one.rank for one in found if not one.here.inside and one.is_due(picture.scene.at_s))
+    if inside is not None and inside.is_sure and inside.is_due:
+        return Look(verdict=nccl.judge(picture, inside, missed))
     verdict = absent.judge(picture, found, patience)
     if verdict is not None:
-        return Look(verdict=verdict)
-    stalls = stall.stalled(picture, patience)
+        return Look(verdict=nccl.attested(picture, verdict, proven=False))
+    if inside is not None and inside.is_due:
+        return Look(verdict=nccl.judge(picture, inside, missed))
+    stalls = stall.stalled(picture, patience) if inside is None or not inside.fault.ranks else []
     if stalls:
         return Look(verdict=stall.judge(picture, stalls))
+    if inside is not None and inside.working:
+        waited = picture.wait_words(len(inside.fault.waiting), inside.waited_s)
+        seen = tuple((rank, picture.scene.at_s) for rank in inside.working)
+        reason = f"{waited} for {picture.who(inside.working)}: {inside.doing}"
+        return Look(again_s=patience.look_again_s * 2, reason=reason, worked=seen)
     if longest_s >= patience.working_s:
         return Look(verdict=_unknown(picture, longest_s))
     if found:

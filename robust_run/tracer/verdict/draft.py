@@ -52,11 +52,20 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
 def waits_of(picture: Picture) -> tuple[Wait, ...]:
     """Return an edge for each rank that waits, longest first; nobody awaited where all have come."""
     edges = [
-        Wait(waiter=rank, awaited=here.missing, what=picture.what(here), since_s=picture.waited_s(here))
+        Wait(
+            waiter=rank, awaited=_awaited(picture, here, rank), what=picture.what(here), since_s=picture.waited_s(here)
+        )
         for here in picture.places
         for rank in here.waiters
     ]
     return tuple(sorted(edges, key=lambda edge: (-edge.since_s, edge.waiter)))
+
+
+def _awaited(picture: Picture, here: Place, rank: int) -> tuple[int, ...]:
+    """Return whom a rank waits for in a call: who has not come; inside NCCL its neighbours, where all have."""
+    if here.missing or not here.inside or picture.inside is None:
+        return here.missing
+    return picture.inside.awaited.get(rank, ())
 
 
 def _waiting_lines(picture: Picture) -> list[str]:

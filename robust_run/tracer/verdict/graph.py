@@ -9,7 +9,7 @@ and cycles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from robust_run.tracer.verdict.picture import Picture, Place
 
@@ -47,11 +47,14 @@ def dependents(picture: Picture, ranks: Iterable[int]) -> set[int]:
     return reached
 
 
-def deadlocked(picture: Picture, older_than_s: float) -> tuple[int, ...]:
-    """Return the ranks that wait for each other in a circle, all of them for longer than the given time."""
+def deadlocked(picture: Picture, older_than_s: float, among: Sequence[Place] | None = None) -> tuple[int, ...]:
+    """Return the ranks that wait for each other in a circle, all of them for longer than the given time.
+
+    `among`: only these places count.
+    """
     places = [
         here
-        for here in picture.places
+        for here in (picture.places if among is None else among)
         if here.missing and not here.any_sender and picture.waited_s(here) >= older_than_s
     ]
     # Ranks are nodes 0..n-1, places follow.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene
+from robust_run.tracer.verdict.inside import Inside
+from robust_run.tracer.verdict.place import Place
 from robust_run.tracer.verdict.words import count_words, op_name, ranks_words, span
 
 #: Descriptions that torch gives by itself.
@@ -24,24 +24,7 @@ _GroupKey = tuple[str, int, int, int]
 _PASSES = "\0passes"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One call that ranks wait in."""
-
-    group: Group
-    op: str
-    seq: int
-    peer: int = -1
-    """Of a point-to-point call."""
-    waiters: tuple[int, ...]
-    missing: tuple[int, ...]
-    """Who has not come; empty if all have."""
-    since_s: float
-    """When the first waiter began."""
-
-    @property
-    def any_sender(self) -> bool:
-        """One of the missing is enough."""
-        return self.op == "recv_any"
+__all__ = ["Picture", "Place"]
 
 
 class Picture:
@@ -60,7 +43,12 @@ class Picture:
         self.last: dict[_GroupKey, dict[int, int]] = {}
         self._p2p_last: dict[tuple[_GroupKey, str, int, int], int] = {}
         self._take_ops()
-        self.places = (*self._find_places(), *self._unlogged_places())
+        places = (*self._find_places(), *self._unlogged_places())
+        #: What NCCL's traces say; None without any.
+        self.inside = Inside.of(scene, self.groups, self.label, failed=failed)
+        if self.inside is not None:
+            places += self.inside.places({rank for here in places for rank in here.waiters})
+        self.places = places
         self.waiting: dict[int, list[Place]] = {}
         for here in self.places:
             for rank in here.waiters:

@@ -57,6 +57,8 @@ def members(here: Place) -> tuple[int, ...]:
 
 def _complete_at_s(picture: Picture, here: Place) -> float:
     """Return since when all have been there and one has waited: before that nothing could move."""
+    if here.inside:
+        return here.since_s
     if here.op in P2P:
         sight = picture.sights.get(here.peer)
         ops = sight.trace.ops if sight is not None and sight.trace is not None else ()
@@ -114,7 +116,7 @@ def _narrow(picture: Picture, places: list[Place], everyone: list[int]) -> tuple
 
 def _begun_only(picture: Picture, here: Place) -> list[int]:
     """Return who has begun the call but does not wait for it, nor is done."""
-    if here.op in P2P:
+    if here.op in P2P or here.inside:
         return []
     calls = picture.collectives.get(picture.sequence(here.waiters[0], here.group.name, here.op), {}).get(here.seq, {})
     return [rank for rank, op in calls.items() if op.state == "issued" and rank not in picture.waiting]

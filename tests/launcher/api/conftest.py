@@ -36,6 +36,7 @@ from robust_run.launcher.journal import Journal
 from robust_run.launcher.policy import policy_of
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
 from robust_run.report.types import Action, Incident, Verdict
+from robust_run.tracer.nccl.rates import CommRate
 from robust_run.tracer.types import Scene
 
 TOKEN = "0123456789abcdef" * 4
@@ -89,6 +90,7 @@ class Controller:
         self.scene: Scene | None = None
         """What is seen of the ranks; None: nothing runs."""
         self.samples: list[int] = []
+        self.rates: list[CommRate] = []
         self.kept = 0
         self._journal = Journal(self.journal_path, SystemClock(), fail)
         self._journal.open_with(self.spec, self.facts.host)
@@ -103,6 +105,9 @@ class Controller:
 
     def incidents(self) -> list[Incident]:
         return self._incidents
+
+    def nccl_rates(self) -> list[CommRate]:
+        return self.rates
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         self.samples.append(samples)

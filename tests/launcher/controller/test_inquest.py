@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.controller.inquest import ANSWER_S, Inquest
+from robust_run.launcher.controller.inquest import ANSWER_S, FLOWS_AT_ONCE, Inquest
 from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired
 from robust_run.launcher.types import Paces, Progress, Sights
@@ -129,6 +131,65 @@ def test_it_looks_again_until_there_is_a_verdict_and_says_so_once() -> None:
         world.pass_time()
     assert len(world.said) == 1
     assert "for rank 3 (node b)" in world.said[0]
+
+
+def test_who_is_slow_inside_nccl_is_told_and_the_question_is_answered() -> None:
+    """Nobody is stuck: the next rank that waits for long must be asked about."""
+    from tracer.nccl.simulate import Model, sights_of
+    from tracer.nccl.stalls import one_group
+
+    model = Model(one_group(4, "ring", 6, 1), None, 1)
+    assert not model.run()
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    (_, order), _ = world.asked()
+    assert order.flows >= 1024
+    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
+        sights = []
+        for seen in (sights_of(model)[rank] for rank in ranks):
+            assert seen.trace is not None
+            late_s = 1.5 if seen.rank == 2 else 0.0
+            ops = tuple(msgspec.structs.replace(op, started_s=op.started_s + late_s) for op in seen.trace.ops)
+            sights.append(RankSight(rank=seen.rank, node="", nccl=msgspec.structs.replace(seen.trace, ops=ops)))
+        world.inquest.take(node, Sights(attempt=0, number=order.number, sights=tuple(sights)))
+    slow, answer = world.told
+    assert isinstance(slow, Inquired) and isinstance(answer, Inquired)
+    assert slow.verdict is not None and answer.verdict is None
+    assert (slow.verdict.kind, slow.verdict.ranks, slow.verdict.rule) == ("slow", (2,), "last-start")
+    assert answer.reason == "nobody waits for long any more"
+
+
+def test_a_scene_that_is_large_is_judged_beside_so_that_leases_are_renewed() -> None:
+    from tracer.nccl.simulate import Broken, Model, sights_of
+    from tracer.nccl.stalls import one_group
+
+    model = Model(one_group(4, "ring", 6, 1), Broken("gpu", 1, 1), 1)
+    assert not model.run()
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    (_, order), _ = world.asked()
+    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
+        sights = []
+        for seen in (sights_of(model)[rank] for rank in ranks):
+            assert seen.trace is not None
+            glance = msgspec.structs.replace(seen.trace.glance, event_s=world.clock.monotonic_s() - 60.0)
+            idle = [
+                msgspec.structs.replace(flow, peer=-number, open_ops=0)
+                for flow in seen.trace.flows[:1]
+                for number in range(9, FLOWS_AT_ONCE)
+            ]
+            trace = msgspec.structs.replace(seen.trace, glance=glance, flows=(*seen.trace.flows, *idle))
+            sights.append(RankSight(rank=seen.rank, node="", nccl=trace))
+        world.inquest.take(node, Sights(attempt=0, number=order.number, sights=tuple(sights)))
+    assert world.told == []
+    give_up_at_s = time.monotonic() + 60
+    while not world.told and time.monotonic() < give_up_at_s:
+        time.sleep(0.01)
+        world.pass_time()
+        world.asked()
+    (found,) = world.told
+    assert isinstance(found, Inquired) and found.verdict is not None
+    assert (found.verdict.kind, found.verdict.ranks) == ("comm_stall", (1,))
 
 
 def test_an_attempt_that_ended_meanwhile_is_not_judged() -> None:

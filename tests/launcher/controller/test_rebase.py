@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.controller.rebase import rebase
+from robust_run.launcher.controller.rebase import rebase, rebased_sights
 from robust_run.launcher.events import AttemptEnded, FirstStep, RankExited
-from robust_run.launcher.types import Progress, RankEvidence
+from robust_run.launcher.types import Progress, RankEvidence, Sights
+from robust_run.tracer.nccl.types import NcclGlance, NcclNote, NcclTrace
+from robust_run.tracer.types import RankSight
 
 
 def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
@@ -27,3 +29,16 @@ def test_the_first_step_moves_too() -> None:
 def test_what_has_no_time_stays_what_it_is() -> None:
     event = RankExited(attempt=0, rank=1, exit_code=1)
     assert rebase(event, 1000.0) is event
+
+
+def test_times_of_nccl_are_told_how_far_they_are_off() -> None:
+    """A trace is large, so it is not rewritten: who reads it adds the shift. The few notes are."""
+    glance = NcclGlance(pid=1, api=6, communicators=0, ops=0, event_s=3.0, dropped=0, foreign=0, unknown=0, stale=0)
+    trace = NcclTrace(glance=glance, communicators=(), flows=(), ops=())
+    note = NcclNote(at_s=2.0, comm=1, channel=0, peer=1, direction="send", posted=1, gpu_ready=0, transmitted=0, done=0)
+    seen = Sights(attempt=0, number=1, sights=(RankSight(rank=0, node="", nccl=trace, nccl_log=(note,)),))
+    moved = rebased_sights(seen, 1000.0)
+    assert isinstance(moved, Sights)
+    (sight,) = moved.sights
+    assert (sight.nccl, sight.nccl_shift_s) == (trace, 1000.0)
+    assert [noted.at_s for noted in sight.nccl_log] == [1002.0]

@@ -335,3 +335,54 @@ def test_there_must_be_room_for_a_file(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert caught.value.errno == errno.EFBIG
     assert not (tmp_path / "file").exists()
+
+
+def in_file_system(driver: str, tmp_path: Path, options: str, then: str = "") -> tuple[str, str]:
+    """Return a driver that runs where `path` lies in a file system of its own, and that path."""
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    folder, header, wrapper = tmp_path / "own", tmp_path / "header", tmp_path / "driver"
+    folder.mkdir()
+    header.write_bytes(layout.MAGIC + layout.cell(layout.VERSION))
+    inside = (
+        f"mount -t tmpfs -o {options} none {folder} && cp {header} {folder}/f && "
+        f'truncate -s {layout.FILE_BYTES} {folder}/f && {then or "true"} && exec {driver} "$@"'
+    )
+    wrapper.write_text(f"#!/bin/sh\nexec {unshare} -m sh -c '{inside}' sh \"$@\"\n")
+    wrapper.chmod(0o755)
+    if subprocess.run([unshare, "-m", "mount", "-t", "tmpfs", "none", str(folder)], capture_output=True).returncode:
+        pytest.skip("may not mount here")
+    return str(wrapper), f"{folder}/f"
+
+
+@pytest.mark.root
+def test_a_file_system_that_is_full_by_and_by(driver: str, plugin: str, tmp_path: Path, version: int) -> None:
+    wrapper, path = in_file_system(driver, tmp_path, "size=6m")
+    rank = Rank(wrapper, plugin, version, path)
+    try:
+        rank.play(MAKE_COMM, ALL_GATHER, proxy_op(), steps(0, 2))
+        seen = f"/proc/{rank.process.pid}/root{path}"
+        with pytest.raises(OSError, match="No space left"), open(f"{seen}.more", "wb", buffering=0) as more:
+            while True:
+                more.write(bytes(4096))
+        rank.play("play 4 500 0", steps(2, 8), f"stop {OP}")
+        trace = reader.read(seen)
+        assert trace is not None
+        assert trace.glance.ops == 2001
+        assert [rungs(flow) for flow in trace.flows if flow.channel == 3 and flow.peer == 6] == [(8, 8, 8, 8)]
+        assert rank.end(*EVERYTHING) == (0, "")
+    finally:
+        rank.close()
+
+
+@pytest.mark.root
+def test_a_file_system_that_is_read_only(driver: str, plugin: str, tmp_path: Path) -> None:
+    wrapper, path = in_file_system(driver, tmp_path, "size=6m", f"mount -o remount,ro {tmp_path / 'own'}")
+    rank = Rank(wrapper, plugin, 6, path)
+    try:
+        rank.play(*EVERYTHING)
+        assert rank.ask("mask") == "0"
+        assert rank.end() == (0, "")
+    finally:
+        rank.close()

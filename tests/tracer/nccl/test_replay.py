@@ -6,13 +6,17 @@ from __future__ import annotations
 import lzma
 from pathlib import Path
 
+import msgspec
 import pytest
 from tracer.nccl.playing import StartRank
 from tracer.nccl.recording import RECORDED, packed, play, sight
 from tracer.nccl.stalls import HELD_OUT, TUNING, Stall, run
+from tracer.verdict.inside_scenes import FEWEST, on_the_way
 
 from robust_run.tracer.nccl import layout
+from robust_run.tracer.nccl.cut import restored
 from robust_run.tracer.nccl.rules import diagnose
+from robust_run.tracer.nccl.types import NcclSight
 
 
 def named(stall: Stall) -> str:
@@ -30,6 +34,29 @@ def test_a_recorded_stall(stall: Stall, tmp_path: Path) -> None:
         assert trace is not None
         assert (trace.glance.api, trace.glance.dropped, trace.glance.stale) == (6, 0, 0)
     found = diagnose(sights)
+    assert stall.is_right(found.faults), found.faults
+
+
+@pytest.mark.parametrize("stall", RECORDED, ids=named)
+def test_a_recorded_stall_as_it_reaches_the_controller(stall: Stall, tmp_path: Path) -> None:
+    """Cut to what ranks of the largest jobs tell, and over the wire."""
+    sights = []
+    for rank in range(stall.world.ranks):
+        path = tmp_path / f"rank{rank}"
+        path.write_bytes(lzma.decompress(packed(stall, rank).read_bytes()))
+        seen = sight(stall, rank, str(path))
+        sights.append(msgspec.structs.replace(seen, before=seen.trace))
+    told = [
+        NcclSight(
+            rank=of.rank,
+            node=of.node,
+            trace=of.nccl,
+            before=None if of.nccl is None else restored(of.nccl, of.nccl_before),
+            alive=of.exit_code is None,
+        )
+        for of in on_the_way(sights, *FEWEST)
+    ]
+    found = diagnose(told)
     assert stall.is_right(found.faults), found.faults
 
 

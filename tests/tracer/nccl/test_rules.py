@@ -199,7 +199,11 @@ def test_whatever_traces_say_something_is_said_of_them(stall: Stall, data: st.Da
         index = data.draw(st.integers(0, len(rows) - 1))
         field = data.draw(st.sampled_from(rows[index].__struct_fields__))
         value = data.draw(NUMBER)
-        if value is None and getattr(rows[index], field) is not None and not field.endswith("_s") and field != "op":
+        if (
+            value is None
+            and getattr(rows[index], field) is not None
+            and (field in ("started_s", "opened_s") or not (field.endswith("_s") or field == "op"))
+        ):
             value = 0
         if isinstance(getattr(rows[index], field), str):
             value = data.draw(st.sampled_from(("send", "recv"))) if field == "direction" else "p2p"

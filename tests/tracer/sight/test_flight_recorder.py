@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks_alone import PATIENCE_S
 
-from robust_run.tracer.sight.flight_recorder import COLLECTIVES, parse_recorded, recorded
+from robust_run.tracer.sight.flight_recorder import COLLECTIVES, merged, parse_recorded, recorded
 from robust_run.tracer.types import Op
 
 
@@ -95,12 +95,76 @@ def test_garbage_gives_nothing_or_operations(value: Any):
         assert all(isinstance(op, Op) for op in parse_recorded(content, 0.0))
 
 
-def asked(folder: Path, answer: bytes | None) -> tuple[Op, ...]:
+def nccl(state: str, seq: int, *, started_ns: int = 0, retired: bool = False, **fields: Any) -> dict[str, Any]:
+    """An entry as torch 2.13 writes it for NCCL."""
+    return {
+        "collective_seq_id": seq,
+        "duration_ms": 1.5 if retired else None,
+        "input_dtypes": ["BFloat16"],
+        "input_sizes": [[1024]],
+        "is_p2p": False,
+        "op_id": seq,
+        "output_dtypes": ["BFloat16"],
+        "output_sizes": [[8192]],
+        "p2p_seq_id": 0,
+        "pg_id": 3,
+        "process_group": ["5", "dp_1"],
+        "profiling_name": "nccl:_all_gather_base",
+        "record_id": 40 + seq,
+        "retired": retired,
+        "state": state,
+        "thread_id": "140293114915712",
+        "thread_name": "pt_autograd_0",
+        "time_created_ns": 1_795_277_150_000_000_000 + seq,
+        "time_discovered_completed_ns": 0,
+        "time_discovered_started_ns": started_ns,
+        "timeout_ms": 600000,
+    } | fields
+
+
+STARTED_NS = 1_795_277_150_100_000_000
+
+
+def test_of_nccl_it_is_told_what_has_begun_on_the_gpu():
+    found = parsed(
+        nccl("completed", 6, started_ns=STARTED_NS, retired=True),
+        nccl("started", 7, started_ns=STARTED_NS),
+        nccl("scheduled", 8),
+    )
+    assert [(op.group, op.op, op.seq, op.state, op.on_gpu) for op in found] == [
+        ("5", "all_gather", 6, "done", True),
+        ("5", "all_gather", 7, "waiting", True),
+        ("5", "all_gather", 8, "waiting", False),
+    ]
+    assert (found[0].numel, found[0].dtype) == (1024, "bfloat16")
+
+
+def test_where_torch_times_no_collectives_nothing_is_said_of_their_start():
+    found = parsed(nccl("completed", 6, retired=True), nccl("scheduled", 7), nccl("scheduled", 8))
+    assert [op.on_gpu for op in found] == [True, None, None]
+
+
+def test_of_gloo_nothing_is_said_of_a_gpu():
+    assert parsed(entry(), entry(time_discovered_started_ns=STARTED_NS))[0].on_gpu is None
+
+
+def test_a_dump_in_which_starts_are_null_is_read():
+    assert parsed(nccl("scheduled", 8, time_discovered_started_ns=None))[0].on_gpu is None
+
+
+def test_both_recorders_are_heard_and_of_a_group_that_uses_both_only_nccls():
+    gloo = parsed(entry(collective_seq_id=1), entry(collective_seq_id=90, process_group=["5", "dp_1"]))
+    on_nccl = parsed(nccl("completed", 6, retired=True))
+    assert [(op.group, op.seq) for op in merged(gloo, on_nccl)] == [("5", 6), ("0", 1)]
+
+
+def asked(folder: Path, answer: bytes | None, nccls: bytes = b"") -> tuple[Op, ...]:
     """What comes of a server that gives this answer; None: it never answers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if answer is None:
+        if b"/handler/dump_nccl_trace_json " in await reader.readuntil(b"\r\n\r\n"):
+            writer.write(nccls or b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        elif answer is None:
             await reader.read()  # until the other side gives up
         else:
             writer.write(answer)
@@ -117,6 +181,12 @@ def test_the_server_is_asked_over_its_socket(tmp_path: Path):
     body = json.dumps({"entries": [entry()]}).encode()
     (op,) = asked(tmp_path, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     assert op.at_s == pytest.approx(152.5)
+
+
+def test_nccls_recorder_is_asked_besides_even_if_gloos_says_nothing(tmp_path: Path):
+    body = json.dumps({"entries": [nccl("scheduled", 8)]}).encode()
+    (op,) = asked(tmp_path, b"", b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    assert (op.group, op.seq, op.state) == ("5", 8, "waiting")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Metrics in Prometheus' words: families of numbers, and their text. What they say is gathered where it is known.
+
+Names and units follow Prometheus' conventions: `robust_run_` first, the base unit (seconds, bytes) and, of counters, `_total`
+last. Labels have few values, always the same ones, and never a rank: a job of 10,000 ranks has as many lines as one of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+PREFIX = "robust_run_"
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One number of a family."""
+
+    labels: tuple[str, ...]
+    """Values of the family's labels, in their order."""
+    value: float
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of one name."""
+
+    name: str
+    """Without `PREFIX`; of a counter, with `_total`."""
+    kind: Literal["counter", "gauge"]
+    """counter: only grows while one controller runs. gauge: goes up and down."""
+    about: str
+    """For people. One line."""
+    labels: tuple[str, ...] = ()
+    samples: tuple[Sample, ...]
+
+
+def number(name: str, kind: Literal["counter", "gauge"], about: str, value: float) -> Family:
+    """Return a family of one number."""
+    return Family(name=name, kind=kind, about=about, samples=(Sample((), value),))
+
+
+def exposition(families: Sequence[Family], accept: str = "") -> tuple[bytes, str]:
+    """Return the text of families and its content type, in the format that `accept` (an HTTP header) asks for.
+
+    Raises ImportError without prometheus-client, which is imported here alone: most jobs are never asked.
+    """
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+
+    class _Collector:
+        """Hands families to prometheus-client."""
+
+        def collect(self) -> Iterator[Metric]:
+            return (_metric(family) for family in families)
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector())
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _metric(family: Family) -> Metric:
+    """Return a family as prometheus-client knows it."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    made: type[CounterMetricFamily | GaugeMetricFamily]
+    made = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = made(PREFIX + family.name, family.about, labels=family.labels)
+    for sample in family.samples:
+        metric.add_metric(sample.labels, sample.value)
+    return metric

@@ -1,0 +1,81 @@
+"""The tests on a GPU need one; that their program and their ground work is tested here without, over gloo."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from datetime import date
+from pathlib import Path
+
+import pytest
+from gpu import machine
+from gpu.ground import Ranks, TooLongError, until
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows_all(tmp_path: Path):
+    with Ranks(tmp_path, "gloo", steps=5, fault=("slow", "0", "4")) as ranks:
+        digests = ranks.until_done()
+        assert ranks.steps() == [5, 5]
+        times = ranks.step_times(1)
+    assert len(set(digests)) == 1
+    assert len(digests[0]) == 64
+    assert min(times[3:]) >= 0.2
+
+
+def test_a_late_rank_holds_the_other_up(tmp_path: Path):
+    with Ranks(tmp_path, "gloo", fault=("late", "1", "4")) as ranks:
+        ranks.until_steps(3)
+        ranks.until_stuck()
+        assert ranks.steps() == [3, 3]
+
+
+def test_a_starved_rank_still_trains_and_a_stopped_one_holds_the_other_up(tmp_path: Path):
+    with Ranks(tmp_path, "gloo") as ranks:
+        ranks.until_steps(2)
+        burning = ranks.starve(1, min(os.sched_getaffinity(0)))
+        try:
+            ranks.until_steps(ranks.steps()[1] + 2)
+        finally:
+            for each in burning:
+                each.send_signal(signal.SIGKILL)
+                each.wait(60)
+        ranks.stop(1)
+        ranks.until_stuck()
+        assert max(ranks.steps()) - min(ranks.steps()) <= 1
+        assert [sight.trace for sight in ranks.sights()] == [None, None], "gloo is not NCCL"
+        pids = [ranks.pid(rank) for rank in range(2)]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_rank_that_dies_is_told_with_its_last_words(tmp_path: Path):
+    died = pytest.raises(TooLongError, match=r"a rank has died: .*ValueError")
+    with Ranks(tmp_path, "gloo", environment={"WORLD_SIZE": "many"}) as ranks, died:
+        ranks.until_steps(1)
+
+
+def test_a_wait_ends():
+    with pytest.raises(TooLongError, match=r"not within 0\.1 s: the moon"):
+        until(lambda: False, lambda: "the moon", 0.1)
+
+
+def test_why_there_is_nothing_to_test_with_is_said_in_words():
+    reason = machine.why_not()
+    assert not reason or "GPU" in reason or "CUDA" in reason or "NCCL" in reason
+    assert "torch" in machine.versions()
+
+
+def test_the_bench_measures_and_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    nccl_gpu = importlib.import_module("nccl_gpu")
+    off = nccl_gpu.measure_side(tmp_path, nccl_gpu.OFF, "", 2, backend="gloo")
+    assert off.step_s > 0
+    traced = nccl_gpu.Measured(step_s=off.step_s * 1.5, operations=8.0, bytes=2000.0)
+    page = nccl_gpu.document({nccl_gpu.OFF: [off], nccl_gpu.ON: [traced]}, 1, 2)
+    assert "| traced | " in page
+    assert "+50.00% | 8.0 | 2,000 |" in page
+    assert date.today().isoformat() in page
