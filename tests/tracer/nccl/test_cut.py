@@ -87,7 +87,9 @@ def test_a_stall_is_known_from_cut_traces(stall: Stall, room: tuple[int, int]) -
     )
     sure = [fault for fault in found.faults if fault.kind != "unseen"]
     assert stall.is_right(sure), found.faults
-    assert all(fault.confidence == "low" for fault in found.faults if fault not in sure), "what was left out is not known"
+    assert all(fault.confidence == "low" for fault in found.faults if fault not in sure), (
+        "what was left out is not known"
+    )
 
 
 def test_nothing_is_cut_that_has_room() -> None:
