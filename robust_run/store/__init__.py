@@ -1,4 +1,5 @@
-"""Bytes somewhere else: local files, HTTP, HDFS, whatever fsspec knows; in ranges, in parallel, with an end to every wait.
+"""The outside world as bytes: ranged, parallel reads and writes over local files, HTTP, HDFS and whatever fsspec opens.
 
-**Invariant:** a buffer is not touched any more once the call that it was given to has returned, and no wait is without a limit.
+**Invariant:** it knows bytes and paths, never what they mean. No call waits for ever for a peer that is silent; no buffer is
+touched after the call that was given it has returned; a file is seen whole or not at all.
 """

@@ -1,0 +1,44 @@
+"""Calling off a read that is under way in another thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Cancellation:
+    """Tells a read that nobody waits for it any more. Used once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._interrupts: list[Callable[[], None]] = []
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it has been called off."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Call it off: whoever has asked to be told is told, from this thread."""
+        with self._lock:
+            self._cancelled = True
+            for interrupt in self._interrupts:
+                interrupt()
+
+    @contextmanager
+    def calling(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Have `interrupt` called when it is called off within the block; at once where it already is.
+
+        After the block it is not being called any more. It must not block and not raise.
+        """
+        with self._lock:
+            if self._cancelled:
+                interrupt()
+            self._interrupts.append(interrupt)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._interrupts.remove(interrupt)

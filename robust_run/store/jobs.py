@@ -1,0 +1,70 @@
+"""The words of the engine: a job, when to do it again, when to do it twice."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from robust_run.store.cancelling import Cancellation
+
+
+class Job(Protocol):
+    """One range to move. `run` may be called again after it failed, and then does the whole of it again."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it adds to the progress when it is done."""
+        ...
+
+    def run(self, attempt: int) -> None:
+        """Do it; `attempt` counts from 0. A transient `StoreError` has it called again."""
+        ...
+
+
+@runtime_checkable
+class HedgedJob(Protocol):
+    """A job that can be read a second time while the first read is still under way."""
+
+    size_bytes: int
+
+    def run(self, attempt: int) -> None:
+        """As `Job.run`."""
+
+    def cancel(self) -> None:
+        """Make `run` end soon, now and from now on, by raising. Called from another thread; never blocks."""
+
+    def hedge(self, cancel: Cancellation) -> object:
+        """Read the same into memory of its own and return that. Raises `StoreError`."""
+
+    def adopt(self, found: object) -> None:
+        """Take over what `hedge` returned. `run` has ended."""
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often to try, and how long to wait in between: exponentially longer, at random, or all ranks would return as one."""
+
+    attempts: int = 5
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 5.0
+
+
+class Hedge(msgspec.Struct, frozen=True, kw_only=True):
+    """When a job is slow enough to be read a second time."""
+
+    after_s: float = 0.5
+    """Never before it has run for so long."""
+    slower: float = 3.0
+    """Nor before it has taken so many times what jobs of its size take in the median."""
+    at_once: int = 8
+    """Second reads at the same time."""
+
+
+class Transferred(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done."""
+
+    jobs: int
+    size_bytes: int
+    retries: int
+    hedges: int
+    """Second reads that were begun."""

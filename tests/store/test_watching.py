@@ -1,0 +1,84 @@
+"""Calls that may hang: given up after a stall, and never touching what is the caller's after that."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from jobs import wait_for
+
+from robust_run.store.cancelling import Cancellation
+from robust_run.store.errors import Cancelled, NotFound, Stalled
+from robust_run.store.watching import Progress, Watcher
+
+
+def test_results_and_errors_come_through_and_companions_are_used_again() -> None:
+    watcher, threads = Watcher("x://", 60), set()
+    for number in range(5):
+        assert watcher.run("f", lambda _, number=number: (threads.add(threading.get_ident()), number)[1]) == number
+    with pytest.raises(NotFound):
+        watcher.run("f", lambda _: (_ for _ in ()).throw(NotFound("x://", "f", "gone")))
+    assert len(threads) == 1
+    watcher.close()
+    wait_for(lambda: not companions(), "the companion ends")
+
+
+def test_what_hangs_is_given_up_and_touches_nothing_afterwards() -> None:
+    release, buffer, ended = threading.Event(), bytearray(3), threading.Event()
+
+    def work(progress: Progress) -> None:
+        try:
+            with progress.touching():
+                buffer[0] = 1
+            assert release.wait(60)
+            with progress.touching():
+                buffer[1] = 1
+        finally:
+            ended.set()
+
+    watcher = Watcher("x://h", 0.1)
+    with pytest.raises(Stalled, match=r"x://h/f: nothing moved for 0\.1 s"):
+        watcher.run("f", work)
+    release.set()
+    assert ended.wait(60)
+    assert buffer == b"\1\0\0"
+    assert watcher.run("f", lambda _: "another companion") == "another companion"
+    watcher.close()
+    wait_for(lambda: not companions(), "both companions end")
+
+
+def test_what_is_slow_but_moves_is_waited_for() -> None:
+    pauses = threading.Event()
+
+    def work(progress: Progress) -> str:
+        for _ in range(25):
+            pauses.wait(0.1)
+            progress.step()
+        return "done"
+
+    watcher = Watcher("x://", 2.0)
+    assert watcher.run("f", work) == "done"
+    watcher.close()
+
+
+def test_work_of_one_step_is_given_more_time() -> None:
+    watcher = Watcher("x://", 0.01)
+    assert watcher.run("f", lambda _: threading.Event().wait(0.1) or "done", more_s=60) == "done"
+    watcher.close()
+
+
+def test_what_is_called_off_is_not_waited_for() -> None:
+    release, cancel, watcher = threading.Event(), Cancellation(), Watcher("x://", 60)
+
+    def work(_progress: Progress) -> None:
+        threading.Thread(target=cancel.cancel, daemon=True).start()
+        release.wait(60)
+
+    with pytest.raises(Cancelled):
+        watcher.run("f", work, cancel)
+    release.set()
+    wait_for(lambda: not companions(), "the companion ends")
+
+
+def companions() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "store-companion"]
