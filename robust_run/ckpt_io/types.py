@@ -1,7 +1,7 @@
 """The words of checkpoints: what a manifest says. Plain data, no behaviour.
 
-A checkpoint is a set of *logical files*. Each is cut into *units*, which are dealt over *targets*; what of one logical file lies on
-one target is a *part*. The *manifest* names all of it, and is written last: without it there is no checkpoint.
+A checkpoint is a set of *logical files*. Each is cut into *units*, which are dealt over *targets*; what of one logical file
+lies on one target is a *part*. The *manifest* names all of it, and is written last: without it there is no checkpoint.
 """
 
 from __future__ import annotations

@@ -1,0 +1,185 @@
+"""`robust ckpt`: checkpoints. Bodies import what they need: `robust` must start fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from robust_run.ckpt_io.commands_copying import COMMANDS as COPYING
+from robust_run.ckpt_io.commands_mount import COMMANDS as MOUNTING
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines
+
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.catalog import Found, Removal
+
+
+@click.group()
+def ckpt() -> None:
+    """Checkpoints: list, verify, restore, convert, mount them."""
+
+
+@ckpt.command("list")
+@click.argument("root")
+@also_option
+@as_json_option
+def list_(root: str, also: tuple[str, ...], as_json: bool) -> int:
+    """List what lies in a folder of checkpoints; exit code 1 if there is none."""
+    from robust_run.ckpt_io.catalog import list_checkpoints
+
+    found = list_checkpoints(root, also)
+    if as_json:
+        click.echo(encoded(found))
+    elif not found:
+        click.echo(f"robust: no checkpoint in {root}", err=True)
+    else:
+        lines(_found_line(each) for each in found)
+    return 0 if found else 1
+
+
+def _found_line(found: Found) -> str:
+    import time
+
+    from robust_run.ckpt_io.progress import size
+
+    if found.state != "valid":
+        return f"{found.name}  {found.state}: {found.reason}"
+    step = f"step {found.step}" if found.step is not None else "no step"
+    saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.created_s))
+    left = f"  {len(found.leftovers)} leftovers of other saves" if found.leftovers else ""
+    return f"{found.name}  {step}  {size(found.size_bytes or 0)}  {saved}{left}"
+
+
+@ckpt.command()
+@click.argument("root")
+@also_option
+@as_json_option
+def latest(root: str, also: tuple[str, ...], as_json: bool) -> int:
+    """Print the path of the newest valid checkpoint in a folder; exit code 1 if there is none."""
+    from robust_run.ckpt_io.catalog import latest as newest
+
+    found = newest(root, also)
+    if as_json:
+        click.echo(encoded(found))
+    elif found is None:
+        click.echo(f"robust: no valid checkpoint in {root}", err=True)
+    else:
+        click.echo(found.url)
+    return 0 if found is not None else 1
+
+
+@ckpt.command()
+@click.argument("root")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="The newest so many."
+)
+@click.option("--keep-every", type=click.IntRange(min=1), metavar="K", help="And all whose step is a multiple of K.")
+@click.option(
+    "--grace",
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Leftovers of saves that died go when they are so old: 90s, 30m, 8h, 2d.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@also_option
+@as_json_option
+def prune(
+    root: str, keep: int, keep_every: int | None, grace: str, dry_run: bool, also: tuple[str, ...], as_json: bool
+) -> int:
+    """Remove old checkpoints and leftovers of saves that died. The newest valid one always stays."""
+    from robust_run.ckpt_io.catalog import prune as remove
+
+    grace_s = _seconds(grace)
+    removed = remove(root, also=also, keep=keep, keep_every=keep_every, grace_s=grace_s, dry_run=dry_run)
+    if as_json:
+        click.echo(encoded(removed))
+        return 0
+    lines(_removal_line(each, dry_run) for each in removed)
+    if not removed:
+        click.echo(f"robust: nothing to remove in {root}")
+    return 0
+
+
+def _removal_line(removal: Removal, dry_run: bool) -> str:
+    what = f"{removal.name}/{removal.leftover.path}" if removal.leftover is not None else removal.name
+    return f"robust: {'would remove' if dry_run else 'removed'} {what}: {removal.reason}"
+
+
+@ckpt.command()
+@click.argument("checkpoint")
+@also_option
+@as_json_option
+def verify(checkpoint: str, also: tuple[str, ...], as_json: bool) -> int:
+    """Read all of a checkpoint and hold it against its digests; exit code 1 if anything is damaged."""
+    from robust_run.ckpt_io.manifest import size_bytes
+    from robust_run.ckpt_io.progress import shown, size
+    from robust_run.ckpt_io.reading import open_checkpoint
+
+    with open_checkpoint(checkpoint, also=also) as opened:
+        total = size_bytes(opened.manifest)
+        with shown("verifying", total) as progress:
+            damaged = opened.check(progress)
+    if as_json:
+        click.echo(encoded({"url": opened.url, "size_bytes": total, "damaged": [_fault(fault) for fault in damaged]}))
+    elif damaged:
+        lines(f"robust: {fault}" for fault in damaged)
+    else:
+        click.echo(f"robust: {opened.url} is whole: {size(total)} verified")
+    return 1 if damaged else 0
+
+
+@ckpt.command()
+@click.argument("checkpoint")
+@click.option("--from", "source", required=True, metavar="CHECKPOINT", help="A second copy of the same content.")
+@also_option
+@click.option("--from-also", multiple=True, metavar="ROOT", help="Root of a further target of the second copy.")
+@as_json_option
+def repair(checkpoint: str, source: str, also: tuple[str, ...], from_also: tuple[str, ...], as_json: bool) -> int:
+    """Mend a checkpoint from a second copy; its digests decide what is good. Exit code 1 if something is left."""
+    from robust_run.ckpt_io.repair import repair as mend
+
+    with _counting(checkpoint, also) as progress:
+        done = mend(checkpoint, source, also=also, from_also=from_also, progress=progress)
+    if as_json:
+        units = {"repaired": [_fault(fault) for fault in done.units], "left": [_fault(fault) for fault in done.left]}
+        click.echo(encoded({**units, "manifests": done.manifests}))
+    else:
+        lines(f"robust: still {fault}" for fault in done.left)
+        click.echo(
+            f"robust: {len(done.units)} units and {len(done.manifests)} manifests repaired, {len(done.left)} left"
+        )
+    return 1 if done.left else 0
+
+
+def _counting(checkpoint: str, also: tuple[str, ...]) -> Any:
+    from robust_run.ckpt_io.errors import CheckpointError
+    from robust_run.ckpt_io.manifest import size_bytes
+    from robust_run.ckpt_io.progress import shown
+    from robust_run.ckpt_io.reading import open_checkpoint
+
+    try:
+        with open_checkpoint(checkpoint, also=also) as opened:
+            return shown("checking", size_bytes(opened.manifest))
+    except CheckpointError:
+        return shown("checking", 0)
+
+
+def _fault(fault: Any) -> dict[str, Any]:
+    return {name: getattr(fault, name) for name in ("file", "unit", "target", "part", "reason")}
+
+
+def _seconds(text: str) -> float:
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    number, unit_s = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        seconds = float(number) * unit_s
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise click.BadParameter(f"--grace {text!r} is no time; write 90s, 30m, 8h or 2d")
+    return seconds
+
+
+for _command in (*COPYING, *MOUNTING):
+    ckpt.add_command(_command)

@@ -1,0 +1,177 @@
+"""`robust ckpt restore | convert | inspect`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines
+
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.copying.sources import PlainSource
+    from robust_run.ckpt_io.reading import Checkpoint
+
+_CODECS = ("none", "lz4", "zstd_shuffle")
+_FORMATS = ("rrck", "safetensors", "dcp", "files")
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+@also_option
+@click.option("--from-also", multiple=True, metavar="ROOT", help="Root of a further target of SRC.")
+@click.option("--verify-only", is_flag=True, help="Copy nothing: compare DST with SRC; exit code 1 if they differ.")
+@as_json_option
+def restore(
+    source: str, destination: str, also: tuple[str, ...], from_also: tuple[str, ...], verify_only: bool, as_json: bool
+) -> int:
+    """Bring a checkpoint to this machine: one of ours, a DCP folder, or files; from a path, HDFS, HTTP or object store.
+
+    One that was cut short goes on where it was: what is there is verified and not fetched again. A checkpoint of ours is
+    striped over DST and the --also roots; everything else is copied as it is.
+    """
+    import time
+
+    from robust_run.ckpt_io.address import parse
+    from robust_run.ckpt_io.copying.restore import restore as copy
+    from robust_run.ckpt_io.copying.sources import open_source
+    from robust_run.ckpt_io.progress import shown, size
+
+    opened = open_source(source, from_also)
+    began_s = time.monotonic()
+    try:
+        with shown("comparing" if verify_only else "restoring", _size_of(opened)) as progress:
+            done = copy(opened, parse(destination, also), verify_only=verify_only, progress=progress)
+    finally:
+        opened.close()
+    took_s = time.monotonic() - began_s
+    if as_json:
+        click.echo(encoded(done))
+    elif done.wrong:
+        lines(f"robust: {line}" for line in done.wrong)
+    elif verify_only:
+        click.echo(f"robust: {done.destination} is {done.source}: {size(done.size_bytes)} compared")
+    else:
+        kept = f", {size(done.kept_bytes)} were there" if done.kept_bytes else ""
+        rate = f"{size(done.fetched_bytes / max(took_s, 1e-9))}/s"
+        click.echo(f"robust: {done.destination}: {size(done.fetched_bytes)} restored in {took_s:.1f} s ({rate}){kept}")
+    return 1 if done.wrong else 0
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+@click.option("--to", "to", type=click.Choice(_FORMATS), help="rrck, our own, unless DST ends with .safetensors.")
+@click.option("--codec", type=click.Choice(_CODECS), default="none", show_default=True, help="For rrck.")
+@click.option(
+    "--unit", default=8, show_default=True, type=click.Choice([1, 2, 4, 8, 16, 32, 64]), help="MiB, for rrck."
+)
+@click.option("--step", type=click.IntRange(min=0), help="The training step that it is of, where SRC does not say.")
+@also_option
+@click.option("--from-also", multiple=True, metavar="ROOT", help="Root of a further target of SRC.")
+@as_json_option
+def convert(  # noqa: PLR0913 - options of a command
+    source: str,
+    destination: str,
+    *,
+    to: str | None,
+    codec: str,
+    unit: int,
+    step: int | None,
+    also: tuple[str, ...],
+    from_also: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Convert a checkpoint: to our format from any; from ours to safetensors, a DCP folder, or the files it holds.
+
+    Files (.pt, .safetensors, folders of them) are taken over bit by bit. No pickle is run but weights.
+    """
+    from robust_run.ckpt_io.copying.sources import open_source
+    from robust_run.ckpt_io.progress import shown, size
+
+    to = to or ("safetensors" if destination.endswith(".safetensors") else "rrck")
+    opened = open_source(source, from_also)
+    try:
+        with shown("converting", _size_of(opened)) as progress:
+            if to == "rrck":
+                return _to_ours(opened, destination, (codec, unit, step, also), progress, as_json)
+            written = _to_theirs(opened, destination, to, progress)
+    finally:
+        opened.close()
+    if as_json:
+        click.echo(encoded({"destination": destination, "to": to, "size_bytes": written}))
+    else:
+        click.echo(f"robust: {destination}: {size(written)} written")
+    return 0
+
+
+def _to_ours(
+    opened: Checkpoint | PlainSource,
+    destination: str,
+    wishes: tuple[str, int, int | None, tuple[str, ...]],
+    progress: Callable[[int], None],
+    as_json: bool,
+) -> int:
+    from typing import cast
+
+    from robust_run.ckpt_io.address import parse
+    from robust_run.ckpt_io.copying.convert import Wishes
+    from robust_run.ckpt_io.copying.convert import convert as save
+    from robust_run.ckpt_io.progress import size
+    from robust_run.ckpt_io.types import Codec
+
+    codec, unit_mib, step, also = wishes
+    wish = Wishes(codec=cast("Codec", codec), unit_bytes=unit_mib << 20, step=step)
+    done = save(opened, parse(destination, also), wish, progress)
+    if as_json:
+        click.echo(encoded(done))
+        return 0
+    for note in done.notes:
+        click.echo(f"robust: {note}", err=True)
+    counts = (("file", done.files), ("tensor", done.tensors), ("object", done.objects))
+    what = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
+    click.echo(f"robust: {done.destination}: {size(done.size_bytes)} saved ({what})")
+    return 0
+
+
+def _to_theirs(opened: Checkpoint | PlainSource, destination: str, to: str, progress: Callable[[int], None]) -> int:
+    from robust_run.ckpt_io.address import parse
+    from robust_run.ckpt_io.copying import export
+    from robust_run.ckpt_io.reading import Checkpoint
+    from robust_run.errors import UserError
+
+    if not isinstance(opened, Checkpoint):
+        raise UserError(f"--to {to}: only checkpoints of ours are converted to that; convert SRC to rrck first")
+    write = {"safetensors": export.to_safetensors, "dcp": export.to_dcp, "files": export.to_files}[to]
+    return write(opened, parse(destination).url, progress)
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@also_option
+@as_json_option
+def inspect(source: str, also: tuple[str, ...], as_json: bool) -> int:
+    """Show what is in a checkpoint of any kind: tensors, shapes, types, sizes, step. Nothing of it is run."""
+    from robust_run.ckpt_io.copying.inspect import contents_lines, contents_of
+
+    contents = contents_of(os.fspath(source), also)
+    if as_json:
+        click.echo(encoded(contents))
+    else:
+        lines(contents_lines(contents))
+    return 0
+
+
+def _size_of(opened: Checkpoint | PlainSource) -> int:
+    from robust_run.ckpt_io.manifest import size_bytes
+    from robust_run.ckpt_io.reading import Checkpoint
+
+    if isinstance(opened, Checkpoint):
+        return size_bytes(opened.manifest)
+    return sum(file.size_bytes for file in opened.files)
+
+
+COMMANDS = (restore, convert, inspect)

@@ -1,0 +1,138 @@
+"""From one of ours to what others read: a safetensors file, a folder of torch.distributed.checkpoint, plain files."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from robust_run.ckpt_io.address import split
+from robust_run.ckpt_io.copying.streams import WINDOW_BYTES, of_view
+from robust_run.ckpt_io.copying.types import Progress
+from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.reading import Checkpoint
+from robust_run.ckpt_io.views.reader import read_view
+from robust_run.ckpt_io.views.safetensors_view import safetensors_view
+from robust_run.ckpt_io.views.tensor_bytes import stretch_of
+from robust_run.ckpt_io.views.virtual import VirtualFile, whole_file
+from robust_run.errors import PlatformError, UserError
+from robust_run.store import paths
+from robust_run.store.opening import local_path, open_store
+
+
+def to_safetensors(source: Checkpoint, url: str, progress: Progress) -> int:
+    """Write the tensors as one file; return its size. Raises CheckpointError or StoreError; then there is none."""
+    if not source.manifest.tensors:
+        raise CheckpointError(
+            f"{source.url} has no tensors that can be taken singly; --to files writes the files it is made of"
+        )
+    view = safetensors_view(source.manifest, split(url)[1])
+    _write(source, view, url, progress)
+    return view.size_bytes
+
+
+def to_files(source: Checkpoint, url: str, progress: Progress) -> int:
+    """Write the logical files, one for one; the only one of a checkpoint under the name given. Returns their size."""
+    files = source.manifest.files
+    if len(files) == 1:
+        _write(source, whole_file(0, files[0]), url, progress)
+    else:
+        for index, file in enumerate(files):
+            _write(source, whole_file(index, file), paths.child(url, file.name), progress)
+    return sum(file.size_bytes for file in files)
+
+
+def to_dcp(source: Checkpoint, url: str, progress: Progress) -> int:
+    """Write a folder of torch.distributed.checkpoint; return the bytes of tensors. All of it is in memory meanwhile.
+
+    Objects that are no tensors go as they are, and are not unpickled here.
+
+    Raises:
+        UserError: The folder is not on this machine, or is not empty.
+        CheckpointError: The source is damaged.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    from robust_run.ckpt_io.dcp.failures import plain_errors
+
+    class Planner(DefaultSavePlanner):  # type: ignore[misc,unused-ignore]
+        """Passes objects on as they are."""
+
+        def transform_object(self, write_item: Any, object: Any) -> Any:  # noqa: A002 - torch's name
+            """Return what is written."""
+            if isinstance(object, _Saved):
+                return io.BytesIO(object.data)
+            return super().transform_object(write_item, object)
+
+    folder = _empty_folder(url)
+    state, size = _state_of(source, progress)
+    try:
+        with plain_errors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no process group
+            dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), planner=Planner(), no_dist=True)
+    except (OSError, RuntimeError) as error:
+        raise PlatformError(f"{folder} cannot be written to: {str(error)[:200]}") from error
+    return size
+
+
+class _Saved:
+    """An object as torch.save wrote it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+def _state_of(source: Checkpoint, progress: Progress) -> tuple[dict[str, Any], int]:
+    """Return the nested state dict, its objects still saved, and how many bytes its tensors have."""
+    import torch
+
+    from robust_run.ckpt_io.dcp.tensors import byte_view, dtype_of
+    from robust_run.ckpt_io.dcp.whole import nested
+
+    manifest = source.manifest
+    values: dict[str, Any] = {}
+    total = 0
+    for tensor in manifest.tensors:
+        values[tensor.name] = value = torch.empty(tensor.sizes, dtype=dtype_of(tensor.dtype))
+        buffer, one = byte_view(value), VirtualFile(tensor.name, [stretch_of(tensor)])
+        for at in range(0, one.size_bytes, WINDOW_BYTES):
+            window = buffer[at : at + WINDOW_BYTES]
+            read_view(source, one, at, window)
+            progress(len(window))
+        total += len(buffer)
+    for blob in manifest.blobs:
+        values[blob.name] = _Saved(source.read_bytes(blob.file, blob.offset_bytes, blob.size_bytes))
+    return nested(values, manifest.paths), total
+
+
+def _empty_folder(url: str) -> str:
+    if paths.scheme_of(url) not in ("", "file"):
+        raise UserError(f"{url}: folders of torch.distributed.checkpoint are written on this machine only")
+    folder = local_path(url)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if os.listdir(folder):
+            raise UserError(f"{folder} is not empty: saving over what is there can leave a mixture; name a new folder")
+    except OSError as error:
+        raise PlatformError(f"{folder} cannot be written to: {error.strerror}") from error
+    return folder
+
+
+def _write(source: Checkpoint, file: VirtualFile, url: str, progress: Progress) -> None:
+    root, name = split(url)
+    with closing(open_store(root)) as store:
+        writer = store.create(name, file.size_bytes)
+        try:
+            at = 0
+            windows: Iterator[memoryview] = of_view(source, file)
+            for window in windows:
+                writer.write_at(at, [window])
+                at += len(window)
+                progress(len(window))
+            writer.finish()
+        finally:
+            writer.abort()

@@ -1,0 +1,223 @@
+"""`save`, `load` and their like: `torch.distributed.checkpoint` with our writer and reader, and errors as plain as they can be.
+
+All of them work with a process group and without: without one, this process is the world.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
+
+from robust_run.ckpt_io.dcp.failures import PeerFailed, plain, plain_errors
+from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
+from robust_run.ckpt_io.dcp.whole import empty_state
+from robust_run.ckpt_io.dcp.writer import RobustWriter
+from robust_run.ckpt_io.types import UNIT_BYTES, Codec
+from robust_run.errors import RobustRunError, UserError
+
+Where = str | os.PathLike[str]
+
+
+def save(  # noqa: PLR0913 - options, all by name and with a default
+    state: Mapping[str, Any],
+    url: Where,
+    *,
+    also: Sequence[str] = (),
+    step: int | None = None,
+    facts: Mapping[str, str] | None = None,
+    codec: Codec = "none",
+    unit_bytes: int = UNIT_BYTES,
+    durable: bool = True,
+    threads: int | None = None,
+    planner: SavePlanner | None = None,
+    process_group: dist.ProcessGroup | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Metadata:
+    """Save a state dict; all ranks of the process group take part. When it returns, the checkpoint exists, whole and durable.
+
+    Raises:
+        CheckpointError, StoreError: A target failed. A checkpoint that had the name before is as it was.
+        UserError: The address is none, or something cannot be saved.
+        Exception: whatever the program's own objects raised, on some rank.
+    """
+    writer = RobustWriter(
+        url,
+        also=also,
+        step=step,
+        facts=facts,
+        codec=codec,
+        unit_bytes=unit_bytes,
+        durable=durable,
+        threads=threads,
+        progress=progress,
+    )
+    try:
+        with plain_errors(), _alone_is_fine():
+            return dcp.save(dict(state), storage_writer=writer, planner=planner, process_group=process_group)
+    finally:
+        writer.abandon()  # of a save that is over this does nothing
+
+
+def async_save(  # noqa: PLR0913 - options, all by name and with a default
+    state: Mapping[str, Any],
+    url: Where,
+    *,
+    also: Sequence[str] = (),
+    step: int | None = None,
+    facts: Mapping[str, str] | None = None,
+    codec: Codec = "none",
+    durable: bool = True,
+    threads: int | None = None,
+    in_process: bool = False,
+    planner: SavePlanner | None = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> Future[Metadata]:
+    """Copy a state dict to CPU memory, return, and save the copy while training goes on; ask the future for the outcome.
+
+    `in_process`: save in another process, which torch starts at the first call and which needs a process group here. With a
+    process group, its backend must have a part for the CPU (`cpu:gloo,cuda:nccl`). One save at a time.
+
+    Raises:
+        The future, what `save` raises. What a failed save leaves is removed with a thread, and by `prune` with a process.
+    """
+    writer = RobustWriter(url, also=also, step=step, facts=facts, codec=codec, durable=durable, threads=threads)
+    response = dcp.async_save(
+        dict(state),
+        storage_writer=writer,
+        planner=planner,
+        process_group=process_group,
+        **_saver(in_process=in_process),
+    )
+    running: Future[Metadata] = getattr(response, "upload_completion", response)
+    outcome: Future[Metadata] = Future()
+    outcome.set_running_or_notify_cancel()
+
+    def settle(done: Future[Metadata]) -> None:
+        writer.abandon()
+        error = done.exception()
+        if error is None:
+            outcome.set_result(done.result())
+        else:
+            outcome.set_exception(plain(error))
+
+    running.add_done_callback(settle)
+    return outcome
+
+
+def load(  # noqa: PLR0913 - options, all by name and with a default
+    state: dict[str, Any],
+    url: Where,
+    *,
+    also: Sequence[str] = (),
+    broadcast_group: dist.ProcessGroup | None = None,
+    trust_objects: bool = False,
+    verify: Verify = "touched",
+    threads: int | None = None,
+    planner: LoadPlanner | None = None,
+    process_group: dist.ProcessGroup | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Load what `state` names into it, in place; all ranks of the process group take part, each with its own shards.
+
+    For the options see `RobustReader`. When it raises, tensors of `state` may hold anything.
+
+    Raises:
+        CheckpointError, StoreError: The checkpoint cannot be opened or read, or is not what was saved; on all ranks alike.
+        UserError: The address is none, or a tensor cannot be loaded into.
+        RuntimeError, ValueError: torch's: the state dict and the checkpoint do not fit (keys, shapes).
+    """
+    reader = RobustReader(
+        url,
+        also=also,
+        broadcast_group=broadcast_group,
+        trust_objects=trust_objects,
+        verify=verify,
+        threads=threads,
+        progress=progress,
+    )
+    try:
+        _open_together(reader, process_group)
+        with plain_errors(), _alone_is_fine():
+            dcp.load(state, storage_reader=reader, planner=planner, process_group=process_group)
+    finally:
+        reader.close()
+
+
+def load_whole(
+    url: Where,
+    *,
+    also: Sequence[str] = (),
+    trust_objects: bool = False,
+    verify: Verify = "touched",
+    threads: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Return all of a checkpoint as a nested state dict on the CPU; for one process, whatever group it is in.
+
+    Tuples of the state dict that was saved come back as lists, and keys that were numbers as text: DCP keeps no more.
+
+    Raises:
+        As `load`.
+    """
+    reader = RobustReader(
+        url, also=also, trust_objects=trust_objects, verify=verify, threads=threads, progress=progress
+    )
+    try:
+        state = empty_state(reader.opened().manifest)
+        with plain_errors(), _alone_is_fine():
+            dcp.load(state, storage_reader=reader, no_dist=True)
+    finally:
+        reader.close()
+    return state
+
+
+def _saver(*, in_process: bool) -> dict[str, Any]:
+    """Return how torch is told who saves. Older versions know threads only, and have no word for it."""
+    if not in_process:
+        return {}
+    if not (dist.is_available() and dist.is_initialized()):
+        raise UserError(
+            "in_process=True: torch needs a process group for it, here and there; save in a thread without one"
+        )
+    try:
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+    except ImportError as error:
+        raise UserError("in_process=True: this version of torch saves in threads only; leave it out") from error
+    return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
+
+
+def _open_together(reader: RobustReader, group: dist.ProcessGroup | None) -> None:
+    """Open a checkpoint on every rank, or raise on every rank. torch would make an AssertionError of it."""
+    error: RobustRunError | None = None
+    try:
+        reader.opened()
+    except RobustRunError as failed:
+        error = failed
+    if dist.is_available() and dist.is_initialized():
+        texts: list[str | None] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(texts, None if error is None else str(error), group=group)
+        foreign = next(((rank, text) for rank, text in enumerate(texts) if text is not None), None)
+        if error is None and foreign is not None:
+            raise PeerFailed(f"rank {foreign[0]}: {foreign[1]}")
+    if error is not None:
+        raise error
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """Without torch's warning that there is no process group."""
+    if dist.is_available() and dist.is_initialized():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield

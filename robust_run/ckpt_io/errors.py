@@ -1,0 +1,85 @@
+"""What can be wrong with a checkpoint. All are faults of the platform: of a disk, a network, or of what somebody wrote there.
+
+==================  ====================================================  =========================================
+class               what it means                                         what to do
+==================  ====================================================  =========================================
+`NotACheckpoint`    there is no manifest: nothing was ever committed      look for another (`robust ckpt list`)
+`ManifestRefused`   there is a manifest that says what cannot be          `robust ckpt repair`, or another checkpoint
+`Damaged`           one unit is not what was saved                        `robust ckpt repair` from a second copy
+`TargetLost`        a target does not answer, or is another's             bring it back, or name it with `also`
+`Replaced`          somebody saved over what was being read               open it again
+==================  ====================================================  =========================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robust_run.errors import PlatformError
+
+
+class CheckpointError(PlatformError):
+    """A checkpoint cannot be read or written as it should."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """torch.distributed hands the errors of one rank to the others as pickles, which know nothing of our arguments."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[CheckpointError], args: tuple[object, ...], state: dict[str, object]) -> CheckpointError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class NotACheckpoint(CheckpointError):  # noqa: N818 - a state of the world, named as such
+    """No manifest lies at this address: a save that died, or no save at all."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url} is no checkpoint: {reason}; see `robust ckpt list` for those there are")
+        self.url = url
+        self.reason = reason
+
+
+class ManifestRefused(CheckpointError):  # noqa: N818
+    """A manifest is damaged, of another version, or contradicts itself. Nothing that it says is followed."""
+
+    def __init__(self, reason: str, url: str = "") -> None:
+        place = f" of {url}" if url else ""
+        super().__init__(f"manifest{place} refused: {reason}; repair the checkpoint from a copy or use another")
+        self.reason = reason
+        self.url = url
+
+
+class Damaged(CheckpointError):  # noqa: N818
+    """A unit is not what was saved. Buffers that it was to be read into hold nothing of worth."""
+
+    def __init__(self, *, file: str, unit: int, target: str, part: str, reason: str) -> None:
+        super().__init__(
+            f"damaged: logical file {file}, unit {unit}, target {target}, part {part}: {reason}; "
+            "repair it with `robust ckpt repair` from a second copy, or load another checkpoint"
+        )
+        self.file = file
+        self.unit = unit
+        self.target = target
+        """URL of the checkpoint's folder on the target."""
+        self.part = part
+        self.reason = reason
+
+
+class TargetLost(CheckpointError):  # noqa: N818
+    """A target cannot be reached, is full or read-only, or does not hold this checkpoint."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(f"target {target} failed: {reason}")
+        self.target = target
+        self.reason = reason
+
+
+class Replaced(CheckpointError):  # noqa: N818
+    """The checkpoint was saved anew under its name while this one was open; what was open is gone."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url} was saved anew while it was being read: open it again")
+        self.url = url

@@ -1,0 +1,97 @@
+"""Which checkpoints stay. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["valid", "damaged manifest", "unfinished"]
+"""unfinished: parts without a manifest, of a save that is under way or died."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """What a save has left on one target that no manifest vouches for."""
+
+    target: int
+    """0: in the root; else, in the further root of that number, from 1."""
+    path: str
+    """Within the folder of the checkpoint's name there."""
+    modified_s: float | None
+    """When something of it was last written, in seconds since the epoch; None: the store does not say."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies under one name in a root."""
+
+    name: str
+    url: str
+    state: State
+    step: int | None = None
+    created_s: float | None = None
+    """Seconds since the epoch; None unless valid."""
+    size_bytes: int | None = None
+    """Of all logical files; None unless valid."""
+    uuid: str | None = None
+    reason: str = ""
+    """Why it is not valid."""
+    leftovers: tuple[Leftover, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Something that `prune` removes."""
+
+    name: str
+    reason: str
+    leftover: Leftover | None = None
+    """None: the whole checkpoint."""
+
+
+def newest(found: Sequence[Found]) -> Found | None:
+    """Return the valid checkpoint to resume from: of the highest step; of those without a step, the last one made.
+
+    A checkpoint that says its step comes before one that does not.
+    """
+    valid = [checkpoint for checkpoint in found if checkpoint.state == "valid"]
+    return max(valid, key=_age, default=None)
+
+
+def plan_removals(
+    found: Sequence[Found], *, keep: int, keep_every: int | None, grace_s: float, now_s: float
+) -> list[Removal]:
+    """Return what may go.
+
+    Kept are the `keep` newest valid checkpoints, at least one, and those whose step is a multiple of `keep_every`. What has no
+    manifest goes when nothing of it was written for `grace_s`. What has a damaged manifest stays: it may be repaired.
+
+    Raises:
+        ValueError: `keep` or `keep_every` is less than 1, or `grace_s` negative.
+    """
+    if keep < 1 or (keep_every is not None and keep_every < 1) or grace_s < 0:
+        raise ValueError(f"keep {keep} and keep_every {keep_every} must be 1 or more, grace_s {grace_s} 0 or more")
+    removals = []
+    valid = sorted((checkpoint for checkpoint in found if checkpoint.state == "valid"), key=_age, reverse=True)
+    for rank, checkpoint in enumerate(valid):
+        on_a_multiple = keep_every is not None and checkpoint.step is not None and checkpoint.step % keep_every == 0
+        if rank >= keep and not on_a_multiple:
+            removals.append(Removal(checkpoint.name, f"{rank} are newer, {keep} are kept"))
+    gone = {removal.name for removal in removals}
+    for checkpoint in found:
+        if checkpoint.name in gone or checkpoint.state == "damaged manifest":
+            continue
+        for leftover in checkpoint.leftovers:
+            if leftover.modified_s is not None and now_s - leftover.modified_s > grace_s:
+                age_s = now_s - leftover.modified_s
+                removals.append(
+                    Removal(checkpoint.name, f"no manifest names it, and it is {age_s:.0f} s old", leftover)
+                )
+    return removals
+
+
+def _age(checkpoint: Found) -> tuple[bool, int, float, str]:
+    """Newer is greater."""
+    step = checkpoint.step if checkpoint.step is not None else -1
+    return step >= 0, step, checkpoint.created_s or 0.0, checkpoint.name

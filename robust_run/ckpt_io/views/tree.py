@@ -1,0 +1,124 @@
+"""A folder of checkpoints seen as plain folders and files.
+
+A folder with a manifest is a checkpoint. It is shown as a folder of its logical files and of `<name>.safetensors`; one
+that is a single file of its own name (what an import and a writable mount make) is shown as that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from robust_run.ckpt_io.address import join
+from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.views.shelf import Opened, Shelf
+from robust_run.ckpt_io.views.virtual import VirtualFile
+from robust_run.store.errors import NotFound, StoreError
+from robust_run.store.paths import clean
+from robust_run.store.types import Store
+
+
+@dataclass(frozen=True)
+class Node:
+    """What lies at a path."""
+
+    modified_s: float
+    file: VirtualFile | None = None
+    """None: a folder."""
+    opened: Opened | None = None
+    """The checkpoint that it belongs to, or is."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.file is None
+
+
+class Tree:
+    """Everything below one URL, which is a checkpoint or a folder of checkpoints. Safe to use from threads."""
+
+    def __init__(self, url: str, shelf: Shelf, stores: Callable[[str], Store]) -> None:
+        self.url = url
+        self.shelf = shelf
+        self._store = stores(url)
+
+    def look(self, path: str) -> Node:
+        """Return what lies at a path ("" is the top). Raises NotFound; CheckpointError and StoreError if it cannot be read."""
+        opened, rest = self._checkpoint(path)
+        if opened is not None:
+            return self._within(opened, rest, path)
+        return Node(self._folder_time_s(path))
+
+    def list(self, path: str) -> dict[str, Node]:
+        """Return what a folder holds, by name. Raises NotFound; CheckpointError and StoreError if it cannot be read."""
+        opened, rest = self._checkpoint(path)
+        if opened is not None:
+            if not self._within(opened, rest, path).is_folder:
+                raise NotFound(self.url, path, "is a file, not a folder")
+            return self._names_within(opened, rest)
+        found = {}
+        for entry in self._store.list(path):
+            if entry.is_folder:
+                node = self._named(f"{path}/{entry.name}" if path else entry.name, entry.modified_s)
+                if node is not None:
+                    found[entry.name] = node
+        return found
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.shelf.close()
+        self._store.close()
+
+    def url_of(self, path: str) -> str:
+        """Return the URL that a path stands for."""
+        return join(self.url, clean(path)) if path else self.url
+
+    def _checkpoint(self, path: str) -> tuple[Opened | None, str]:
+        """Return the checkpoint that a path leads into, and what of the path lies within it."""
+        parts = clean(path).split("/") if path else []
+        for count in range(len(parts) + 1):
+            opened = self.shelf.at(self.url_of("/".join(parts[:count])))
+            if opened is not None:
+                return opened, "/".join(parts[count:])
+        return None, ""
+
+    def _named(self, path: str, modified_s: float | None) -> Node | None:
+        """Return a folder's node; None for what is no business of a reader: a file, parts of a save that died."""
+        if path.rpartition("/")[2].startswith("parts-"):
+            return None
+        try:
+            opened = self.shelf.at(self.url_of(path))
+        except (CheckpointError, StoreError):
+            return Node(modified_s or 0.0)  # shown, so that it can be found out why it cannot be opened
+        return self._within(opened, "", path) if opened is not None else Node(modified_s or 0.0)
+
+    def _within(self, opened: Opened, rest: str, path: str) -> Node:
+        created_s = opened.source.manifest.created_s
+        if not rest:
+            if opened.is_one_file and opened.url != self.url:
+                return Node(created_s, next(iter(opened.files.values())), opened)
+            return Node(created_s, None, opened)
+        if rest in opened.files:
+            return Node(created_s, opened.files[rest], opened)
+        if any(name.startswith(rest + "/") for name in opened.files):
+            return Node(created_s, None, opened)
+        raise NotFound(self.url, path, f"checkpoint {opened.url} has no such file")
+
+    def _names_within(self, opened: Opened, rest: str) -> dict[str, Node]:
+        prefix = f"{rest}/" if rest else ""
+        found: dict[str, Node] = {}
+        for name, file in opened.files.items():
+            if name.startswith(prefix):
+                first, slash, _ = name[len(prefix) :].partition("/")
+                found[first] = Node(opened.source.manifest.created_s, None if slash else file, opened)
+        return found
+
+    def _folder_time_s(self, path: str) -> float:
+        """Return when a plain folder was changed. Raises NotFound if there is none."""
+        if not path:
+            return 0.0
+        folder, _, name = path.rpartition("/")
+        for entry in self._store.list(folder):
+            if entry.name == name and entry.is_folder:
+                return entry.modified_s or 0.0
+        raise NotFound(self.url, path, "no such file or folder")

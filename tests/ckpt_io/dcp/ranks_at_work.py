@@ -1,0 +1,332 @@
+"""What ranks do in tests of several: a process that imports torch once, and forks the ranks of each scenario.
+
+It reads lines of JSON (scenario, ranks, folder) and answers each with one line: what every rank answered, or null for a rank that
+said nothing within the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from robust_run.ckpt_io.dcp import RobustReader, async_save, load, save
+from robust_run.ckpt_io.reading import Checkpoint, Wanted, open_checkpoint
+
+UNIT_BYTES = 1 << 20
+LIMIT_S = 120
+
+
+class Net(nn.Module):
+    """Sizes that two, three and four ranks divide unevenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(301, 401)
+        self.outer = nn.Linear(401, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(torch.relu(self.inner(x)))
+
+
+def trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model sharded over all ranks, after some steps."""
+    torch.manual_seed(5)
+    model = Net()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(model.inner, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.full((2, 301), step + 1.0)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def digest(state: Any) -> dict[str, float]:
+    """Sums of all tensors, whole, whoever has their shards; and all other values."""
+    found: dict[str, Any] = {}
+
+    def visit(value: Any, path: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                visit(inner, f"{path}/{key}")
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                visit(inner, f"{path}/{index}")
+        elif isinstance(value, torch.Tensor):
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            weights = torch.arange(1, whole.numel() + 1, dtype=torch.float64)
+            found[path] = float((whole.detach().double().flatten() * weights).sum())
+        else:
+            found[path] = str(value)
+
+    visit(state, "")
+    return found
+
+
+def fsdp_save(rank: int, folder: Path) -> Any:
+    model, optimizer = trained(3)
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 3}
+    save(state, folder / "step-3", also=[str(folder / "more")], unit_bytes=UNIT_BYTES)
+    return digest(state)
+
+
+def fsdp_load(rank: int, folder: Path) -> Any:
+    model, optimizer = trained(1)
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 0}
+    load(state, folder / "step-3")
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    weights, moments = get_state_dict(model, optimizer)
+    return digest({"model": weights, "optimizer": moments, "step": state["step"]})
+
+
+def fsdp_load_and_save_again(rank: int, folder: Path) -> Any:
+    model, optimizer = trained(1)
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 0}
+    load(state, folder / "step-3")
+    save(state, folder / "step-3")
+    return digest(state)
+
+
+GRID = torch.arange(301 * 517, dtype=torch.float32).reshape(301, 517)
+CUBE = torch.arange(7 * 64 * 96, dtype=torch.float64).reshape(7, 64, 96)
+
+
+def placed(placement: Any, *, blank: bool) -> dict[str, Any]:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    source = (torch.zeros_like(GRID), torch.zeros_like(CUBE)) if blank else (GRID, CUBE)
+    return {
+        name: distribute_tensor(tensor, mesh, [placement])
+        for name, tensor in zip(("grid", "cube"), source, strict=True)
+    }
+
+
+def columns_save(rank: int, folder: Path) -> Any:
+    save(placed(Shard(1), blank=False), folder / "grid", unit_bytes=UNIT_BYTES)
+
+
+def load_as(placement: Any) -> Callable[[int, Path], Any]:
+    def scenario(rank: int, folder: Path) -> Any:
+        state = placed(placement, blank=True)
+        load(state, folder / "grid")
+        return [
+            bool(torch.equal(state["grid"].full_tensor(), GRID)),
+            bool(torch.equal(state["cube"].full_tensor(), CUBE)),
+        ]
+
+    return scenario
+
+
+def replicated(blank: bool = False) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    state: dict[str, Any] = {f"t{i}": torch.randn(300_000, generator=generator) for i in range(6)}
+    if blank:
+        state = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        state["t5"] = torch.zeros(300_000, dtype=torch.float64)
+    return {**state, "step": 0 if blank else 9}
+
+
+def replicated_save(rank: int, folder: Path) -> Any:
+    save(replicated(), folder / "same", unit_bytes=UNIT_BYTES)
+
+
+class Counting:
+    """A checkpoint that notes what is read of it."""
+
+    def __init__(self, inner: Checkpoint, read: list[tuple[int, int, int]]) -> None:
+        self._inner = inner
+        self._read = read
+        self.manifest, self.url = inner.manifest, inner.url
+        self.close = inner.close
+
+    def read(self, wanted: Sequence[Wanted], progress: Any = None) -> None:
+        self._read += [(want.file, want.offset_bytes, len(want.buffer)) for want in wanted]
+        self._inner.read(wanted, progress)
+
+
+def broadcast_load(rank: int, folder: Path) -> Any:
+    read: list[tuple[int, int, int]] = []
+
+    def opener(*args: Any, **options: Any) -> Any:
+        return Counting(open_checkpoint(*args, **options), read)
+
+    state = replicated(blank=True)
+    reader = RobustReader(folder / "same", broadcast_group=dist.group.WORLD, opener=opener)
+    dcp.load(state, storage_reader=reader)
+    expected = replicated()
+    same = all(torch.equal(state[name].float(), expected[name]) for name in expected if name != "step")
+    return {"same": same and state["step"] == 9, "read": read}
+
+
+def broadcast_two_groups(rank: int, folder: Path) -> Any:
+    """Two data-parallel groups of two; each pair wants other tensors, and one of its own besides."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    blank = replicated(blank=True)
+    names = [["t0", "t1"], ["t2", "t3"]][rank // 2] + [f"t{rank}", "t4"]
+    state = {name: blank[name] for name in dict.fromkeys(names)}
+    load(
+        state,
+        folder / "same",
+        broadcast_group=groups[rank // 2],
+        planner=dcp.DefaultLoadPlanner(allow_partial_load=True),
+    )
+    expected = replicated()
+    return all(torch.equal(tensor, expected[name]) for name, tensor in state.items())
+
+
+def broadcast_plain_load(rank: int, folder: Path) -> Any:
+    load(replicated(blank=True), folder / "same", broadcast_group=dist.group.WORLD)
+
+
+def broadcast_trouble(rank: int, folder: Path) -> Any:
+    """Rank 1 has a tensor that nothing can be loaded into."""
+    state = replicated(blank=True)
+    planner: Any = dcp.DefaultLoadPlanner()
+    if rank == 1:
+        planner.transform_tensor = lambda item, tensor: tensor[:7]
+    load(state, folder / "same", broadcast_group=dist.group.WORLD, planner=planner)
+
+
+def save_with_one_bad_rank(rank: int, folder: Path) -> Any:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    state: dict[str, Any] = placed(Shard(0), blank=False)
+    local = torch.ones(4) if rank == 0 else torch.ones(4, device="meta")
+    state["bad"] = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+    save(state, folder / "grid")
+
+
+def save_and_die(rank: int, folder: Path) -> Any:
+    """Rank 1 is killed when it has written some of its file."""
+
+    def die(_: int) -> None:
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    save({"other": torch.ones(3), **placed(Shard(0), blank=True)}, folder / "grid", progress=die)
+
+
+def load_nothing(rank: int, folder: Path) -> Any:
+    load({"a": torch.zeros(1)}, folder / "nothing")
+
+
+def load_where_one_rank_sees_nothing(rank: int, folder: Path) -> Any:
+    load(replicated(blank=True), folder / ("same" if rank == 0 else "nothing"))
+
+
+def in_background(in_process: bool) -> Callable[[int, Path], Any]:
+    def scenario(rank: int, folder: Path) -> Any:
+        state = placed(Shard(0), blank=False)
+        saving = async_save(state, folder / "grid", in_process=in_process)
+        saving.result(120)
+        loaded = placed(Shard(0), blank=True)
+        load(loaded, folder / "grid")
+        try:
+            async_save(state, "/proc/nothing/can/be/written", in_process=in_process).result(120)
+        except Exception as error:
+            return [bool(torch.equal(loaded["grid"].full_tensor(), GRID)), type(error).__name__, str(error)]
+        return "saved where nothing can be"
+
+    return scenario
+
+
+SCENARIOS: dict[str, Callable[[int, Path], Any]] = {
+    "fsdp_save": fsdp_save,
+    "fsdp_load": fsdp_load,
+    "fsdp_load_and_save_again": fsdp_load_and_save_again,
+    "columns_save": columns_save,
+    "load_as_rows": load_as(Shard(0)),
+    "load_as_columns": load_as(Shard(1)),
+    "load_whole": load_as(Replicate()),
+    "replicated_save": replicated_save,
+    "broadcast_load": broadcast_load,
+    "broadcast_two_groups": broadcast_two_groups,
+    "broadcast_plain_load": broadcast_plain_load,
+    "broadcast_trouble": broadcast_trouble,
+    "save_with_one_bad_rank": save_with_one_bad_rank,
+    "save_and_die": save_and_die,
+    "load_nothing": load_nothing,
+    "load_where_one_rank_sees_nothing": load_where_one_rank_sees_nothing,
+    "save_in_a_thread": in_background(in_process=False),
+    "save_in_a_process": in_background(in_process=True),
+}
+
+
+def be_rank(scenario: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    meeting = f"file://{folder}/meeting-{scenario}-{ranks}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    try:
+        answer = {"value": SCENARIOS[scenario](rank, folder)}
+    except BaseException as error:
+        traceback.print_exc()
+        answer = {"error": type(error).__name__, "text": str(error)}
+    with contextlib.suppress(RuntimeError):  # a rank may be gone
+        dist.barrier()
+        dist.destroy_process_group()
+    return answer
+
+
+def fork_rank(scenario: str, rank: int, ranks: int, folder: Path) -> tuple[int, int]:
+    """Return the pid of a rank, and where its answer comes out."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(out)
+        try:
+            os.write(into, json.dumps(be_rank(scenario, rank, ranks, folder)).encode())
+        finally:
+            os._exit(0)
+    os.close(into)
+    return pid, out
+
+
+def hear(out: int, end_at_s: float) -> Any:
+    """What a rank answers."""
+    data = b""
+    while select.select([out], [], [], max(0.0, end_at_s - time.monotonic()))[0]:
+        more = os.read(out, 1 << 20)
+        if not more:
+            return json.loads(data) if data else None
+        data += more
+    return None
+
+
+def main() -> None:
+    for line in sys.stdin:
+        scenario, ranks, folder = json.loads(line)
+        forked = [fork_rank(scenario, rank, ranks, Path(folder)) for rank in range(ranks)]
+        end_at_s = time.monotonic() + LIMIT_S
+        answers = [hear(out, end_at_s) for _, out in forked]
+        for pid, out in forked:
+            os.close(out)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        print(json.dumps(answers), flush=True)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

@@ -1,0 +1,153 @@
+"""Unmodified programs save through a mount: what they write is striped, and is a checkpoint once it is closed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from robust_run.ckpt_io.reading import open_checkpoint
+
+from .conftest import Mount
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def point(mounted: Mount, tmp_path: Path) -> Path:
+    """A writable mount of `a`, with a second target `b`."""
+    return Path(mounted(tmp_path / "a", also=(str(tmp_path / "b"),), writable=True, unit_bytes=MIB).point)
+
+
+def saved(folder: Path, name: str) -> bytes:
+    """Return the one file of a checkpoint, not through the mount."""
+    with open_checkpoint(str(folder / name)) as checkpoint:
+        assert [file.name for file in checkpoint.manifest.files] == [name]
+        return checkpoint.read_bytes(0, 0, checkpoint.manifest.files[0].size_bytes)
+
+
+def test_torch_save_is_striped_and_loads(point: Path, tmp_path: Path) -> None:
+    state = {"weight": torch.randn(1_500_000), "step": 3}
+    torch.save(state, point / "model.pt")
+    assert torch.equal(torch.load(point / "model.pt")["weight"], state["weight"])
+    for target in ("a", "b"):
+        assert sum(part.stat().st_size for part in (tmp_path / target / "model.pt").rglob("*.part")) >= 2 * MIB
+    torch.save(state, tmp_path / "plain.pt")
+    assert abs(len(saved(tmp_path / "a", "model.pt")) - (tmp_path / "plain.pt").stat().st_size) < 4096
+
+
+def test_it_is_there_when_it_is_closed_and_not_before(point: Path, tmp_path: Path) -> None:
+    with (point / "x").open("wb") as file:
+        file.write(b"1" * 3 * MIB)
+        assert not (tmp_path / "a" / "x" / "MANIFEST").exists()
+    assert saved(tmp_path / "a", "x") == b"1" * 3 * MIB
+    with (point / "x").open("wb") as file:
+        file.write(b"2" * MIB)
+        file.flush()
+        assert saved(tmp_path / "a", "x") == b"1" * 3 * MIB
+    assert saved(tmp_path / "a", "x") == b"2" * MIB
+    assert (point / "x").read_bytes() == b"2" * MIB
+
+
+def test_written_aside_synced_and_renamed(point: Path, tmp_path: Path) -> None:
+    (point / "model.bin").write_bytes(b"old")
+    data = os.urandom(3 * MIB + 5)
+    with (point / "model.bin.tmp").open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(point / "model.bin.tmp", point / "model.bin")
+    assert os.listdir(point) == ["model.bin"]
+    assert (point / "model.bin").read_bytes() == data
+    assert saved(tmp_path / "a", "model.bin") == data
+    assert sorted(os.listdir(tmp_path / "a")) == sorted(os.listdir(tmp_path / "b")) == ["model.bin"]
+    assert len(list((tmp_path / "a" / "model.bin").glob("parts-*"))) == 1
+
+
+def test_folders_copies_and_removal(point: Path, tmp_path: Path) -> None:
+    os.makedirs(point / "run" / "step-1")
+    save_file({"w": torch.arange(10.0)}, point / "run" / "step-1" / "model.safetensors")
+    assert torch.equal(load_file(point / "run" / "step-1" / "model.safetensors")["w"], torch.arange(10.0))
+    shutil.copy2(point / "run" / "step-1" / "model.safetensors", point / "run" / "copy")
+    assert (point / "run" / "copy").read_bytes() == (point / "run" / "step-1" / "model.safetensors").read_bytes()
+    assert sorted(os.listdir(point / "run")) == ["copy", "step-1"]
+    shutil.rmtree(point / "run" / "step-1")
+    assert os.listdir(point / "run") == ["copy"]
+    (point / "run" / "copy").unlink()
+    assert not list((tmp_path / "a").rglob("*.part"))
+    assert not list((tmp_path / "b").rglob("*.part"))
+
+
+def test_who_writes_on_after_a_sync_loses_nothing(point: Path, tmp_path: Path) -> None:
+    with (point / "x").open("wb", buffering=0) as file:
+        file.write(b"1" * 2 * MIB)
+        os.fsync(file.fileno())
+        assert saved(tmp_path / "a", "x") == b"1" * 2 * MIB
+        file.write(b"2" * 100)
+    assert saved(tmp_path / "a", "x") == b"1" * 2 * MIB + b"2" * 100
+
+
+def test_a_shell_and_numpy(point: Path) -> None:
+    script = '(echo one; echo two) > "$0"; cat "$0"'
+    done = subprocess.run(["sh", "-c", script, str(point / "x")], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"one\ntwo\n"
+    np.save(point / "y.npy", np.arange(300_000))
+    assert np.array_equal(np.load(point / "y.npy", mmap_mode="c"), np.arange(300_000))
+    (point / "empty").touch()
+    assert (point / "empty").read_bytes() == b""
+
+
+def test_a_child_that_ends_does_not_end_the_file(point: Path, tmp_path: Path) -> None:
+    with (point / "x").open("wb", buffering=0) as file:
+        file.write(b"1" * MIB)
+        subprocess.run(["true"], pass_fds=[file.fileno()], timeout=60, check=True)
+        assert not (tmp_path / "a" / "x" / "MANIFEST").exists()
+        file.write(b"2" * MIB)
+    assert saved(tmp_path / "a", "x") == b"1" * MIB + b"2" * MIB
+
+
+def test_what_cannot_be_done_is_an_error_and_harms_nothing(point: Path, tmp_path: Path) -> None:
+    (point / "x").write_bytes(b"12345")
+    for mode in ("ab", "r+b"):
+        with pytest.raises(OSError) as caught:
+            (point / "x").open(mode)
+        assert caught.value.errno == errno.ENOTSUP
+    with (point / "y").open("wb", buffering=0) as file:
+        file.write(b"abc")
+        file.seek(1)
+        with pytest.raises(OSError, match="Illegal seek"):
+            file.write(b"x")
+    assert saved(tmp_path / "a", "x") == b"12345"
+
+
+def test_what_is_still_open_when_the_mount_goes_is_not_saved(mounted: Mount, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    made = mounted(tmp_path / "a", writable=True, unit_bytes=MIB)
+    (Path(made.point) / "x").write_bytes(b"old")
+    descriptor = os.open(f"{made.point}/x", os.O_WRONLY | os.O_TRUNC)
+    os.write(descriptor, bytes(3 * MIB))
+    made.close()
+    with suppress(OSError):
+        os.close(descriptor)
+    assert saved(tmp_path / "a", "x") == b"old"
+    assert len(list((tmp_path / "a" / "x").glob("parts-*"))) == 1
+
+
+def test_a_target_that_cannot_be_written_is_an_error_and_the_old_file_stays(point: Path, tmp_path: Path) -> None:
+    (point / "x").write_bytes(b"old")
+    shutil.rmtree(tmp_path / "b" / "x")
+    (tmp_path / "b" / "x").write_bytes(b"in the way")
+    with pytest.raises(OSError):  # noqa: SIM117
+        with (point / "x").open("wb") as file:
+            file.write(b"2" * 5 * MIB)
+    os.unlink(tmp_path / "b" / "x")
+    assert (tmp_path / "a" / "x" / "MANIFEST").exists()
+    assert (point / "x").read_bytes() == b"old"

@@ -1,0 +1,66 @@
+"""A checkpoint on a real HDFS: striped, saved over, read while a DataNode dies, written while one dies."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from saved_checkpoints import Faults, Operation, contents, held_by, save
+from servers.hdfs import MiniHdfs, running_hdfs
+
+from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
+from robust_run.store.opening import open_store
+from robust_run.store.types import StoreOptions
+
+#: A busy machine is no dead NameNode.
+patient = partial(open_store, options=StoreOptions(stall_s=60))
+#: The first test downloads Hadoop and starts four Java processes.
+pytestmark = pytest.mark.timeout(1200)
+HELD, OTHER = contents(1), contents(2)
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniHdfs]:
+    pytest.importorskip("hdfs_native")
+    with running_hdfs(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def place(hdfs: MiniHdfs) -> str:
+    return f"{hdfs.url}/{uuid.uuid4().hex}"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_striped_checkpoint_is_saved_over_and_pruned(place: str, streamed: bool) -> None:
+    root, also = f"{place}/one", [f"{place}/two", f"{place}/three"]
+    for held, step in ((OTHER, 1), (HELD, 1), (OTHER, 2)):
+        save(f"{root}/step-{step}", held, also, stores=patient, streamed=streamed, step=step)
+    assert held_by(f"{root}/step-1", stores=patient) == HELD
+    assert all(found.leftovers == () for found in list_checkpoints(root, also, stores=patient))
+    prune(root, also=also, keep=1, stores=patient)
+    newest = latest(root, stores=patient)
+    assert newest is not None and newest.name == "step-2"
+    assert [found.name for found in list_checkpoints(root, also, stores=patient)] == ["step-2"]
+    assert held_by(f"{root}/step-2", stores=patient) == OTHER
+
+
+@pytest.mark.parametrize(("name", "node"), [("half written", 1), ("read_into", 2)])
+def test_a_datanode_that_dies_midway_loses_nothing(hdfs: MiniHdfs, place: str, name: str, node: int) -> None:
+    killed: list[Operation] = []
+
+    def fault(operation: Operation) -> None:
+        if operation.name == name and operation.path.endswith(".part") and not killed:
+            killed.append(operation)
+            hdfs.kill_datanode(node)
+
+    stores, also = Faults(fault, patient), [f"{place}/two"]
+    try:
+        save(f"{place}/one/ck", HELD, also, stores=stores if name == "half written" else patient)
+        assert held_by(f"{place}/one/ck", also, stores=stores) == HELD
+        assert killed
+    finally:
+        if killed:
+            hdfs.restart_datanode(node)

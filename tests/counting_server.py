@@ -1,0 +1,118 @@
+"""A server of files in ranges over HTTP that counts what it sends, and can be told to send no more for now."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+class Counting(ThreadingHTTPServer):
+    """Serves a folder."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.sent_bytes = 0
+        """Of file content."""
+        self.allowed_bytes: float = float("inf")
+        """So many are sent in all; a request beyond that waits."""
+        self.connections = 0
+        self.may_go_on = threading.Event()
+        self.is_waiting = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def process_request_thread(self, request, client_address) -> None:
+        """Serve a connection."""
+        with self.lock:
+            self.connections += 1
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self.lock:
+                self.connections -= 1
+
+    def forget_the_dead(self) -> None:
+        """Wait until nothing is left of connections whose clients were killed."""
+        self.may_go_on.set()
+        until_s = time.monotonic() + 30
+        quiet = 0
+        while quiet < 10:
+            quiet = quiet + 1 if not self.connections else 0
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+
+    def handle_error(self, request, client_address) -> None:
+        """Clients are killed here."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Counting
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = self.server.folder / self.path.lstrip("/")
+        if not path.is_file():
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        data = path.read_bytes()
+        match = _RANGE.fullmatch(self.headers.get("Range", ""))
+        begin, end = 0, len(data)
+        if match:
+            begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
+        if with_body:
+            with self.server.lock:
+                waits = self.server.sent_bytes + end - begin > self.server.allowed_bytes
+                if not waits:
+                    self.server.sent_bytes += end - begin
+            if waits:
+                self.server.is_waiting.set()
+                self.server.may_go_on.wait(60)
+                return
+        self.send_response(206 if match else 200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
+        self.send_header("Content-Length", str(end - begin))
+        if match:
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(data[begin:end])
+
+    def log_message(self, *arguments) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def counting_server(folder: Path) -> Iterator[Counting]:
+    """Serve a folder while the block runs."""
+    server = Counting(folder)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.may_go_on.set()
+        server.shutdown()
+        thread.join(30)
+        server.server_close()
