@@ -7,6 +7,10 @@
 It needs torch and nothing else, and knows nothing of the launcher. Every --checkpoint-every steps rank 0 writes a
 checkpoint to --out; a run that starts with the same --out goes on from the newest good one. The run is deterministic:
 killed and resumed any number of times, it ends with bit for bit the weights of a run that nobody disturbed.
+
+With --ckpt-dir DIR the checkpoints are robust-run's, verified on every read, and go to DIR (a path or URL): all ranks
+write their share, and when the run goes on, each byte is read once and broadcast. It goes on from what ROBUST_RESUME
+names (robust-run sets it when it is given the same --ckpt-dir), or from the newest good one in DIR.
 """
 
 from __future__ import annotations
@@ -173,6 +177,62 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     return content
 
 
+def save_striped(
+    root: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]
+) -> None:
+    """Save with robust-run's format; all ranks take part. It is there whole or not at all, as the other kind."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    from robust_run.ckpt_io import catalog, dcp
+
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": step, "config": json.dumps(config)}
+    dcp.save(state, f"{root}/step-{step:08d}")
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        catalog.prune(root, keep=KEPT_CHECKPOINTS)
+
+
+def load_striped(
+    root: str, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], place: Place
+) -> int:
+    """Load the newest good checkpoint of robust-run's format. Returns the number of steps already done."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    from robust_run.ckpt_io import dcp
+    from robust_run.errors import RobustRunError
+
+    for url in striped_checkpoints(root, place):
+        try:
+            head: dict[str, Any] = {"config": "{}", "step": 0}
+            dcp.load(head, url)
+            check_config(url, json.loads(head["config"]), config, place)
+            weights, moments = get_state_dict(model, optimizer)
+            state = {"model": weights, "optimizer": moments}
+            dcp.load(state, url, broadcast_group=dist.group.WORLD if dist.is_initialized() else None)
+        except RobustRunError as error:  # on all ranks, or on none
+            place.say(f"skipped checkpoint {url}: {error}")
+            continue
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        place.say(f"resumed from step {head['step']} ({url})")
+        return int(head["step"])
+    return 0
+
+
+def striped_checkpoints(root: str, place: Place) -> list[str]:
+    """Checkpoints to try, the best first: rank 0 looks, so that the ranks cannot disagree."""
+    from robust_run.ckpt_io import catalog
+
+    found: list[str] = []
+    if place.rank == 0:
+        valid = [checkpoint for checkpoint in catalog.list_checkpoints(root) if checkpoint.state == "valid"]
+        newest_first = sorted(valid, key=lambda checkpoint: checkpoint.step or 0, reverse=True)
+        named = os.environ.get("ROBUST_RESUME", "")
+        found = list(dict.fromkeys([*filter(None, [named]), *(checkpoint.url for checkpoint in newest_first)]))
+    if dist.is_initialized():
+        found = broadcast_text("\n".join(found), place.device).split("\n")
+    return [url for url in found if url]
+
+
 def is_good(path: str) -> bool:
     """Whether a checkpoint can be gone on from; says why not."""
     try:
@@ -209,16 +269,21 @@ def resume(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str,
     if path is None:
         return 0
     content = read_checkpoint(path)
-    for name, value in config.items():
-        was = content["config"][name]
-        if was != value and name == "world_size":
-            place.say(f"note: {path} was written by {was} processes, now {value}: the weights will differ")
-        elif was != value:
-            raise SystemExit(f"{path} was trained with {name} {was}, not {value}: give that, or another --out")
+    check_config(path, content["config"], config, place)
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     place.say(f"resumed from step {content['step']} ({path})")
     return int(content["step"])
+
+
+def check_config(path: str, saved: dict[str, Any], config: dict[str, Any], place: Place) -> None:
+    """Exit with a line unless a checkpoint is of this model, trained this way."""
+    for name, value in config.items():
+        was = saved.get(name)
+        if was != value and name == "world_size":
+            place.say(f"note: {path} was written by {was} processes, now {value}: the weights will differ")
+        elif was != value:
+            raise SystemExit(f"{path} was trained with {name} {was}, not {value}: give that, or another folder")
 
 
 # --- training -------------------------------------------------------------------------------------------------------
@@ -254,7 +319,10 @@ def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     config = {name: getattr(args, name) for name in ("width", "layers", "heads", "block", "batch", "lr", "seed")}
     config["world_size"] = place.world_size
-    done = resume(model, optimizer, config, args.out, place)
+    if args.ckpt_dir:
+        done = load_striped(args.ckpt_dir, model, optimizer, config, place)
+    else:
+        done = resume(model, optimizer, config, args.out, place)
     parallel = across_processes(model, place)
     size = sum(parameter.numel() for parameter in model.parameters())
     place.say(f"{size:,} parameters, world size {place.world_size}, {place.device.type}, {done} steps done")
@@ -271,9 +339,17 @@ def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT
         if step % args.log_every == 0 or step in (1, args.steps):
             per_step_s = (time.perf_counter() - began_s) / (step - done)
             place.say(f"step {step}/{args.steps}  loss {loss.item():.4f}  {per_step_s:.3f} s/step")
-        if place.rank == 0 and (step % args.checkpoint_every == 0 or step == args.steps):
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "config": config}
-            save_checkpoint(args.out, step, state)
+        if step % args.checkpoint_every == 0 or step == args.steps:
+            if args.ckpt_dir:
+                save_striped(args.ckpt_dir, step, model, optimizer, config)
+            elif place.rank == 0:
+                state = {
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "step": step,
+                    "config": config,
+                }
+                save_checkpoint(args.out, step, state)
     return model, max(done, args.steps)
 
 
@@ -334,6 +410,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=128, help="length of a sequence in bytes")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--out", default="gpt-out", help="folder for checkpoints and final.json")
+    parser.add_argument("--ckpt-dir", default="", help="folder for checkpoints of robust-run's format, path or URL")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps")
     parser.add_argument("--log-every", type=int, default=5, help="steps")
     parser.add_argument("--seed", type=int, default=1)

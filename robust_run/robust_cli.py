@@ -17,6 +17,8 @@ from robust_run.version import __version__
 if TYPE_CHECKING:
     from robust_run.launcher.warm.manage import Seen
 
+#: Groups of commands by name, and where each is.
+LATE_GROUPS = {"ckpt": ("robust_run.ckpt_io.commands", "ckpt")}
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -35,7 +37,24 @@ def main() -> None:
     sys.exit(exit_code or 0)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Robust(click.Group):
+    """Imports a group of commands when it is asked for: the others start without it."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted((*super().list_commands(context), *LATE_GROUPS))
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in LATE_GROUPS:
+            return super().get_command(context, name)
+        from importlib import import_module
+
+        module, variable = LATE_GROUPS[name]
+        group = getattr(import_module(module), variable)
+        assert isinstance(group, click.Command)
+        return group
+
+
+@click.group(cls=_Robust, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def robust() -> None:
     """Look after jobs of robust-run and what they need."""

@@ -31,6 +31,7 @@ def worker_environment(
     agent_hosts_store: bool,
     error_file: str,
     run_dir: str,
+    resume_from: str | None = None,
 ) -> dict[str, str]:
     """Return the complete environment of one worker."""
     world = str(place.world_size)
@@ -57,6 +58,10 @@ def worker_environment(
         ROBUST_JOB=spec.run_id,
         ROBUST_RUN_DIR=run_dir,
     )
+    if spec.ckpt_dir is not None:
+        env.pop("ROBUST_RESUME", None)  # somebody else's
+        if resume_from is not None:
+            env["ROBUST_RESUME"] = resume_from
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if spec.omp_threads_defaulted:
         env.setdefault("OMP_NUM_THREADS", "1")

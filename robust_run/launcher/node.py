@@ -76,6 +76,7 @@ class Node:
         """Further children of this process that outlive an attempt."""
         self._twin: Plan | None = None
         self._first_rank = 0
+        self._resume_from: str | None = None
         self._warm_launched = False
         self._modules_wanted = spec.preload_auto
         self.looking = Harmless("looking at what ranks do", self.say)
@@ -155,6 +156,7 @@ class Node:
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[Plan] = []
         self._first_rank = place.first_rank
+        self._resume_from = self._newest_checkpoint()
         try:
             for slot in range(self.spec.nproc):
                 plans.append(self._plan(place, slot))  # noqa: PERF401 - what there is by then must be closed
@@ -190,7 +192,15 @@ class Node:
             agent_hosts_store=self._hosts_store,
             error_file=self.run_directory.error_file(place.attempt, place.first_rank + slot),
             run_dir=self.run_directory.path,
+            resume_from=self._resume_from,
         )
+
+    def _newest_checkpoint(self) -> str | None:
+        if self.spec.ckpt_dir is None:
+            return None
+        from robust_run.ckpt_io.newest import newest_path
+
+        return newest_path(self.spec.ckpt_dir)
 
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()

@@ -81,6 +81,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     on_slow: str = "report"
     slow_round: float = 10.0
     trace_nccl: str = "auto"
+    ckpt_dir: str | None = None
     standby: str = "0"
     wait_for_nodes: float | None = None
     evict_list: str | None = None
@@ -321,6 +322,9 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "auto|on|off",
         "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
         _Look(choices=("auto", "on", "off")),
+        "ckpt-dir",
+        "FOLDER",
+        "Checkpoints of robust_run.ckpt_io: at each attempt, workers get the newest one's path as ROBUST_RESUME.",
     ),
     _describe(
         OWN,

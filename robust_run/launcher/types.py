@@ -143,6 +143,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Length of a round of comparing ranks' own times; 0: none."""
     trace_nccl: str = "auto"
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `nccl_arming`)."""
+    ckpt_dir: str | None = None
+    """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
     http_port: int | None = None
     """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
 

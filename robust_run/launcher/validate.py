@@ -77,6 +77,7 @@ def resolve(options: Options, world: World) -> JobSpec:
         on_slow=options.on_slow,
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
+        ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
     )
 
 
@@ -109,6 +110,17 @@ def parse_signals(text: str) -> tuple[int, ...]:
         if int(number) not in numbers:
             numbers.append(int(number))
     return tuple(numbers)
+
+
+def _ckpt_dir(path: str | None, world: World) -> str | None:
+    """Return the folder of `--ckpt-dir`, which need not exist yet. Raises UserError for an address that is no path."""
+    if path is None:
+        return None
+    if not path or "://" in path:
+        raise UserError(
+            f"--ckpt-dir {path!r}: must be a folder of this machine; robust ckpt mount shows checkpoints of other places as one"
+        )
+    return absolute(path, world)
 
 
 def _check_numbers(options: Options) -> None:

@@ -148,6 +148,44 @@ def test_it_writes_a_sample_on_request(tmp_path: Path, undisturbed: tuple[Path, 
     assert "\ndef " in train(out, STEPS, "--sample", "20")
 
 
+def test_striped_checkpoints_give_the_same_weights_also_when_the_newest_is_damaged(
+    tmp_path: Path, undisturbed: tuple[Path, str]
+) -> None:
+    out, striped = tmp_path / "out", ("--ckpt-dir", str(tmp_path / "ckpt"))
+    train(out, STEPS - EVERY, *striped)
+    assert not list(out.glob("step-*.pt"))
+    names = [f"step-{STEPS - late * EVERY:08d}" for late in (3, 2, 1)]
+    assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == names
+    part = next((tmp_path / "ckpt" / names[-1]).rglob("*.part"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+
+    printed = train(out, STEPS, *striped)
+
+    assert f"skipped checkpoint {tmp_path / 'ckpt' / names[-1]}: damaged" in printed
+    assert f"resumed from step {STEPS - 2 * EVERY} " in printed
+    assert final(out) == final(undisturbed[0])
+
+
+def test_a_striped_checkpoint_that_the_launcher_names_is_the_one_it_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    striped = ("--ckpt-dir", str(tmp_path / "ckpt"))
+    train(tmp_path / "out", 2 * EVERY, *striped)
+    monkeypatch.setenv("ROBUST_RESUME", str(tmp_path / "ckpt" / f"step-{EVERY:08d}"))
+    assert f"resumed from step {EVERY} " in train(tmp_path / "out", 2 * EVERY, *striped)
+
+
+def test_two_workers_resume_striped_checkpoints(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    striped = ("--ckpt-dir", str(tmp_path / "ckpt"))
+    train(tmp_path / "straight", 30, launcher=torchrun)
+    train(tmp_path / "stopped", 13, *striped, launcher=torchrun)
+    assert "resumed from step 13 " in train(tmp_path / "stopped", 30, *striped, launcher=torchrun)
+    assert final(tmp_path / "stopped") == final(tmp_path / "straight")
+
+
 @pytest.mark.slow
 def test_three_workers_that_stopped_on_the_way_end_with_the_weights_of_three_that_did_not(tmp_path: Path) -> None:
     # Two workers cannot show it: a sum of two gradients has only one order.

@@ -97,6 +97,12 @@ def test_a_port_for_people_may_be_chosen_or_free(machine: Machine) -> None:
     assert refusal(machine, "--http-port", "65536").startswith("--http-port 65536 is not a port")
 
 
+def test_checkpoints_lie_in_a_folder(machine: Machine) -> None:
+    assert job(machine).ckpt_dir is None
+    assert job(machine, "--ckpt-dir", "ckpt").ckpt_dir == "/job/ckpt"
+    assert "robust ckpt mount" in refusal(machine, "--ckpt-dir", "hdfs://nn/run")
+
+
 @pytest.mark.parametrize("nnodes", ["0", "0:1", "2:1", "x", "1:2:3", "-1", "1.5", "1:", "", "100001", "9" * 5000])
 def test_nonsense_for_nnodes_is_refused(machine: Machine, nnodes: str) -> None:
     assert refusal(machine, f"--nnodes={nnodes}").startswith("--nnodes")
