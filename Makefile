@@ -34,17 +34,21 @@ bench: $(STAMP)
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
 	$(BIN)/python bench/nccl_plugin.py
+	$(BIN)/python bench/ckpt.py
+	$(BIN)/python bench/striping.py
+	$(BIN)/python bench/fuse.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
 
 # System tools that some tests use. A test that misses one is skipped with its reason.
-TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl
+TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \
+	nginx:nginx-light java:openjdk-17-jre-headless fusermount3:fuse3
 
 packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		missing=""; \
 		for tool in $(TOOLS); do command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 		if [ -n "$$missing" ]; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing \
 			|| echo "make: could not install$$missing; tests that need them are skipped"; fi; fi
 
 $(STAMP): pyproject.toml constraints.txt

@@ -322,6 +322,9 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "auto|on|off",
         "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
         _Look(choices=("auto", "on", "off")),
+    ),
+    _describe(
+        OWN,
         "ckpt-dir",
         "FOLDER",
         "Checkpoints of robust_run.ckpt_io: at each attempt, workers get the newest one's path as ROBUST_RESUME.",

@@ -92,11 +92,8 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "hang-after": "ROBUST_HANG_AFTER",
         "on-slow": "ROBUST_ON_SLOW",
         "slow-round": "ROBUST_SLOW_ROUND",
-<<<<<<< HEAD
         "trace-nccl": "ROBUST_TRACE_NCCL",
-=======
         "ckpt-dir": "ROBUST_CKPT_DIR",
->>>>>>> 7af53b0 (robust-run --ckpt-dir, robust ckpt, and the example that uses them)
         "http-port": "ROBUST_HTTP_PORT",
         "resume": None,  # a variable of an old job must not turn a new one into it
         "standby": "ROBUST_STANDBY",
