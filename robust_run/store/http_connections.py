@@ -98,7 +98,7 @@ class Connections:
         self, method: str, target: str, path: str, headers: dict[str, str], cancel: Cancellation | None
     ) -> Iterator[Reply]:
         origin = origin_of(target)
-        connection, can_be_kept = None, False
+        connection, reply, can_be_kept = None, None, False
         try:
             with self._naming(path, cancel):
                 connection, reply = self._send(origin, method, target, headers, cancel)
@@ -108,6 +108,8 @@ class Connections:
                         reply.read(_LEFT_OVER_BYTES)
                 can_be_kept = reply.isclosed() and not reply.will_close
         finally:
+            if reply is not None and not can_be_kept:
+                reply.close()  # where the server ends the connection, it is the reply that holds it
             if connection is not None:
                 self._give_back(origin, connection, can_be_kept)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import subprocess
 import threading
@@ -300,3 +302,25 @@ def test_a_slow_server_is_no_silent_one(serve: Serve, opened: Callable[..., Stor
 
     server = serve(behave)
     assert read(opened(server.url, StoreOptions(stall_s=1.5)), 0, len(content)) == content
+
+
+def test_a_connection_that_the_server_ends_is_closed_with_its_unread_reply(
+    serve: Serve, opened: Callable[..., Store]
+) -> None:
+    server = serve(lambda request: request.answer("404 Not Found", b"x" * 100_000, Connection="close"))
+    with pytest.raises(NotFound):
+        read(opened(server.url), 0, 100)
+    gc.collect()  # a socket that is still open would be an error here
+    assert open_sockets_to(server.url) == 0
+
+
+def open_sockets_to(url: str) -> int:
+    port = int(url.rsplit(":", 1)[1].strip("/"))
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table][1:]
+    mine = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if fd_exists(name)}
+    return sum(row[2].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in mine for row in rows)
+
+
+def fd_exists(name: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{name}")
