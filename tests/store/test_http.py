@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -315,7 +316,7 @@ def test_a_connection_that_the_server_ends_is_closed_with_its_unread_reply(
 
 
 def open_sockets_to(url: str) -> int:
-    port = int(url.rsplit(":", 1)[1].strip("/"))
+    port = urllib.parse.urlsplit(url).port
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [line.split() for line in table][1:]
     mine = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if fd_exists(name)}
