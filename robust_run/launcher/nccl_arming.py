@@ -86,7 +86,7 @@ def _why_not(option: str, env: Mapping[str, str], needed_bytes: int, facts: Fact
 def _no_room(option: str, needed_bytes: int, free_bytes: int | None) -> str:
     """Return what is wrong with the place for the files; empty: nothing."""
     if free_bytes is None:
-        return "" if option == "on" else f"{_MEMORY} cannot be used, and --trace-nccl auto writes nowhere else"
+        return f"{_MEMORY} cannot be used, and a file on a disk would make NCCL's threads wait for it"
     least = needed_bytes if option == "on" else needed_bytes * SHARE
     if free_bytes >= least:
         return ""

@@ -52,7 +52,10 @@ class Connection:
         if self.timer is not None:
             self.timer.cancel()
         if self.transport is not None:
-            self.transport.abort()
+            with suppress(
+                AttributeError
+            ):  # asyncio's cannot be aborted any more once its last bytes went out after close()
+                self.transport.abort()
         elif self.opening is not None:
             self.opening.cancel()
 

@@ -24,6 +24,10 @@ EXPLAINS: tuple[tuple[FaultKind, frozenset[FaultKind]], ...] = (
 )
 
 
+#: Rule of what all members of a communicator have alike.
+EVERYBODY = "gpu-everybody"
+
+
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
     """Causes that are one fault."""
 
@@ -43,7 +47,7 @@ def blames(causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams: Mapp
     found: list[Blame] = []
     for kind in dict.fromkeys(cause.kind for cause in left):
         of_kind = [cause for cause in left if cause.kind == kind]
-        found += _of_network(of_kind, sights, teams) if kind == "network" else _of_ranks(kind, of_kind, sights)
+        found += _of_network(of_kind, sights, teams) if kind == "network" else _of_ranks(kind, of_kind, sights, teams)
     return found
 
 
@@ -56,8 +60,10 @@ def _unexplained(causes: Sequence[Cause]) -> list[Cause]:
     return left
 
 
-def _of_ranks(kind: FaultKind, causes: Sequence[Cause], sights: Mapping[int, NcclSight]) -> list[Blame]:
-    """Faults of ranks; of a node where all its ranks have them."""
+def _of_ranks(
+    kind: FaultKind, causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams: Mapping[int, Team]
+) -> list[Blame]:
+    """Faults of ranks; of a node where all its ranks have them; of nobody in particular where all have."""
     found = []
     unknown = [cause for cause in causes if not cause.worlds]
     if unknown:
@@ -77,6 +83,9 @@ def _of_ranks(kind: FaultKind, causes: Sequence[Cause], sights: Mapping[int, Ncc
         if cause.worlds:
             by_worlds.setdefault(cause.worlds, []).append(cause)
     single = {worlds[0]: of for worlds, of in by_worlds.items() if len(worlds) == 1}
+    for worlds in _alike(kind, single, teams):
+        of_all = tuple(cause for world in worlds if world in single for cause in single.pop(world))
+        found.append(everybody(worlds, of_all, sights))
     for node, worlds in _whole_nodes(single, sights).items():
         of_node = tuple(cause for world in worlds for cause in single.pop(world))
         found.append(
@@ -90,6 +99,32 @@ def _of_ranks(kind: FaultKind, causes: Sequence[Cause], sights: Mapping[int, Ncc
     for worlds, of in by_worlds.items():
         if len(worlds) > 1 and not covered.intersection(worlds):
             found.append(_of_one(kind, worlds, of, sights))
+    return found
+
+
+def everybody(worlds: tuple[int, ...], causes: Sequence[Cause], sights: Mapping[int, NcclSight]) -> Blame:
+    """Return the fault of GPUs that all stand where the others do: they do something else first, or stand still together."""
+    return Blame(
+        kind="gpu",
+        scope="rank",
+        worlds=worlds,
+        nodes=_nodes(worlds, sights),
+        causes=tuple(causes),
+        certain=False,
+        rule=EVERYBODY,
+    )
+
+
+def _alike(kind: FaultKind, single: Mapping[int, list[Cause]], teams: Mapping[int, Team]) -> list[tuple[int, ...]]:
+    """Return the members of communicators all of whose GPUs stand still, the largest first and nobody twice."""
+    found: list[tuple[int, ...]] = []
+    if kind != "gpu":
+        return found
+    for team in sorted(teams.values(), key=lambda team: -len(team.members)):
+        members = tuple(sorted(member.sight.rank for member in team.members.values() if member.sight.alive))
+        stuck = all(any(cause.team == team.hash for cause in single.get(world, ())) for world in members)
+        if len(members) > 1 and stuck and not any(set(members) & set(before) for before in found):
+            found.append(members)
     return found
 
 

@@ -175,6 +175,7 @@ static void on_bus(int signal_number, siginfo_t *info, void *machine) {
         bus_before.sa_sigaction(signal_number, info, machine);
     } else if (bus_before.sa_handler != SIG_DFL && bus_before.sa_handler != SIG_IGN) {
         bus_before.sa_handler(signal_number);
+    } else if (bus_before.sa_handler == SIG_IGN && info->si_code <= 0) { /* sent, not met: it would have been ignored */
     } else {
         signal(SIGBUS, SIG_DFL); /* the access happens again and ends the process, as it would have */
         if (info->si_code <= 0) raise(SIGBUS);

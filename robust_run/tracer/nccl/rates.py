@@ -24,6 +24,8 @@ NEWEST = 4096
 UNDER_WAY = 1024
 #: After so long an operation that was given to NCCL and has begun nothing on the network needs no network.
 SETTLED_S = 1.0
+#: No single operation moves more or takes longer: the file says nonsense, and adding it up would overflow every message.
+MOST_BYTES, MOST_S = 1 << 46, 1e6
 
 
 class Move(NamedTuple):
@@ -94,6 +96,7 @@ def _is_done(op: Move, now_s: float) -> bool:
 
 
 def _rate(ops: Sequence[Move], name: str) -> CommRate:
+    ops = [op for op in ops if max(op.sent_bytes, op.received_bytes) <= MOST_BYTES and op.took_s <= MOST_S]
     return CommRate(
         name[:NAME_CHARACTERS] or UNNAMED,
         len(ops),

@@ -304,6 +304,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _text(content: object) -> str:
-    """Return text that ends at its first zero byte."""
+    """Return text that ends at its first zero byte, fit to be shown: a program chooses it."""
     assert isinstance(content, bytes)
-    return content.partition(b"\0")[0].decode("utf-8", errors="replace")
+    text = content.partition(b"\0")[0].decode("utf-8", errors="replace")
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from robust_run.tracer.nccl.blame import Blame, blames
+from robust_run.tracer.nccl.blame import EVERYBODY, Blame, blames, everybody
 from robust_run.tracer.nccl.graph import Graph, reached
 from robust_run.tracer.nccl.states import cause_of, state_of
 from robust_run.tracer.nccl.stragglers import stragglers
@@ -68,7 +68,11 @@ def _fault(blame: Blame, graph: Graph, sights: Mapping[int, NcclSight], teams: M
 
 def _confidence(blame: Blame, sights: Mapping[int, NcclSight]) -> Confidence:
     """How certain a fault is: less so where several may be at fault, or where only one moment was seen."""
-    if blame.kind == "unseen" or (blame.kind != "deadlock" and len(blame.worlds) == len(sights) > 1):
+    if (
+        blame.kind == "unseen"
+        or blame.rule == EVERYBODY
+        or (blame.kind != "deadlock" and len(blame.worlds) == len(sights) > 1)
+    ):
         return "low"
     steady = all(sight.before is not None for sight in sights.values() if sight.trace is not None)
     return "high" if blame.certain and (steady or blame.kind == "dead") else "medium"
@@ -112,6 +116,11 @@ def _circles(graph: Graph, sights: Mapping[int, NcclSight], teams: Mapping[int, 
         path.append(following)
     flows = [teams[vertex.team].flows[vertex.key] for vertex in path if isinstance(vertex, FlowVertex)]
     worlds = tuple(dict.fromkeys(seen.world for seen in flows))
+    if len({(seen.team, seen.func, seen.flow.op_seq) for seen in flows}) == 1:  # data goes in a circle in each ring
+        team = teams[flows[0].team]
+        members = tuple(sorted(member.sight.rank for member in team.members.values() if member.sight.alive))
+        causes = [Cause("gpu", state_of(seen), worlds, seen.team, seen.flow.rank, seen.key) for seen in flows]
+        return [everybody(members, causes, sights)]
     return [
         Blame(
             kind="deadlock",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from robust_run.tracer.nccl.blame import Blame
+from robust_run.tracer.nccl.blame import EVERYBODY, Blame
 from robust_run.tracer.nccl.stragglers import Straggler
 from robust_run.tracer.nccl.teams import Team, TeamFlow
 from robust_run.tracer.nccl.types import Flow, NcclTrace
@@ -71,6 +71,8 @@ def _what(team: Team, blame: Blame, flows: Sequence[TeamFlow], func: str) -> str
         who = f"all ranks of {blame.nodes[0]} ({who})" if blame.kind != "network" else f"{blame.nodes[0]} ({who})"
     elif len(blame.worlds) > 1 and blame.kind != "deadlock":
         who = f"one of {who}"
+    if blame.rule == EVERYBODY:
+        return f"none of their GPUs goes on with it ({ranks_of(blame.worlds)})"
     if blame.kind == "late":
         return f"{who} {_last_call(team, blame, func)}"
     if blame.kind == "dead":

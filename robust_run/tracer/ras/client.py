@@ -46,7 +46,7 @@ async def _ask(host: str, port: int) -> RasReport | None:
         try:
             writer.write(b"STATUS\n" if speaks_json else b"VERBOSE STATUS\n")
             await writer.drain()
-            return parse(await _all(reader))
+            return await asyncio.to_thread(parse, await _all(reader))  # megabytes of text take a second
         finally:
             writer.close()
     return None

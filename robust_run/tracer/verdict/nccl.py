@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from robust_run.tracer.nccl.blame import EVERYBODY
 from robust_run.tracer.nccl.types import FaultKind, NcclFault
 from robust_run.tracer.types import Scene, TraceKind, TraceVerdict
 from robust_run.tracer.verdict import absent
@@ -62,7 +63,8 @@ def leading(
     needed_s = patience.after_s if fault.confidence == "high" else patience.spinning_s
     working, doing, last_s = [], "", float("-inf")
     if fault.kind in _MAY_WORK:
-        needed_s = needed_s if fault.ranks else patience.working_s
+        # GPUs that all stand where the others do may compute something else first: their hosts wait, or are gone to sleep.
+        needed_s = needed_s if fault.ranks and fault.rule != EVERYBODY else patience.working_s
         before = {sight.rank: sight for sight in previous.ranks} if previous is not None else {}
         for rank in fault.ranks:
             sight = picture.sights.get(rank)

@@ -313,6 +313,40 @@ def test_more_half_open_connections_than_there_is_room_for_do_not_keep_others_ou
             stranger.close()
 
 
+@pytest.mark.parametrize("size", [1_000, 200_000, 240_000, 260_000, 1_000_000])
+def test_a_connection_whose_last_bytes_went_out_late_can_be_cut(tmp_path: Path, size: int) -> None:
+    """asyncio forgets the loop of one that was closed with bytes to send, and its `abort` fails from then on."""
+    import asyncio
+
+    from robust_run.launcher.api.connections import Connections
+
+    async def ask_and_cut() -> int:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / "sock"))
+        listener.listen()
+        listener.setblocking(False)
+        connections = Connections({listener: True}, None)
+        connections.accept(lambda: Answering(size))
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "sock"), limit=1 << 10)
+        await asyncio.sleep(0.1)  # it is closed with bytes unsent now, if there are so many
+        got = len(await reader.read(-1))
+        await connections.close()
+        writer.close()
+        listener.close()
+        return got
+
+    class Answering(asyncio.Protocol):
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"x" * self.size)
+            transport.close()
+
+    assert asyncio.run(ask_and_cut()) == size
+
+
 def test_who_sends_too_slowly_is_cut_off(serve: Serve) -> None:
     served = serve(http_place=TCP)
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as slow:

@@ -46,6 +46,7 @@ steps = {
     "raise": lambda: signal.raise_signal(signal.SIGBUS),
     "kill": lambda: os.kill(os.getpid(), signal.SIGBUS),
     "own": lambda: signal.signal(signal.SIGBUS, lambda *_: print("handled")),
+    "ignore": lambda: signal.signal(signal.SIGBUS, signal.SIG_IGN),
     "say": lambda: print("alive"),
     "register": lambda: faulthandler.register(61, file=open(path + ".stacks", "w"), all_threads=True, chain=False),
     "signal": lambda: signal.raise_signal(61),
@@ -103,6 +104,11 @@ def test_a_bus_error_of_the_program_s_own_ends_it_as_ever(
     code, said, errors = play(plugin, path, *order, end, "say")
     assert (code, said) == (BUS, [TRACED]), errors
     assert ("Fatal Python error: Bus error" in errors) == ("enable" in order)
+
+
+def test_a_program_that_ignores_the_signal_lives_on(plugin: str, path: Path) -> None:
+    assert play(plugin, path, "ignore", "use", "kill", "say")[:2] == (0, [TRACED, "alive"])
+    assert play(plugin, path, "ignore", "use", "other", "say")[0] == BUS, "an access that failed cannot be ignored"
 
 
 def test_a_bus_error_of_the_program_after_the_file_was_lost(plugin: str, path: Path) -> None:

@@ -62,6 +62,13 @@ def test_communicators_without_a_name_are_one():
     assert found == (CommRate(UNNAMED, 2, 2000, 1800, 1.0),)
 
 
+def test_what_no_operation_can_have_moved_does_not_count():
+    nonsense = [op(0, sent_bytes=(1 << 64) - 1), op(1, received_bytes=1 << 60), op(2, took_s=1.8e10)]
+    (rate,) = Meter().look(moves(*nonsense, op(3)), 9.0)
+    assert rate == CommRate("dp_1", 1, 1000, 900, 0.5)
+    assert msgspec.msgpack.encode(rate), "what cannot be sent would end the looking for good"
+
+
 def test_the_busiest_are_told_apart_and_the_others_are_together():
     many = [CommRate(f"g{number}", 1, number, 0, 0.0) for number in range(NAMES + 10)]
     found = bounded([*many, CommRate(OTHER, 1, 5, 0, 0.0)])

@@ -125,3 +125,13 @@ def test_garbage(
     for flow in trace.flows:
         assert flow.posted >= flow.gpu_ready >= flow.transmitted >= flow.done >= 0
         assert flow.open_ops >= 0
+
+
+def test_a_name_is_fit_to_be_shown_on_a_terminal(path: str) -> None:
+    row = struct.pack(layout.COMM_FORMAT, 1, 7, 2, 0, 1, 5, 0, 0, b"\x1b[31mtp\n\x07\xff\xc3\xa4")
+    put(path, layout.COMMS_AT + layout.COMM_BYTES, row)
+    put(path, layout.COMMS_CELL * 8, layout.cell(1))
+    put(path, layout.API_CELL * 8, layout.cell(6))
+    trace = reader.read(path)
+    assert trace is not None
+    assert [comm.name for comm in trace.communicators] == ["\ufffd[31mtp\ufffd\ufffd\ufffd\u00e4"]
