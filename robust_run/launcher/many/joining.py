@@ -17,7 +17,7 @@ from robust_run.launcher.agent_signals import ENDING
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import Refusal
-from robust_run.launcher.control.messages import Hello
+from robust_run.launcher.control.messages import Hello, Leaving
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.many.fence import Lease
@@ -27,7 +27,11 @@ from robust_run.launcher.many.leaders import ASK_AGAIN_S, led_elsewhere, not_her
 from robust_run.launcher.meeting import Guest, Host, SystemNetwork, meet, own_address
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo
+from robust_run.signals import signal_name
 from robust_run.version import __version__
+
+#: How long a node that is told to stop may take to learn that it is in.
+LET_IN_S = 0.5
 
 
 class Stopped(Exception):  # noqa: N818 - a signal, no error
@@ -249,7 +253,20 @@ async def unless_stopped(joining: asyncio.Task[Connection], lifeline: int, end_s
     both: list[asyncio.Future[Any]] = [joining, stop]
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(lifeline)
-    if stop.done() and not joining.done():
-        joining.cancel()
+    if stop.done():
+        await _leave(joining, stop.result())
         raise Stopped(stop.result())
     return joining.result()
+
+
+async def _leave(joining: asyncio.Task[Connection], number: int) -> None:
+    """Take leave of the controller if it has let this node in, or just does so: else the node would count as lost."""
+    if not joining.done():
+        await asyncio.wait([joining], timeout=LET_IN_S)
+    if not joining.done():
+        joining.cancel()
+    elif not joining.cancelled() and joining.exception() is None:
+        connection = joining.result()
+        connection.send(Leaving(reason=f"it was told to by {signal_name(number)}"))
+        connection.close()
+        await asyncio.sleep(0)  # what has not gone out is sent now
