@@ -27,7 +27,7 @@ def main() -> None:
     try:
         exit_code = robust(standalone_mode=False)
     except RobustRunError as error:
-        click.echo(f"robust: {error}", err=True)
+        click.echo(f"robust: {_printable(str(error))}", err=True)
         exit_code = error.exit_code
     except click.exceptions.Abort:
         exit_code = 130
@@ -35,6 +35,11 @@ def main() -> None:
         error.show()
         exit_code = error.exit_code
     sys.exit(exit_code or 0)
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey: messages quote names of files, which anybody may have chosen."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class _Robust(click.Group):

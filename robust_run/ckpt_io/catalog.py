@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
 from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
-from robust_run.ckpt_io.finding import StoreOpener, find_manifest, read_manifest
+from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
 from robust_run.ckpt_io.manifest import size_bytes
-from robust_run.ckpt_io.removing import remove_save
+from robust_run.ckpt_io.presence import Presence
+from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
 from robust_run.ckpt_io.retention import Found, Leftover, Removal, newest, plan_removals
 from robust_run.errors import PlatformError
 from robust_run.store import paths
@@ -21,9 +21,6 @@ from robust_run.store.types import Entry, Store
 
 __all__ = ["Found", "Leftover", "Removal", "latest", "list_checkpoints", "prune"]
 
-#: What a save writes besides the manifest: parts, copies of the manifest, and what a store calls a file that is not finished yet.
-#: Nothing else in a folder is ours.
-_OURS = re.compile(r"(?:parts|MANIFEST)-([0-9a-f]{32})|\.robust-[0-9a-f]{32}\.part")
 #: A save that is under way for longer than this is taken for dead.
 GRACE_S = 24 * 3600.0
 KEEP = 3
@@ -32,21 +29,26 @@ KEEP = 3
 def list_checkpoints(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> list[Found]:
     """Return what lies in a root, by name; folders that have nothing of ours in them are left out.
 
-    `also` are the roots of further targets: what unfinished saves left there is found as well.
+    `also` are the roots of further targets: what unfinished saves left there is found as well. Of parts, names and lengths are
+    looked at, on all targets that answer; what is in them shows when they are read.
 
     Raises:
         TargetLost: A root cannot be listed.
     """
     roots = _roots(root, also)
-    names = {name for place in roots for name in _folders(place, stores)}
-    found = [_look_at(name, roots, stores) for name in sorted(names)]
+    is_link: dict[str, bool] = {}
+    for place in roots:
+        for entry in _folders(place, stores):
+            is_link[entry.name] = entry.is_link or is_link.get(entry.name, False)
+    presence = Presence(stores)
+    found = [_look_at(name, roots, stores, presence, is_link=is_link[name]) for name in sorted(is_link)]
     return [checkpoint for checkpoint in found if checkpoint is not None]
 
 
 def latest(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> Found | None:
     """Return the newest valid checkpoint in a root; None if there is none, or no such root.
 
-    Valid is its manifest: that all units are what they should be shows when they are read.
+    Its manifest is valid, and its parts are there, as long as they should be: what is in them shows when they are read.
 
     Raises:
         TargetLost: The root cannot be listed.
@@ -67,7 +69,8 @@ def prune(
 ) -> list[Removal]:
     """Remove old checkpoints and leftovers of saves that died; return what was (or, with `dry_run`, would be) removed.
 
-    The newest valid checkpoint is never removed. See `retention.plan_removals` for the rules.
+    The newest valid checkpoint is never removed, nor is anything behind a symbolic link. See `retention.plan_removals` for the
+    rules.
 
     Raises:
         TargetLost: A root cannot be listed, or something cannot be removed; what comes before it in the plan is gone.
@@ -89,18 +92,20 @@ def _roots(root: str, also: Sequence[str]) -> list[str]:
     return [address.normal(place) for place in (root, *also)]
 
 
-def _folders(root: str, stores: StoreOpener) -> list[str]:
-    """Return the names of the folders in a root; none if it is not there."""
+def _folders(root: str, stores: StoreOpener) -> list[Entry]:
+    """Return the folders in a root, links to folders included; none if it is not there."""
     try:
         with closing(stores(root)) as store:
-            return [entry.name for entry in store.list() if entry.is_folder]
+            return [entry for entry in store.list() if entry.is_folder]
     except NotFound:
         return []
     except StoreError as error:
         raise TargetLost(paths.shown(root), error.what) from error
 
 
-def _look_at(name: str, roots: Sequence[str], stores: StoreOpener) -> Found | None:
+def _look_at(
+    name: str, roots: Sequence[str], stores: StoreOpener, presence: Presence, *, is_link: bool
+) -> Found | None:
     """Return what lies under a name; None if nothing of it is ours, or it is closed to us (as `lost+found` is)."""
     where = address.Address(address.join(roots[0], name), tuple(roots[1:]))
     url = paths.shown(where.url)
@@ -108,28 +113,37 @@ def _look_at(name: str, roots: Sequence[str], stores: StoreOpener) -> Found | No
         with closing(stores(where.url)) as store:
             manifest = find_manifest(where, store, stores)
     except NotACheckpoint as error:
-        left = _leftovers(where, None, stores)
+        left = () if is_link else _leftovers(where, None, stores)
         return Found(name, url, "unfinished", reason=error.reason, leftovers=left) if left else None
     except ManifestRefused as error:
-        return Found(name, url, "damaged manifest", reason=error.reason)
+        return Found(name, url, "damaged manifest", reason=error.reason, is_link=is_link)
     except TargetLost as error:
         if isinstance(error.__cause__, AccessDenied):
             return None
         raise
     if manifest.is_copy:
-        return Found(
-            name, url, "damaged manifest", reason="the primary has none that is valid, another target has a copy"
-        )
+        reason = "the primary has none that is valid, another target has a copy"
+        return Found(name, url, "damaged manifest", reason=reason, is_link=is_link)
+    fault = presence.fault(where, manifest.manifest)
+    left = () if fault or is_link else _leftovers(where, manifest.manifest.uuid, stores)
+    return _described(name, url, manifest, fault, left, is_link=is_link)
+
+
+def _described(
+    name: str, url: str, manifest: FoundManifest, fault: str | None, left: tuple[Leftover, ...], *, is_link: bool
+) -> Found:
     content = manifest.manifest
     return Found(
         name,
         url,
-        "valid",
+        "valid" if fault is None else "damaged parts",
         step=content.step,
         created_s=content.created_s,
         size_bytes=size_bytes(content),
         uuid=content.uuid,
-        leftovers=_leftovers(where, content.uuid, stores),
+        reason=fault or "",
+        leftovers=left,
+        is_link=is_link,
     )
 
 
@@ -140,8 +154,8 @@ def _leftovers(where: address.Address, uuid: str | None, stores: StoreOpener) ->
         try:
             with closing(stores(folder)) as store:
                 for entry in store.list():
-                    match = _OURS.fullmatch(entry.name)
-                    if match and match[1] != uuid:
+                    match = OURS.fullmatch(entry.name)
+                    if match and match[1] != uuid and not entry.is_link:
                         found.append(Leftover(target, entry.name, _modified_s(store, entry)))
         except (NotFound, AccessDenied):
             continue
@@ -160,10 +174,11 @@ def _modified_s(store: Store, entry: Entry) -> float | None:
 
 
 def _remove_leftover(url: str, path: str, stores: StoreOpener) -> None:
+    refuse_link(url)
     try:
         with closing(stores(url)) as store:
             store.remove(path)
-        _remove_if_empty(url, stores)
+        remove_if_empty(url, stores)
     except StoreError as error:
         raise TargetLost(paths.shown(url), error.what) from error
 
@@ -185,17 +200,4 @@ def _remove_checkpoint(found: Found, roots: Sequence[str], stores: StoreOpener) 
         raise TargetLost(paths.shown(where.url), f"not all of it could be removed: {failed[0]}")
     for folder in where.folders:
         with suppress(PlatformError):
-            _remove_if_empty(folder, stores)
-
-
-def _remove_if_empty(url: str, stores: StoreOpener) -> None:
-    """Remove a checkpoint's folder that has nothing in it any more."""
-    with closing(stores(url)) as store:
-        try:
-            if store.list():
-                return
-        except NotFound:
-            return
-    root, name = address.split(url)
-    with closing(stores(root)) as store:
-        store.remove(name)
+            remove_if_empty(folder, stores)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from robust_run.ckpt_io.commands_copying import COMMANDS as COPYING
 from robust_run.ckpt_io.commands_mount import COMMANDS as MOUNTING
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, check_followed, encoded, lines, say
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.catalog import Found, Removal
@@ -31,7 +32,7 @@ def list_(root: str, also: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         click.echo(encoded(found))
     elif not found:
-        click.echo(f"robust: no checkpoint in {root}", err=True)
+        say(f"robust: no checkpoint in {root}", err=True)
     else:
         lines(_found_line(each) for each in found)
     return 0 if found else 1
@@ -47,7 +48,8 @@ def _found_line(found: Found) -> str:
     step = f"step {found.step}" if found.step is not None else "no step"
     saved = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.created_s))
     left = f"  {len(found.leftovers)} leftovers of other saves" if found.leftovers else ""
-    return f"{found.name}  {step}  {size(found.size_bytes or 0)}  {saved}{left}"
+    link = "  (link)" if found.is_link else ""
+    return f"{found.name}  {step}  {size(found.size_bytes or 0)}  {saved}{left}{link}"
 
 
 @ckpt.command()
@@ -55,16 +57,21 @@ def _found_line(found: Found) -> str:
 @also_option
 @as_json_option
 def latest(root: str, also: tuple[str, ...], as_json: bool) -> int:
-    """Print the path of the newest valid checkpoint in a folder; exit code 1 if there is none."""
+    """Print the path of the newest valid checkpoint in a folder; exit code 1 if there is none.
+
+    Valid: its manifest is, and all parts are there, in full length. What is in them is what `verify` reads.
+    """
     from robust_run.ckpt_io.catalog import latest as newest
 
     found = newest(root, also)
     if as_json:
         click.echo(encoded(found))
     elif found is None:
-        click.echo(f"robust: no valid checkpoint in {root}", err=True)
+        say(f"robust: no valid checkpoint in {root}", err=True)
+    elif sys.stdout.isatty():
+        say(found.url)
     else:
-        click.echo(found.url)
+        click.echo(found.url)  # bit by bit, for scripts
     return 0 if found is not None else 1
 
 
@@ -87,7 +94,10 @@ def latest(root: str, also: tuple[str, ...], as_json: bool) -> int:
 def prune(
     root: str, keep: int, keep_every: int | None, grace: str, dry_run: bool, also: tuple[str, ...], as_json: bool
 ) -> int:
-    """Remove old checkpoints and leftovers of saves that died. The newest valid one always stays."""
+    """Remove old checkpoints and leftovers of saves that died. The newest valid one always stays.
+
+    What is damaged stays, too, and does not count, nor do symbolic links: nothing behind them is removed.
+    """
     from robust_run.ckpt_io.catalog import prune as remove
 
     grace_s = _seconds(grace)
@@ -97,7 +107,7 @@ def prune(
         return 0
     lines(_removal_line(each, dry_run) for each in removed)
     if not removed:
-        click.echo(f"robust: nothing to remove in {root}")
+        say(f"robust: nothing to remove in {root}")
     return 0
 
 
@@ -117,6 +127,7 @@ def verify(checkpoint: str, also: tuple[str, ...], as_json: bool) -> int:
     from robust_run.ckpt_io.reading import open_checkpoint
 
     with open_checkpoint(checkpoint, also=also) as opened:
+        check_followed(checkpoint, also, opened.manifest)
         total = size_bytes(opened.manifest)
         with shown("verifying", total) as progress:
             damaged = opened.check(progress)
@@ -125,7 +136,7 @@ def verify(checkpoint: str, also: tuple[str, ...], as_json: bool) -> int:
     elif damaged:
         lines(f"robust: {fault}" for fault in damaged)
     else:
-        click.echo(f"robust: {opened.url} is whole: {size(total)} verified")
+        say(f"robust: {opened.url} is whole: {size(total)} verified")
     return 1 if damaged else 0
 
 

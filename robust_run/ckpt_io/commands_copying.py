@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines, say
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.copying.sources import PlainSource
@@ -53,11 +53,11 @@ def restore(
     elif done.wrong:
         lines(f"robust: {line}" for line in done.wrong)
     elif verify_only:
-        click.echo(f"robust: {done.destination} is {done.source}: {size(done.size_bytes)} compared")
+        say(f"robust: {done.destination} is {done.source}: {size(done.size_bytes)} compared")
     else:
         kept = f", {size(done.kept_bytes)} were there" if done.kept_bytes else ""
         rate = f"{size(done.fetched_bytes / max(took_s, 1e-9))}/s"
-        click.echo(f"robust: {done.destination}: {size(done.fetched_bytes)} restored in {took_s:.1f} s ({rate}){kept}")
+        say(f"robust: {done.destination}: {size(done.fetched_bytes)} restored in {took_s:.1f} s ({rate}){kept}")
     return 1 if done.wrong else 0
 
 
@@ -104,7 +104,7 @@ def convert(  # noqa: PLR0913 - options of a command
     if as_json:
         click.echo(encoded({"destination": destination, "to": to, "size_bytes": written}))
     else:
-        click.echo(f"robust: {destination}: {size(written)} written")
+        say(f"robust: {destination}: {size(written)} written")
     return 0
 
 
@@ -130,10 +130,10 @@ def _to_ours(
         click.echo(encoded(done))
         return 0
     for note in done.notes:
-        click.echo(f"robust: {note}", err=True)
+        say(f"robust: {note}", err=True)
     counts = (("file", done.files), ("tensor", done.tensors), ("object", done.objects))
     what = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
-    click.echo(f"robust: {done.destination}: {size(done.size_bytes)} saved ({what})")
+    say(f"robust: {done.destination}: {size(done.size_bytes)} saved ({what})")
     return 0
 
 
@@ -154,7 +154,10 @@ def _to_theirs(opened: Checkpoint | PlainSource, destination: str, to: str, prog
 @also_option
 @as_json_option
 def inspect(source: str, also: tuple[str, ...], as_json: bool) -> int:
-    """Show what is in a checkpoint of any kind: tensors, shapes, types, sizes, step. Nothing of it is run."""
+    """Show what is in a checkpoint of any kind: tensors, shapes, types, sizes, step; exit code 1 if a file is damaged.
+
+    Nothing of it is run.
+    """
     from robust_run.ckpt_io.copying.inspect import contents_lines, contents_of
 
     contents = contents_of(os.fspath(source), also)
@@ -162,7 +165,7 @@ def inspect(source: str, also: tuple[str, ...], as_json: bool) -> int:
         click.echo(encoded(contents))
     else:
         lines(contents_lines(contents))
-    return 0
+    return 1 if contents.damaged else 0
 
 
 def _size_of(opened: Checkpoint | PlainSource) -> int:

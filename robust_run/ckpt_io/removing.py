@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
+from contextlib import closing, suppress
 
-from robust_run.ckpt_io.address import Address
+from robust_run.ckpt_io.address import Address, split
+from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.targets import Targets
 from robust_run.errors import RobustRunError
+from robust_run.store import paths
+from robust_run.store.errors import NotFound
+from robust_run.store.opening import local_path
 from robust_run.store.types import Store
+
+#: What a save writes besides the manifest: parts, copies of the manifest, and what a store calls a file that is not finished yet.
+#: Nothing else in a folder is ours. The group is the save's uuid.
+OURS = re.compile(r"(?:parts|MANIFEST)-([0-9a-f]{32})|\.robust-[0-9a-f]{32}\.part")
+
+
+def is_link(url: str) -> bool:
+    """Return whether a folder is a symbolic link of this machine's."""
+    return paths.scheme_of(url) in ("", "file") and os.path.islink(local_path(url))
+
+
+def refuse_link(url: str) -> None:
+    """Raise TargetLost if a checkpoint's folder is a link: what it leads to is not removed under another name."""
+    if is_link(url):
+        raise TargetLost(paths.shown(url), "a symbolic link: not removed; what it leads to has a name of its own")
+
+
+def remove_if_empty(url: str, stores: StoreOpener) -> None:
+    """Remove a checkpoint's folder if it has nothing in it (any more). Raises StoreError."""
+    if paths.scheme_of(url) in ("", "file"):
+        with suppress(OSError):  # in one step: somebody else may be filling it
+            os.rmdir(local_path(url))
+        return
+    with closing(stores(url)) as store:
+        try:
+            if store.list():
+                return
+        except NotFound:
+            return
+    root, name = split(url)
+    with closing(stores(root)) as store:
+        store.remove(name)
 
 
 def remove_save(
@@ -19,7 +58,14 @@ def remove_save(
 
     The primary's manifest stays unless `with_manifest`: another save's has taken its place. Targets that the caller did not name
     are touched only if they have a copy of the manifest, and only names with the save's own uuid.
+
+    Raises:
+        TargetLost: The whole checkpoint should go, and its folder on a target that the caller named is a link.
+        StoreError: The primary's manifest cannot be removed.
     """
+    if with_manifest:
+        for folder in where.folders:
+            refuse_link(folder)
     manifest, failed = found.manifest, list[str]()
     opened = _Opened(found, where, primary, stores, failed)
 

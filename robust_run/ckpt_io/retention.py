@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-State = Literal["valid", "damaged manifest", "unfinished"]
-"""unfinished: parts without a manifest, of a save that is under way or died."""
+State = Literal["valid", "damaged manifest", "damaged parts", "unfinished"]
+"""valid: the manifest is, and all parts are there, as long as they should be (what is in them shows when they are read).
+damaged parts: the manifest is valid, and parts are missing or of another length.
+unfinished: parts without a manifest, of a save that is under way or died."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,15 @@ class Found:
     state: State
     step: int | None = None
     created_s: float | None = None
-    """Seconds since the epoch; None unless valid."""
+    """Seconds since the epoch; None without a valid manifest."""
     size_bytes: int | None = None
-    """Of all logical files; None unless valid."""
+    """Of all logical files; None without a valid manifest."""
     uuid: str | None = None
     reason: str = ""
     """Why it is not valid."""
     leftovers: tuple[Leftover, ...] = field(default=())
+    is_link: bool = False
+    """The name is a symbolic link on some target: what it leads to is shown, and never removed under this name."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Removal:
 def newest(found: Sequence[Found]) -> Found | None:
     """Return the valid checkpoint to resume from: of the highest step; of those without a step, the last one made.
 
-    A checkpoint that says its step comes before one that does not.
+    A checkpoint that says its step comes before one that does not; of what is there twice, the folder comes before a link to it.
     """
     valid = [checkpoint for checkpoint in found if checkpoint.state == "valid"]
     return max(valid, key=_age, default=None)
@@ -65,7 +69,8 @@ def plan_removals(
     """Return what may go.
 
     Kept are the `keep` newest valid checkpoints, at least one, and those whose step is a multiple of `keep_every`. What has no
-    manifest goes when nothing of it was written for `grace_s`. What has a damaged manifest stays: it may be repaired.
+    manifest goes when nothing of it was written for `grace_s`. What has a damaged manifest or damaged parts stays, and does not
+    count: it may be repaired. Links stay and do not count either: what they lead to has a name of its own.
 
     Raises:
         ValueError: `keep` or `keep_every` is less than 1, or `grace_s` negative.
@@ -73,14 +78,15 @@ def plan_removals(
     if keep < 1 or (keep_every is not None and keep_every < 1) or grace_s < 0:
         raise ValueError(f"keep {keep} and keep_every {keep_every} must be 1 or more, grace_s {grace_s} 0 or more")
     removals = []
-    valid = sorted((checkpoint for checkpoint in found if checkpoint.state == "valid"), key=_age, reverse=True)
+    own = [checkpoint for checkpoint in found if not checkpoint.is_link]
+    valid = sorted((checkpoint for checkpoint in own if checkpoint.state == "valid"), key=_age, reverse=True)
     for rank, checkpoint in enumerate(valid):
         on_a_multiple = keep_every is not None and checkpoint.step is not None and checkpoint.step % keep_every == 0
         if rank >= keep and not on_a_multiple:
             removals.append(Removal(checkpoint.name, f"{rank} are newer, {keep} are kept"))
     gone = {removal.name for removal in removals}
-    for checkpoint in found:
-        if checkpoint.name in gone or checkpoint.state == "damaged manifest":
+    for checkpoint in own:
+        if checkpoint.name in gone or checkpoint.state not in ("valid", "unfinished"):
             continue
         for leftover in checkpoint.leftovers:
             if leftover.modified_s is not None and now_s - leftover.modified_s > grace_s:
@@ -91,7 +97,7 @@ def plan_removals(
     return removals
 
 
-def _age(checkpoint: Found) -> tuple[bool, int, float, str]:
+def _age(checkpoint: Found) -> tuple[bool, int, float, bool, str]:
     """Newer is greater."""
     step = checkpoint.step if checkpoint.step is not None else -1
-    return step >= 0, step, checkpoint.created_s or 0.0, checkpoint.name
+    return step >= 0, step, checkpoint.created_s or 0.0, not checkpoint.is_link, checkpoint.name

@@ -18,13 +18,14 @@ from robust_run.ckpt_io.finding import StoreOpener, read_manifest
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
 from robust_run.ckpt_io.plan import SavePlan
-from robust_run.ckpt_io.removing import remove_save
+from robust_run.ckpt_io.presence import wrong_part
+from robust_run.ckpt_io.removing import remove_if_empty, remove_save
 from robust_run.ckpt_io.stream import FileStream
 from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, Tensor
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.engine import transfer
-from robust_run.store.errors import NotFound, StoreError
+from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -150,6 +151,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
 def abandon(plan: SavePlan, *, stores: StoreOpener = open_store) -> None:
     """Remove what a save that will not be committed has written, as far as that is possible. No process may be writing any more.
 
+    The checkpoint's folder goes, too, on each target where nothing else is in it: so the name is free again.
     Does nothing to a save that was committed, nor where the primary does not tell whether it was.
     """
     try:
@@ -164,6 +166,9 @@ def abandon(plan: SavePlan, *, stores: StoreOpener = open_store) -> None:
         for folder in plan.folders:
             with suppress(StoreError), closing(stores(folder)) as store:
                 store.remove(remove(plan.uuid))
+    for folder in plan.folders:
+        with suppress(PlatformError):
+            remove_if_empty(folder, stores)
 
 
 class _SmallFile:
@@ -181,17 +186,9 @@ def _check_parts(manifest: Manifest, opened: Sequence[Store]) -> None:
     """All parts are there, and as long as they should be: some process may have died, or written elsewhere."""
     layouts = manifests.layouts(manifest)
     for target, store in enumerate(opened):
-        expected = {layout.part_path(target): layout.part_bytes(target) for layout in layouts}
-        found: dict[str, int] = {}
-        with suppress(NotFound):
-            folder = parts_folder(manifest.uuid)
-            found = {paths.join(folder, entry.name): entry.size_bytes for entry in store.list(folder)}
-        for path, size in expected.items():
-            if size and found.get(path) != size:
-                raise TargetLost(
-                    paths.shown(store.url),
-                    f"part {path} should have {size} bytes and has {found.get(path, 'none')}: not committed",
-                )
+        wrong = wrong_part(manifest.uuid, layouts, target, store)
+        if wrong is not None:
+            raise TargetLost(paths.shown(store.url), f"{wrong}: not committed")
 
 
 def _check_file(name: str, index: int) -> None:

@@ -94,7 +94,7 @@ class LocalStore:
                     status = item.stat()
                 except FileNotFoundError:  # removed since, or a link to nothing
                     continue
-                found.append(_entry(item.name, status))
+                found.append(_entry(item.name, status, is_link=item.is_symlink()))
         return sorted(found, key=lambda entry: entry.name)
 
     def create(self, path: str, size_bytes: int | None = None, *, durable: bool = True) -> LocalWriter:
@@ -113,9 +113,10 @@ class LocalStore:
             raise
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder; a symbolic link is removed itself."""
+        """Remove a file or a folder; a symbolic link is removed itself, and what lies behind one is not: see `Store`."""
         place = self._place(path)
         with naming(self.url, path):
+            self._refuse_links_above(path)
             try:
                 if stat.S_ISDIR(os.lstat(place).st_mode):
                     _remove_folder(place)
@@ -126,6 +127,14 @@ class LocalStore:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+    def _refuse_links_above(self, path: str) -> None:
+        """Raise StoreError if a folder in a path, below the root, is a link: what lies there may be somebody else's."""
+        place = self._root
+        for part in paths.clean(path, self.url).split("/")[:-1]:
+            place = os.path.join(place, part)
+            if os.path.islink(place):
+                raise StoreError(self.url, path, f"not removed: {place} is a link; remove it where that leads to")
 
     def _place(self, path: str, *, folder: bool = False) -> str:
         checked = paths.clean_folder(path, self.url) if folder else paths.clean(path, self.url)
@@ -157,10 +166,10 @@ def naming(url: str, path: str) -> Iterator[None]:
         raise from_os_error(error, url, path) from error
 
 
-def _entry(name: str, status: os.stat_result) -> Entry:
+def _entry(name: str, status: os.stat_result, *, is_link: bool) -> Entry:
     is_folder = stat.S_ISDIR(status.st_mode)
     size_bytes = 0 if is_folder else status.st_size
-    return Entry(name=name, size_bytes=size_bytes, is_folder=is_folder, modified_s=status.st_mtime)
+    return Entry(name=name, size_bytes=size_bytes, is_folder=is_folder, modified_s=status.st_mtime, is_link=is_link)
 
 
 def _remove_folder(place: str) -> None:

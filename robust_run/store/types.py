@@ -20,6 +20,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     is_folder: bool
     modified_s: float | None = None
     """Seconds since the epoch by the store's clock; None where the store does not say."""
+    is_link: bool = False
+    """A symbolic link; all else is said of what it leads to."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +121,10 @@ class Store(Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with everything in it. What is not there is fine."""
+        """Remove a file, or a folder with everything in it. What is not there is fine.
+
+        A symbolic link is removed itself; what lies behind one in the middle of a path is not removed: `StoreError`.
+        """
         ...
 
     def close(self) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saved_checkpoints import contents, held_by, save
+from saved_checkpoints import MIB, Faults, Operation, contents, held_by, save
 
 from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
+from robust_run.ckpt_io.errors import TargetLost
+from robust_run.ckpt_io.layout import FileLayout, pack_lengths, unit_size
+from robust_run.ckpt_io.newest import _part_bytes, newest_path
 from robust_run.ckpt_io.retention import Found, Leftover, newest, plan_removals
 from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
+from robust_run.ckpt_io.types import Codec, LogicalFile
+from robust_run.store.errors import Unavailable
 
 
 def unfinished(url: str, also: list[str] | None = None) -> None:
@@ -104,7 +111,7 @@ def test_a_manifest_cannot_have_another_checkpoints_parts_removed(tmp_path: Path
     place = tmp_path / "mine/old/MANIFEST"
     theirs = decode((tmp_path / "theirs/ck/MANIFEST").read_bytes())
     crafted = msgspec.structs.replace(
-        decode(place.read_bytes()), uuid=theirs.uuid, targets=(".", f"{tmp_path}/theirs/ck")
+        decode(place.read_bytes()), uuid=theirs.uuid, targets=(".", f"{tmp_path}/theirs/ck"), files=()
     )
     place.write_bytes(encode(crafted))
     with pytest.raises(Exception, match="does not hold this checkpoint"):
@@ -120,6 +127,145 @@ def test_a_copy_without_its_manifest_is_kept_for_repair(tmp_path: Path) -> None:
     assert found.state == "damaged manifest"
     assert prune(f"{tmp_path}/a", also=also, grace_s=0, now_s=lambda: 4e9) == []
     assert held_by_copy(tmp_path) == contents(1)
+
+
+# Links
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Two checkpoints, a link to the newer one, and one to a checkpoint that lies outside."""
+    root = tmp_path / "run"
+    for step in (1, 2):
+        save(f"{root}/step-{step}", contents(step, size_bytes=100), step=step, created_s=1e9 + step)
+    save(f"{tmp_path}/elsewhere/step-0", contents(9, size_bytes=100), step=0)
+    (root / "latest").symlink_to("step-2")
+    (root / "base").symlink_to(tmp_path / "elsewhere" / "step-0")
+    return root
+
+
+def test_links_are_shown_and_what_they_lead_to_is_found_under_its_own_name(linked: Path) -> None:
+    found = {checkpoint.name: checkpoint.is_link for checkpoint in list_checkpoints(str(linked))}
+    assert found == {"step-1": False, "step-2": False, "latest": True, "base": True}
+    (linked / "zz").symlink_to("step-2")
+    newest_one = latest(str(linked))
+    assert newest_one is not None and newest_one.name == "step-2"
+    assert newest_path(str(linked)) == f"{linked}/step-2"
+
+
+def test_links_do_not_count_and_nothing_behind_them_is_removed(linked: Path, tmp_path: Path) -> None:
+    unfinished(f"{tmp_path}/elsewhere/step-0")
+    assert prune(str(linked), keep=2, grace_s=0, now_s=lambda: 4e9) == []
+    assert [removal.name for removal in prune(str(linked), keep=1, grace_s=0, now_s=lambda: 4e9)] == ["step-1"]
+    assert held_by(f"{linked}/step-2") == held_by(f"{linked}/latest") == contents(2, size_bytes=100)
+    assert held_by(f"{tmp_path}/elsewhere/step-0") == contents(9, size_bytes=100)
+    assert len(list((tmp_path / "elsewhere/step-0").glob("parts-*"))) == 2
+
+
+def test_a_folder_that_becomes_a_link_before_it_is_removed_is_not(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(f"{tmp_path}/run/{step}", contents(step, size_bytes=100), step=step)
+
+    def now_s() -> float:
+        (tmp_path / "run/1").rename(tmp_path / "moved")
+        (tmp_path / "run/1").symlink_to(tmp_path / "moved")
+        return 4e9
+
+    with pytest.raises(TargetLost, match="a symbolic link: not removed"):
+        prune(f"{tmp_path}/run", keep=1, now_s=now_s)
+    assert held_by(f"{tmp_path}/moved") == contents(1, size_bytes=100)
+
+
+def test_links_in_the_place_of_parts_are_not_followed(tmp_path: Path) -> None:
+    save(f"{tmp_path}/run/ck", contents(1, size_bytes=100))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "f").write_bytes(b"keep")
+    (tmp_path / "run/ck" / f"parts-{'0' * 32}").symlink_to(tmp_path / "precious")
+    assert prune(f"{tmp_path}/run", grace_s=0, now_s=lambda: 4e9) == []
+    assert (tmp_path / "precious" / "f").read_bytes() == b"keep"
+
+
+# Parts that are gone
+
+
+def gone(folder: Path) -> None:
+    for parts in folder.glob("parts-*"):
+        shutil.rmtree(parts)
+
+
+def cut(folder: Path) -> None:
+    part = next(folder.rglob("*.part"))
+    part.write_bytes(part.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd_shuffle"])
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_without_all_its_parts_it_is_neither_the_latest_nor_counted_nor_removed(
+    tmp_path: Path, damage: Callable[[Path], None], codec: Codec
+) -> None:
+    for step in (1, 2, 3):
+        save(f"{tmp_path}/step-{step}", contents(step), step=step, codec=codec)
+    damage(tmp_path / "step-3")
+    found = {checkpoint.name: checkpoint for checkpoint in list_checkpoints(str(tmp_path))}
+    assert {name: each.state for name, each in found.items()} == {
+        "step-1": "valid",
+        "step-2": "valid",
+        "step-3": "damaged parts",
+    }
+    assert "part parts-" in found["step-3"].reason and "should have" in found["step-3"].reason
+    assert newest_path(str(tmp_path)) == f"{tmp_path}/step-2"
+    assert [removal.name for removal in prune(str(tmp_path), keep=1)] == ["step-1"]
+    assert held_by(f"{tmp_path}/step-2") == contents(2)
+    assert (tmp_path / "step-3" / "MANIFEST").exists()
+
+
+def test_parts_are_looked_for_on_all_targets_that_answer(tmp_path: Path) -> None:
+    also = [f"{tmp_path}/b", f"{tmp_path}/c"]
+    for step in (1, 2):
+        save(f"{tmp_path}/a/{step}", contents(step), also, step=step)
+    assert [each.state for each in list_checkpoints(f"{tmp_path}/a")] == ["valid", "valid"]
+    asked = []
+
+    def silent(operation: Operation) -> None:
+        if operation.url.startswith(f"{tmp_path}/c"):
+            asked.append(operation)
+            raise Unavailable(operation.url, operation.path, "connection refused")
+
+    assert [each.state for each in list_checkpoints(f"{tmp_path}/a", stores=Faults(silent))] == ["valid", "valid"]
+    assert len(asked) == 1, "a target that does not answer is asked once"
+    shutil.rmtree(tmp_path / "c/2")
+    (whole, broken) = list_checkpoints(f"{tmp_path}/a")
+    assert (whole.state, broken.state) == ("valid", "damaged parts")
+    assert f"{tmp_path}/c/2" in broken.reason
+
+
+@given(
+    st.integers(0, 9 * MIB),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.lists(st.integers(1, MIB - 1), min_size=9, max_size=9) | st.none(),
+)
+def test_the_launcher_reckons_lengths_of_parts_as_the_format_does(
+    size_bytes: int, targets: int, first: int, lengths: list[int] | None
+) -> None:
+    units = -(-size_bytes // MIB)
+    stored = ""
+    if lengths is not None:
+        stored = pack_lengths(
+            [min(length, unit_size(size_bytes, MIB, unit) - 1) for unit, length in enumerate(lengths[:units])]
+        )
+        if size_bytes % MIB == 1:
+            return  # one byte cannot be stored in fewer
+    file = LogicalFile(
+        name="f",
+        size_bytes=size_bytes,
+        unit_bytes=MIB,
+        first_target=first % targets,
+        codec="none" if lengths is None else "lz4",
+        digests=base64.b64encode(bytes(16 * units)).decode(),
+        stored=stored,
+    )
+    assert _part_bytes(file, targets) == FileLayout("0" * 32, 0, file, targets).part_bytes(0)
 
 
 def held_by_copy(tmp_path: Path) -> dict[str, bytes]:
@@ -138,7 +284,8 @@ founds = st.lists(
         Found,
         name=st.text("abc", min_size=1, max_size=3),
         url=st.just("/x"),
-        state=st.sampled_from(["valid", "damaged manifest", "unfinished"]),
+        state=st.sampled_from(["valid", "damaged manifest", "damaged parts", "unfinished"]),
+        is_link=st.booleans(),
         step=st.none() | st.integers(0, 9),
         created_s=st.floats(0, 100),
         leftovers=st.lists(
@@ -156,16 +303,19 @@ def test_the_rules_of_retention(found: list[Found], keep: int, keep_every: int |
     removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=100.0)
     valid = {checkpoint.name: checkpoint for checkpoint in found if checkpoint.state == "valid"}
     gone = {removal.name for removal in removals if removal.leftover is None}
-    assert gone <= valid.keys()
+    own = {name for name, checkpoint in valid.items() if not checkpoint.is_link}
+    assert gone <= own
     kept = valid.keys() - gone
-    assert len(kept) >= min(keep, len(valid))
+    assert len(own - gone) >= min(keep, len(own))
     best = newest(found)
     assert (best is None) == (not valid) and (best is None or best.name in kept)
     for name in gone:
         step = valid[name].step
         assert keep_every is None or step is None or step % keep_every
         assert sum((other.step or -1) >= (step or -1) for other in valid.values()) > 1
+    mine = {checkpoint.name for checkpoint in found if not checkpoint.is_link}
     for removal in removals:
+        assert removal.name in mine
         if removal.leftover is not None:
             assert removal.leftover.modified_s is not None and 100.0 - removal.leftover.modified_s > grace_s
 

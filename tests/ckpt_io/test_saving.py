@@ -150,6 +150,21 @@ def test_an_abandoned_save_leaves_nothing_and_a_committed_one_is_not_abandoned(t
     assert held_by(f"{tmp_path}/a/ck") == {"f": b"abc"}
 
 
+def test_a_save_that_is_abandoned_leaves_no_folder_of_its_name(tmp_path: Path) -> None:
+    for write in (True, False):
+        plan = begin_save(f"{tmp_path}/a/ck", [f"{tmp_path}/b"])
+        if write:
+            write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+        abandon(plan)
+        assert not (tmp_path / "a/ck").exists() and not (tmp_path / "b/ck").exists()
+    (tmp_path / "a/ck").mkdir(parents=True)
+    (tmp_path / "a/ck" / "notes.txt").write_text("mine")
+    plan = begin_save(f"{tmp_path}/a/ck")
+    write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+    abandon(plan)
+    assert [path.name for path in (tmp_path / "a/ck").iterdir()] == ["notes.txt"]
+
+
 # Targets that misbehave
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,21 @@ def test_the_newest_has_the_highest_step_and_a_manifest_that_is_whole(tmp_path: 
     (tmp_path / "step-99").mkdir()
     (tmp_path / "step-99" / "MANIFEST").write_bytes(os.urandom(300))
     assert newest_path(str(tmp_path)) == f"{tmp_path}/step-2"
+
+
+def test_one_whose_parts_are_not_all_there_is_passed_over(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        make_checkpoint(
+            [tmp_path / f"step-{step}", tmp_path / "other" / f"step-{step}"],
+            {"x": bytes(3 << 20), "y": b"y"},
+            step=step,
+        )
+    assert newest_path(str(tmp_path)) == f"{tmp_path}/step-3"
+    shutil.rmtree(next((tmp_path / "step-3").glob("parts-*")))
+    assert newest_path(str(tmp_path)) == f"{tmp_path}/step-2"
+    part = next((tmp_path / "step-2").rglob("*.part"))
+    part.write_bytes(part.read_bytes() + b"x")
+    assert newest_path(str(tmp_path)) == f"{tmp_path}/step-1"
 
 
 def test_it_is_the_one_that_robust_ckpt_latest_names(tmp_path: Path) -> None:

@@ -254,6 +254,31 @@ def test_a_link_is_replaced_and_removed_itself(tmp_path: Path, store: Store) -> 
     assert (tmp_path / "outside" / "f").read_bytes() == b"keep"
 
 
+def test_a_list_says_what_is_a_link_and_nothing_behind_one_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "outside" / "folder").mkdir(parents=True)
+    (tmp_path / "outside" / "folder" / "f").write_bytes(b"keep")
+    inside = open_store(str(tmp_path / "inside"))
+    inside.write_all("own/f", b"")
+    (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")
+    assert {entry.name: (entry.is_folder, entry.is_link) for entry in inside.list()} == {
+        "own": (True, False),
+        "link": (True, True),
+    }
+    for path in ("link/folder", "link/folder/f"):
+        with pytest.raises(StoreError, match="inside/link is a link"):
+            inside.remove(path)
+    assert (tmp_path / "outside" / "folder" / "f").read_bytes() == b"keep"
+
+
+def test_a_root_that_is_a_link_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "real")
+    store = open_store(str(tmp_path / "root"))
+    store.write_all("a/b", b"")
+    store.remove("a")
+    assert names(tmp_path / "real") == []
+
+
 def test_removing(tmp_path: Path, store: Store) -> None:
     store.write_all("a/b/c", b"")
     store.write_all("a/d", b"")

@@ -6,7 +6,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from robust_run.ckpt_io.address import split
@@ -22,13 +22,13 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.opening import local_path, open_store
 
+_NO_TENSORS = "{} has no tensors that can be taken singly; --to files writes the files it is made of"
+
 
 def to_safetensors(source: Checkpoint, url: str, progress: Progress) -> int:
     """Write the tensors as one file; return its size. Raises CheckpointError or StoreError; then there is none."""
     if not source.manifest.tensors:
-        raise CheckpointError(
-            f"{source.url} has no tensors that can be taken singly; --to files writes the files it is made of"
-        )
+        raise CheckpointError(_NO_TENSORS.format(source.url))
     view = safetensors_view(source.manifest, split(url)[1])
     _write(source, view, url, progress)
     return view.size_bytes
@@ -52,7 +52,8 @@ def to_dcp(source: Checkpoint, url: str, progress: Progress) -> int:
 
     Raises:
         UserError: The folder is not on this machine, or is not empty.
-        CheckpointError: The source is damaged.
+        CheckpointError: The source is damaged, or holds no tensors and no objects.
+        PlatformError: The folder cannot be written to. Nothing is left in it.
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -68,15 +69,44 @@ def to_dcp(source: Checkpoint, url: str, progress: Progress) -> int:
                 return io.BytesIO(object.data)
             return super().transform_object(write_item, object)
 
-    folder = _empty_folder(url)
-    state, size = _state_of(source, progress)
+    if not source.manifest.tensors and not source.manifest.blobs:
+        raise CheckpointError(_NO_TENSORS.format(source.url))
+    folder, is_new = _empty_folder(url)
     try:
+        state, size = _state_of(source, progress)
         with plain_errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no process group
             dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), planner=Planner(), no_dist=True)
-    except (OSError, RuntimeError) as error:
-        raise PlatformError(f"{folder} cannot be written to: {str(error)[:200]}") from error
+    except BaseException as error:
+        _empty(folder, with_itself=is_new)
+        if isinstance(error, OSError | RuntimeError):
+            raise PlatformError(_why(folder, error)) from error
+        raise
     return size
+
+
+def _empty(folder: str, *, with_itself: bool) -> None:
+    """Remove what a failed export wrote into a folder that was empty before."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            os.unlink(entry.path)
+        if with_itself:
+            os.rmdir(folder)
+
+
+def _why(folder: str, error: BaseException) -> str:
+    """Return what happened, and to which disk: the cause of what torch says may be a few errors deeper."""
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.errno):
+        cause = cause.__cause__ or cause.__context__
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error).split("\n", 1)[0][:200]
+    if "enforce fail" in reason:  # of torch's archives, whose writer counts bytes and does not say why some are missing
+        reason = "not all bytes of a file could be written"
+    with suppress(OSError):
+        parent = os.path.dirname(folder)
+        free = os.statvfs(parent).f_bavail * os.statvfs(parent).f_frsize
+        reason += f" ({free} bytes are free on the disk of {parent})"
+    return f"{folder} cannot be written to: {reason}; make room there or name another folder"
 
 
 class _Saved:
@@ -109,17 +139,19 @@ def _state_of(source: Checkpoint, progress: Progress) -> tuple[dict[str, Any], i
     return nested(values, manifest.paths), total
 
 
-def _empty_folder(url: str) -> str:
+def _empty_folder(url: str) -> tuple[str, bool]:
+    """Return the path of a folder that is there and empty, and whether it was made for that."""
     if paths.scheme_of(url) not in ("", "file"):
         raise UserError(f"{url}: folders of torch.distributed.checkpoint are written on this machine only")
     folder = local_path(url)
+    is_new = not os.path.lexists(folder)
     try:
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise UserError(f"{folder} is not empty: saving over what is there can leave a mixture; name a new folder")
     except OSError as error:
         raise PlatformError(f"{folder} cannot be written to: {error.strerror}") from error
-    return folder
+    return folder, is_new
 
 
 def _write(source: Checkpoint, file: VirtualFile, url: str, progress: Progress) -> None:

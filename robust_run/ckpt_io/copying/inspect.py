@@ -12,6 +12,7 @@ from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, open_sour
 from robust_run.ckpt_io.copying.types import Kind
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
+from robust_run.ckpt_io.foreign.torch_file import NotLookedInto, torch_tensors
 from robust_run.ckpt_io.progress import size
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.types import Tensor
@@ -54,6 +55,8 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """Names of what is no tensor."""
     facts: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    """Files that are not whole, and why."""
 
 
 def contents_of(url: str, also: Sequence[str] = ()) -> Contents:
@@ -89,6 +92,8 @@ def contents_lines(contents: Contents) -> Iterator[str]:
     for name in contents.objects:
         yield f"object {name}"
     yield from contents.notes
+    for line in contents.damaged:
+        yield f"damaged: {line}"
 
 
 def _ours(source: Checkpoint) -> Contents:
@@ -117,7 +122,7 @@ def _ours(source: Checkpoint) -> Contents:
 def _plain(source: PlainSource) -> Contents:
     tensors: tuple[TensorFacts, ...] = ()
     objects: tuple[str, ...] = ()
-    notes: list[str] = []
+    notes, damaged = list[str](), list[str]()
     if source.dcp is not None:
         tensors = _tensors(source.dcp.tensors)
         objects = tuple(blob.name for blob in source.dcp.blobs)
@@ -125,8 +130,10 @@ def _plain(source: PlainSource) -> Contents:
         for index, file in enumerate(source.files):
             try:
                 tensors += _of_file(source, file, index)
-            except CheckpointError as error:
+            except NotLookedInto as error:
                 notes.append(f"{file.path}: {error}")
+            except CheckpointError as error:
+                damaged.append(f"{file.path}: {error}")
     return Contents(
         url=paths.shown(source.url),
         kind=source.kind,
@@ -135,6 +142,7 @@ def _plain(source: PlainSource) -> Contents:
         tensors=tensors,
         objects=objects,
         notes=tuple(notes),
+        damaged=tuple(damaged),
     )
 
 
@@ -145,44 +153,13 @@ def _of_file(source: PlainSource, file: PlainFile, index: int) -> tuple[TensorFa
     if not file.path.endswith((".pt", ".pth", ".bin")):
         return ()
     if paths.scheme_of(source.store.url) not in ("", "file"):
-        raise CheckpointError(
+        raise NotLookedInto(
             "what torch.save wrote is only looked into on this machine; robust ckpt restore brings it here"
         )
-    return _of_torch(local_path(paths.child(source.store.url, file.path)))
-
-
-def _of_torch(path: str) -> tuple[TensorFacts, ...]:
-    """Return the tensors of a file of torch.save; only weights are unpickled, and nothing is read but the directory."""
-    import torch
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # of many kinds, all of which mean the same
-        raise CheckpointError(
-            f"torch.load(weights_only=True) refuses it: {str(error).splitlines()[0][:200]}"
-        ) from error
+    found = torch_tensors(local_path(paths.child(source.store.url, file.path)))
     return tuple(
-        TensorFacts(
-            name=name,
-            dtype=str(value.dtype).removeprefix("torch."),
-            sizes=tuple(value.shape),
-            size_bytes=value.numel() * value.element_size(),
-        )
-        for name, value in _flat("", state)
-        if isinstance(value, torch.Tensor)
+        TensorFacts(name=each.name, dtype=each.dtype, sizes=each.sizes, size_bytes=each.size_bytes) for each in found
     )
-
-
-def _flat(prefix: str, value: object, depth: int = 0) -> Iterator[tuple[str, object]]:
-    items: list[tuple[object, object]] = []
-    if depth < 64 and isinstance(value, dict):
-        items = list(value.items())
-    elif depth < 64 and isinstance(value, list | tuple):
-        items = list(enumerate(value))
-    if not items:
-        yield prefix, value
-    for key, inner in items:
-        yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner, depth + 1)
 
 
 def _tensors(tensors: Sequence[Tensor]) -> tuple[TensorFacts, ...]:

@@ -6,31 +6,57 @@ is far cheaper than to fetch them.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import struct
 import threading
 import zlib
 from types import TracebackType
 
+from robust_run.ckpt_io.copying.local_files import open_plain, refused, write_all
+from robust_run.errors import UserError
+
 _RECORD = struct.Struct("<IQ16sI")
+SUFFIX = ".restore-journal"
+"""Of its name; what stands before it is the destination's, with a dot."""
 _HEAD_BYTES = 64 << 10
+#: How often another one may take a journal away between its being opened and locked.
+_ATTEMPTS = 8
 _LIMIT_BYTES = 1 << 30
 Unit = tuple[int, int]
 """File and unit."""
 
 
 class Journal:
-    """The journal of one copy. Safe to use from threads."""
+    """The journal of one copy. Safe to use from threads; of processes, one has it at a time."""
 
     def __init__(self, path: str, identity: str) -> None:
-        """Open it, or begin it anew if it is of another source (or damaged). `identity`: what is copied, as one line."""
+        """Open it, or begin it anew if it is of another source (or damaged). `identity`: what is copied, as one line.
+
+        Raises:
+            UserError: Another process has it open.
+            PlatformError: It cannot be written to, or is a link.
+        """
         self.path = path
         self.done: dict[Unit, bytes] = {}
         """Digests of the units that were written, as they were when it was opened."""
         self._lock = threading.Lock()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._file = _open_locked(path)
+        except OSError as error:
+            raise refused(error, path) from error
+        try:
+            self._begin(identity)
+        except OSError as error:
+            self.close()
+            raise refused(error, path) from error
+
+    def _begin(self, identity: str) -> None:
         head = identity.replace("\n", " ").encode()[: _HEAD_BYTES - 1] + b"\n"
         found = _read(self._file)
+        self.is_new = not found
+        """There was none: no copy was begun here."""
         if found.startswith(head):
             end = self._take(found, len(head))
             os.ftruncate(self._file, end)
@@ -38,13 +64,16 @@ class Journal:
         else:
             os.ftruncate(self._file, 0)
             os.lseek(self._file, 0, os.SEEK_SET)
-            os.write(self._file, head)
+            write_all(self._file, head)
 
     def note(self, file: int, unit: int, digest: bytes) -> None:
         """A unit's bytes have been written."""
         fields = struct.pack("<IQ16s", file, unit, digest)
-        with self._lock:
-            os.write(self._file, fields + struct.pack("<I", zlib.crc32(fields)))
+        try:
+            with self._lock:
+                write_all(self._file, fields + struct.pack("<I", zlib.crc32(fields)))
+        except OSError as error:
+            raise refused(error, self.path) from error
 
     def close(self) -> None:
         """Close it, for the next time."""
@@ -71,6 +100,39 @@ class Journal:
             self.done[file, unit] = digest
             at += _RECORD.size
         return at
+
+
+def _open_locked(path: str) -> int:
+    """Open a journal for this process alone. Raises UserError, OSError."""
+    for _ in range(_ATTEMPTS):
+        file = open_plain(path, os.O_RDWR | os.O_CREAT)
+        try:
+            _lock(file, path)
+            if os.path.samestat(os.fstat(file), os.lstat(path)):
+                return file
+        except FileNotFoundError:  # the one that had it is done, and has removed it
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+    raise _busy(path)
+
+
+def _lock(file: int, path: str) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _busy(path) from error
+    except OSError as error:  # some network file systems have no locks: then it is up to the user
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+
+
+def _busy(path: str) -> UserError:
+    folder, name = os.path.split(path)
+    destination = os.path.join(folder, name.removeprefix(".").removesuffix(SUFFIX))
+    return UserError(f"another restore to {destination} is under way: wait for it, or name another folder")
 
 
 def _read(file: int) -> bytes:

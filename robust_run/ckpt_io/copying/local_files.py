@@ -1,23 +1,57 @@
-"""Files of this machine that are filled piece by piece."""
+"""Files of this machine that are filled piece by piece.
+
+Their names can be guessed, so nothing is written through a link that somebody put there: O_NOFOLLOW, and regular files only.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable
 
+from robust_run.errors import PlatformError
 from robust_run.store.errors import from_os_error
+
+
+def open_plain(path: str, flags: int) -> int:
+    """Open a regular file, but no link, pipe or device. Raises OSError (ELOOP for a link)."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", path)
+    return descriptor
+
+
+def refused(error: OSError, path: str) -> PlatformError:
+    """Return ours for an error of opening or writing a file whose name can be guessed."""
+    if error.errno == errno.ELOOP:
+        return PlatformError(f"{path} is a symbolic link, and nothing is written through one: remove it")
+    return from_os_error(error, path, "")
 
 
 def lay_out(path: str, size: int) -> None:
     """Make a file of its final length, without bytes yet; one that is there keeps what it has."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT)
         try:
             os.ftruncate(descriptor, size)
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise from_os_error(error, path, "") from error
+        raise refused(error, path) from error
+
+
+def write_piece(path: str, data: memoryview, offset: int) -> None:
+    """Write into a file that was laid out. Raises PlatformError."""
+    try:
+        descriptor = open_plain(path, os.O_WRONLY)
+        try:
+            write_bytes(descriptor, data, offset)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise refused(error, path) from error
 
 
 def write_bytes(descriptor: int, data: memoryview, offset: int) -> None:
@@ -25,6 +59,12 @@ def write_bytes(descriptor: int, data: memoryview, offset: int) -> None:
     while data:
         count = os.pwrite(descriptor, data, offset)
         data, offset = data[count:], offset + count
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it where the descriptor stands. Raises OSError."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def read_bytes(path: str, offset: int, size: int) -> bytes | None:

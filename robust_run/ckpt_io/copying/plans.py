@@ -9,8 +9,9 @@ import msgspec
 
 from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, split
-from robust_run.ckpt_io.copying.journal import Journal
+from robust_run.ckpt_io.copying.journal import SUFFIX, Journal
 from robust_run.ckpt_io.copying.local_files import read_bytes, sync_path
+from robust_run.ckpt_io.copying.occupied import check_free, local_parts
 from robust_run.ckpt_io.copying.sources import PlainSource
 from robust_run.ckpt_io.copying.types import Plan, Task
 from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH
@@ -79,6 +80,9 @@ def _plan_of_ours(source: Checkpoint, destination: Address, folders: Sequence[st
         finish=lambda: _commit(here, destination),
         is_same=lambda journal: True,  # noqa: ARG005 - the digests of the manifest decide
         threads=source.targets.threads,
+        roots=tuple(folders),
+        source_paths=local_parts(source),
+        is_occupied=lambda: check_free(here, folders),
     )
 
 
@@ -142,7 +146,15 @@ def _plan_of_plain(source: PlainSource, destination: str) -> Plan:
         threads=source.store.threads,
         commit_record=os.path.join(destination, METADATA_PATH) if source.kind == "dcp" else "",
         final_of=final_of,
+        roots=(destination,),
+        source_paths=_local_files(source),
     )
+
+
+def _local_files(source: PlainSource) -> tuple[str, ...]:
+    if paths.scheme_of(source.store.url) not in ("", "file"):
+        return ()
+    return tuple(local_path(paths.child(source.store.url, file.path)) for file in source.files)
 
 
 def _ranged(source: PlainSource, path: str, at: int, size: int) -> Callable[[], bytearray]:
@@ -160,4 +172,4 @@ def _file_path(destination: str, name: str) -> str:
 
 def _journal_path(destination: str) -> str:
     root, name = split(destination)
-    return os.path.join(root, f".{name}.restore-journal")
+    return os.path.join(root, f".{name}{SUFFIX}")

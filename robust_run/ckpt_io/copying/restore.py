@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.copying.journal import Journal
-from robust_run.ckpt_io.copying.local_files import lay_out, read_bytes, sync_files, write_bytes
+from robust_run.ckpt_io.copying.local_files import lay_out, read_bytes, sync_files, write_piece
+from robust_run.ckpt_io.copying.occupied import check_not_source
 from robust_run.ckpt_io.copying.plans import plan_of
 from robust_run.ckpt_io.copying.sources import PlainSource
 from robust_run.ckpt_io.copying.types import Plan, Progress, Restored, Task
@@ -17,7 +19,6 @@ from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.errors import PlatformError, UserError
 from robust_run.store.digests import digest
 from robust_run.store.engine import transfer
-from robust_run.store.errors import from_os_error
 
 
 def restore(
@@ -30,30 +31,54 @@ def restore(
     """Copy a checkpoint into a local folder (a single file: to a local file), or only compare.
 
     Raises:
-        UserError: The destination is not on this machine.
+        UserError: The destination is not on this machine, is the source, or holds the same checkpoint in another layout; or
+            another restore to it is under way.
         CheckpointError, StoreError: The source is damaged or cannot be read.
         PlatformError: The destination cannot be written to. What was copied stays, and the next time goes on with it.
     """
     plan = plan_of(source, destination)
     if verify_only:
         return _verify(plan, progress)
-    if os.path.exists(plan.commit_record) and not os.path.exists(plan.journal_path):
-        raise UserError(
-            f"{plan.destination} holds a checkpoint already, and would be a mixture for a while: name a new folder"
-        )
-    _make_room(plan)
+    check_not_source((*plan.sizes, *plan.final_of.values()), plan.source_paths)
     counts = _Counts()
-    with Journal(plan.journal_path, plan.identity) as journal:
-        if journal.done and not plan.is_same(journal):
-            journal.done.clear()
+    with _plain_errors(plan):
+        os.makedirs(os.path.dirname(plan.journal_path), exist_ok=True)
+    with Journal(plan.journal_path, plan.identity) as journal, _plain_errors(plan):
+        is_occupied = _looked_around(plan, journal)
         for path, size in plan.sizes.items():
             lay_out(path, size)
-        jobs = (_CopyJob(task, journal, counts) for task in plan.tasks())
+        if journal.done and not plan.is_same(journal):
+            journal.done.clear()
+        jobs = (_CopyJob(task, journal, counts, is_occupied) for task in plan.tasks())
         transfer(jobs, threads=plan.threads, progress=progress)
         sync_files(plan.sizes)
         plan.finish()
         journal.remove()
     return _restored(plan, counts)
+
+
+def _looked_around(plan: Plan, journal: Journal) -> bool:
+    """See that the destination may be written to, and has room; return whether the same checkpoint lies there."""
+    try:
+        if journal.is_new and os.path.exists(plan.commit_record):
+            raise UserError(
+                f"{plan.destination} holds a checkpoint already, and would be a mixture for a while: name a new folder"
+            )
+        is_occupied = plan.is_occupied()
+        _make_room(plan)
+    except BaseException:
+        if journal.is_new:  # nothing was begun
+            journal.remove()
+        raise
+    return is_occupied
+
+
+@contextmanager
+def _plain_errors(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PlatformError(f"{plan.destination} cannot be written to: {error.strerror} ({error.filename})") from error
 
 
 class _Counts:
@@ -72,6 +97,8 @@ class _CopyJob:
     task: Task
     journal: Journal
     counts: _Counts
+    is_occupied: bool = False
+    """The destination was whole once: a unit is only written if it is not what it should be."""
 
     @property
     def size_bytes(self) -> int:
@@ -82,6 +109,8 @@ class _CopyJob:
         """Copy it."""
         task = self.task
         noted = self.journal.done.get((task.file, task.unit))
+        if self.is_occupied and task.digest:
+            noted = task.digest
         if noted is not None and (task.digest or noted) == noted:
             there = read_bytes(task.path, task.offset_bytes, task.size_bytes)
             if there is not None and digest(there) == noted:
@@ -89,14 +118,7 @@ class _CopyJob:
                     self.counts.kept_bytes += task.size_bytes
                 return
         data = task.fetch()
-        try:
-            descriptor = os.open(task.path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                write_bytes(descriptor, memoryview(data), task.offset_bytes)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise from_os_error(error, task.path, "") from error
+        write_piece(task.path, memoryview(data), task.offset_bytes)
         self.journal.note(task.file, task.unit, task.digest or digest(data))
         with self.counts.lock:
             self.counts.fetched_bytes += task.size_bytes
@@ -149,21 +171,28 @@ def _restored(plan: Plan, counts: _Counts, wrong: tuple[str, ...] = ()) -> Resto
 
 
 def _make_room(plan: Plan) -> None:
-    """Make the folders, and see that there is room, before anything is fetched. Raises PlatformError."""
+    """Make the folders, and see that there is room, before anything is fetched. Raises PlatformError, OSError."""
     needed: dict[int, tuple[str, int]] = {}
-    try:
-        os.makedirs(os.path.dirname(plan.journal_path), exist_ok=True)
-        for path, size in plan.sizes.items():
-            folder = os.path.dirname(path)
-            os.makedirs(folder, exist_ok=True)
-            there = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
-            device = os.stat(folder).st_dev
-            needed[device] = folder, needed.get(device, (folder, 0))[1] + max(0, size - there)
-        for folder, size in needed.values():
-            free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
-            if free < size:
-                raise PlatformError(
-                    f"{folder}: {size} bytes are needed and {free} are free: make room, or restore elsewhere"
-                )
-    except OSError as error:
-        raise PlatformError(f"{plan.destination} cannot be written to: {error.strerror} ({error.filename})") from error
+    for path, size in plan.sizes.items():
+        folder = os.path.dirname(path)
+        _check_no_link(folder, plan.roots)
+        os.makedirs(folder, exist_ok=True)
+        there = os.lstat(path).st_blocks * 512 if os.path.lexists(path) else 0
+        device = os.stat(folder).st_dev
+        needed[device] = folder, needed.get(device, (folder, 0))[1] + max(0, size - there)
+    for folder, size in needed.values():
+        free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+        if free < size:
+            raise PlatformError(
+                f"{folder}: {size} bytes are needed and {free} are free: make room, or restore elsewhere"
+            )
+
+
+def _check_no_link(folder: str, roots: tuple[str, ...]) -> None:
+    """Folders below the destination are made by us: a link among them leads to files of somebody else."""
+    for root in roots:
+        at = folder
+        while at.startswith(f"{root}/"):
+            if os.path.islink(at):
+                raise PlatformError(f"{at} is a symbolic link, and nothing is written through one: remove it")
+            at = os.path.dirname(at)

@@ -66,6 +66,13 @@ class Plan:
     final_of: dict[str, str] = field(default_factory=dict)
     """Where files lie once the copy is whole, if not in the same place."""
 
+    roots: tuple[str, ...] = ()
+    """Folders (a single file: the file) that it goes to. Below them, there may be no links."""
+    source_paths: tuple[str, ...] = ()
+    """Files on this machine that it comes from."""
+    is_occupied: Callable[[], bool] = lambda: False
+    """Whether the very same checkpoint was committed there: its good units stay. Raises UserError if it must not be written."""
+
     @property
     def size_bytes(self) -> int:
         """Of all files."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from robust_run.ckpt_io.dcp.tensors import dtype_of
-from robust_run.ckpt_io.errors import ManifestRefused
+from robust_run.ckpt_io.errors import CheckpointError, ManifestRefused
 from robust_run.ckpt_io.types import Manifest
 
 Path = Sequence[str | int]
@@ -18,13 +18,24 @@ def empty_state(manifest: Manifest) -> dict[str, Any]:
     """Return a state dict of the checkpoint's shape: tensors with memory but no content, None for each object.
 
     Raises:
+        CheckpointError: There is neither a tensor nor an object in it, but files as they are.
         ManifestRefused: Its paths contradict each other.
         ObjectRefused: A dtype that this version of torch does not have.
     """
+    check_has_state(manifest)
     values: dict[str, Any] = {blob.name: None for blob in manifest.blobs}
     for tensor in manifest.tensors:
         values[tensor.name] = torch.empty(tensor.sizes, dtype=dtype_of(tensor.dtype))
     return nested(values, manifest.paths)
+
+
+def check_has_state(manifest: Manifest) -> None:
+    """Raise CheckpointError for a checkpoint of files as they are: an empty state dict would say that nothing is in it."""
+    if not manifest.tensors and not manifest.blobs and any(file.size_bytes for file in manifest.files):
+        raise CheckpointError(
+            f"it has no tensors that can be taken singly, only {len(manifest.files)} files as they are; "
+            "robust ckpt convert --to files writes those"
+        )
 
 
 def nested(values: Mapping[str, Any], paths: Mapping[str, Path]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from contextlib import closing, suppress
 
 import msgspec
 
-from robust_run.ckpt_io.address import Address, split
+from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import read_manifest
 from robust_run.ckpt_io.layout import FileLayout
 from robust_run.ckpt_io.mount.saving_file import Saving, copy
 from robust_run.ckpt_io.reading import Checkpoint
-from robust_run.ckpt_io.removing import remove_save
+from robust_run.ckpt_io.removing import remove_if_empty, remove_save
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit, open_file
 from robust_run.ckpt_io.types import LogicalFile
 from robust_run.store.errors import StoreError
@@ -43,10 +43,8 @@ def remove(address: Address, stores: Callable[[str], Store]) -> None:
         found = read_manifest(primary, address.url)
         failed = remove_save(found, address, primary, stores, with_manifest=True)
     for folder in address.folders:
-        root, name = split(folder)
-        with suppress(StoreError), closing(stores(root)) as store:
-            if not store.list(name):
-                store.remove(name)
+        with suppress(StoreError):
+            remove_if_empty(folder, stores)
     if failed:
         raise TargetLost(address.url, f"not all of it could be removed: {failed[0]}")
 

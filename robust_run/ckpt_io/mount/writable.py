@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import time
+from contextlib import closing
 from typing import Any
 
 from robust_run.ckpt_io.address import Address, join
@@ -17,6 +18,7 @@ from robust_run.ckpt_io.mount.moving import move, remove
 from robust_run.ckpt_io.mount.operations import ReadOnlyOperations, attributes, inner
 from robust_run.ckpt_io.mount.saving_file import Saving, SavingFile
 from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
+from robust_run.ckpt_io.removing import is_link
 from robust_run.ckpt_io.views.tree import Node
 from robust_run.store.errors import NotFound
 from robust_run.store.opening import open_store
@@ -37,8 +39,6 @@ class WritableOperations(ReadOnlyOperations):
         """Files that somebody is writing, by path."""
         self._made: dict[str, float] = {}
         """Folders that were made and hold nothing yet: stores know no empty folders."""
-        self._emptied: set[str] = set()
-        """Files that were cut to nothing by name: who opens one to write begins anew."""
 
     def getattr(self, path: str | None, fh: int | None = None) -> dict[str, Any]:
         """What `stat` shows: of a file that is being written, how far it is."""
@@ -59,7 +59,8 @@ class WritableOperations(ReadOnlyOperations):
             if folder not in self._made:
                 raise
             found = []
-        new = [name for name in (*self._written, *self._made) if parent(name) == folder]
+        written = [name for name, saving in list(self._written.items()) if not saving.has_failed]
+        new = [name for name in (*written, *self._made) if parent(name) == folder]
         return list(dict.fromkeys([*found, *(name.rpartition("/")[2] for name in new)]))
 
     def open(self, path: str, flags: int) -> int:
@@ -69,7 +70,7 @@ class WritableOperations(ReadOnlyOperations):
             if saving is not None and saving.is_closed and not saving.has_failed:
                 self._commit(saving)
             return super().open(path, flags)
-        if not flags & os.O_TRUNC and inner(path) not in self._emptied:
+        if not flags & os.O_TRUNC:
             raise OSError(errno.ENOTSUP, "files are written anew, from front to back; nothing is changed in place")
         return self.create(path, 0o644, flags)
 
@@ -78,7 +79,6 @@ class WritableOperations(ReadOnlyOperations):
         name = inner(path)
         with self.said(path):
             address = self._address(name)
-            self._emptied.discard(name)
             before = self._written.get(name)
             if before is not None:
                 before.abort()
@@ -101,7 +101,7 @@ class WritableOperations(ReadOnlyOperations):
         raise NotImplementedError
 
     def truncate(self, path: str | None, length: int, fh: int | None = None) -> int:
-        """Cut a file to nothing, to be written anew."""
+        """Cut a file that is being written. One that is there is only opened anew: EOPNOTSUPP, nothing is changed in place."""
         handle = self._handles.get(fh) if fh is not None else self._written.get(inner(path or ""))
         if isinstance(handle, SavingFile):
             handle.truncate(length)
@@ -110,10 +110,8 @@ class WritableOperations(ReadOnlyOperations):
             raise OSError(errno.EBADF, "not open for writing")
         with self.said(path):
             node = self.tree.look(inner(path))
-        if node.file is None or length not in (0, node.file.size_bytes):
-            raise OSError(errno.EINVAL, "a file can only be cut to nothing")
-        if length != node.file.size_bytes:
-            self._emptied.add(inner(path))
+        if node.file is None or length != node.file.size_bytes:
+            raise OSError(errno.EOPNOTSUPP, "nothing is changed in place: open the file to write it anew")
         return 0
 
     def flush(self, path: str, fh: int) -> int:  # noqa: ARG002
@@ -137,11 +135,13 @@ class WritableOperations(ReadOnlyOperations):
         handle = self._handles.get(fh)
         if not isinstance(handle, SavingFile):
             return super().release(path, fh)
+        name = self._path_of(handle)
         try:
-            if self._written.get(handle_path := self._path_of(handle)) is handle:
+            if name:
                 self._commit(handle)
-                self._written.pop(handle_path, None)
         finally:
+            if self._written.get(name) is handle:
+                self._written.pop(name, None)
             self.drop(fh)
             handle.abort()
         return 0
@@ -154,6 +154,8 @@ class WritableOperations(ReadOnlyOperations):
                 self.tree.shelf.changed(saving.address.url)
             opened = self._one_file(inner(old))
             target = self._address(inner(new))
+            if is_link(target.url):
+                raise OSError(errno.EPERM, "a link: what it leads to is not replaced under this name")
             move(opened, self._address(inner(old)), target, self.saving, open_store)
             self._seen(self.tree.url_of(inner(old)), target.url)
             self._is_filled(inner(new))
@@ -187,11 +189,10 @@ class WritableOperations(ReadOnlyOperations):
             with self.said(path):
                 if self.tree.look(inner(path)).opened is not None:
                     raise OSError(errno.EPERM, "a checkpoint; robust ckpt prune removes those")
-                store = open_store(self.tree.url)
-                try:
+                with closing(open_store(self.tree.url)) as store:
+                    if store.list(inner(path)):  # files that are no checkpoints: not shown, and not ours to remove
+                        raise OSError(errno.ENOTEMPTY, "not empty")
                     store.remove(inner(path))
-                finally:
-                    store.close()
         return 0
 
     def chmod(self, path: str, mode: int) -> int:  # noqa: ARG002
@@ -258,6 +259,8 @@ class WritableOperations(ReadOnlyOperations):
         node: Node = self.tree.look(name)
         if node.opened is None or not node.opened.is_one_file or node.opened.url != self.tree.url_of(name):
             raise OSError(errno.EPERM, "part of a checkpoint, or a folder")
+        if is_link(node.opened.url):
+            raise OSError(errno.EPERM, "a link: what it leads to has a name of its own")
         source = node.opened.source
         assert isinstance(source, Checkpoint)
         return source

@@ -89,7 +89,8 @@ class RrckFileSystem(AbstractFileSystem):  # type: ignore[misc,unused-ignore]
         """Open a file for reading. Raises FileNotFoundError; CheckpointError for what is damaged; UserError for other modes."""
         if "r" not in mode or "+" in mode:
             raise UserError(
-                f"{path}: mode {mode!r}; rrck:// is read-only, save with torch.distributed.checkpoint or through a mount"
+                f"{path}: mode {mode!r}; rrck:// is read-only: save with robust_run.ckpt_io.dcp.save, "
+                "or storage_writer=dcp.RobustWriter(...)"
             )
         if "b" not in mode:
             import io

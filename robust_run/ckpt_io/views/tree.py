@@ -1,21 +1,23 @@
 """A folder of checkpoints seen as plain folders and files.
 
 A folder with a manifest is a checkpoint. It is shown as a folder of its logical files and of `<name>.safetensors`; one
-that is a single file of its own name (what an import and a writable mount make) is shown as that file.
+that is a single file of its own name (what an import and a writable mount make) is shown as that file. What a save left that
+died is not there: its name can be written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from robust_run.ckpt_io.address import join
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.removing import OURS
 from robust_run.ckpt_io.views.shelf import Opened, Shelf
 from robust_run.ckpt_io.views.virtual import VirtualFile
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.paths import clean
-from robust_run.store.types import Store
+from robust_run.store.types import Entry, Store
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,10 @@ class Tree:
                 raise NotFound(self.url, path, "is a file, not a folder")
             return self._names_within(opened, rest)
         found = {}
-        for entry in self._store.list(path):
+        entries = self._store.list(path)
+        if path and self._are_leftovers(entries):
+            raise NotFound(self.url, path, "only has what a save left that died")
+        for entry in entries:
             if entry.is_folder:
                 node = self._named(f"{path}/{entry.name}" if path else entry.name, entry.modified_s)
                 if node is not None:
@@ -88,9 +93,18 @@ class Tree:
             return None
         try:
             opened = self.shelf.at(self.url_of(path))
+            is_there = opened is not None or not self._are_leftovers(self._store.list(path))
+        except NotFound:  # gone since its folder was listed
+            return None
         except (CheckpointError, StoreError):
             return Node(modified_s or 0.0)  # shown, so that it can be found out why it cannot be opened
+        if not is_there:
+            return None
         return self._within(opened, "", path) if opened is not None else Node(modified_s or 0.0)
+
+    def _are_leftovers(self, entries: Sequence[Entry]) -> bool:
+        """Whether what a folder without a manifest holds is only what a save that died leaves. An empty one is just a folder."""
+        return bool(entries) and all(OURS.fullmatch(entry.name) for entry in entries)
 
     def _within(self, opened: Opened, rest: str, path: str) -> Node:
         created_s = opened.source.manifest.created_s
@@ -119,6 +133,6 @@ class Tree:
             return 0.0
         folder, _, name = path.rpartition("/")
         for entry in self._store.list(folder):
-            if entry.name == name and entry.is_folder:
+            if entry.name == name and entry.is_folder and not self._are_leftovers(self._store.list(path)):
                 return entry.modified_s or 0.0
         raise NotFound(self.url, path, "no such file or folder")

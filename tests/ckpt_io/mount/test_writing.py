@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from robust_run.ckpt_io.catalog import prune
 from robust_run.ckpt_io.reading import open_checkpoint
 
 from .conftest import Mount
@@ -151,3 +152,68 @@ def test_a_target_that_cannot_be_written_is_an_error_and_the_old_file_stays(poin
     os.unlink(tmp_path / "b" / "x")
     assert (tmp_path / "a" / "x" / "MANIFEST").exists()
     assert (point / "x").read_bytes() == b"old"
+    assert sorted(os.listdir(point)) == ["x"]
+
+
+def test_a_write_that_failed_leaves_its_name_free(point: Path, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "new").write_bytes(b"in the way")
+    with pytest.raises(OSError):  # noqa: SIM117
+        with (point / "new").open("wb") as file:
+            file.write(b"2" * 5 * MIB)
+    assert os.listdir(point) == []
+    assert not (tmp_path / "a" / "new").exists()
+    os.unlink(tmp_path / "b" / "new")
+    (point / "new").write_bytes(b"now")
+    assert saved(tmp_path / "a", "new") == b"now"
+
+
+def test_a_file_whose_parts_are_pruned_while_it_is_written_is_an_error_and_its_name_is_free(
+    point: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OSError):  # noqa: SIM117
+        with (point / "x").open("wb") as file:
+            file.write(bytes(5 * MIB))
+            prune(f"{tmp_path}/a", also=[f"{tmp_path}/b"], grace_s=0, now_s=lambda: 4e9)
+            assert [(point / name).stat().st_size for name in os.listdir(point)] == [5 * MIB]
+    assert os.listdir(point) == []
+    (point / "x").write_bytes(b"now")
+    assert saved(tmp_path / "a", "x") == b"now"
+
+
+def test_a_file_that_is_there_is_not_cut_in_place(point: Path, tmp_path: Path) -> None:
+    (point / "x").write_bytes(b"12345")
+    for length in (0, 3, 9):
+        with pytest.raises(OSError) as caught:
+            os.truncate(point / "x", length)
+        assert caught.value.errno == errno.EOPNOTSUPP
+    os.truncate(point / "x", 5)
+    assert (point / "x").read_bytes() == saved(tmp_path / "a", "x") == b"12345"
+
+
+def test_a_folder_of_files_that_are_no_checkpoints_is_not_removed(point: Path, tmp_path: Path) -> None:
+    (tmp_path / "a" / "logs").mkdir(parents=True)
+    (tmp_path / "a" / "logs" / "log.txt").write_text("mine")
+    assert os.listdir(point / "logs") == []
+    with pytest.raises(OSError) as caught:
+        (point / "logs").rmdir()
+    assert caught.value.errno == errno.ENOTEMPTY
+    assert (tmp_path / "a" / "logs" / "log.txt").read_text() == "mine"
+
+
+def test_a_link_to_a_checkpoint_is_read_and_neither_moved_nor_removed_with_what_it_leads_to(
+    point: Path, tmp_path: Path
+) -> None:
+    (point / "x").write_bytes(b"12345")
+    (tmp_path / "a" / "away").mkdir()
+    (tmp_path / "a" / "x").rename(tmp_path / "a" / "away" / "x")
+    (tmp_path / "a" / "x").symlink_to("away/x")
+    assert (point / "x").read_bytes() == b"12345"
+    with pytest.raises(PermissionError):
+        (point / "x").unlink()
+    with pytest.raises(PermissionError):
+        (point / "x").rename(point / "y")
+    (point / "z").write_bytes(b"other")
+    with pytest.raises(PermissionError):
+        (point / "z").rename(point / "x")
+    assert saved(tmp_path / "a" / "away", "x") == b"12345"

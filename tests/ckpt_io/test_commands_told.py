@@ -1,0 +1,157 @@
+"""What `robust ckpt` says, and its exit codes, where something is wrong or comes from somebody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from click.testing import CliRunner
+from counting_server import counting_server
+from made_checkpoints import UNIT_BYTES, make_checkpoint
+from safetensors.torch import save_file
+
+from robust_run.ckpt_io import dcp
+from robust_run.ckpt_io.commands import ckpt
+from robust_run.ckpt_io.commands_shared import printable
+from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.layout import copy_path
+from robust_run.ckpt_io.manifest import decode, encode
+from robust_run.errors import RobustRunError
+
+ESCAPE = "\x1b]0;owned\x07"
+Told = tuple[int, str, str]
+Typed = Callable[..., Told]
+
+
+@pytest.fixture
+def typed() -> Typed:
+    """Type a command; returns exit code, standard output, and standard error or the error raised."""
+
+    def run(*arguments: object) -> Told:
+        result = CliRunner().invoke(ckpt, list(map(str, arguments)), standalone_mode=False)
+        if isinstance(result.exception, RobustRunError):
+            return result.exception.exit_code, result.stdout, str(result.exception)
+        if result.exception is not None:
+            raise result.exception
+        return result.return_value or 0, result.stdout, result.stderr
+
+    return run
+
+
+def hostile(folder: Path) -> None:
+    """Write a checkpoint whose facts do things to a terminal."""
+    manifest = make_checkpoint([folder], {"a": b"content"})
+    manifest = msgspec.structs.replace(manifest, facts={"who": f"me{ESCAPE}\u202e"})
+    (folder / "MANIFEST").write_bytes(encode(manifest))
+
+
+def test_printable_keeps_what_can_be_printed() -> None:
+    assert printable("step-1 ä 日本") == "step-1 ä 日本"
+    assert printable("a\x1b[2Jb\nc\u202ed\udc80") == "a\\x1b[2Jb\\nc\\u202ed\\udc80"
+
+
+def test_inspect_and_list_do_nothing_to_a_terminal(typed: Typed, tmp_path: Path) -> None:
+    hostile(tmp_path / "root" / f"x{ESCAPE}")
+    hostile(tmp_path / "root" / "plain")
+    for arguments in (("inspect", tmp_path / "root" / "plain"), ("list", tmp_path / "root")):
+        code, out, _ = typed(*arguments)
+        assert code == 0
+        assert "\x1b" not in out
+        assert "\\x1b]0;owned\\x07" in out
+    code, out, _ = typed("inspect", tmp_path / "root" / "plain", "--json")
+    assert json.loads(out)["facts"] == {"who": f"me{ESCAPE}\u202e"}
+
+
+def test_latest_is_a_path_for_scripts_and_harmless_on_a_terminal(typed: Typed, tmp_path: Path) -> None:
+    hostile(tmp_path / f"x{ESCAPE}")
+    assert typed("latest", tmp_path)[1] == f"{tmp_path}/x{ESCAPE}\n"
+    ours, theirs = pty.openpty()
+    try:
+        command = "import sys; from robust_run.ckpt_io.commands import ckpt; ckpt(sys.argv[1:])"
+        subprocess.run([sys.executable, "-c", command, "latest", tmp_path], stdout=theirs, check=True, timeout=60)
+        said = os.read(ours, 4096).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "x\\x1b]0;owned\\x07" in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.safetensors"])
+def test_inspect_of_a_file_that_is_cut_off_is_1(typed: Typed, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    state = {"a": torch.zeros(1000)}
+    torch.save(state, path) if name == "x.pt" else save_file(state, path)
+    assert typed("inspect", path)[0] == 0
+    path.write_bytes(path.read_bytes()[:500])
+    code, out, _ = typed("inspect", path)
+    assert code == 1
+    assert f"damaged: {name}: " in out
+    assert json.loads(typed("inspect", path, "--json")[1])["damaged"]
+
+
+def test_inspect_of_an_old_file_says_so(typed: Typed, tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(3)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    code, out, _ = typed("inspect", tmp_path / "x.pt")
+    assert code == 0
+    assert "an old or foreign format" in out
+
+
+def test_a_target_that_may_not_be_followed_is_no_damage(typed: Typed, tmp_path: Path) -> None:
+    manifest = make_checkpoint([tmp_path / "a" / "x", tmp_path / "b" / "x"], {"a": os.urandom(2 * UNIT_BYTES)})
+    with counting_server(tmp_path / "a") as server:
+        code, out, said = typed("verify", f"{server.url}/x")
+        assert code == 2
+        assert "damaged" not in out + said
+        assert "name it with --also" in said
+        assert typed("verify", f"{server.url}/x", "--also", tmp_path / "b")[0] == 0
+    assert decode((tmp_path / "b" / "x" / copy_path(manifest.uuid)).read_bytes()) == manifest
+
+
+def test_files_without_tensors_are_no_dcp_folder_and_no_state_dict(typed: Typed, tmp_path: Path) -> None:
+    make_checkpoint([tmp_path / "base"], {"tokenizer.json": b"{}"})
+    code, _, said = typed("convert", tmp_path / "base", tmp_path / "folder", "--to", "dcp")
+    assert code == 1
+    assert "no tensors" in said
+    assert not (tmp_path / "folder").exists()
+    with pytest.raises(CheckpointError, match="no tensors"):
+        dcp.load_whole(tmp_path / "base")
+
+
+def test_a_dcp_folder_that_does_not_fit_leaves_nothing_and_names_the_disk(tmp_path: Path) -> None:
+    dcp.save({"a": torch.zeros(1 << 20)}, tmp_path / "src")
+    command = "from robust_run.robust_cli import main; import sys; sys.exit(main())"
+    arguments = [sys.executable, "-c", command, "ckpt", "convert", tmp_path / "src", tmp_path / "out", "--to", "dcp"]
+    limited = ["sh", "-c", 'ulimit -f 1000; exec "$@"', "sh", *map(str, arguments)]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"robust: {tmp_path}/out cannot be written to: " in done.stderr
+    assert f"bytes are free on the disk of {tmp_path}" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_how_to_save_is_said_to_who_writes_to_rrck(tmp_path: Path) -> None:
+    import fsspec
+
+    with pytest.raises(
+        RobustRunError, match=r"save with robust_run.ckpt_io.dcp.save, or storage_writer=dcp.RobustWriter"
+    ):
+        fsspec.filesystem("rrck").open(str(tmp_path / "x" / "file"), "wb")
+
+
+def test_an_error_that_quotes_a_name_shows_it_escaped(tmp_path: Path) -> None:
+    program = "from robust_run.robust_cli import main; main()"
+    argv = [sys.executable, "-c", program, "ckpt", "inspect", str(tmp_path / "x\x1b[2J")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "\\x1b[2J" in done.stderr
+    assert "\x1b" not in done.stderr
