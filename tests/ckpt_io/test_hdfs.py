@@ -16,6 +16,8 @@ from robust_run.store.types import StoreOptions
 
 #: A busy machine is no dead NameNode.
 patient = partial(open_store, options=StoreOptions(stall_s=60))
+# A pipeline that lost a DataNode hangs for as long as it may.
+hurried = partial(open_store, options=StoreOptions(stall_s=20))
 #: The first test downloads Hadoop and starts four Java processes.
 pytestmark = pytest.mark.timeout(1200)
 HELD, OTHER = contents(1), contents(2)
@@ -56,9 +58,9 @@ def test_a_datanode_that_dies_midway_loses_nothing(hdfs: MiniHdfs, place: str, n
             killed.append(operation)
             hdfs.kill_datanode(node)
 
-    stores, also = Faults(fault, patient), [f"{place}/two"]
+    stores, also = Faults(fault, hurried), [f"{place}/two"]
     try:
-        save(f"{place}/one/ck", HELD, also, stores=stores if name == "half written" else patient)
+        save(f"{place}/one/ck", HELD, also, stores=stores if name == "half written" else hurried)
         assert held_by(f"{place}/one/ck", also, stores=stores) == HELD
         assert killed
     finally:
