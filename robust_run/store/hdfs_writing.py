@@ -18,7 +18,7 @@ from robust_run.store.local_writing import PART_PREFIX, PART_SUFFIX
 from robust_run.store.watching import Progress
 
 if TYPE_CHECKING:
-    from hdfs_native import Client, FileWriter
+    from hdfs_native import Client, FileWriter, WriteOptions
 
 _PIECE_BYTES = 4 << 20
 _AT_HAND_BYTES = 16 << 20
@@ -55,6 +55,7 @@ class HdfsWriter:
         self._folder = place.rpartition("/")[0]
         self._at = 0
         self._writer: FileWriter | None = None
+        self._close: Callable[[], None] = _nothing
         self._temporary: str | None = None
         self._at_hand: list[bytes] | None = []
         """All pieces so far; None when they are too many to keep."""
@@ -107,7 +108,7 @@ class HdfsWriter:
         name = f"{self._folder}/{PART_PREFIX}{uuid.uuid4().hex}{PART_SUFFIX}"
         self._temporary = name
         options = WriteOptions(overwrite=True, create_parent=True)
-        self._writer = self._call(self._path, lambda _: self._client().create(name, options))
+        self._writer, self._close = self._call(self._path, lambda _: _open(self._client(), name, options))
 
     def finish(self) -> None:
         """Have it on the DataNodes' disks, close it, give it its name."""
@@ -122,7 +123,7 @@ class HdfsWriter:
         assert writer is not None
         if self._durable and self._at and hasattr(writer, "hsync"):
             self._call(self._path, lambda _: writer.hsync())
-        self._call(self._path, lambda _: writer.close())
+        self._call(self._path, lambda _: self._close())
 
     def _publish(self) -> None:
         name = self._temporary
@@ -134,6 +135,7 @@ class HdfsWriter:
                 raise StoreError(self._url, self._path, "something that cannot be replaced is there") from None
             raise
         self._temporary, self._writer, self._at_hand, self._is_closed = None, None, None, True
+        self._close = _nothing
 
     def abort(self) -> None:
         """Drop what was written."""
@@ -141,7 +143,7 @@ class HdfsWriter:
         self._drop()
 
     def _drop(self) -> None:
-        name, self._temporary, self._writer = self._temporary, None, None
+        name, self._temporary, self._writer, self._close = self._temporary, None, None, _nothing
         if name is not None:
             with suppress(StoreError):
                 self._call(self._path, lambda _: self._client().delete(name, False))
@@ -149,3 +151,19 @@ class HdfsWriter:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreError(self._url, self._path, "is not being written any more")
+
+
+def _open(client: Client, name: str, options: WriteOptions) -> tuple[FileWriter, Callable[[], None]]:
+    """Return a new file and what closes it.
+
+    A file object of Python closes itself when it is collected. Here that waits for minutes where a DataNode hangs, in whichever
+    thread the collector happens to run: that may be the one that trains.
+    """
+    writer = client.create(name, options)
+    close = writer.inner.close
+    writer.close = _nothing  # type: ignore[method-assign]
+    return writer, close
+
+
+def _nothing() -> None:
+    """Close a file that has not been opened, or that nobody wants closed."""
