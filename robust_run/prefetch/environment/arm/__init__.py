@@ -1,0 +1,1 @@
+"""What runs in a worker; on its path this folder holds `sitecustomize` and nothing else."""

@@ -1,0 +1,330 @@
+"""What is fetched next, and from where. Pure: `next` and what happened go in with the time, a `Job` or None comes out.
+
+Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and after
+`hedge_after_s` asks a second time. A block that comes wrong, or not, is asked for elsewhere; a block that all who offer it
+failed at for good, `tries` times each, is given up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from robust_run.prefetch.fetching.health import Health
+from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
+
+#: `Source.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.
+Offers = Callable[[int, int, int, Priority], "float | None"]
+#: How soon a block that another server on this node is fetching is looked at again.
+_BUSY_S = 0.02
+#: How long a demand waits for that other server.
+_LONGEST_BUSY_S = 2.0
+#: How often a run that is prefetched may fail before it is left to demands.
+_PREFETCH_TRIES = 8
+_IDLE_S = 0.5
+#: A block that was given up this long ago is demanded for `_AGAIN_S` only.
+_JUST_LOST_S = 5.0
+_AGAIN_S = 1.0
+_NEVER_S = float("inf")
+
+
+class Job(msgspec.Struct, frozen=True, eq=False):
+    """One request that is to be made now."""
+
+    start: int
+    count: int
+    priority: Priority
+    source: int
+    began_s: float
+    tries: int = 0
+    """How often this run failed before (not for demands)."""
+    alone: bool = True
+    """Whether to leave it to another server on this node that fetches the same blocks."""
+
+
+class _Demand(msgspec.Struct):
+    """A block that reads wait for."""
+
+    since_s: float
+    limit_s: float
+    reason: str = ""
+    """The latest failure."""
+    refusals: dict[int, int] = {}
+    """How often each source has failed at it for good."""
+
+
+class Queue:
+    """What is wanted, what is under way. Not safe for threads: its owner holds a lock."""
+
+    def __init__(
+        self, block_bytes: int, present: bytearray, offers: Offers, health: Health, limits: FetchLimits
+    ) -> None:
+        """`present`: one byte per block, shared with the owner, who sets it when a block was kept."""
+        self._block_bytes, self._present, self._offers = block_bytes, present, offers
+        self._health, self._limits = health, limits
+        self._sources = len(health.counts())
+        self._most = max(1, limits.run_bytes // block_bytes)
+        self._demands: dict[int, _Demand] = {}
+        self._hot: deque[tuple[int, int, int]] = deque()  # start, count, tries
+        self._flights: dict[int, list[Job]] = {}
+        self._active = {Priority.DEMAND: 0, Priority.HOT: 0, Priority.BACKGROUND: 0}
+        self._lost_s: dict[int, float] = {}
+        self._busy_until: dict[int, float] = {}
+        self._cursor = 0
+        self._background_width = 0
+        self._rate: float | None = None
+        self._free_from_s = 0.0
+        self._wake_s = 0.0
+        self.given_up = 0
+        self.keeping = True
+        """False: what is fetched cannot be kept, so nothing but demands is fetched."""
+
+    # what is wanted
+
+    def demand(self, block: int, now_s: float) -> None:
+        """Want a block for a read."""
+        if block not in self._demands:
+            # The kernel asks again at once for what it got EIO for; it shall not wait as long a second time.
+            lost_s = now_s - self._lost_s.get(block, -_NEVER_S)
+            limit_s = self._limits.read_limit_s
+            self._demands[block] = _Demand(now_s, min(limit_s, _AGAIN_S) if lost_s < _JUST_LOST_S else limit_s)
+
+    def satisfied(self, block: int) -> None:
+        """Nobody waits for a block any more."""
+        self._demands.pop(block, None)
+        self._lost_s.pop(block, None)
+
+    def prefetch(self, runs: Iterable[BlockRun]) -> int:
+        """Want runs, after all others that are wanted. Return how many blocks of them are not there yet."""
+        added = 0
+        for run in runs:
+            for start, count in self._pieces(run.start, run.start + run.count):
+                self._hot.append((start, count, 0))
+                added += count
+        return added
+
+    def background(self, width: int, bytes_per_s: float | None, now_s: float) -> None:
+        """Fetch the rest of the image too, with so many requests at once; 0: no more."""
+        self._background_width, self._rate, self._free_from_s = width, bytes_per_s, now_s
+        self._cursor = 0
+
+    @property
+    def in_background(self) -> bool:
+        """Whether the rest may be fetched."""
+        return self._background_width > 0
+
+    @property
+    def hot_left(self) -> int:
+        """Blocks that are still to be prefetched, those under way included."""
+        jobs = {id(job): job for jobs in self._flights.values() for job in jobs if job.priority == Priority.HOT}
+        return sum(count for _start, count, _tries in self._hot) + sum(job.count for job in jobs.values())
+
+    # what is next
+
+    def next(self, now_s: float) -> Job | None:
+        """Return the request to make now, and count it as under way; None where there is none. See `wake_s`."""
+        self._wake_s = now_s + _IDLE_S if self._demands or self._hot or self._background_width else _NEVER_S
+        job = self._next_demand(now_s)
+        prefetching = self._active[Priority.HOT] + self._active[Priority.BACKGROUND]
+        if job is None and self.keeping and prefetching < self._limits.width:
+            job = self._next_hot(now_s) or self._next_background(now_s)
+        if job is not None:
+            self._active[job.priority] += 1
+            for block in range(job.start, job.start + job.count):
+                self._flights.setdefault(block, []).append(job)
+        return job
+
+    @property
+    def wake_s(self) -> float:
+        """When to call `next` again at the latest, if nothing else happens."""
+        return self._wake_s
+
+    def _next_demand(self, now_s: float) -> Job | None:
+        for block, demand in self._demands.items():
+            flights = self._flights.get(block, ())
+            if len(flights) > 1 or (flights and not self._is_late(flights[0], now_s)):
+                continue
+            if self._is_busy(block, now_s):
+                continue
+            source = self._choose(block, 1, Priority.DEMAND, now_s, demand.refusals, flights)
+            if source is not None:
+                alone = not flights and now_s - demand.since_s < _LONGEST_BUSY_S
+                return Job(block, 1, Priority.DEMAND, source, now_s, alone=alone)
+        return None
+
+    def _is_late(self, job: Job, now_s: float) -> bool:
+        late_s = job.began_s + self._limits.hedge_after_s
+        self._wake_s = min(self._wake_s, late_s) if late_s > now_s else self._wake_s
+        return late_s <= now_s
+
+    def _is_busy(self, block: int, now_s: float) -> bool:
+        until_s = self._busy_until.get(block, 0.0)
+        if until_s <= now_s:
+            self._busy_until.pop(block, None)
+            return False
+        self._wake_s = min(self._wake_s, until_s)
+        return True
+
+    def _next_hot(self, now_s: float) -> Job | None:
+        for _ in range(len(self._hot)):
+            start, count, tries = self._hot.popleft()
+            pieces = self._pieces(start, start + count)
+            if not pieces:
+                continue
+            self._hot.extendleft((piece_start, size, tries) for piece_start, size in reversed(pieces[1:]))
+            start, count = pieces[0]
+            if not self._is_busy(start, now_s):
+                source = self._choose(start, count, Priority.HOT, now_s)
+                if source is not None:
+                    return Job(start, count, Priority.HOT, source, now_s, tries)
+                if self._all_quiet(now_s):
+                    self._hot.appendleft((start, count, tries))
+                    return None
+            self._hot.append((start, count, tries))  # others can go on meanwhile
+        return None
+
+    def _next_background(self, now_s: float) -> Job | None:
+        if self._active[Priority.BACKGROUND] >= self._background_width:
+            return None
+        if self._free_from_s > now_s:
+            self._wake_s = min(self._wake_s, self._free_from_s)
+            return None
+        blocks = len(self._present)
+        while self._cursor < blocks:
+            start = self._present.find(0, self._cursor)
+            if start < 0:
+                self._cursor = blocks
+                break
+            pieces = self._pieces(start, min(blocks, start + self._most))
+            if pieces and not self._is_busy(pieces[0][0], now_s):
+                start, count = pieces[0]
+                source = self._choose(start, count, Priority.BACKGROUND, now_s)
+                if source is None:
+                    return None
+                self._cursor = start + count
+                if self._rate is not None:
+                    self._free_from_s = max(self._free_from_s, now_s - 1.0) + count * self._block_bytes / self._rate
+                return Job(start, count, Priority.BACKGROUND, source, now_s)
+            self._cursor = start + 1 if not pieces else pieces[0][0] + pieces[0][1]
+        return None
+
+    def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Cut a stretch of blocks into runs of what is neither there nor under way."""
+        pieces: list[tuple[int, int]] = []
+        for block in range(max(0, start), min(end, len(self._present))):
+            if self._present[block] or block in self._flights:
+                continue
+            begins = self._limits.aligned and block % self._most == 0
+            if pieces and sum(pieces[-1]) == block and pieces[-1][1] < self._most and not begins:
+                pieces[-1] = (pieces[-1][0], pieces[-1][1] + 1)
+            else:
+                pieces.append((block, 1))
+        return pieces
+
+    def _choose(
+        self,
+        start: int,
+        count: int,
+        priority: Priority,
+        now_s: float,
+        refusals: dict[int, int] | None = None,
+        flights: Sequence[Job] = (),
+    ) -> int | None:
+        """Return the source to ask: of those that offer it and may be asked now, the one that failed at it least often.
+
+        None also where one that lied could be asked now, and an honest one later.
+        """
+        best: tuple[int, int] | None = None
+        honest_later = False
+        for source in range(self._sources):
+            wait_s = self._offers(source, start, count, priority)
+            if wait_s is None:
+                continue
+            shunned = self._health.is_shunned(source, now_s)
+            from_s = max(now_s + wait_s if wait_s > 0 else 0.0, self._health.quiet_until_s(source))
+            if from_s > now_s:
+                self._wake_s = min(self._wake_s, from_s)
+                honest_later |= not shunned
+                continue
+            refused = (refusals or {}).get(source, 0)
+            rank = refused + 100 * any(job.source == source for job in flights) + 10_000 * shunned
+            if best is None or rank < best[0]:
+                best = (rank, source)
+        return None if best is None or (best[0] >= 10_000 and honest_later) else best[1]
+
+    def _all_quiet(self, now_s: float) -> bool:
+        return all(self._health.quiet_until_s(source) > now_s for source in range(self._sources))
+
+    # what happened
+
+    def came(self, job: Job, wrong: Sequence[int], good_bytes: int, now_s: float) -> list[tuple[int, str]]:
+        """Note that a request gave bytes, and which blocks of it were wrong. Return demands that are given up."""
+        self.landed(job)
+        self._health.came(job.source, good_bytes, len(wrong), now_s)
+        return self._again(job, wrong, f"{self._health.name(job.source)} sends wrong bytes", final=True)
+
+    def failed(self, job: Job, reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
+        """Note that a request gave nothing; `final`: and will not. Return demands that are given up."""
+        self.landed(job)
+        self._health.failed(job.source, now_s)
+        return self._again(job, range(job.start, job.start + job.count), reason, final)
+
+    def busy(self, job: Job, now_s: float) -> None:
+        """Note that another server on this node is fetching some of these blocks."""
+        self.landed(job)
+        for block in range(job.start, job.start + job.count):
+            self._busy_until[block] = now_s + _BUSY_S
+        if job.priority == Priority.HOT:
+            self._hot.append((job.start, job.count, job.tries))
+        elif job.priority == Priority.BACKGROUND:
+            self._cursor = min(self._cursor, job.start)
+
+    def landed(self, job: Job) -> None:
+        """Note that a request is over, and nothing more: the blocks were there already."""
+        self._active[job.priority] -= 1
+        for block in range(job.start, job.start + job.count):
+            flights = self._flights.get(block, [])
+            left = [flight for flight in flights if flight is not job]
+            if left:
+                self._flights[block] = left
+            else:
+                self._flights.pop(block, None)
+
+    def _again(self, job: Job, blocks: Sequence[int], reason: str, final: bool) -> list[tuple[int, str]]:
+        lost = []
+        for block in blocks:
+            demand = self._demands.get(block)
+            if demand is not None:
+                demand.reason = reason
+                if final:
+                    demand.refusals = {**demand.refusals, job.source: demand.refusals.get(job.source, 0) + 1}
+                    if self._is_hopeless(block, demand):
+                        lost.append((block, reason))
+        for block, _reason in lost:
+            del self._demands[block]
+        if job.priority != Priority.DEMAND:
+            if job.tries + 1 >= _PREFETCH_TRIES:
+                self.given_up += len(blocks)
+            else:
+                self._hot.extend((block, 1, job.tries + 1) for block in blocks)
+        return lost
+
+    def _is_hopeless(self, block: int, demand: _Demand) -> bool:
+        """Whether every source that has the block, or may have it soon, failed at it for good often enough."""
+        return all(
+            demand.refusals.get(source, 0) >= self._limits.tries
+            for source in range(self._sources)
+            if self._offers(source, block, 1, Priority.DEMAND) is not None
+        )
+
+    def late(self, now_s: float) -> list[tuple[int, str]]:
+        """Return and forget the demands that have waited for `read_limit_s`, with the latest reason."""
+        lost = [(block, demand) for block, demand in self._demands.items() if now_s - demand.since_s >= demand.limit_s]
+        for block, _demand in lost:
+            del self._demands[block]
+            self._lost_s[block] = now_s
+        return [
+            (block, demand.reason or f"no source could be asked within {demand.limit_s:g} s") for block, demand in lost
+        ]

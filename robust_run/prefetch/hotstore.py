@@ -1,0 +1,123 @@
+"""Where hot lists lie: beside the image where that can be written, else in the user's cache. One file per key.
+
+Beside an image at `data/train.sqsh` they are `data/train.sqsh.hot/<launch>-<machine>.json`, to be read, compared and removed by
+people. Read, merge and write are atomic together on one node; on a shared file system the last of two writers wins, and the
+other's launch is as if it had not been recorded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from robust_run.prefetch import hotlist
+from robust_run.prefetch.errors import HotListRefused
+from robust_run.prefetch.types import HotKey, HotList, Touch
+from robust_run.store.errors import NotFound, StoreError
+from robust_run.store.opening import open_store
+from robust_run.store.types import Store
+
+_LOCK_LIMIT_S = 5.0
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def file_name(key: HotKey) -> str:
+    """Return the name of a key's file: readable parts where they are plain, and never a path."""
+    plain = all(_PLAIN.fullmatch(part) and not part.startswith(".") for part in (key.launch, key.machine))
+    digest = hashlib.sha256("\0".join((key.image, key.launch, key.machine)).encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{key.launch[:24]}-{key.machine}-{digest}.json" if plain else f"{digest}.json"
+
+
+class HotStore:
+    """The hot lists of one image."""
+
+    def __init__(self, image_url: str, cache_root: str) -> None:
+        """`image_url`: path or URL of the image; `cache_root`: the user's folder for what cannot lie beside it."""
+        address, _mark, query = image_url.partition("?") if "://" in image_url else (image_url, "", "")
+        self._beside = "" if query else f"{address}.hot"  # a signed URL opens one object and no other
+        self._own = os.path.join(cache_root, "hot")
+
+    def load(self, key: HotKey) -> tuple[HotList | None, tuple[str, ...]]:
+        """Return the list of a key, None where there is none, and what was wrong with those that were passed over."""
+        problems = []
+        best: HotList | None = None
+        for place in self._places():
+            try:
+                found = _read(open_store(place), key)
+            except NotFound:
+                continue
+            except (StoreError, HotListRefused) as error:
+                problems.append(str(error))
+                continue
+            if best is None or found.launches > best.launches:
+                best = found
+        return best, tuple(problems)
+
+    def record(self, key: HotKey, recordings: Sequence[Sequence[Touch]], window_s: float) -> tuple[HotList, str]:
+        """Merge the touches of one launch (one recording per rank or node) into the list. Return it and where it lies.
+
+        Raises `StoreError` where it can be written nowhere.
+        """
+        touches = hotlist.union(recordings)
+        with _locked(self._own):
+            old, _problems = self.load(key)
+            new = hotlist.merged(old, key, touches, window_s)
+            return new, self._write(file_name(key), hotlist.encode(new))
+
+    def _places(self) -> list[str]:
+        return [place for place in (self._beside, self._own) if place]
+
+    def _write(self, name: str, data: bytes) -> str:
+        *others, last = self._places()
+        for place in others:
+            store = open_store(place)
+            try:
+                if store.writable:
+                    store.write_all(name, data, durable=False)
+                    return f"{store.url.rstrip('/')}/{name}"
+            except StoreError:
+                continue  # the image is often in a folder of somebody else's
+        store = open_store(last)
+        store.write_all(name, data, durable=False)
+        return f"{store.url.rstrip('/')}/{name}"
+
+
+def _read(store: Store, key: HotKey) -> HotList:
+    name = file_name(key)
+    found = hotlist.decode(store.read_all(name, hotlist.LARGEST_LIST_BYTES), f"{store.url.rstrip('/')}/{name}")
+    if found.key != key:
+        raise HotListRefused(f"{name}: it is of another image or launch; the next launch records a new one")
+    return found
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Hold the lock of all hot lists of this user on this node. Without a folder to lock in, go on without."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor = os.open(
+            os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    except OSError:
+        yield
+        return
+    try:
+        deadline_s = time.monotonic() + _LOCK_LIMIT_S
+        while not _try_lock(descriptor) and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # whoever holds it for longer is stopped, or on a dead file system: go on without
+        yield
+    finally:
+        os.close(descriptor)

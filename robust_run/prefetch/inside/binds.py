@@ -1,0 +1,70 @@
+"""What programs inside an image see of the host. Pure.
+
+The kernel's file systems, the places that a job works in, names and addresses of the network: without them a program that runs
+outside would not run inside. Everything else is the image's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from robust_run.errors import UserError
+from robust_run.prefetch.inside.types import Bind
+
+_KERNEL = ("/proc", "/sys", "/dev")
+#: Of the host, because the job runs on it: how names become addresses, what time it is.
+_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/etc/localtime")
+#: Nothing may be put over these: programs could not run, or would not be the image's.
+_FORBIDDEN = ("/", "/proc", "/sys", "/dev")
+
+
+def standard(
+    *,
+    working_directory: str,
+    home: str | None,
+    run_directory: str | None,
+    packages: Sequence[str] = (),
+    folders: Sequence[str] = (),
+    more: Sequence[Bind] = (),
+) -> tuple[Bind, ...]:
+    """Return what is bound into a root file system; `more` is the user's own and wins over ours.
+
+    `packages`: folders that workers import from, read-only: this package, and the folder that arms the tracer. `folders`: others
+    that are bound where the host has them: TMPDIR, and what the names above really are where they lead through links.
+    """
+    ours = [Bind(source=path, destination=path) for path in _KERNEL]
+    ours += [Bind(source=path, destination=path, read_only=True, optional=True) for path in _NETWORK]
+    ours.append(Bind(source="/tmp", destination="/tmp"))  # noqa: S108 - the host's, as it is
+    if home and home != "/":
+        ours.append(Bind(source=home, destination=home, optional=True))
+    for path in (working_directory, run_directory):
+        if path and path != "/":
+            ours.append(Bind(source=path, destination=path))
+    ours += [Bind(source=path, destination=path, optional=True) for path in folders if path not in _FORBIDDEN]
+    ours += [Bind(source=path, destination=path, read_only=True) for path in packages]
+    return ordered([*ours, *more])
+
+
+def ordered(binds: Iterable[Bind]) -> tuple[Bind, ...]:
+    """Return them so that a folder comes before what lies in it, one for each destination: the last that was given."""
+    last = {os.path.normpath(bind.destination): bind for bind in binds}
+    return tuple(last[path] for path in sorted(last, key=lambda path: (path.count("/"), path)))
+
+
+def parse(text: str) -> Bind:
+    """Return the bind that `--bind SRC[:DST][:ro]` asks for. Raises `UserError`."""
+    parts = text.split(":")
+    read_only = len(parts) > 1 and parts[-1] in ("ro", "rw") and parts.pop() == "ro"
+    if len(parts) > 2 or not all(parts):
+        raise UserError(f"--bind {text!r}: expected SRC[:DST][:ro], paths without colons")
+    source = parts[0] if parts[0].startswith("/") else os.path.abspath(parts[0])
+    destination = parts[-1] if len(parts) == 2 else source
+    if not destination.startswith("/"):
+        raise UserError(f"--bind {text!r}: {destination!r} is not absolute, and the image has no working directory")
+    if ".." in destination.split("/") or "\0" in text:
+        raise UserError(f"--bind {text!r}: {destination!r} leads upwards; name the folder itself")
+    destination = os.path.normpath(destination)
+    if destination in _FORBIDDEN:
+        raise UserError(f"--bind {text!r}: nothing can be put over {destination} of an image")
+    return Bind(source=source, destination=destination, read_only=read_only)

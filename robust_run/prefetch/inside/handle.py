@@ -1,0 +1,240 @@
+"""The launcher's side: have the place made, start programs in it, hear what goes wrong, let it go.
+
+inside = start(plan, on_problem=say)
+Popen(inside.command(["python", "train.py"], "/home/me"), env=inside.environment(os.environ))
+inside.close_window()     # the first step is done
+inside.stop()             # after the workers have ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+import robust_run
+from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.inside import environment, gpu
+from robust_run.prefetch.inside.errors import InsideFailed
+from robust_run.prefetch.inside.types import Bind, Problem, Ready
+from robust_run.prefetch.server import control
+from robust_run.prefetch.server.config import Background
+from robust_run.prefetch.types import BlockRun, Status, Touch
+
+_Reply = TypeVar("_Reply", Status, control.Touches, control.Done)
+_LARGEST_LINE_BYTES = 4 << 20
+_ENTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "enter.py")
+_ASK_LIMIT_S = 10.0
+HOLDER = "robust_run.prefetch.inside.holder"
+
+
+class Plan(Protocol):
+    """What a starter needs to know of a plan; the holder that it is for knows the rest. `InsidePlan` is one."""
+
+    @property
+    def image_url(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def binds(self) -> tuple[Bind, ...]:
+        """What of the host is seen inside."""
+        ...
+
+    @property
+    def limit_s(self) -> float:
+        """How long all of it may take."""
+        ...
+
+
+def start(plan: Plan, *, on_problem: Callable[[str], None] = lambda _sentence: None, holder: str = HOLDER) -> Inside:
+    """Make the place that a plan describes, and return once programs can be started in it.
+
+    `on_problem` gets a sentence, from a thread, when something goes wrong later. `holder`: the module that makes places of this
+    kind. Raises `InsideFailed`, with the reason that the holder gave; nothing is left mounted then.
+    """
+    ours, theirs = socket.socketpair()
+    package = os.path.dirname(os.path.dirname(os.path.abspath(robust_run.__file__)))
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", holder],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        ours.close()
+        raise InsideFailed(f"the image's holder cannot be started: {error}") from error
+    finally:
+        theirs.close()
+    descriptors: list[int] = []
+    try:
+        ready = _wait_ready(ours, plan, descriptors)
+        if ready.failed:
+            raise InsideFailed(ready.failed)
+    except BaseException:
+        process.kill()
+        process.wait()
+        ours.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    libraries = gpu.FOLDER if any(bind.destination.startswith(f"{gpu.FOLDER}/") for bind in plan.binds) else ""
+    return Inside(process, ours, ready, descriptors, on_problem, libraries)
+
+
+def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int]) -> Ready:
+    deadline_s = time.monotonic() + plan.limit_s
+
+    def left_s() -> float:
+        left = deadline_s - time.monotonic()
+        if left <= 0:
+            raise InsideFailed(f"{plan.image_url}: it could not be made ready within {plan.limit_s:g} s")
+        return left
+
+    try:
+        channel.settimeout(left_s())
+        channel.sendall(msgspec.json.encode(plan) + b"\n")
+        channel.settimeout(left_s())
+        _mark, received, _flags, _address = socket.recv_fds(channel, 1, 2, socket.MSG_CMSG_CLOEXEC)
+        descriptors.extend(received)
+        line = b""
+        while not line.endswith(b"\n"):
+            channel.settimeout(left_s())
+            piece = channel.recv(1)  # what follows the line is for the listener
+            line += piece
+            if not piece or len(line) > _LARGEST_LINE_BYTES:
+                raise InsideFailed(f"{plan.image_url}: the image's holder ended without a word")
+        return msgspec.json.decode(line, type=Ready)
+    except TimeoutError as error:
+        raise InsideFailed(f"{plan.image_url}: it could not be made ready within {plan.limit_s:g} s") from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InsideFailed(f"{plan.image_url}: the image's holder ended without a word: {error}") from error
+
+
+class Inside:
+    """A place for programs. Safe to use from threads."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        channel: socket.socket,
+        ready: Ready,
+        descriptors: Sequence[int],
+        on_problem: Callable[[str], None],
+        libraries: str,
+    ) -> None:
+        """Made by `start`."""
+        self._libraries = libraries
+        self._process, self._channel, self._descriptors = process, channel, list(descriptors)
+        self._on_problem = on_problem
+        self._stopping = threading.Event()
+        self.ready = ready
+        """The rung and why, the image's interpreter, the block server's socket."""
+        self.reason = ""
+        """Why the place is lost; "" while it is not."""
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the holder."""
+        return self._process.pid
+
+    @property
+    def python(self) -> str:
+        """The image's interpreter; "" where it has none."""
+        return self.ready.python
+
+    def command(self, argv: Sequence[str], working_directory: str) -> list[str]:
+        """Return the argv that runs a program inside; `argv[0]` is looked for there, on the PATH of the environment given to it.
+
+        It keeps its pid, and all that its parent arranged for it. Valid for children of this process, until `stop`.
+        """
+        mount, *user = (f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._descriptors)
+        entering = [sys.executable, "-I", "-S", _ENTER, mount, user[0] if user else "-", working_directory]
+        return [*entering, *argv]
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return what a program inside starts with instead of `env`. An environment image changes only PATH."""
+        if not self.ready.mount_at:
+            return environment.merged(env, self.ready.env, self._libraries)
+        programs = os.path.join(self.ready.mount_at, "bin")
+        return {**env, "PATH": f"{programs}:{env['PATH']}" if env.get("PATH") else programs}
+
+    def status(self, limit_s: float = _ASK_LIMIT_S) -> Status | None:
+        """Ask the block server how it is; None where there is none. Raises `ControlFailed`."""
+        return self._ask(control.AskStatus(), Status, limit_s)
+
+    def touches(self, limit_s: float = _ASK_LIMIT_S) -> tuple[list[Touch], float]:
+        """Return what was read in the window, and how long that was in seconds; nothing without a server. Raises as `status`."""
+        found = self._ask(control.AskTouches(), control.Touches, limit_s)
+        return (list(found.touches), found.window_s) if found else ([], 0.0)
+
+    def close_window(self, limit_s: float = _ASK_LIMIT_S) -> None:
+        """Record no more touches. Raises as `status`."""
+        self._ask(control.AskCloseWindow(), control.Done, limit_s)
+
+    def prefetch(self, runs: Sequence[BlockRun], limit_s: float = _ASK_LIMIT_S) -> int:
+        """Have these blocks fetched. Return how many are not there yet. Raises as `status`."""
+        done = self._ask(control.AskPrefetch(tuple(runs)), control.Done, limit_s)
+        return done.count if done else 0
+
+    def background(self, width: int, bytes_per_s: float | None = None, limit_s: float = _ASK_LIMIT_S) -> None:
+        """Have the rest of the image fetched with so many requests at once; 0: no more. Raises as `status`."""
+        self._ask(control.AskBackground(Background(width=width, bytes_per_s=bytes_per_s)), control.Done, limit_s)
+
+    def stop(self, limit_s: float = 10.0) -> None:
+        """Let the place go: it ends with the last program in it. Never raises; call it after the workers have ended."""
+        self._stopping.set()
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listener.join(limit_s)
+        self._channel.close()
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _ask(self, request: control.Request, kind: type[_Reply], limit_s: float) -> _Reply | None:
+        if not self.ready.control_path:
+            return None
+        if self.reason:
+            raise ControlFailed(self.reason)
+        return control.ask(self.ready.control_path, request, kind, limit_s)
+
+    def _listen(self) -> None:
+        """Pass on what the holder says, and notice its end."""
+        self._channel.settimeout(None)
+        rest = b""
+        while True:
+            try:
+                select.select([self._channel], [], [])
+                data = self._channel.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(msgspec.MsgspecError):
+                    self._on_problem(msgspec.json.decode(line, type=Problem).sentence)
+            rest = rest[-_LARGEST_LINE_BYTES:]
+        if not self._stopping.is_set():
+            self.reason = "the process that kept the image has ended: what reads the image from now on gets errors"
+            self._on_problem(self.reason)

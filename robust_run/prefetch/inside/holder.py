@@ -1,0 +1,263 @@
+"""The process that makes the place and keeps it: `python -m robust_run.prefetch.inside.holder`, with a socket to its starter.
+
+It is told the plan, tries what the machine allows, enters a mount namespace of its own, has the image's file system made in it
+and, in a second namespace, makes that the root. It hands out descriptors of the namespaces and then keeps the block server until
+its starter hangs up. Signals that end jobs do not end it: workers still read while they save their state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from robust_run.errors import InternalError, RobustRunError
+from robust_run.prefetch import server
+from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.inside import accounts, environment, view
+from robust_run.prefetch.inside.errors import InsideFailed
+from robust_run.prefetch.inside.types import Bind, InsidePlan, Problem, Ready
+from robust_run.prefetch.mount import facts, kernel, squashfuse, syscalls, userns
+from robust_run.prefetch.mount.ladder import Choice, Need, choose
+from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
+
+_STAGE = "stage"
+
+
+@dataclass
+class Holding:
+    """What lives for as long as the place does."""
+
+    choice: Choice
+    block_server: server.ServerHandle | None = None
+    cache: Cache | None = None
+    namespaces: list[int] = field(default_factory=list)
+    """Descriptors: of the mount namespace, then of the user namespace if there is one."""
+    changes: int = -1
+    """Descriptor of the folder that keeps changes to the image, locked."""
+    uid: int = field(default_factory=os.geteuid)
+    """Who we are outside of the user namespace."""
+    gid: int = field(default_factory=os.getegid)
+
+
+def make(plan: InsidePlan, on_problem: Callable[[str], None]) -> tuple[Holding, Ready]:
+    """Make the place. For a process with one thread, which is changed by it for good.
+
+    Raises `RobustRunError`s of all kinds, with everything that is mounted still there: end the process then.
+    """
+    stage = os.path.join(os.path.abspath(plan.cache_root), _STAGE)
+    try:
+        os.makedirs(stage, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InsideFailed(f"{stage}: {error.strerror}: name another --image-cache folder") from error
+    found = facts.gather(stage, os.environ)
+    cache = _whole(plan)
+    served = plan.served and cache is None
+    choice = choose(found, Need(served=served, writable=plan.writable is not None), plan.rungs)
+    holding = Holding(choice, cache=cache)
+    as_user = choice.namespace == "user"
+    userns.enter(as_user=as_user)
+    try:
+        if plan.writable not in (None, "memory"):
+            holding.changes = _only_ours(str(plan.writable))
+        flags = syscalls.NO_SETUID | syscalls.NO_DEVICES
+        syscalls.mount("tmpfs", stage, source="robust-run", flags=flags, options="mode=0755")
+        os.chdir(stage)
+        tool = (found.unsquashfs if choice.rung == "unpack" else found.squashfuse) or ""
+        _mount(plan, holding, tool, on_problem)
+        return holding, _show(plan, holding, as_user=as_user)
+    except OSError as error:
+        raise InsideFailed(f"{error.filename or stage}: {error.strerror}: the image cannot be entered") from error
+
+
+def _only_ours(folder: str) -> int:
+    """Lock the folder that keeps changes: two jobs that write to one would spoil it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise InsideFailed(f"--image-writable {folder}: another job uses it; name another folder") from error
+    return descriptor
+
+
+def _whole(plan: InsidePlan) -> Cache | None:
+    """Return the cache where the whole image is in it already and need not be served."""
+    if plan.served or "://" not in plan.image_url:
+        return None
+    cache = Cache(plan.cache_root, plan.block_map)
+    if cache.complete:
+        return cache
+    cache.close()
+    return None
+
+
+def _mount(plan: InsidePlan, holding: Holding, tool: str, on_problem: Callable[[str], None]) -> None:
+    """Make the image's file system at `view.IMAGE`."""
+    os.mkdir(view.IMAGE)
+    if holding.choice.rung == "unpack":
+        from robust_run.prefetch.mount import unpack  # brings the fetching along
+
+        holding.cache = holding.cache or Cache(plan.cache_root, plan.block_map)
+        tree = unpack.ensure(holding.cache, plan.image_url, tool, plan.serve_options, plan.limit_s)
+        syscalls.bind(tree, view.IMAGE)
+        syscalls.make_read_only(view.IMAGE, syscalls.NO_SETUID | syscalls.NO_DEVICES)
+        return
+    image, offset_bytes = os.path.abspath(plan.image_url), plan.block_map.offset_bytes
+    if holding.cache is not None:
+        image, offset_bytes = holding.cache.path, 0
+    elif plan.served:
+        os.mkdir("blocks")
+        holding.block_server = server.start(
+            plan.image_url,
+            plan.block_map,
+            plan.cache_root,
+            os.path.abspath("blocks"),
+            hot=plan.hot,
+            options=plan.serve_options,
+            on_problem=on_problem,
+        )
+        image, offset_bytes = holding.block_server.image_path, 0
+    target = os.path.abspath(view.IMAGE)
+    if holding.choice.rung == "kernel":
+        kernel.mount_squashfs(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+    else:
+        process = squashfuse.mount_squashfs(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+        threading.Thread(target=_report_end, args=(process.wait, on_problem), daemon=True).start()
+
+
+def _report_end(wait: Callable[[], int], on_problem: Callable[[str], None]) -> None:
+    code = wait()
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    on_problem(f"squashfuse {how}: what reads the image from now on gets errors")
+
+
+def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
+    """Make what programs will see, and note the namespaces in which they see it."""
+    env = environment.of_image(view.IMAGE)
+    python = environment.python_in(view.IMAGE, env)
+    mount_at = plan.block_map.mount_at
+    if mount_at is None:
+        root = view.make_root(
+            (*plan.binds, *_accounts(plan.binds, holding)), holding.choice.tree, as_user=as_user, writable=plan.writable
+        )
+        holding.namespaces.append(_namespace_with_root(root))
+    else:
+        view.place_environment(mount_at, plan.binds, as_user=as_user, writable=plan.writable)
+        holding.namespaces.append(os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        python = os.path.join(mount_at, python.lstrip("/")) if python else ""
+    if as_user:
+        holding.namespaces.append(os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+    return Ready(
+        rung=holding.choice.rung,
+        chosen=holding.choice.sentence(),
+        in_user_namespace=as_user,
+        control_path=holding.block_server.control_path if holding.block_server else "",
+        env=env,
+        python=python,
+        mount_at=mount_at or "",
+    )
+
+
+def _accounts(binds: Sequence[Bind], holding: Holding) -> list[Bind]:
+    """Return binds of the image's own lists of users and groups, with us in them; none where they know us already."""
+    uid, gid = holding.uid, holding.gid
+    name = os.environ.get("LOGNAME") or os.environ.get("USER") or "user"
+    files = {
+        "/etc/passwd": accounts.passwd(
+            environment.text_in(view.IMAGE, "/etc/passwd") or "", uid, gid, name, os.environ.get("HOME", "/")
+        ),
+        "/etc/group": accounts.group(environment.text_in(view.IMAGE, "/etc/group") or "", gid, name),
+    }
+    made = []
+    for path, text in files.items():
+        if text is not None and not any(bind.destination in (path, "/etc") for bind in binds):
+            source = os.path.abspath(os.path.basename(path))
+            with open(source, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+            made.append(Bind(source=source, destination=path))
+    return made
+
+
+def _namespace_with_root(root: str) -> int:
+    """Return a descriptor of a new mount namespace with this root.
+
+    A thread makes it: Linux keeps namespace, root and working directory per thread, so ours stay as they are without a fork.
+    """
+    made: list[int] = []
+    failed: list[OSError] = []
+
+    def within() -> None:
+        try:
+            syscalls.unshare(syscalls.NEW_MOUNTS)
+            made.append(os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+            syscalls.become_root(root)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=within)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def run(channel: socket.socket) -> int:
+    """Do what the starter says, and stay until it hangs up. Return the exit code."""
+    lock = threading.Lock()
+
+    def tell(message: object) -> None:
+        with lock:
+            try:
+                channel.sendall(msgspec.json.encode(message) + b"\n")
+            except OSError:
+                return  # the starter is gone; the main thread sees it
+
+    with channel.makefile("rb") as lines:
+        line = lines.readline(LARGEST_CONFIG_BYTES)
+        if not line.endswith(b"\n"):
+            return 1  # the starter is gone
+        try:
+            plan = msgspec.json.decode(line, type=InsidePlan)
+        except msgspec.MsgspecError as error:
+            raise InternalError(f"the starter gave no plan: {error}") from error
+        try:
+            holding, ready = make(plan, lambda sentence: tell(Problem(sentence)))
+        except RobustRunError as error:
+            _answer(channel, b"-", [])
+            tell(Ready(failed=str(error)))
+            return error.exit_code
+        _answer(channel, b"+", holding.namespaces)
+        tell(ready)
+        for descriptor in holding.namespaces:
+            os.close(descriptor)
+        while lines.read(1):
+            pass
+    if holding.block_server is not None:
+        holding.block_server.stop()
+    return 0
+
+
+def _answer(channel: socket.socket, mark: bytes, descriptors: list[int]) -> None:
+    with contextlib.suppress(OSError):  # the starter is gone: that shows at once
+        socket.send_fds(channel, [mark], descriptors)
+
+
+def main() -> int:
+    """Run with the socket as standard input."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return run(socket.socket(fileno=os.dup(0)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

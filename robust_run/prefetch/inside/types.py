@@ -1,0 +1,67 @@
+"""The words of running inside an image: what is bound into it, the plan of it, and what became of the plan."""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.prefetch.mount.ladder import LADDER, Rung
+from robust_run.prefetch.server.config import ServeOptions
+from robust_run.prefetch.types import BlockMap, BlockRun
+
+
+class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file or folder of the host that programs in the image see."""
+
+    source: str
+    """Absolute path on the host."""
+    destination: str
+    """Absolute path in the image. It need not exist there."""
+    read_only: bool = False
+    optional: bool = False
+    """Leave it out where the host has none."""
+
+
+class InsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is needed to make a place for workers. See `binds.standard` for what is usually bound."""
+
+    image_url: str
+    """Path or URL of the image file."""
+    block_map: BlockMap
+    cache_root: str
+    """Where blocks are kept. A folder `stage` in it is mounted on, in the private namespace only."""
+    binds: tuple[Bind, ...] = ()
+    writable: str | None = None
+    """None: the image is read-only. "memory": changes live in memory and end with the job. A folder: they are kept there."""
+    hot: tuple[BlockRun, ...] = ()
+    serve_options: ServeOptions = ServeOptions()
+    served: bool = True
+    """False: a local image file is mounted as it is: no block server, nothing is recorded. A complete cache is used so too."""
+    rungs: tuple[Rung, ...] = LADDER
+    """Those that may be used."""
+    limit_s: float = 300.0
+    """How long all of it may take."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """What a holder says once, as a line of JSON, when the place is made or could not be."""
+
+    failed: str = ""
+    """Why it could not be; the rest means nothing then."""
+    rung: str = ""
+    chosen: str = ""
+    """The rung, and why no better one, for people."""
+    in_user_namespace: bool = False
+    control_path: str = ""
+    """Socket of the block server; "": there is none."""
+    env: tuple[str, ...] = ()
+    """`NAME=VALUE` each: what the image wants its programs to have."""
+    python: str = ""
+    """The image's interpreter; "": it has none."""
+    mount_at: str = ""
+    """For an image of an environment: where it is; "" for a root file system."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What a holder says later, a line each: something went wrong, in a sentence."""
+
+    sentence: str

@@ -1,0 +1,220 @@
+"""What programs inside see: the image, mount points that it lacks, and the host's files on them.
+
+An image is read-only, so a folder that it lacks cannot be made in it. Two ways: overlayfs puts a layer with such folders above
+it; where there is no overlayfs, a tree of folders is made in memory and the image's parts are bound into it.
+Runs in the private namespace, with the stage (a tmpfs of ours) as working directory. Symbolic links of the image are followed
+inside of it only: a hostile one leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Sequence
+
+from robust_run.prefetch.image.places import NoPlaceError, resolve
+from robust_run.prefetch.inside.errors import InsideFailed
+from robust_run.prefetch.inside.types import Bind
+from robust_run.prefetch.mount import syscalls
+from robust_run.prefetch.mount.facts import overlay_options
+from robust_run.prefetch.mount.ladder import Tree
+
+IMAGE, NEW_ROOT = "tree", "root"
+_LAYER, _UPPER = "layer", "upper"
+#: Binds that an image without overlayfs may cost.
+_MOST_PARTS = 20_000
+
+
+def present(binds: Sequence[Bind]) -> list[Bind]:
+    """Return the binds whose source is there. Raises `InsideFailed` for one that must be and is not."""
+    found = []
+    for bind in binds:
+        if os.path.exists(bind.source):
+            found.append(bind)
+        elif not bind.optional:
+            raise InsideFailed(f"--bind {bind.source}: the host has no such file or folder")
+    return found
+
+
+def make_root(binds: Sequence[Bind], tree: Tree, *, as_user: bool, writable: str | None) -> str:
+    """Make the root file system from the image at `IMAGE`, and return its path. Raises `InsideFailed`.
+
+    `binds`: in order, see `binds.ordered`.
+    """
+    binds = present(binds)
+    outer = [bind for bind in binds if not any(_is_in(bind, other) for other in binds)]
+    try:
+        wanted = {_place(IMAGE, bind): os.path.isdir(bind.source) for bind in outer}
+        if tree == "overlay":
+            _overlay(wanted, as_user=as_user, writable=writable)
+        else:
+            os.mkdir(NEW_ROOT)
+            syscalls.bind(NEW_ROOT, NEW_ROOT)  # a mount of its own: the root of a namespace must be one
+            assemble(IMAGE, NEW_ROOT, wanted)
+        for bind in binds:
+            _bind(bind)
+            _hide_stage(bind)
+    except OSError as error:
+        raise InsideFailed(f"{error.filename or 'the image'}: {error.strerror}: the image cannot be entered") from error
+    return os.path.abspath(NEW_ROOT)
+
+
+def _is_in(bind: Bind, other: Bind) -> bool:
+    return bind is not other and os.path.normpath(bind.destination).startswith(
+        os.path.normpath(other.destination) + "/"
+    )
+
+
+def _place(root: str, bind: Bind) -> str:
+    """Return where a destination is in a root, without links."""
+    try:
+        place = resolve(root, bind.destination)
+    except NoPlaceError as error:
+        raise InsideFailed(f"--bind {bind.destination}: {error}") from error
+    if not place:
+        raise InsideFailed(f"--bind {bind.destination}: that is the root of the image")
+    return place
+
+
+def _overlay(wanted: dict[str, bool], *, as_user: bool, writable: str | None) -> None:
+    os.mkdir(_LAYER, 0o755)
+    for place, is_folder in sorted(wanted.items()):
+        _make(place, is_folder)
+    options = f"lowerdir={_LAYER}:{IMAGE}"
+    if writable is not None:
+        os.mkdir(_UPPER, 0o755)
+        if writable != "memory":
+            syscalls.bind(writable, _UPPER)
+        for name in ("changes", "work"):
+            os.makedirs(os.path.join(_UPPER, name), 0o755, exist_ok=True)
+        options += f",upperdir={_UPPER}/changes,workdir={_UPPER}/work"
+    os.mkdir(NEW_ROOT)
+    flags = syscalls.NO_SETUID | syscalls.NO_DEVICES
+    syscalls.mount("overlay", NEW_ROOT, flags=flags, options=overlay_options(options, as_user=as_user))
+
+
+def _make(place: str, is_folder: bool) -> None:
+    """Put a mount point into the layer, unless the image has it. Folders above it look as they do in the image."""
+    if _fits(os.path.join(IMAGE, place), is_folder):
+        return
+    done = ""
+    for part in os.path.dirname(place).split("/"):
+        done = os.path.join(done, part)
+        folder = os.path.join(_LAYER, done)
+        if done and not os.path.isdir(folder):
+            os.mkdir(folder)
+            os.chmod(folder, _mode(os.path.join(IMAGE, done)))
+    _mount_point(os.path.join(_LAYER, place), is_folder)
+
+
+def _fits(path: str, is_folder: bool) -> bool:
+    return os.path.isdir(path) if is_folder else os.path.lexists(path) and not os.path.isdir(path)
+
+
+def _mode(path: str) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode) if os.path.isdir(path) else 0o755
+
+
+def _mount_point(path: str, is_folder: bool) -> None:
+    if is_folder:
+        os.makedirs(path, exist_ok=True)
+    elif not os.path.lexists(path):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+
+def assemble(source: str, made: str, wanted: dict[str, bool]) -> None:
+    """Fill the folder `made` with binds of what is in `source`, so that each wanted mount point exists; True: as a folder.
+
+    Raises `InsideFailed` where that takes too many.
+    """
+    missing = {
+        place: is_folder for place, is_folder in wanted.items() if not _fits(os.path.join(source, place), is_folder)
+    }
+    opened = {""}
+    for place in missing:
+        parts = place.split("/")
+        opened.update("/".join(parts[:count]) for count in range(1, len(parts)))
+    parts_made = 0
+    for folder in sorted(opened, key=lambda path: (path.count("/") if path else -1, path)):
+        here = os.path.join(source, folder)
+        if folder:
+            os.makedirs(os.path.join(made, folder), exist_ok=True)
+        if os.path.isdir(here):
+            os.chmod(os.path.join(made, folder), _mode(here))
+            parts_made += _fill(here, os.path.join(made, folder), folder, opened, missing)
+        if parts_made > _MOST_PARTS:
+            raise InsideFailed("its folders have too many entries to be put together without overlayfs")
+    for place, is_folder in missing.items():
+        _mount_point(os.path.join(made, place), is_folder)
+
+
+def _fill(here: str, made: str, folder: str, opened: Collection[str], missing: Collection[str]) -> int:
+    count = 0
+    for entry in os.scandir(here):
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        if path in opened or path in missing:
+            continue
+        place = os.path.join(made, entry.name)
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), place)
+            continue
+        _mount_point(place, entry.is_dir())
+        syscalls.bind(entry.path, place)
+        count += 1
+    return count
+
+
+def _bind(bind: Bind) -> None:
+    place = os.path.join(NEW_ROOT, _place(NEW_ROOT, bind))
+    is_folder = os.path.isdir(bind.source)
+    if not _fits(place, is_folder):
+        raise InsideFailed(
+            f"--bind {bind.source}:{bind.destination}: it lies in what another bind shows, where there is no such"
+            f" {'folder' if is_folder else 'file'}: make it there, or bind to another place"
+        )
+    syscalls.bind(bind.source, place)
+    if bind.read_only:
+        syscalls.make_read_only(place)
+
+
+def _hide_stage(bind: Bind) -> None:
+    """Where a bind shows the folder in which our stage is mounted, take the stage away there: it is nobody's business."""
+    stage = os.getcwd()
+    source = os.path.realpath(bind.source)
+    if stage.startswith(source.rstrip("/") + "/"):
+        syscalls.detach(os.path.join(NEW_ROOT, _place(NEW_ROOT, bind), os.path.relpath(stage, source)))
+
+
+def place_environment(mount_at: str, binds: Sequence[Bind], *, as_user: bool, writable: str | None) -> None:
+    """Show the image at `IMAGE` in the host's own tree, at the folder where it belongs. Raises `InsideFailed`.
+
+    A folder that the host lacks is not made there: the folder above it is replaced, in this namespace, by one that has it.
+    """
+    target = os.path.realpath(mount_at)
+    try:
+        shown = IMAGE
+        if writable is not None:
+            _overlay({}, as_user=as_user, writable=writable)
+            shown = NEW_ROOT
+        if not os.path.isdir(target):
+            _make_above(target)
+        syscalls.bind(shown, target)
+        for bind in present(binds):
+            syscalls.bind(bind.source, bind.destination)
+            if bind.read_only:
+                syscalls.make_read_only(bind.destination)
+    except OSError as error:
+        raise InsideFailed(
+            f"{error.filename or target}: {error.strerror}: the environment cannot be put there"
+        ) from error
+
+
+def _make_above(target: str) -> None:
+    above = os.path.dirname(target)
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    if above == "/":
+        raise InsideFailed(f"{target}: the host has no folder /{target.split('/')[1]}; have it made once")
+    os.mkdir("above")
+    assemble(above, "above", {os.path.relpath(target, above): True})
+    syscalls.bind("above", above)

@@ -1,0 +1,216 @@
+"""What one launch does with an image: which blocks are fetched when, what is recorded. `plan` is pure, `prepare` gathers facts.
+
+first launch     nothing is known: everything is downloaded 16-wide, at once, and what the start reads is recorded
+later launches   the hot blocks come 32-wide in the order of their first touch while the program starts; the rest only after
+                 the window, and slowly: a download beside the start would cost it more than it brings
+all is here      the file is mounted as it is: no server, nothing to record
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from robust_run.errors import UserError
+from robust_run.prefetch import hotlist
+from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.errors import CacheRefused
+from robust_run.prefetch.hotstore import HotStore
+from robust_run.prefetch.maps import fetch_map
+from robust_run.prefetch.peers.types import PeerOptions
+from robust_run.prefetch.record import hot_key
+from robust_run.prefetch.server.config import Background, ServeOptions
+from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, HotKey, HotList
+from robust_run.store.opening import local_path
+from robust_run.store.types import StoreOptions
+
+Way = Literal["local", "hot", "first", "lazy"]
+"""local: nothing is fetched · hot: by the list · first: everything, to make a list · lazy: what is read, to make a list"""
+
+FIRST_WIDTH, HOT_WIDTH = 16, 32
+#: After the window of a later launch.
+REST = Background(width=4, bytes_per_s=64e6)
+RECORD_WINDOW_S = 120.0
+#: File systems that other machines serve: an image on them is worth a cache.
+_REMOTE = frozenset(
+    "nfs nfs4 lustre cifs smb3 ceph gpfs beegfs wekafs 9p virtiofs afs orangefs panfs glusterfs".split()
+)
+
+
+class LaunchFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before a launch."""
+
+    block_map: BlockMap
+    remote: bool
+    """The image is at an URL or on another machine's file system."""
+    have: bytes = b""
+    """One byte per block, not 0 where it is in the cache; b"": nothing is."""
+    hot: HotList | None = None
+    free_bytes: int | None = None
+    """On the cache's disk; None: not known."""
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done."""
+
+    way: Way
+    why: str
+    """In a few words, for people."""
+    served: bool
+    """Whether a block server is needed."""
+    hot: tuple[BlockRun, ...] = ()
+    background: Background = Background()
+    """From the beginning."""
+    after_window: Background = Background()
+    record: bool = False
+    """Whether what is read makes a list."""
+    hot_bytes: int = 0
+    """Of the list, in blocks; what is here already included."""
+    fetch_bytes: int = 0
+    """Of the hot blocks that are not here yet."""
+
+
+def plan(facts: LaunchFacts, limits: FetchLimits) -> LaunchPlan:
+    """Return what a launch does."""
+    block_map = facts.block_map
+    missing = block_map.blocks - sum(map(bool, facts.have))
+    if not facts.remote:
+        return LaunchPlan(way="local", why="the image is a file of this machine", served=False)
+    if not missing:
+        return LaunchPlan(way="local", why="all of the image is in the cache", served=False)
+    needed = missing * block_map.block_bytes + limits.keep_free_bytes
+    fits = facts.free_bytes is None or facts.free_bytes >= needed
+    if facts.hot is None or not facts.hot.ranges:
+        if fits:
+            background = Background(width=min(FIRST_WIDTH, limits.width))
+            return LaunchPlan(
+                way="first", why="no launch like this was recorded yet", served=True, background=background, record=True
+            )
+        why = f"no launch like this was recorded yet, and the disk has no room for {needed >> 20} MiB"
+        return LaunchPlan(way="lazy", why=why, served=True, record=True)
+    room = None if fits else max(0, (facts.free_bytes or 0) - limits.keep_free_bytes)
+    have = facts.have
+    runs = hotlist.plan(facts.hot, block_map, lambda block: block < len(have) and bool(have[block]), limit_bytes=room)
+    return LaunchPlan(
+        way="hot",
+        why=f"{facts.hot.launches} launch{'es were' if facts.hot.launches > 1 else ' was'} recorded",
+        served=True,
+        hot=tuple(runs),
+        after_window=REST if fits else Background(),
+        record=True,
+        hot_bytes=sum(block_map.block_size_bytes(block) for block in hotlist.hot_blocks(facts.hot, block_map)),
+        fetch_bytes=sum(
+            block_map.block_size_bytes(block) for run in runs for block in range(run.start, run.start + run.count)
+        ),
+    )
+
+
+def is_remote(image_url: str, mounts: str) -> bool:
+    """Whether an image is worth a cache of its blocks. `mounts`: the text of /proc/self/mountinfo. Pure, for absolute paths."""
+    if "://" in image_url and not image_url.startswith("file://"):
+        return True
+    path = image_url.removeprefix("file://")
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, dash, right = line.partition(" - ")
+        parts = left.split(" ")
+        if not dash or len(parts) < 5:
+            continue
+        place = parts[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        if (path == place or path.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
+            best, kind = place, right.split(" ", 1)[0]
+    return kind in _REMOTE or kind.startswith("fuse.")
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a launch needs to know of its image."""
+
+    image_url: str
+    cache_root: str
+    block_map: BlockMap
+    key: HotKey
+    hot: HotList | None
+    plan: LaunchPlan
+    options: ServeOptions
+    problems: tuple[str, ...]
+    """What was wrong and passed over, a sentence each."""
+
+    @property
+    def store(self) -> HotStore:
+        """Where its hot lists lie."""
+        return HotStore(self.image_url, self.cache_root)
+
+
+def default_cache(env: Callable[[str], str | None]) -> str:
+    """Return the folder for blocks where none was named: ROBUST_IMAGE_CACHE, else one of this user in /var/tmp.
+
+    Not in the home folder: that is often on a shared file system, and blocks must be on a disk of this node.
+    """
+    return env("ROBUST_IMAGE_CACHE") or f"/var/tmp/robust-run-{os.geteuid()}"  # noqa: S108 - see `own_folder`
+
+
+def own_folder(path: str) -> str:
+    """Make the folder for blocks where it is not there, and return its absolute path.
+
+    Raises `CacheRefused` if it is not ours, or others can write it: in /var/tmp, somebody may have made it before us.
+    """
+    path = os.path.abspath(path)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.stat(path)
+    except OSError as error:
+        raise CacheRefused(f"{path}: {error.strerror}: name another --image-cache folder") from error
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise CacheRefused(f"{path}: it is not a folder that only we can write: name another --image-cache folder")
+    return path
+
+
+def prepare(
+    image_url: str,
+    cache_root: str,
+    launch: str,
+    machine: str,
+    *,
+    limits: FetchLimits | None = None,
+    store_options: StoreOptions | None = None,
+    peers: PeerOptions | None = None,
+) -> Prepared:
+    """Look at an image, the cache and the hot list, and return what a launch does with them. Starts nothing.
+
+    Raises `BlockMapRefused`, `StoreError` where there is no usable map, `CacheRefused`, `UserError`.
+    """
+    limits = limits or FetchLimits()
+    if not image_url:
+        raise UserError("--image names no image: give the path or URL of one")
+    if image_url.startswith("file://"):
+        image_url = local_path(image_url)
+    image_url = image_url if "://" in image_url else os.path.abspath(image_url)
+    cache_root = own_folder(cache_root)
+    block_map, problems = fetch_map(image_url, cache_root, store_options or StoreOptions())
+    key = hot_key(block_map, launch, machine)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        remote = is_remote(os.path.realpath(image_url) if "://" not in image_url else image_url, file.read())
+    hot, have, free_bytes = None, b"", None
+    if remote:
+        hot, more = HotStore(image_url, cache_root).load(key)
+        problems = (*problems, *more)
+        cache = Cache(cache_root, block_map)
+        have, free_bytes = bytes(cache.scan()), cache.free_bytes()
+        cache.close()
+    made = plan(LaunchFacts(block_map=block_map, remote=remote, have=have, hot=hot, free_bytes=free_bytes), limits)
+    options = ServeOptions(
+        limits=limits, store_options=store_options or StoreOptions(), background=made.background, peers=peers
+    )
+    return Prepared(
+        image_url=image_url,
+        cache_root=cache_root,
+        block_map=block_map,
+        key=key,
+        hot=hot,
+        plan=made,
+        options=options,
+        problems=problems,
+    )

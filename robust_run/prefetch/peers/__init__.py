@@ -1,0 +1,14 @@
+"""Nodes of a job give each other blocks, so that the origin is asked for each of them once or twice and not by every node.
+
+    assignment  pure: which nodes fetch a group of blocks from the origin
+    standing    pure: which peers are asked, how long one waits for them, who got what from us
+    source      what a block server asks: peers first, the origin where it is our turn or they are too slow
+    serving     HTTP: ranges of the cache for who knows the job's token; what is not there is fetched first
+    together    puts these into a block server
+
+Nobody announces what he has. A group's owner is asked; it fetches what it lacks and remembers who got the group from it, and
+sends the next ones there while it is busy itself: copies spread as a tree.
+
+**Invariant:** what a peer sends is compared with the block map before it is kept or handed on, and nobody waits for a peer
+without a limit.
+"""

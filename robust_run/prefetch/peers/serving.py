@@ -1,0 +1,186 @@
+"""What a node gives its peers: ranges of the cache over HTTP, to who knows the job's token.
+
+What is not there is fetched first, where it is ours to fetch: who asks waits for that, a second or two at a time.
+Imports aiohttp, so it is imported by block servers that have peers, and not before they serve their own node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from robust_run.prefetch import blockmap
+from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.fetching.reads import Answer
+from robust_run.prefetch.peers import source
+from robust_run.prefetch.peers.source import PeerSource
+from robust_run.prefetch.peers.standing import Holders
+from robust_run.prefetch.peers.types import GROUP_BYTES, PeerOptions
+from robust_run.prefetch.types import BlockMap
+
+#: How long one request waits for a fetch; less than the silence that ends it at the other side.
+_WAIT_S = 1.5
+_LOOKS = 15
+#: A peer that takes longer to take what it asked for is hung up on.
+_SEND_LIMIT_S = 30.0
+#: Answers that are in memory at once.
+_MOST_ANSWERS = 64
+#: The most that one request gets: a group, were its blocks the largest.
+_LARGEST_RANGE_BYTES = max(GROUP_BYTES, blockmap.LARGEST_BLOCK_BYTES)
+#: Requests that wait for a fetch.
+_MOST_WAITING = 4096
+_HEADER_BYTES = 4096
+_KEEP_OPEN_S = 60.0
+
+
+class PeerServer:
+    """Gives blocks, in a thread of its own."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        block_map: BlockMap,
+        cache: Cache,
+        peers: PeerSource,
+        options: PeerOptions,
+        read: Callable[[int, int, Answer], None],
+    ) -> None:
+        """`read(offset_bytes, size_bytes, answer)` fetches; see `Fetcher.read`."""
+        self._listening, self._map, self._cache, self._peers, self._read = listening, block_map, cache, peers, read
+        self._expected = f"Bearer {options.token}".encode("utf-8", "surrogateescape")
+        self._most_uploads = options.uploads
+        self._holders = Holders()
+        self._places = asyncio.Semaphore(_MOST_ANSWERS)
+        self._uploading = self._waiting = 0
+        self.sent_bytes = 0
+
+    def start(self) -> None:
+        """Give from now on."""
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(self._open())
+        loop.run_forever()
+
+    async def _open(self) -> None:
+        app = web.Application(client_max_size=0)
+        app.router.add_get(f"/blocks/{blockmap.identity(self._map)}", self._give)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=_KEEP_OPEN_S,
+            max_line_size=_HEADER_BYTES,
+            max_field_size=_HEADER_BYTES,
+        )
+        await runner.setup()
+        await web.SockSite(runner, self._listening, backlog=512).start()
+
+    async def _give(self, request: web.Request) -> web.StreamResponse:
+        said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(said, self._expected):
+            return web.Response(status=401)
+        begin, end = _range(request, self._map.size_bytes)
+        if begin < 0:
+            return web.Response(status=416)
+        asks, failed = _number(request.headers.get(source.FROM, "")), _numbers(request.headers.get(source.FAILED, ""))
+        blocks = range(begin // self._map.block_bytes, (end - 1) // self._map.block_bytes + 1)
+        group = self._peers.group(blocks[0])
+        if self._uploading >= self._most_uploads and source.HERE not in request.headers:
+            holder = self._holders.somebody(group, but=asks)
+            if holder is not None:
+                return web.Response(status=source.SENT_ON, headers={source.AT: str(holder)})
+        present = all(self._cache.have(block) for block in blocks)
+        if not present and not await self._know_members():
+            return web.Response(status=503)
+        if not present and not self._peers.is_ours(group, failed):
+            return web.Response(status=404)
+        if not present and failed:
+            self._peers.others_failed(group)
+        # First they must be there, and only then is memory taken for them, for a few requests at once.
+        if not present and not await self._arrive([block * self._map.block_bytes for block in blocks]):
+            return web.Response(status=503)
+        async with self._places:
+            data = await self._data(begin, end - begin)
+            if data is None:
+                return web.Response(status=503)
+            return await self._send(request, begin, data, (group, asks))
+
+    async def _know_members(self) -> bool:
+        """Wait a moment for the members: who asks may have been told them before us."""
+        for _ in range(_LOOKS):
+            if self._peers.members:
+                return True
+            await asyncio.sleep(_WAIT_S / _LOOKS)
+        return False
+
+    async def _arrive(self, offsets: Sequence[int]) -> bool:
+        """Have blocks fetched by reading a byte of each; return whether they came in time."""
+        if self._waiting >= _MOST_WAITING:
+            await asyncio.sleep(_WAIT_S)
+            return False
+        self._waiting += 1
+        try:
+            return None not in await asyncio.gather(*(self._data(offset, 1) for offset in offsets))
+        finally:
+            self._waiting -= 1
+
+    async def _data(self, begin: int, size: int) -> bytes | None:
+        """Return bytes of the image; None where they are not there in time."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes | None] = loop.create_future()
+
+        def tell(data: bytes | None) -> None:
+            if not future.done():
+                future.set_result(data)
+
+        def came(data: bytes | None, _why: str) -> None:
+            loop.call_soon_threadsafe(tell, data)
+
+        try:
+            # In a thread: where the blocks are there, it reads them from the disk before it returns.
+            await loop.run_in_executor(None, self._read, begin, size, came)
+            return await asyncio.wait_for(future, _WAIT_S)
+        except asyncio.TimeoutError:
+            return None
+
+    async def _send(self, request: web.Request, begin: int, data: bytes, to: tuple[int, int]) -> web.StreamResponse:
+        self._uploading += 1
+        try:
+            headers = {"Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{self._map.size_bytes}"}
+            response = web.Response(status=206, headers=headers, body=data, content_type="application/octet-stream")
+            await response.prepare(request)
+            await asyncio.wait_for(response.write_eof(), _SEND_LIMIT_S)
+        finally:
+            self._uploading -= 1
+        self.sent_bytes += len(data)
+        group, asks = to
+        if 0 <= asks < self._peers.members:
+            self._holders.gave(group, asks)
+        return response
+
+
+def _range(request: web.Request, size_bytes: int) -> tuple[int, int]:
+    """Return begin and end of what is asked for; (-1, -1) where that cannot be given."""
+    try:
+        wanted = request.http_range
+    except ValueError:
+        return -1, -1
+    begin, end = wanted.start, wanted.stop
+    if begin is None or end is None or not 0 <= begin < end <= size_bytes or end - begin > _LARGEST_RANGE_BYTES:
+        return -1, -1
+    return begin, end
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
+
+
+def _numbers(text: str) -> list[int]:
+    return [_number(part) for part in text.split(",")[:16]]

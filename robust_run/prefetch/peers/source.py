@@ -1,0 +1,271 @@
+"""Peers as a source of blocks, and the origin as one that is asked when it is our turn.
+
+A group's first owner fetches it from the origin; all others ask him, then the next owner, and fetch it themselves where none of
+them gives it, or none does within the limits of `PeerOptions`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from robust_run.prefetch import blockmap
+from robust_run.prefetch.fetching.sources import Source
+from robust_run.prefetch.peers.assignment import Assignment, group_of
+from robust_run.prefetch.peers.standing import Patience, Peers
+from robust_run.prefetch.peers.types import MOST_MEMBERS, PeerOptions, split_address
+from robust_run.prefetch.types import BlockMap, FetchLimits, Priority
+from robust_run.store.cancelling import Cancellation
+from robust_run.store.errors import Cancelled, StoreError, Unavailable
+from robust_run.store.http_connections import Connections
+from robust_run.store.http_replies import check_range
+from robust_run.store.types import StoreOptions
+
+#: Of a request: which member asks, which owners have failed him, and that it shall not be sent on again.
+FROM, FAILED, HERE, AT = "Robust-From", "Robust-Failed", "Robust-Here", "Robust-At"
+SENT_ON = 421
+#: A connection to a node that is there takes less.
+_CONNECT_S = 2.0
+_MOST_PROBLEMS = 10
+_SHUNNED_S = 60.0
+#: What a member answers; a number from 0 on: it names another member.
+_GIVEN, _WAIT, _NOTHING = -1, -2, -3
+
+
+class _Asked:
+    """One range that is wanted from peers."""
+
+    def __init__(self, offset_bytes: int, buffers: Sequence[memoryview], cancel: Cancellation) -> None:
+        self.offset_bytes, self.buffers, self.cancel = offset_bytes, buffers, cancel
+        self.size_bytes = sum(len(buffer) for buffer in buffers)
+        self.failed: list[int] = []
+        self.reason = "no owner may be asked now"
+
+
+class PeerSource:
+    """The other nodes of the job."""
+
+    name = "peers"
+
+    def __init__(
+        self,
+        block_map: BlockMap,
+        options: PeerOptions,
+        limits: FetchLimits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Asks nobody before it knows members; see `meet`."""
+        self._map, self._options, self._clock = block_map, options, clock
+        self._identity = blockmap.identity(block_map)
+        self._stall_s = max(limits.stall_s, options.demand_wait_s)
+        self._lock = threading.Lock()
+        self._began_s = clock()
+        self._peers, self.patience = Peers(), Patience(options.demand_wait_s, options.wait_s)
+        self._connections: dict[int, Connections] = {}
+        self.received_bytes = self.wrong_blocks = self.failures = self.redirected = 0
+        self.problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
+        self._assignment, self._own = Assignment(self._identity, (), options.origins), -1
+        self.meet(options.members, options.own)
+
+    def meet(self, members: Sequence[str], own: str) -> None:
+        """Ask these from now on. What is no address, and a list that does not hold our own, is passed over and said."""
+        known = [member for member in members[:MOST_MEMBERS] if self._is_address(member)]
+        with self._lock:
+            if own not in known:
+                if known:
+                    self.problems.append(
+                        f"peers: {own[:80]!r} is not among the {len(known)} members: they are not asked"
+                    )
+                return
+            # In an order that is everybody's, so that numbers mean the same everywhere.
+            self._assignment = Assignment(self._identity, sorted(set(known)), self._options.origins)
+            self._own = self._assignment.members.index(own)
+            self._peers = Peers()
+        self.close()
+
+    def _is_address(self, member: str) -> bool:
+        try:
+            split_address(member)
+        except ValueError as error:
+            self.problems.append(f"peers: {error}")
+            return False
+        return True
+
+    @property
+    def members(self) -> int:
+        """How many nodes share blocks, this one too."""
+        return len(self._assignment.members)
+
+    def is_ours(self, group: int, failed: Iterable[int] = ()) -> bool:
+        """Whether we fetch a group from the origin, given which of its owners have failed others."""
+        skipped = set(failed)
+        left = [owner for owner in self._assignment.owners(group) if owner not in skipped]
+        return bool(left) and left[0] == self._own
+
+    def waits_for_members(self, now_s: float) -> float:
+        """Return how long to prefetch nothing, because members may still be told."""
+        return 0.0 if self.members else max(0.0, self._began_s + self._options.members_wait_s - now_s)
+
+    def group(self, block: int) -> int:
+        """Return a block's group."""
+        return group_of(block, self._map.block_bytes)
+
+    def others_failed(self, group: int) -> None:
+        """A peer says that owners before us did not give him a group: it is ours for a while."""
+        self.patience.gave_up(group, self._clock())
+
+    def close(self) -> None:
+        """Drop connections. Requests that are under way fail."""
+        with self._lock:
+            connections, self._connections = self._connections, {}
+        for each in connections.values():
+            each.close()
+
+    # as a source
+
+    def offers(self, start_block: int, count: int, priority: Priority) -> float | None:
+        """Everything that others own and may still give us."""
+        group, now_s = self.group(start_block), self._clock()
+        if self.group(start_block + count - 1) != group or self.patience.left_s(group, priority, now_s) <= 0:
+            return None
+        return 0.0 if any(self._peers.may_ask(owner, now_s) for owner in self._before_us(group)) else None
+
+    def _before_us(self, group: int) -> tuple[int, ...]:
+        """Return the owners whose turn comes before ours; () where it is ours first."""
+        owners = self._assignment.owners(group)
+        return owners[: owners.index(self._own)] if self._own in owners else owners
+
+    def read_into(self, offset_bytes: int, buffers: Sequence[memoryview], cancel: Cancellation) -> None:
+        """Ask the owners one after the other. Raises `StoreError` where none of them gives it: it is the origin's then."""
+        asked = _Asked(offset_bytes, buffers, cancel)
+        group = self.group(offset_bytes // self._map.block_bytes)
+        for owner in self._before_us(group):
+            # The next owner must hear of those that we do not ask: else it is not his turn.
+            if self._peers.may_ask(owner, self._clock()) and self._have_from(owner, group, asked):
+                with self._lock:
+                    self.patience.arrived(group)
+                    self.received_bytes += asked.size_bytes
+                return
+            asked.failed.append(owner)
+        self.patience.gave_up(group, self._clock())
+        raise Unavailable("peers", f"group {group}", asked.reason)
+
+    def _have_from(self, owner: int, group: int, asked: _Asked) -> bool:
+        """Ask an owner, and whom he names, until one of them has given it or it cannot be had there."""
+        member, may_be_sent_on = owner, True
+        while True:
+            try:
+                answer = self._ask(member, asked, may_be_sent_on and member == owner)
+            except StoreError as error:
+                if isinstance(error, Cancelled) or asked.cancel.cancelled:
+                    raise
+                asked.reason = str(error)
+                self._failed(member, asked.reason)
+                answer = _NOTHING
+            if answer == _GIVEN and self._is_good(member, asked):
+                return True
+            if answer == _WAIT:
+                if self.patience.left_s(group, Priority.HOT, self._clock()) > 0:
+                    continue
+                asked.reason = f"{self._assignment.members[member]} did not have it in time"
+                return False
+            if answer >= 0:
+                member = answer
+            elif member != owner:
+                member, may_be_sent_on = owner, False  # whom he named has it no more: he has to give it himself
+            else:
+                return False
+
+    def _ask(self, member: int, asked: _Asked, may_be_sent_on: bool) -> int:
+        """Fill the buffers from a member; return `_GIVEN`, `_WAIT`, or whom it names instead. Raises `StoreError`."""
+        path, url, size = f"blocks/{self._identity}", f"http://{self._assignment.members[member]}", asked.size_bytes
+        headers = {"Range": f"bytes={asked.offset_bytes}-{asked.offset_bytes + size - 1}", FROM: str(self._own)}
+        headers |= {FAILED: ",".join(map(str, asked.failed))} if asked.failed else {}
+        headers |= {} if may_be_sent_on else {HERE: "1"}
+        with self._of(member).asking("GET", f"{url}/{path}", path, headers, asked.cancel) as reply:
+            if reply.status == SENT_ON and may_be_sent_on:
+                return self._named(reply.getheader(AT, ""), url)
+            if reply.status == http.client.SERVICE_UNAVAILABLE:
+                return _WAIT
+            if reply.status != http.client.PARTIAL_CONTENT:
+                raise Unavailable(url, path, f"it says {reply.status} {reply.reason[:80]}")
+            if check_range(url, path, reply, asked.offset_bytes, size) != size:
+                raise Unavailable(url, path, "it sent less than was asked for")
+            for buffer in asked.buffers:
+                if reply.fill(buffer) != len(buffer):
+                    raise Unavailable(url, path, "it broke off")
+        return _GIVEN
+
+    def _named(self, text: str, url: str) -> int:
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
+        if not 0 <= number < self.members or number == self._own:
+            raise Unavailable(url, "", f"it sent us on to member {text[:20]!r}, which there is not")
+        with self._lock:
+            self.redirected += 1
+        return number
+
+    def _of(self, member: int) -> Connections:
+        with self._lock:
+            if member not in self._connections:
+                options = StoreOptions(connect_s=_CONNECT_S, stall_s=self._stall_s, token=self._options.token)
+                self._connections[member] = Connections(f"http://{self._assignment.members[member]}", options)
+            return self._connections[member]
+
+    def _is_good(self, member: int, asked: _Asked) -> bool:
+        first = asked.offset_bytes // self._map.block_bytes
+        numbered = enumerate(asked.buffers, start=first)
+        wrong = [block for block, data in numbered if not blockmap.is_good(self._map, block, data)]
+        with self._lock:
+            if wrong:
+                self.wrong_blocks += len(wrong)
+                self._peers.lied(member, self._clock(), _SHUNNED_S)
+                name = self._assignment.members[member]
+                asked.reason = (
+                    f"peer {name}: block {wrong[0]} has the wrong digest; it is refused, and the peer shunned"
+                )
+                self.problems.append(asked.reason)
+            else:
+                self._peers.worked(member)
+        return not wrong
+
+    def _failed(self, member: int, reason: str) -> None:
+        with self._lock:
+            self.failures += 1
+            self._peers.failed(member, self._clock())
+            self.problems.append(f"peer {reason}")
+
+
+class Origin:
+    """The origin of an image that peers share: asked for what is ours, and for what peers did not give in time."""
+
+    def __init__(self, origin: Source, peers: PeerSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._origin, self._peers, self._clock = origin, peers, clock
+
+    @property
+    def name(self) -> str:
+        """The origin's."""
+        return self._origin.name
+
+    def offers(self, start_block: int, count: int, priority: Priority) -> float | None:
+        """What is ours now, all else when peers were waited for long enough."""
+        now_s = self._clock()
+        if not self._peers.members:
+            wait_s = self._peers.waits_for_members(now_s) if priority != Priority.DEMAND else 0.0
+            return wait_s or self._origin.offers(start_block, count, priority)
+        groups = {self._peers.group(block) for block in (start_block, start_block + count - 1)}
+        if len(groups) > 1:
+            return self._origin.offers(start_block, count, priority)
+        group = groups.pop()
+        if not self._peers.is_ours(group) and self._peers.offers(start_block, count, priority) is not None:
+            left_s = self._peers.patience.left_s(group, priority, now_s)
+            if left_s > 0:
+                return left_s
+        return self._origin.offers(start_block, count, priority)
+
+    def read_into(self, offset_bytes: int, buffers: Sequence[memoryview], cancel: Cancellation) -> None:
+        """Fill the buffers; see the origin."""
+        self._origin.read_into(offset_bytes, buffers, cancel)

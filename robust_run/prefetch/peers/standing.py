@@ -1,0 +1,87 @@
+"""How peers stand: who is left alone for a while, how long is waited for them, who got what from us. Pure: time comes in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from robust_run.prefetch.types import Priority
+
+_FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.5, 30.0
+#: A group that no owner could give is fetched from the origin for so long.
+_ORIGIN_FOR_S = 30.0
+_LATEST_HOLDERS = 8
+_MOST_GROUPS = 1 << 16
+
+
+class Peers:
+    """Which members are asked."""
+
+    def __init__(self) -> None:
+        self._quiet_until_s: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+
+    def may_ask(self, member: int, now_s: float) -> bool:
+        """Whether it has not failed just now."""
+        return self._quiet_until_s.get(member, 0.0) <= now_s
+
+    def failed(self, member: int, now_s: float) -> None:
+        """It gave nothing. It is left alone, longer each time; failures of requests that were under way together count once."""
+        if self.may_ask(member, now_s):
+            count = self._failures.get(member, 0)
+            self._failures[member] = count + 1
+            self._quiet_until_s[member] = now_s + min(_LONGEST_BACK_OFF_S, _FIRST_BACK_OFF_S * 2 ** min(count, 16))
+
+    def lied(self, member: int, now_s: float, for_s: float) -> None:
+        """It sent a wrong block."""
+        self._quiet_until_s[member] = max(self._quiet_until_s.get(member, 0.0), now_s + for_s)
+
+    def worked(self, member: int) -> None:
+        """It gave what it was asked for."""
+        self._failures.pop(member, None)
+
+
+class Patience:
+    """Since when groups are waited for, and which are fetched from the origin because peers did not give them."""
+
+    def __init__(self, demand_wait_s: float, wait_s: float) -> None:
+        self._limits_s = {Priority.DEMAND: demand_wait_s, Priority.HOT: wait_s, Priority.BACKGROUND: wait_s}
+        self._since_s: dict[tuple[int, bool], float] = {}
+        self._origin_until_s: dict[int, float] = {}
+
+    def left_s(self, group: int, priority: Priority, now_s: float) -> float:
+        """Return for how long peers are still waited for; 0.0: no more. The first call for a group starts its time."""
+        if self._origin_until_s.get(group, 0.0) > now_s:
+            return 0.0
+        # A demand starts anew: it may come long after the prefetch of its group.
+        since_s = self._since_s.setdefault((group, priority == Priority.DEMAND), now_s)
+        return max(0.0, since_s + self._limits_s[priority] - now_s)
+
+    def gave_up(self, group: int, now_s: float) -> None:
+        """No owner gave it."""
+        self._origin_until_s[group] = now_s + _ORIGIN_FOR_S
+
+    def arrived(self, group: int) -> None:
+        """It came: the next wait for it starts anew."""
+        self._since_s.pop((group, True), None)
+        self._since_s.pop((group, False), None)
+
+
+class Holders:
+    """Who got a group from us, the latest few."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[int, list[int]] = OrderedDict()
+        self._turn = 0
+
+    def gave(self, group: int, member: int) -> None:
+        """A member got all that it asked for of a group."""
+        held = [*(each for each in self._groups.pop(group, []) if each != member), member]
+        self._groups[group] = held[-_LATEST_HOLDERS:]
+        if len(self._groups) > _MOST_GROUPS:
+            self._groups.popitem(last=False)
+
+    def somebody(self, group: int, but: int) -> int | None:
+        """Return one of them, in turns; None where there is none but the one who asks."""
+        held = [each for each in self._groups.get(group, ()) if each != but]
+        self._turn += 1
+        return held[self._turn % len(held)] if held else None

@@ -1,0 +1,176 @@
+"""The block server's process: puts cache, sources, fetcher, FUSE and control together, and decides when to leave.
+
+It leaves when its file is unmounted, when it is told to, and when its keeper is gone. Signals that end jobs do not end it: the
+workers above still read while they save their state.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from robust_run.errors import InternalError, RobustRunError
+from robust_run.prefetch import blockmap
+from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.fetching.sources import Source, origin
+from robust_run.prefetch.fetching.workers import Fetcher
+from robust_run.prefetch.peers.together import Together
+from robust_run.prefetch.peers.types import GROUP_BYTES
+from robust_run.prefetch.server import control, mounting
+from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Ready, ServerConfig
+from robust_run.prefetch.server.protocol import Answers
+from robust_run.prefetch.server.serving import Server
+from robust_run.prefetch.server.shared import Shared
+from robust_run.prefetch.types import FetchLimits, Status
+
+#: What the first read of an image needs: squashfs has its superblock there.
+_FIRST_BYTES = 4096
+#: How often it is tried whether the last reader has gone, once the keeper has.
+_LOOK_S = 0.1
+
+
+def sources(config: ServerConfig, together: Together | None = None) -> Sequence[Source]:
+    """Return where blocks come from, the preferred first. Raises `UserError` for a URL that cannot be one."""
+    last = origin(config.image_url, config.block_map.offset_bytes, config.options.limits, config.options.store_options)
+    return together.sources(last) if together is not None else (last,)
+
+
+def _sharing(config: ServerConfig, limits: FetchLimits) -> Together | None:
+    peers = config.options.peers
+    if peers is None or config.peer_socket < 0:
+        return None
+    return Together(config.block_map, peers, limits, socket.socket(fileno=config.peer_socket))
+
+
+def _limits(config: ServerConfig) -> FetchLimits:
+    """Return how hard to fetch. Nodes that share blocks ask for whole groups, or they would not ask for the same."""
+    limits = config.options.limits
+    if config.options.peers is None:
+        return limits
+    return msgspec.structs.replace(limits, run_bytes=max(GROUP_BYTES, config.block_map.block_bytes), aligned=True)
+
+
+class BlockServer:
+    """One server process."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Raises `CacheRefused`, `UserError`, `BlockMapRefused`."""
+        self._config = config
+        self._map = blockmap.checked(config.block_map)
+        self._leave = threading.Event()
+        self._shared = Shared(config.shared)
+        self._takes_over = self._shared.greeted
+        self._cache = Cache(config.cache_root, self._map)
+        limits = _limits(config)
+        self._together = _sharing(config, limits)
+        self._fetcher = Fetcher(self._map, self._cache, sources(config, self._together), limits)
+        answers = Answers(self._map.size_bytes, os.geteuid(), os.getegid(), config.options.max_readahead_bytes)
+        self._server = Server(config.device, self._shared, answers, self._fetcher.read)
+        listening = socket.socket(fileno=config.control)
+        self._control = control.Control(listening, self._carry_out)
+
+    def run(self) -> None:
+        """Serve until it is time to leave."""
+        self._fetcher.start()
+        self._fetcher.prefetch(self._config.hot)
+        background = self._config.options.background
+        self._fetcher.background(background.width, background.bytes_per_s)
+        self._server.start()
+        self._control.start()
+        if self._together is not None:
+            # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
+            threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()
+        if self._takes_over:
+            _say(Ready())  # the mount is in use: reads say what is wrong
+        else:
+            self._fetcher.read(0, _FIRST_BYTES, lambda data, why: _say(Ready(why if data is None else "")))
+            late = threading.Timer(self._config.options.start_limit_s, self._say_late)
+            late.daemon = True
+            late.start()
+        threading.Thread(target=self._wait_for_keeper, daemon=True).start()
+        threading.Thread(target=self._wait_for_unmount, daemon=True).start()
+        self._leave.wait()
+        self._fetcher.stop(limit_s=1.0)
+
+    def _say_late(self) -> None:
+        problems = self._fetcher.counts().problems or ("no source has answered",)
+        limit_s = self._config.options.start_limit_s
+        _say(Ready(f"the beginning of the image could not be read within {limit_s:g} s: {problems[-1]}"))
+
+    def _wait_for_unmount(self) -> None:
+        self._server.unmounted.wait()
+        self._leave.set()
+
+    def _wait_for_keeper(self) -> None:
+        """Standard input ends when the keeper does."""
+        while sys.stdin.buffer.read(1):
+            pass
+        deadline_s = time.monotonic() + self._config.options.grace_s
+        while time.monotonic() < deadline_s and not self._leave.wait(_LOOK_S):
+            if mounting.unmount_if_idle(self._config.mount_folder, self._config.mounted):
+                break
+        mounting.abort(self._config.mount_folder, self._config.mounted)
+        self._leave.set()
+
+    def _carry_out(self, request: control.Request) -> object:
+        if isinstance(request, control.AskStatus):
+            return self._status()
+        if isinstance(request, control.AskTouches):
+            return control.Touches(tuple(self._shared.touches()), self._shared.window_s)
+        if isinstance(request, control.AskPrefetch):
+            return control.Done(self._fetcher.prefetch(request.runs))
+        if isinstance(request, control.AskBackground):
+            self._fetcher.background(request.background.width, request.background.bytes_per_s)
+        elif isinstance(request, control.AskPeers):
+            return control.Done(self._together.meet(request.members, request.own) if self._together is not None else 0)
+        elif isinstance(request, control.AskCloseWindow):
+            self._shared.close_window()
+        else:
+            mounting.abort(self._config.mount_folder, self._config.mounted)
+            threading.Timer(0.05, self._leave.set).start()  # let the answer out
+        return control.Done()
+
+    def _status(self) -> Status:
+        counts = msgspec.structs.asdict(self._fetcher.counts())
+        return Status(
+            pid=os.getpid(),
+            image=blockmap.identity(self._map),
+            blocks=self._map.blocks,
+            present=self._cache.present(),
+            window_open=self._shared.window_open,
+            peers=self._together.counts() if self._together is not None else None,
+            **counts,
+        )
+
+
+def _say(ready: Ready) -> None:
+    """Write the line that the keeper waits for. It is not needed twice."""
+    try:
+        os.write(1, msgspec.json.encode(ready) + b"\n")
+    except OSError:
+        return  # the keeper is gone: `_wait_for_keeper` sees to it
+
+
+def main() -> int:
+    """Serve what standard input says. Return the exit code: 0: it was unmounted or told to leave."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        line = sys.stdin.buffer.readline(LARGEST_CONFIG_BYTES)
+        try:
+            config = msgspec.json.decode(line, type=ServerConfig)
+        except msgspec.MsgspecError as error:
+            raise InternalError(f"the keeper gave no configuration: {error}") from error
+        BlockServer(config).run()
+    except RobustRunError as error:
+        _say(Ready(str(error)))
+        print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0

@@ -1,0 +1,214 @@
+"""Programs run inside an image: on every rung this machine allows, as who we are and as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from robust_run.prefetch import inside
+from robust_run.prefetch.image import build
+from robust_run.prefetch.inside import binds
+from robust_run.prefetch.inside.errors import InsideFailed
+from robust_run.prefetch.mount.ladder import Facts, Rung
+from robust_run.prefetch.types import BlockMap
+from tests.prefetch.image.test_identify import sif
+from tests.prefetch.inside.plans import can, eventually, family, plan
+from tests.prefetch.inside.rootfs import make_image
+
+RUNGS: tuple[Rung, ...] = ("kernel", "userns", "unpack")
+
+
+@contextmanager
+def place(wanted: inside.InsidePlan) -> Iterator[inside.Inside]:
+    made = inside.start(wanted)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def run(made: inside.Inside, script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        made.command(["bash", "-c", script], str(folder)),
+        env=made.environment(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_program_sees_the_image_and_its_own_folder(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung
+) -> None:
+    can(my_facts, rung)
+    with place(plan(image, tmp_path, rungs=(rung,))) as made:
+        done = run(
+            made, "cat /etc/only-in-image; ls /; echo $IMAGE_VARIABLE; touch here; touch /there; exit 7", tmp_path
+        )
+        assert made.ready.rung == rung
+        assert (made.status() is None) == (rung == "unpack")
+    assert done.returncode == 7
+    assert done.stdout.startswith("image\nbin\n")
+    assert done.stdout.endswith("from the image\n")
+    assert "home" not in done.stdout.split()
+    assert "Read-only file system" in done.stderr
+    assert (tmp_path / "here").exists()
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_a_program_keeps_its_pid_and_an_absent_one_is_named(image: tuple[str, BlockMap], tmp_path: Path) -> None:
+    with place(plan(image, tmp_path)) as made:
+        process = subprocess.Popen(
+            made.command(["bash", "-c", "echo $$"], str(tmp_path)), env=made.environment({}), stdout=subprocess.PIPE
+        )
+        said, _ = process.communicate(timeout=60)
+        absent = subprocess.run(
+            made.command(["not-there"], str(tmp_path)), env=made.environment({}), capture_output=True, timeout=60
+        )
+    assert int(said) == process.pid
+    assert absent.returncode == 127
+    assert absent.stderr == b"robust-run: not-there: No such file or directory inside the image\n"
+
+
+def test_binds_lie_where_they_are_wanted_and_hostile_links_lead_nowhere(
+    image: tuple[str, BlockMap], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "inner").mkdir(parents=True)
+    (data / "file").write_text("data\n")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "o").write_text("other\n")
+    more = (
+        binds.parse(f"{data}:/a/b/c:ro"),
+        binds.parse(f"{other}:/a/b/c/inner"),
+        binds.parse(f"{data}/file:/etc/deep/file"),
+        binds.parse(f"{data}:/way/through"),
+    )
+    with place(plan(image, tmp_path, *more)) as made:
+        shown = "/a/b/c/file /a/b/c/inner/o /etc/deep/file /opt/through/file /etc/only-in-image"
+        done = run(made, f"cat {shown}; touch /a/b/c/x; touch /a/b/c/inner/x", tmp_path)
+    assert done.stdout == "data\nother\ndata\ndata\nimage\n"
+    assert "/a/b/c/x': Read-only file system" in done.stderr
+    assert (other / "x").exists()
+    assert not Path("/opt/through").exists()
+
+
+def test_a_bind_without_a_source_is_named(image: tuple[str, BlockMap], tmp_path: Path) -> None:
+    with pytest.raises(InsideFailed, match=r"--bind /not-there: the host has no such"):
+        inside.start(plan(image, tmp_path, binds.parse("/not-there:/x")))
+
+
+def test_a_bind_into_another_ones_folder_needs_a_place_there(image: tuple[str, BlockMap], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(InsideFailed, match="make it there, or bind to another place"):
+        inside.start(plan(image, tmp_path, binds.parse(f"{tmp_path}/data:{tmp_path}/missing")))
+    assert not (tmp_path / "missing").exists()
+
+
+def test_the_stage_is_not_seen_inside_though_its_folder_is_bound(image: tuple[str, BlockMap], tmp_path: Path) -> None:
+    with place(plan(image, tmp_path)) as made:
+        done = run(made, f"ls -A {tmp_path}/cache/stage; cat /proc/self/mountinfo", tmp_path)
+    assert str(tmp_path) in done.stdout
+    assert "stage" not in done.stdout.replace(f"{tmp_path}", "")
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_writable_image_is_changed_in_memory_or_in_a_folder(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung
+) -> None:
+    can(my_facts, rung, writable=True)
+    changes = tmp_path / "changes"
+    changes.mkdir()
+    for _launch, writable, seen in ((1, "memory", ""), (2, str(changes), ""), (3, str(changes), "new\n")):
+        with place(plan(image, tmp_path, rungs=(rung,), writable=writable)) as made:
+            script = "cat /opt/new; rm -f /etc/only-in-image; mkdir -p /new/folder; echo new > /opt/new; ls /etc/only-in-image"
+            done = run(made, script, tmp_path)
+        assert done.stdout == seen
+        assert done.returncode == 2
+
+
+def test_two_jobs_do_not_write_to_one_folder(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns", writable=True)
+    with place(plan(image, tmp_path, writable=str(tmp_path))), pytest.raises(InsideFailed, match="another job uses it"):
+        inside.start(plan(image, tmp_path, writable=str(tmp_path)))
+
+
+def test_the_end_of_squashfuse_is_told(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:
+    can(my_facts, "userns")
+    told: list[str] = []
+    made = inside.start(plan(image, tmp_path, rungs=("userns",)), on_problem=told.append)
+    try:
+        for pid in family(made.pid):
+            if "squashfuse" in Path(f"/proc/{pid}/comm").read_text():
+                os.kill(pid, 9)
+        assert eventually(lambda: bool(told))
+        assert told == ["squashfuse was killed by signal 9: what reads the image from now on gets errors"]
+    finally:
+        made.stop()
+
+
+def test_an_environment_image_is_mounted_where_it_belongs(public_folder: Path, tmp_path: Path, my_facts: Facts) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+    folder = tmp_path / "image"
+    folder.mkdir()
+    (tmp_path / "beside").write_text("beside\n")
+    (tmp_path / "link").symlink_to("beside")
+    mount_at = tmp_path / "missing/env"
+    made_image = make_image(folder, str(mount_at))
+    wanted = inside.InsidePlan(image_url=made_image[0], block_map=made_image[1], cache_root=str(tmp_path / "cache"))
+    with place(wanted) as made:
+        done = run(made, f"cat {mount_at}/etc/only-in-image {tmp_path}/beside {tmp_path}/link; which ls", tmp_path)
+        assert made.ready.mount_at == str(mount_at)
+    assert done.stdout.splitlines() == ["image", "beside", "beside", f"{mount_at}/bin/ls"]
+    assert not mount_at.parent.exists()
+
+
+def test_what_is_read_is_recorded_until_the_window_closes(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts
+) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+    with place(plan(image, tmp_path)) as made:
+        run(made, "id", tmp_path)
+        made.close_window()
+        touches, window_s = made.touches()
+        run(made, "readlink /way; env", tmp_path)
+        assert made.touches() == (touches, window_s)
+    assert touches
+    assert window_s > 0
+
+
+def test_a_local_image_needs_no_server(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+    with place(plan(image, tmp_path, served=False)) as made:
+        assert made.status() is None
+        assert run(made, "cat /etc/only-in-image", tmp_path).stdout == "image\n"
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("served", [True, False])
+def test_the_window_of_a_sif_is_an_image_too(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung, served: bool
+) -> None:
+    can(my_facts, rung)
+    path = tmp_path / "image.sif"
+    path.write_bytes(sif(Path(image[0]).read_bytes(), offset=36 << 10))
+    with place(plan((str(path), build.describe(str(path))), tmp_path, rungs=(rung,), served=served)) as made:
+        assert run(made, "cat /etc/only-in-image", tmp_path).stdout == "image\n"
+
+
+def test_a_damaged_image_is_refused_in_one_line(image: tuple[str, BlockMap], tmp_path: Path) -> None:
+    from robust_run.prefetch import blockmap
+
+    bad = tmp_path / "bad.sqsh"
+    bad.write_bytes(b"hsqs" + os.urandom(200_000))
+    with pytest.raises(InsideFailed) as caught:
+        inside.start(plan((str(bad), blockmap.make(str(bad))), tmp_path))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()

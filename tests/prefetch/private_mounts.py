@@ -1,0 +1,50 @@
+"""Running a test in a mount namespace of its own, so that whatever happens to it no mount is left.
+
+Linux keeps the namespace per thread, so a thread is enough; processes and threads started from it inherit it. The namespace ends,
+with all its mounts, when the last of them does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+_NEW_MOUNTS, _RECURSIVE_PRIVATE = 0x00020000, 0x4000 | 0x40000
+
+
+def privately(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test in a private mount namespace; skip it where we may not have one, or there is no /dev/fuse."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **keywords: Any) -> None:
+        failure: list[BaseException] = []
+
+        def within() -> None:
+            try:
+                _enter()
+                test(*args, **keywords)
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=within)
+        thread.start()
+        thread.join()
+        if failure:
+            raise failure[0]
+
+    return run
+
+
+def _enter() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("/dev/fuse is not there for us")
+    if libc.unshare(_NEW_MOUNTS):
+        pytest.skip(f"no private mount namespace: {os.strerror(ctypes.get_errno())}")
+    assert not libc.mount(None, b"/", None, _RECURSIVE_PRIVATE, None)

@@ -1,0 +1,63 @@
+"""Where hot lists lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.prefetch import hotstore
+from robust_run.prefetch.hotstore import HotStore
+from robust_run.prefetch.types import HotKey, Touch
+
+KEY = HotKey(image="1" * 64, launch="abc", machine="x86_64")
+
+
+def test_a_list_lies_beside_the_image_and_grows_with_launches(tmp_path: Path) -> None:
+    store = HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / "cache"))
+    assert store.load(KEY) == (None, ())
+    first, place = store.record(KEY, [[Touch(1, 10)], [Touch(2, 20)]], 1.5)
+    second, _place = store.record(KEY, [[Touch(1, 12)]], 1.5)
+    assert Path(place).parent == tmp_path / "train.sqsh.hot"
+    assert (first.launches, second.launches) == (1, 2)
+    assert store.load(KEY) == (second, ())
+    assert store.load(HotKey(image="1" * 64, launch="other", machine="x86_64"))[0] is None
+
+
+def test_where_the_image_cannot_be_written_beside_the_list_is_the_users_own(tmp_path: Path) -> None:
+    store = HotStore("http://127.0.0.1:9/train.sqsh", str(tmp_path / "cache"))
+    _hot, place = store.record(KEY, [[Touch(1, 10)]], 1.0)
+    assert Path(place).parent == tmp_path / "cache" / "hot"
+    found, _problems = store.load(KEY)
+    assert found is not None
+    assert found.launches == 1
+
+
+def test_a_damaged_list_is_said_and_replaced(tmp_path: Path) -> None:
+    store = HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / "cache"))
+    _hot, place = store.record(KEY, [[Touch(1, 10)]], 1.0)
+    Path(place).write_bytes(b'{"schema":')
+    found, problems = store.load(KEY)
+    assert found is None
+    assert "records a new one" in problems[0]
+    assert store.record(KEY, [[Touch(1, 10)]], 1.0)[0].launches == 1
+
+
+def test_a_list_of_another_image_under_our_name_is_not_used(tmp_path: Path) -> None:
+    store = HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / "cache"))
+    _hot, place = store.record(KEY, [[Touch(1, 10)]], 1.0)
+    other = HotKey(image="2" * 64, launch="abc", machine="x86_64")
+    Path(place).rename(Path(place).with_name(hotstore.file_name(other)))
+    found, problems = store.load(other)
+    assert found is None
+    assert "another image" in problems[0]
+
+
+@given(st.text(min_size=1, max_size=100), st.text(min_size=1, max_size=100))
+def test_the_name_of_a_file_is_never_a_path(launch: str, machine: str) -> None:
+    name = hotstore.file_name(HotKey(image="1" * 64, launch=launch, machine=machine))
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert len(name) < 150
+    assert name.isprintable()

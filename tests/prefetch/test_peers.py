@@ -1,0 +1,362 @@
+"""Nodes that share blocks: each block leaves the origin once, whatever peers do wrong costs time and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prefetch.images import MIB, make_image
+from servers.model_origin import ModelOrigin
+
+from robust_run.errors import UserError
+from robust_run.prefetch import blockmap
+from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.fetching.sources import origin
+from robust_run.prefetch.fetching.workers import Fetcher
+from robust_run.prefetch.peers.assignment import Assignment
+from robust_run.prefetch.peers.standing import Holders, Patience, Peers
+from robust_run.prefetch.peers.together import Together, listen
+from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
+from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Priority
+
+COUNT = 16
+TOKEN = "a token of sixteen or more"
+#: So patient that a busy machine is never taken for a silent peer.
+PATIENT = FetchLimits(
+    width=8,
+    demand_width=4,
+    run_bytes=2 * MIB,
+    aligned=True,
+    read_limit_s=60.0,
+    request_limit_s=60.0,
+    stall_s=30.0,
+    hedge_after_s=60.0,
+    keep_free_bytes=0,
+)
+QUICK = msgspec.structs.replace(PATIENT, stall_s=1.0, hedge_after_s=0.5)
+WAIT_S = 60.0
+
+
+class Node:
+    """A node of a job, without its mount."""
+
+    def __init__(self, folder: Path, block_map: BlockMap, url: str, token: str, **options: object) -> None:
+        patience = {"demand_wait_s": 60.0, "wait_s": 60.0, **options}
+        limits = QUICK if "wait_s" in options else PATIENT
+        self.options = PeerOptions(token=token, bind="127.0.0.1:0", **patience)  # type: ignore[arg-type]
+        self.cache = Cache(str(folder), block_map)
+        self.listening = listen(self.options)
+        self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
+        self.together = Together(block_map, self.options, limits, self.listening)
+        self.origin = origin(url, 0, limits)
+        self.fetcher = Fetcher(block_map, self.cache, self.together.sources(self.origin), limits)
+        self.fetcher.start()
+        self.together.start(self.cache, self.fetcher.read)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read as a program would. AssertionError where that fails."""
+        over = threading.Event()
+        found: list[tuple[bytes | None, str]] = []
+
+        def answer(data: bytes | None, why: str) -> None:
+            found.append((data, why))
+            over.set()
+
+        self.fetcher.read(offset, size, answer)
+        assert over.wait(WAIT_S), "the read hangs"
+        data, why = found[0]
+        assert data is not None, why
+        return data
+
+    def origin_bytes(self) -> int:
+        return sum(each.good_bytes for each in self.fetcher.counts().sources if each.name != "peers")
+
+    def close(self) -> None:
+        self.fetcher.stop()
+        self.together.close()
+        self.origin.close()
+        self.cache.close()
+
+
+class Job:
+    """Nodes that start the same image."""
+
+    def __init__(self, folder: Path, model: ModelOrigin) -> None:
+        self.folder, self.origin = folder, model
+        path, self.map = make_image(folder / "origin", COUNT * MIB - 999)
+        self.data = path.read_bytes()
+        self.nodes: list[Node] = []
+
+    def node(self, *, token: str = TOKEN, **options: object) -> Node:
+        folder = self.folder / f"node-{len(self.nodes)}"
+        self.nodes.append(Node(folder, self.map, f"{self.origin.url}train.sqsh", token, **options))
+        return self.nodes[-1]
+
+    def meet(self, *others: str) -> None:
+        members = [*(node.address for node in self.nodes), *others]
+        for node in self.nodes:
+            node.together.meet(members, node.address)
+
+    def start(self) -> None:
+        """All nodes prefetch all of the image; returns when they have it."""
+        for node in self.nodes:
+            node.fetcher.prefetch([BlockRun(0, COUNT)])
+        for node in self.nodes:
+            until(lambda node=node: node.cache.complete)
+            assert Path(node.cache.path).read_bytes() == self.data
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.02)):
+        if condition():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it did not happen")
+
+
+@pytest.fixture(name="job")
+def _job(tmp_path: Path) -> Iterator[Job]:
+    (tmp_path / "origin").mkdir()
+    with ModelOrigin(tmp_path / "origin", latency_s=0.005) as model:
+        job = Job(tmp_path, model)
+        yield job
+        for node in job.nodes:
+            node.close()
+
+
+def test_every_block_leaves_the_origin_once_however_many_nodes_start(job: Job) -> None:
+    for _ in range(5):
+        job.node()
+    job.meet()
+    job.start()
+    assert job.origin.bytes_sent == len(job.data)
+    counts = [node.together.counts() for node in job.nodes]
+    assert sum(each.received_bytes for each in counts) == 4 * len(job.data)
+    assert sum(each.sent_bytes for each in counts) == 4 * len(job.data)
+    assert sum(node.origin_bytes() > 0 for node in job.nodes) >= 3, "they share the work"
+
+
+def test_a_read_that_nobody_prefetched_comes_through_the_node_whose_turn_it_is(job: Job) -> None:
+    for _ in range(3):
+        job.node()
+    job.meet()
+    for number, node in enumerate(job.nodes):
+        assert node.read(number, 5 * MIB) == job.data[number : 5 * MIB + number]
+    assert job.origin.bytes_sent <= 6 * MIB, "5 or 6 blocks, each once"
+
+
+def test_before_the_members_are_known_the_origin_is_asked(job: Job) -> None:
+    node = job.node()
+    assert node.read(0, 10) == job.data[:10]
+    assert node.together.counts().members == 0
+
+
+def test_prefetching_may_wait_for_the_members_and_no_longer_than_agreed(job: Job) -> None:
+    patient, hasty = job.node(members_wait_s=3600.0), job.node(members_wait_s=0.2)
+    for node in job.nodes:
+        node.fetcher.prefetch([BlockRun(0, COUNT)])
+    until(lambda: hasty.cache.complete)
+    assert patient.cache.present() == 0
+    assert patient.read(0, 10) == job.data[:10], "a read does not wait"
+    job.meet()
+    until(lambda: patient.cache.complete)
+
+
+def test_wrong_blocks_of_a_peer_are_refused_and_come_from_elsewhere(job: Job) -> None:
+    liar, *_others = (job.node() for _ in range(3))
+    liar.fetcher.prefetch([BlockRun(0, COUNT)])
+    until(lambda: liar.cache.complete)
+    with open(liar.cache.path, "r+b") as file:
+        for block in range(COUNT):
+            file.seek(block * MIB + 77)
+            file.write(b"garbage")
+    job.meet()
+    honest = job.nodes[1:]
+    for node in honest:
+        node.fetcher.prefetch([BlockRun(0, COUNT)])
+    for node in honest:
+        until(lambda node=node: node.cache.complete)
+        assert Path(node.cache.path).read_bytes() == job.data
+    assert any(node.together.counts().wrong_blocks for node in honest)
+    assert any("wrong digest" in problem for node in honest for problem in node.together.counts().problems)
+
+
+def test_a_dead_peer_is_replaced_by_the_next_owner(job: Job) -> None:
+    for _ in range(4):
+        job.node()
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"127.0.0.1:{gone.getsockname()[1]}"
+    job.meet(address)
+    job.start()
+    assert job.origin.bytes_sent <= 2 * len(job.data), "at most two nodes for each block"
+
+
+def test_a_node_that_was_told_the_members_later_gives_as_soon_as_it_knows_them(job: Job) -> None:
+    early, late = job.node(), job.node()
+    members = [early.address, late.address]
+    early.together.meet(members, early.address)
+    early.fetcher.prefetch([BlockRun(0, COUNT)])
+    until(lambda: early.origin_bytes() > 0)
+    late.together.meet(members, late.address)
+    until(lambda: early.cache.complete)
+    assert job.origin.bytes_sent == len(job.data)
+    assert early.together.counts().failures == 0
+
+
+def test_the_second_owner_takes_over_from_one_that_is_left_alone(job: Job) -> None:
+    for _ in range(3):
+        job.node()
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"127.0.0.1:{gone.getsockname()[1]}"
+    job.meet(address)
+    job.start()
+    assert job.origin.bytes_sent < 1.5 * len(job.data), "not every node by itself"
+
+
+def test_a_silent_peer_holds_nobody_up_for_long(job: Job) -> None:
+    for _ in range(2):
+        job.node(demand_wait_s=0.3, wait_s=1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        job.meet(f"127.0.0.1:{silent.getsockname()[1]}")
+        job.start()
+
+
+def test_who_does_not_know_the_token_gets_nothing_and_starts_all_the_same(job: Job) -> None:
+    for _ in range(2):
+        job.node()
+    stranger = job.node(token="another token, as long as that")
+    job.meet()
+    job.start()
+    assert stranger.together.counts().received_bytes == 0
+
+
+def asked(node: Node, headers: dict[str, str], path: str | None = None) -> tuple[int, dict[str, str]]:
+    host, port = split_address(node.address)
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=WAIT_S)) as connection:
+        connection.request("GET", path or f"/blocks/{blockmap.identity(node.cache.block_map)}", headers=headers)
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status, dict(reply.getheaders())
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, 416),
+        ({"Range": "bytes=0-"}, 416),
+        ({"Range": "bytes=-5"}, 416),
+        ({"Range": f"bytes=0-{1 << 40}"}, 416),
+        ({"Range": "bytes=5-4"}, 416),
+        ({"Range": "bytes=0-9,20-29"}, 416),
+        ({"Range": "bytes=0-9"}, 206),
+        ({"Range": "bytes=0-9", "Authorization": "Bearer"}, 401),
+        ({"Range": "bytes=0-9", "Authorization": f"Bearer {TOKEN}x"}, 401),
+        ({"Range": "bytes=0-9", "Robust-Failed": "7,x,-1", "Robust-From": "99999999999"}, 206),
+    ],
+)
+def test_what_a_peer_may_ask_for(job: Job, more: dict[str, str], status: int) -> None:
+    node = job.node()
+    job.meet()
+    assert asked(node, {"Authorization": f"Bearer {TOKEN}", **more})[0] == status
+    assert asked(node, {"Authorization": f"Bearer {TOKEN}", **more}, "/blocks/../image")[0] == 404
+
+
+def test_a_busy_owner_sends_who_asks_to_somebody_who_got_it_from_him(job: Job) -> None:
+    for _ in range(3):
+        job.node(uploads=0)
+    job.meet()
+    group = 3
+    members = sorted(node.address for node in job.nodes)
+    first = members[Assignment(blockmap.identity(job.map), members, 2).owners(group)[0]]
+    owner = next(node for node in job.nodes if node.address == first)
+    others = [node for node in job.nodes if node is not owner]
+    for node in others:
+        at = group * 2 * MIB
+        assert node.read(at, 99) == job.data[at : at + 99]
+    redirected = [node.together.counts().redirected for node in others]
+    assert redirected == [0, 1]
+    assert [node.together.counts().sent_bytes for node in (owner, *others)] == [MIB, MIB, 0]
+    assert job.origin.bytes_sent == MIB
+
+
+def test_a_list_without_us_and_what_is_no_address_are_passed_over(job: Job) -> None:
+    node = job.node()
+    assert node.together.meet(["127.0.0.1:1", "127.0.0.1:2"], node.address) == 0
+    assert node.together.meet([node.address, "nonsense", "a b:3", "x/y:4", "h:99999"], node.address) == 1
+    assert len(node.together.counts().problems) == 5
+
+
+@pytest.mark.parametrize("options", [{"token": "short"}, {"bind": "nowhere"}, {"origins": 0}, {"token": "ü" * 20}])
+def test_options_that_cannot_be_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        listen(PeerOptions(**{"token": TOKEN, "bind": "127.0.0.1:0", **options}))  # type: ignore[arg-type]
+
+
+def test_the_peers_token_does_not_tell_the_jobs() -> None:
+    assert token_of("x" * 64) != token_of("y" * 64)
+    assert "x" * 8 not in token_of("x" * 64)
+
+
+members = st.lists(st.integers(0, 999).map(lambda number: f"10.0.0.1:{number}"), min_size=1, max_size=20, unique=True)
+
+
+@given(members, st.integers(0, 1 << 40), st.integers(1, 4))
+def test_a_group_has_k_owners_and_only_the_groups_of_a_lost_node_move(names: list[str], group: int, count: int) -> None:
+    whole = Assignment("image", names, count)
+    owners = [whole.members[index] for index in whole.owners(group)]
+    assert len(set(owners)) == len(owners) == min(count, len(names))
+    lost = names[0]
+    if len(names) > 1 and lost not in owners:
+        fewer = Assignment("image", names[1:], count)
+        assert [fewer.members[index] for index in fewer.owners(group)] == owners[: len(names) - 1]
+
+
+def test_the_work_is_shared_evenly() -> None:
+    assignment = Assignment("image", [f"node-{number}:1" for number in range(8)], 2)
+    first = [assignment.owners(group)[0] for group in range(4000)]
+    assert all(400 < first.count(member) < 600 for member in range(8))
+
+
+def test_patience_ends_and_starts_anew_once_the_group_came() -> None:
+    patience = Patience(2.0, 15.0)
+    assert patience.left_s(7, Priority.HOT, 100.0) == 15.0
+    assert patience.left_s(7, Priority.DEMAND, 110.0) == 2.0, "a demand has its own time"
+    assert patience.left_s(7, Priority.HOT, 116.0) == 0.0
+    patience.arrived(7)
+    assert patience.left_s(7, Priority.HOT, 200.0) == 15.0
+    patience.gave_up(7, 200.0)
+    assert patience.left_s(7, Priority.HOT, 201.0) == 0.0
+    assert patience.left_s(7, Priority.DEMAND, 231.0) == 2.0
+
+
+def test_a_peer_that_fails_is_left_alone_for_longer_each_time() -> None:
+    peers = Peers()
+    peers.failed(1, 0.0)
+    peers.failed(1, 0.1)  # at the same time as the first
+    assert not peers.may_ask(1, 0.4)
+    assert peers.may_ask(1, 0.6)
+    peers.failed(1, 1.0)
+    assert not peers.may_ask(1, 1.9)
+    peers.worked(1)
+    peers.failed(1, 10.0)
+    assert peers.may_ask(1, 10.6)
+
+
+def test_holders_are_named_in_turns_and_never_the_one_who_asks() -> None:
+    holders = Holders()
+    assert holders.somebody(0, but=3) is None
+    for member in (1, 2, 3):
+        holders.gave(0, member)
+    assert {holders.somebody(0, but=3) for _ in range(4)} == {1, 2}
+    for member in range(100):
+        holders.gave(0, member)
+    assert {holders.somebody(0, but=-1) for _ in range(50)} == set(range(92, 100))

@@ -1,0 +1,284 @@
+"""What is fetched next, and from where: decisions alone, without threads, clocks or bytes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.prefetch.fetching.health import Health
+from robust_run.prefetch.fetching.queue import Job, Queue
+from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
+
+MIB = 1 << 20
+
+
+class Setting:
+    """A queue over a hundred blocks, with a clock and sources that are set by hand."""
+
+    def __init__(self, sources: int = 1, limits: FetchLimits | None = None) -> None:
+        self.limits = limits or FetchLimits(width=4, demand_width=2, run_bytes=4 * MIB)
+        self.health = Health(tuple(f"source {number}" for number in range(sources)), self.limits)
+        self.present = bytearray(100)
+        self.offers: dict[int, float | None] = {}
+        self.now_s = 100.0
+        self.queue = Queue(MIB, self.present, lambda source, *_: self.offers.get(source, 0.0), self.health, self.limits)
+
+    def next(self) -> Job:
+        job = self.queue.next(self.now_s)
+        assert job is not None
+        return job
+
+    def nothing(self) -> bool:
+        return self.queue.next(self.now_s) is None
+
+    def come(self, job: Job, wrong: tuple[int, ...] = ()) -> list[tuple[int, str]]:
+        for block in range(job.start, job.start + job.count):
+            if block not in wrong:
+                self.present[block] = 1
+                self.queue.satisfied(block)
+        return self.queue.came(job, wrong, (job.count - len(wrong)) * MIB, self.now_s)
+
+
+def shape(job: Job) -> tuple[int, int, str]:
+    return job.start, job.count, job.priority.name.lower()
+
+
+def test_demand_goes_before_hot_and_hot_before_background() -> None:
+    at = Setting()
+    at.queue.background(4, None, at.now_s)
+    at.queue.prefetch([BlockRun(50, 2)])
+    at.queue.demand(7, at.now_s)
+    assert [shape(at.next()) for _ in range(3)] == [(7, 1, "demand"), (50, 2, "hot"), (0, 4, "background")]
+
+
+def test_prefetching_leaves_room_for_demands() -> None:
+    at = Setting()
+    at.queue.prefetch([BlockRun(0, 40)])
+    assert [at.next().count for _ in range(4)] == [4] * 4
+    assert at.nothing()
+    at.queue.demand(90, at.now_s)
+    assert shape(at.next()) == (90, 1, "demand")
+
+
+def test_a_demand_for_a_block_that_is_being_fetched_joins_it() -> None:
+    at = Setting()
+    at.queue.prefetch([BlockRun(0, 4)])
+    job = at.next()
+    at.queue.demand(2, at.now_s)
+    assert at.nothing()
+    at.come(job)
+    assert at.nothing()
+
+
+def test_a_demand_that_joined_a_slow_request_asks_again_after_a_while_and_once_only() -> None:
+    at = Setting(sources=2)
+    at.queue.prefetch([BlockRun(0, 4)])
+    at.next()
+    at.queue.demand(2, at.now_s)
+    assert at.nothing()
+    assert at.queue.wake_s <= at.now_s + at.limits.hedge_after_s
+    at.now_s += at.limits.hedge_after_s
+    hedge = at.next()
+    assert (shape(hedge), hedge.source, hedge.alone) == ((2, 1, "demand"), 1, False)
+    at.now_s += 60
+    assert at.nothing()
+
+
+def test_a_wrong_block_is_asked_for_elsewhere_and_the_liar_is_left_alone() -> None:
+    at = Setting(sources=2)
+    at.queue.demand(5, at.now_s)
+    job = at.next()
+    assert job.source == 0
+    assert at.come(job, wrong=(5,)) == []
+    again = at.next()
+    assert (again.start, again.source) == (5, 1)
+    at.come(again)
+    at.now_s += 5
+    at.queue.demand(6, at.now_s)
+    assert at.next().source == 1
+    at.now_s += at.limits.wrong_s
+    at.queue.demand(7, at.now_s)
+    assert at.next().source == 0
+
+
+def test_good_blocks_of_a_run_with_a_wrong_one_are_not_fetched_again() -> None:
+    at = Setting(sources=2)
+    at.queue.prefetch([BlockRun(0, 4)])
+    at.come(at.next(), wrong=(1,))
+    assert shape(at.next()) == (1, 1, "hot")
+    assert at.nothing()
+
+
+def test_a_block_that_always_comes_wrong_is_given_up_with_the_reason() -> None:
+    at = Setting()
+    at.queue.demand(5, at.now_s)
+    lost: list[tuple[int, str]] = []
+    requests = 0
+    while not lost:
+        at.now_s += 6
+        lost = at.come(at.next(), wrong=(5,))
+        requests += 1
+    assert requests == at.limits.tries
+    assert lost == [(5, "source 0 sends wrong bytes")]
+    assert at.nothing()
+
+
+def test_a_source_that_fails_is_left_alone_for_longer_and_longer() -> None:
+    at = Setting()
+    at.queue.demand(5, at.now_s)
+    pauses = []
+    for _ in range(8):
+        job = at.next()
+        at.queue.failed(job, "no route", False, at.now_s)
+        assert at.nothing()
+        pauses.append(round(at.health.quiet_until_s(0) - at.now_s, 3))
+        at.now_s += pauses[-1]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+def test_requests_that_fail_together_count_as_one_failure() -> None:
+    at = Setting()
+    at.queue.prefetch([BlockRun(0, 16)])
+    jobs = [at.next() for _ in range(4)]
+    for job in jobs:
+        at.queue.failed(job, "no route", False, at.now_s)
+    assert at.health.quiet_until_s(0) == pytest.approx(at.now_s + 0.1)
+
+
+def test_a_demand_ends_at_its_limit_with_the_latest_reason() -> None:
+    at = Setting()
+    at.queue.demand(5, at.now_s)
+    at.queue.failed(at.next(), "no route", False, at.now_s)
+    assert at.queue.late(at.now_s + 59) == []
+    assert at.queue.late(at.now_s + 60) == [(5, "no route")]
+    assert at.queue.late(at.now_s + 60) == []
+
+
+def test_a_block_that_was_just_given_up_is_not_waited_for_as_long_again() -> None:
+    at = Setting()
+    at.queue.demand(5, at.now_s)
+    at.now_s += 60
+    assert len(at.queue.late(at.now_s)) == 1
+    at.queue.demand(5, at.now_s)
+    assert at.queue.late(at.now_s + 0.9) == []
+    assert len(at.queue.late(at.now_s + 1.0)) == 1
+
+
+def test_a_demand_that_no_source_could_be_asked_for_ends_at_its_limit_too() -> None:
+    at = Setting()
+    at.offers[0] = None
+    at.queue.demand(5, at.now_s)
+    assert at.nothing()
+    assert at.queue.late(at.now_s + 60) == [(5, "no source could be asked within 60 s")]
+
+
+def test_a_source_may_say_that_the_block_is_expected_elsewhere() -> None:
+    at = Setting(sources=2)
+    at.offers = {0: None, 1: 2.0}
+    at.queue.demand(5, at.now_s)
+    assert at.nothing()
+    at.offers = {0: 0.0, 1: 2.0}
+    assert at.next().source == 0
+
+
+def test_one_that_lied_is_not_asked_while_an_honest_one_will_have_it_soon() -> None:
+    at = Setting(sources=2)
+    at.offers = {1: 1.0}
+    at.queue.demand(5, at.now_s)
+    at.come(at.next(), wrong=(5,))
+    at.now_s += 1
+    assert at.nothing()
+    at.offers = {1: 0.0}
+    assert at.next().source == 1
+
+
+def test_background_keeps_to_its_rate() -> None:
+    at = Setting()
+    at.queue.background(4, 4.0 * MIB, at.now_s)
+    begun = []
+    for _ in range(1000):
+        job = at.queue.next(at.now_s)
+        if job is not None:
+            begun.append(at.now_s)
+            at.come(job)
+        at.now_s += 0.01
+    assert 10 <= len(begun) <= 12
+
+
+def test_background_ends_when_the_image_is_there() -> None:
+    at = Setting()
+    at.queue.background(4, None, at.now_s)
+    for _ in range(25):
+        at.come(at.next())
+    assert at.nothing()
+    assert at.present.count(1) == 100
+
+
+def test_while_nothing_can_be_kept_only_demands_are_fetched() -> None:
+    at = Setting()
+    at.queue.background(4, None, at.now_s)
+    at.queue.prefetch([BlockRun(0, 4)])
+    at.queue.keeping = False
+    assert at.nothing()
+    at.queue.demand(7, at.now_s)
+    assert shape(at.next()) == (7, 1, "demand")
+
+
+def test_what_another_server_fetches_is_left_to_it_for_a_while() -> None:
+    at = Setting()
+    at.queue.demand(7, at.now_s)
+    at.queue.busy(at.next(), at.now_s)
+    assert at.nothing()
+    assert at.queue.wake_s <= at.now_s + 0.05
+    at.now_s += 2.5
+    assert at.next().alone is False
+
+
+def test_a_prefetch_that_never_works_is_given_up_and_counted() -> None:
+    at = Setting()
+    at.queue.prefetch([BlockRun(0, 1)])
+    for _ in range(8):
+        at.queue.failed(at.next(), "no route", False, at.now_s)
+        at.now_s += 10
+    assert at.nothing()
+    assert (at.queue.given_up, at.queue.hot_left) == (1, 0)
+
+
+def test_a_run_beyond_the_image_is_clipped() -> None:
+    at = Setting()
+    assert at.queue.prefetch([BlockRun(-5, 3), BlockRun(98, 1000), BlockRun(1 << 60, 1 << 60)]) == 2
+    assert shape(at.next()) == (98, 2, "hot")
+
+
+@given(st.data())
+def test_whatever_happens_every_wanted_block_comes_or_is_given_up(data: st.DataObject) -> None:
+    at = Setting(sources=2)
+    at.queue.prefetch(
+        [BlockRun(*run) for run in data.draw(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5))]
+    )
+    for block in data.draw(st.sets(st.integers(0, 99), max_size=5)):
+        at.queue.demand(block, at.now_s)
+    lost: list[tuple[int, str]] = []
+    flying: list[Job] = []
+    for _ in range(1500):
+        job = at.queue.next(at.now_s)
+        if job is not None:
+            assert sum(other.priority != Priority.DEMAND for other in flying) <= at.limits.width
+            flying.append(job)
+        elif flying:
+            done = flying.pop(data.draw(st.integers(0, len(flying) - 1)))
+            outcome = data.draw(st.sampled_from(["good", "good", "wrong", "no route", "gone", "busy"]))
+            if outcome == "busy":
+                at.queue.busy(done, at.now_s)
+            elif outcome in ("good", "wrong"):
+                lost += at.come(done, wrong=(done.start,) if outcome == "wrong" else ())
+            else:
+                lost += at.queue.failed(done, outcome, outcome == "gone", at.now_s)
+        elif at.queue.wake_s == float("inf"):
+            break
+        else:
+            at.now_s = max(at.queue.wake_s, at.now_s + 0.001)
+            lost += at.queue.late(at.now_s)
+    assert at.queue.wake_s == float("inf")
+    assert (at.queue.hot_left, at.queue.late(at.now_s + 1e6)) == (0, [])

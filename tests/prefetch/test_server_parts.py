@@ -1,0 +1,163 @@
+"""The parts of the block server that need no process: the kernel's protocol, the shared memory, the control socket, the guard."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.server import control, protocol, shared
+from robust_run.prefetch.server.guard import MOST_DEATHS, restart_after_s
+from robust_run.prefetch.types import QUANTUM_BYTES, BlockRun, Touch
+
+MIB = 1 << 20
+ANSWERS = protocol.Answers(5 * MIB, 0, 0, 128 << 10)
+
+
+def asked(operation: int, node: int, body: bytes = b"") -> protocol.Request:
+    head = struct.pack("=IIQQIIIHH", 40 + len(body), operation, 7, node, 0, 0, 0, 0, 0)
+    found = protocol.request(memoryview(head + body + bytes(100)))
+    assert found is not None
+    return found
+
+
+def test_only_one_name_is_in_the_folder() -> None:
+    assert ANSWERS.answer(asked(protocol.LOOKUP, 1, b"image\0"))[1] == 0
+    for node, name in ((1, b"other\0"), (2, b"image\0"), (1, b"..\0"), (1, b"image2\0")):
+        assert ANSWERS.answer(asked(protocol.LOOKUP, node, name)) == (b"", errno.ENOENT)
+
+
+def test_the_kernel_is_kept_from_reading_ahead() -> None:
+    body, error = ANSWERS.answer(asked(protocol.INIT, 0, struct.pack("=IIII", 7, 45, 8 * MIB, 0xFFFFFFFF)))
+    assert error == 0
+    major, minor, readahead, flags = struct.unpack_from("=IIII", body)
+    assert (len(body), major, minor, readahead) == (64, 7, 31, 128 << 10)
+    assert flags == (1 | 1 << 22)
+
+
+def test_what_would_change_the_file_is_not_known() -> None:
+    for operation in (4, 6, 8, 9, 10, 11, 12, 16, 21, 35, 43, 45):
+        assert ANSWERS.answer(asked(operation, 2, bytes(80))) == (b"", errno.ENOSYS)
+
+
+@given(st.binary(max_size=200))
+def test_no_request_crashes_the_protocol(data: bytes) -> None:
+    found = protocol.request(memoryview(data))
+    if found is not None and found.operation not in protocol.SILENT:
+        body, error = ANSWERS.answer(found)
+        assert len(protocol.head(found.unique, len(body), error)) == 16
+
+
+@pytest.fixture(name="memory")
+def _memory() -> Iterator[int]:
+    descriptor = shared.create(10 * MIB)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_touches_outlive_the_server_that_saw_them(memory: int) -> None:
+    shared.Shared(memory).touch(QUANTUM_BYTES - 1, 2)
+    other = shared.Shared(memory)
+    assert [touch.quantum for touch in other.touches()] == [0, 1]
+    assert all(0 <= touch.first_ms < 60_000 for touch in other.touches())
+
+
+def test_a_closed_window_records_nothing_more(memory: int) -> None:
+    ours, keepers = shared.Shared(memory), shared.Shared(memory)
+    ours.touch(0, 10)
+    keepers.close_window()
+    length_s = ours.window_s
+    ours.touch(5 * MIB, 10)
+    keepers.close_window()
+    assert [touch.quantum for touch in ours.touches()] == [0]
+    assert (ours.window_open, ours.window_s) == (False, length_s)
+
+
+def test_touches_beyond_the_image_are_left_out(memory: int) -> None:
+    ours = shared.Shared(memory)
+    ours.touch(10 * MIB - 1, 5 * MIB)
+    ours.touch(1 << 62, 1 << 20)
+    assert [touch.quantum for touch in ours.touches()] == [79]
+
+
+def test_a_request_stays_until_it_was_answered(memory: int) -> None:
+    first = shared.Shared(memory)
+    for index in (3, 5):
+        first.slot(index)[:4] = struct.pack("<I", 40)
+    first.free(3)
+    assert shared.Shared(memory).unanswered() == [5]
+
+
+def test_other_memory_is_refused() -> None:
+    descriptor = os.memfd_create("other")
+    try:
+        for size in (0, 5000, 3 * MIB):
+            os.ftruncate(descriptor, size)
+            with pytest.raises(ValueError, match="not the shared memory"):
+                shared.Shared(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.fixture(name="listening")
+def _listening(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+    deep = tmp_path / ("long" * 30)
+    deep.mkdir()
+    path = str(deep / "server.sock")
+    with control.listen(path) as listening:
+        yield path, listening
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_request_and_its_answer_however_long_the_path(listening: tuple[str, socket.socket]) -> None:
+    path, server = listening
+    seen: list[control.Request] = []
+
+    def carry_out(request: control.Request) -> object:
+        seen.append(request)
+        return control.Touches((Touch(1, 2),), 3.0)
+
+    control.Control(server, carry_out).start()
+    assert control.ask(path, control.AskTouches(), control.Touches) == control.Touches((Touch(1, 2),), 3.0)
+    assert control.ask(path, control.AskPrefetch((BlockRun(1, 2, 3),)), control.Touches).window_s == 3.0
+    assert seen == [control.AskTouches(), control.AskPrefetch((BlockRun(1, 2, 3),))]
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+def test_a_request_that_fails_or_is_none_is_refused_in_words(listening: tuple[str, socket.socket]) -> None:
+    path, server = listening
+    control.Control(server, lambda _request: 1 // 0).start()
+    with pytest.raises(ControlFailed, match="ZeroDivisionError"):
+        control.ask(path, control.AskStop(), control.Done)
+    with socket.socket(socket.AF_UNIX) as client, control.short(path) as address:
+        client.settimeout(10)
+        client.connect(address)
+        for line in (b"nonsense\n", b'{"type":"unknown"}\n', b"[" * 50_000 + b"\n"):
+            client.sendall(line)
+            assert client.recv(65536).startswith(b'{"type":"refused","reason":"the request cannot be understood')
+
+
+def test_a_server_that_is_silent_or_not_there_is_said(listening: tuple[str, socket.socket]) -> None:
+    path, _server = listening
+    with pytest.raises(ControlFailed, match="timed out"):
+        control.ask(path, control.AskStatus(), control.Done, limit_s=0.05)
+    with pytest.raises(ControlFailed, match="No such file"):
+        control.ask(f"{path}.gone", control.AskStatus(), control.Done)
+
+
+def test_a_server_that_dies_now_and_then_is_replaced_and_one_that_always_dies_is_given_up() -> None:
+    assert restart_after_s([100.0], 100.0) == 0.0
+    assert restart_after_s([0.0, 1000.0], 1000.0) == 0.0
+    row = [
+        restart_after_s([100.0 + number for number in range(count)], 100.0 + count)
+        for count in range(1, MOST_DEATHS + 1)
+    ]
+    assert row == [0.0, 0.25, 0.5, 1.0, None]
