@@ -1,0 +1,127 @@
+"""The process in which set-up commands run: it makes the overlays, runs them one by one, and ends all that they left running.
+
+Started as `python -m robust_run.snapshot.capture.inside ORDER REPORT`; it ends all of that, too, when
+its parent ends or on SIGTERM. Its mounts nobody else sees; they end with it. The commands' output goes to its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from robust_run.snapshot import kernel
+from robust_run.snapshot.capture.types import Order, Report
+from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.roots import is_within
+
+
+def main(order_path: str, report_path: str) -> int:
+    """Carry out an order and write the report. Returns the exit code."""
+    signal.signal(signal.SIGTERM, _stop)
+    kernel.die_with_parent(signal.SIGTERM)
+    kernel.adopt_orphans()
+    with open(order_path, "rb") as file:
+        order = msgspec.json.decode(file.read(), type=Order)
+    if os.getppid() != order.parent:
+        return 1
+    report = _carry_out(order)
+    with open(report_path + ".part", "wb") as file:
+        file.write(msgspec.json.encode(report))
+    os.rename(report_path + ".part", report_path)
+    return 0
+
+
+def _carry_out(order: Order) -> Report:
+    userns = False
+    watched: list[str] = []
+    if order.layers:
+        try:
+            userns = kernel.enter_private_namespace()
+            watched = _watch(order, userns)
+            for layer in order.layers:
+                if below := kernel.mounts_below(layer.target):
+                    return Report(refused=f"{below[0]} is mounted below {layer.target} and would be hidden")
+                kernel.mount_overlay(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
+        except RestoreRefused as error:
+            return Report(refused=str(error), userns=userns)
+    began_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE: what file systems stamp files with
+    codes = []
+    for command in order.commands:
+        codes.append(_run(command, order))
+        if codes[-1] != 0:
+            break
+    return Report(userns=userns, watched=tuple(watched), began_ns=began_ns, codes=tuple(codes))
+
+
+def _watch(order: Order, userns: bool) -> list[str]:
+    """Mount an overlay over each folder to watch. A root or the working directory in one of them stays the real one."""
+    seen = []
+    kept = [layer.target for layer in order.layers] + [layer.upper for layer in order.layers] + [order.cwd]
+    kept += [os.path.realpath(path) for path in order.private]
+    for layer in order.watched:
+        if kernel.mounts_below(layer.target) or any(is_within(path, layer.target) for path in kept):
+            continue  # it would hide them
+        try:
+            kernel.mount_overlay(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
+        except RestoreRefused:
+            continue
+        seen.append(layer.target)
+    return seen
+
+
+def _run(command: str, order: Order) -> int:
+    """Run one command in a session of its own, and end what it leaves behind."""
+    process = subprocess.Popen(
+        [order.shell, "-c", command], cwd=order.cwd, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return process.wait()
+    finally:
+        _end_group(process.pid)
+        _end_children()
+
+
+def _stop(_number: int, _frame: object) -> None:
+    """On SIGTERM, which also comes when the builder ends: no more commands, and nothing left of this one."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _end_children() -> None:
+    """Kill what was adopted, until nothing is left: a daemon would keep the overlay in use and write on."""
+    while children := _children():
+        for child in children:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        while True:
+            try:
+                if os.waitpid(-1, 0)[0] == 0:
+                    break
+            except ChildProcessError:
+                break
+
+
+def _children() -> list[int]:
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return [int(number) for number in file.read().split()]
+    except OSError:
+        return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))

@@ -1,0 +1,92 @@
+"""Starting the process inside, and passing on what the commands write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from robust_run.snapshot.capture.types import Order, Report
+from robust_run.snapshot.errors import CaptureRefused, SetupFailed
+from robust_run.snapshot.key import blanked
+
+_LINES_KEPT = 30
+_STOP_S = 10.0
+_LINE_BYTES = 64 << 10
+_REPORT_BYTES = 1 << 20
+_START = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from robust_run.snapshot.capture import inside; "
+
+
+def run_inside(
+    order: Order, folder: str, environment: Mapping[str, str], on_output: Callable[[bytes], None]
+) -> tuple[Report, list[str]]:
+    """Run the order's commands, giving their output line by line. Returns the report and the last lines.
+
+    The calling thread must live until then: the commands are killed when it ends. Raises `CaptureRefused` if it ends without a
+    report.
+    """
+    order_path, report_path = os.path.join(folder, "order.json"), os.path.join(folder, "report.json")
+    with open(order_path, "wb") as file:
+        file.write(msgspec.json.encode(order))
+    here = [path for path in sys.path if path and os.path.isabs(path)]
+    code = _START + "sys.exit(inside.main(sys.argv[2], sys.argv[3]))"
+    argv = [sys.executable, "-I", "-S", "-c", code, msgspec.json.encode(here).decode(), order_path, report_path]
+    last: deque[bytes] = deque(maxlen=_LINES_KEPT)
+    process = subprocess.Popen(
+        argv,
+        cwd="/",
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        while line := process.stdout.readline(_LINE_BYTES):
+            last.append(line)
+            on_output(line)
+        process.wait()
+    finally:
+        if process.poll() is None:
+            _stop(process)
+        if process.stdout is not None:
+            process.stdout.close()
+    return _report(report_path, process.returncode, last), [_plain(line) for line in last]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Have it end all that it runs, and itself."""
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _report(path: str, code: int, last: deque[bytes]) -> Report:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(_REPORT_BYTES), type=Report)
+    except (OSError, msgspec.MsgspecError) as error:
+        line = f": {_plain(last[-1])}" if last else ""
+        raise CaptureRefused(f"the process that runs the set-up ended with {code} and no report{line}") from error
+
+
+def check_codes(order: Order, report: Report, last: list[str]) -> None:
+    """Raise `SetupFailed` if a command failed, with the last line that says something."""
+    for command, code in zip(order.commands, report.codes, strict=False):
+        if code != 0:
+            said = next((line for line in reversed(last) if line.strip()), "it wrote nothing")
+            how = f"ended with {code}" if code > 0 else f"was killed by signal {-code}"
+            raise SetupFailed(f"set-up command {blanked(command)[:200]!r} {how}: {blanked(said)[:500]}")
+
+
+def _plain(line: bytes) -> str:
+    text = line.decode("utf-8", "replace").rstrip()
+    return "".join(character for character in text if character.isprintable())

@@ -1,0 +1,299 @@
+"""`robust env`: snapshots of dependencies. Bodies import what they need: `robust` must start fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from robust_run.snapshot.building import Plan
+    from robust_run.snapshot.types import Manifest
+    from robust_run.store.types import Store
+
+_MIB = 1 << 20
+_as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_store = click.option(
+    "--store", "url", metavar="URL", help="Where snapshots lie. [ROBUST_SETUP_STORE, or the user's cache]"
+)
+_token = click.option("--token-file", metavar="FILE", help="Token that signs snapshots; others are refused then.")
+_cache = click.option("--cache", metavar="DIR", help="Where this node keeps images. [the user's cache]")
+
+
+def _setup_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that make a key."""
+    for option in (
+        click.option("--base-image", default="", metavar="DIGEST", help="Of the container image, if it decides."),
+        click.option("--setup-env", "variables", multiple=True, metavar="NAME", help="A variable that decides, too."),
+        click.option("--setup-root", "roots", multiple=True, metavar="DIR", help="A folder to capture, too."),
+        click.option("--setup-file", "files", multiple=True, metavar="FILE", help="A shell script to run."),
+        click.option("--setup", "commands", multiple=True, metavar="CMD", help="A command to run; again for more."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group()
+def env() -> None:
+    """Snapshots of dependencies: build, restore, list, compare them."""
+
+
+@env.command()
+@_setup_options
+@click.option("--explain", is_flag=True, help="Every ingredient with its digest.")
+@_as_json
+def key(explain: bool, as_json: bool, **typed: Any) -> None:
+    """Print the key of a set-up in this environment."""
+    from robust_run.snapshot import key as keys
+
+    made = _plan(typed).key
+    if as_json:
+        click.echo(_encoded(made))
+    elif explain:
+        _lines(keys.explain(made))
+    else:
+        click.echo(made.digest)
+
+
+@env.command()
+@_setup_options
+@_store
+@_token
+@click.option("--refresh", is_flag=True, help="Build it although it is there.")
+@click.option("--allow-outside", is_flag=True, help="Only note what was changed where nobody captures.")
+@_as_json
+def build(
+    url: str | None, token_file: str | None, refresh: bool, allow_outside: bool, as_json: bool, **typed: Any
+) -> None:
+    """Build the snapshot of a set-up, or wait for who builds it. The environment itself stays as it is, where overlays work."""
+    import time
+
+    import msgspec
+
+    from robust_run.clock import SystemClock
+    from robust_run.snapshot import building, holding
+    from robust_run.snapshot.planning import read_token
+
+    plan, store, token, clock = _plan(typed), _open(url), read_token(token_file), SystemClock()
+    setup = msgspec.structs.replace(plan.setup, on_outside="note" if allow_outside else "refuse")
+    plan = msgspec.structs.replace(plan, setup=setup, replace=refresh)
+
+    def show(line: bytes) -> None:
+        click.echo(line, err=True, nl=False)
+
+    def run(holder: holding.Holder) -> Manifest:
+        return building.build(plan, store, holder, clock=clock, token=token, on_output=show)
+
+    found = holding.obtain(
+        store,
+        plan.key.digest,
+        run,
+        clock=clock,
+        sleep=time.sleep,
+        token=token,
+        refresh=refresh,
+        on_wait=lambda what: click.echo(f"robust: waiting for another build: {what}", err=True),
+    )
+    _say(found, as_json)
+
+
+@env.command()
+@click.argument("key")
+@_store
+@_token
+@_cache
+@click.option("--in-place", is_flag=True, help="Copy it into the environment it was captured from.")
+def restore(key: str, url: str | None, token_file: str | None, cache: str | None, in_place: bool) -> None:
+    """Fetch, verify and unpack a snapshot, and print the folder; with --in-place, copy it to where it belongs."""
+    from robust_run.snapshot import catalog, fetch, manifest, platforms
+    from robust_run.snapshot.restore import extract
+    from robust_run.snapshot.restore import in_place as copying
+
+    store = _open(url)
+    found = _load(store, key, token_file)
+    manifest.check_fits(found, platforms.here().platform)
+    folder = cache or _default_cache()
+    unpacked = extract.extract(found, fetch.fetch(store, found, folder), folder)
+    catalog.note_use(store, found.key)
+    if in_place:
+        copying.copy_over(found, extract.items_of(unpacked, found), unpacked)
+        _lines(root.path for root in found.roots)
+    else:
+        click.echo(unpacked)
+
+
+@env.command("list")
+@_store
+@_token
+@_as_json
+def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
+    """List the snapshots of a store; exit code 1 if there is none."""
+    from robust_run.snapshot import catalog
+    from robust_run.snapshot.errors import SnapshotRefused
+    from robust_run.snapshot.planning import read_token
+
+    store, token = _open(url), read_token(token_file)
+    found: list[Manifest] = []
+    for name in catalog.keys(store):
+        try:
+            manifest = catalog.load(store, name, token)
+        except SnapshotRefused as error:
+            click.echo(f"robust: {error}", err=True)
+            continue
+        if manifest is not None:
+            found.append(manifest)
+    if as_json:
+        click.echo(_encoded(found))
+    else:
+        for each in sorted(found, key=lambda each: each.built_unix_s):
+            _say(each, as_json=False)
+    return 0 if found else 1
+
+
+@env.command()
+@click.argument("key")
+@_store
+@_token
+@_as_json
+def inspect(key: str, url: str | None, token_file: str | None, as_json: bool) -> None:
+    """Say what a snapshot is made of."""
+    from robust_run.snapshot import shown
+
+    found = _load(_open(url), key, token_file)
+    if as_json:
+        click.echo(_encoded(found))
+    else:
+        _lines(shown.described(found))
+
+
+@env.command()
+@click.argument("a")
+@click.argument("b")
+@_store
+@_token
+@_as_json
+def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool) -> int:
+    """Say in which ingredients and packages two snapshots differ; exit code 1 if they do."""
+    from robust_run.snapshot import shown
+
+    store = _open(url)
+    found = shown.differences(_load(store, a, token_file), _load(store, b, token_file))
+    if as_json:
+        click.echo(_encoded(found))
+    else:
+        _lines(f"{each.name}: {each.here or '(none)'} -> {each.there or '(none)'}" for each in found)
+    return 1 if found else 0
+
+
+@env.command()
+@_store
+@click.option(
+    "--unused-days", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Not used for so long."
+)
+@click.option("--keep-latest", type=click.IntRange(min=0), default=1, show_default=True, help="Of any age.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@_as_json
+def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, as_json: bool) -> None:
+    """Remove snapshots that nobody used for a while, and what killed builds left."""
+    from robust_run.clock import SystemClock
+    from robust_run.snapshot import catalog, expiry
+
+    store = _open(url)
+    plan = expiry.prune_plan(
+        catalog.stored(store), SystemClock().unix_s(), unused_s=unused_days * 86400.0, keep_latest=keep_latest
+    )
+    for removal in plan:
+        if not dry_run:
+            catalog.remove(store, removal.key)
+        if not as_json:
+            click.echo(f"{removal.key[:16]}  {removal.size_bytes / _MIB:.1f} MiB  {removal.reason}")
+    if as_json:
+        click.echo(_encoded(plan))
+
+
+@env.command()
+@click.argument("key")
+@_store
+@_token
+@_cache
+@click.option("--restored", is_flag=True, help="The environment itself, where it is restored, instead of the image.")
+def verify(key: str, url: str | None, token_file: str | None, cache: str | None, restored: bool) -> int:
+    """Compare every file of a snapshot with its listing; exit code 1 if one differs."""
+    from robust_run.snapshot import fetch
+    from robust_run.snapshot.restore import extract
+    from robust_run.snapshot.verify import check_tree
+
+    store = _open(url)
+    found = _load(store, key, token_file)
+    folder = cache or _default_cache()
+    unpacked = extract.extract(found, fetch.fetch(store, found, folder), folder)
+    items = extract.items_of(unpacked, found)
+    tops = [root.path if restored else f"{unpacked}/r{root.folder}" for root in found.roots]
+    problems = check_tree(tops, items, digests=1.0, exact=not restored)
+    _lines(problems)
+    if not problems:
+        click.echo(f"{found.key[:16]}: all of {len(items)} entries are as they were built")
+    return 1 if problems else 0
+
+
+def _plan(typed: dict[str, Any]) -> Plan:
+    import os
+
+    from robust_run.snapshot.planning import commands_of, prepare
+
+    return prepare(
+        commands_of(typed["commands"], typed["files"]),
+        environment=os.environ,
+        cwd=os.getcwd(),
+        more_roots=typed["roots"],
+        variables=typed["variables"],
+        base_image=typed["base_image"],
+    )
+
+
+def _open(url: str | None) -> Store:
+    import os
+
+    from robust_run.snapshot.planning import default_store
+    from robust_run.store.opening import open_store
+
+    return open_store(url or default_store(os.environ))
+
+
+def _default_cache() -> str:
+    import os
+
+    from robust_run.snapshot.planning import cache_folder
+
+    return cache_folder(os.environ)
+
+
+def _load(store: Store, text: str, token_file: str | None) -> Manifest:
+    from robust_run.errors import UserError
+    from robust_run.snapshot import catalog
+    from robust_run.snapshot.planning import read_token
+
+    name = catalog.resolve(store, text)
+    found = catalog.load(store, name, read_token(token_file))
+    if found is None:
+        raise UserError(f"{store.url}: there is no snapshot of key {name[:16]}; see `robust env list`")
+    return found
+
+
+def _say(found: Manifest, as_json: bool) -> None:
+    from robust_run.snapshot import shown
+
+    click.echo(_encoded(found) if as_json else shown.line(found))
+
+
+def _lines(text: Any) -> None:
+    for line in text:
+        click.echo(line)
+
+
+def _encoded(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

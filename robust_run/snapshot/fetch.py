@@ -1,0 +1,163 @@
+"""Bringing an image to this node: in parallel ranges, verified as a whole, then under its final name. Done once per node.
+
+Several processes may fetch the same image at once; each writes a file of its own, and the last rename wins, which is the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from robust_run.snapshot import catalog
+from robust_run.snapshot.errors import SnapshotError, SnapshotRefused
+from robust_run.snapshot.pack import sha256_of
+from robust_run.snapshot.types import Manifest
+from robust_run.store.engine import transfer
+from robust_run.store.jobs import Hedge
+from robust_run.store.read_jobs import ReadJob
+from robust_run.store.types import Store
+
+RANGE_BYTES = 8 << 20
+_SEAL_BYTES = 4096
+
+
+class _Seal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verified image looked like. One that looks otherwise is verified again."""
+
+    size_bytes: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+
+def cached_path(cache: str, manifest: Manifest) -> str:
+    """Return where an image lies on this node, whether it is there or not."""
+    return os.path.join(cache, "images", f"{manifest.image_sha256}.sqsh")
+
+
+def fetch(store: Store, manifest: Manifest, cache: str, progress: Callable[[int], None] | None = None) -> str:
+    """Return the path of the verified image; it is only downloaded if it is not there yet.
+
+    Raises `SnapshotRefused` if its bytes are not what the manifest says, `StoreError`, `SnapshotError` (no room).
+    """
+    target = cached_path(cache, manifest)
+    if is_sealed(target):
+        return target
+    try:
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        with _alone(target + ".lock"):
+            if not is_sealed(target):
+                _sweep(target)
+                if not _is_good(target, manifest):
+                    _bring(store, manifest, target, progress)
+                seal(target)
+    except OSError as error:
+        raise SnapshotError(
+            f"{target}: {error.strerror or error}: name another cache folder, or free some space"
+        ) from error
+    return target
+
+
+def is_sealed(target: str) -> bool:
+    """Whether an image was verified under this name and has not been touched since."""
+    try:
+        with open(target + ".ok", "rb") as file:
+            known = msgspec.json.decode(file.read(_SEAL_BYTES), type=_Seal)
+        return known == _looks(target)
+    except (OSError, msgspec.MsgspecError):
+        return False
+
+
+def seal(target: str) -> None:
+    """Note that an image has been verified. Raises OSError."""
+    part = f"{target}.ok.{uuid.uuid4().hex}.part"
+    with open(part, "wb") as file:
+        file.write(msgspec.json.encode(_looks(target)))
+    os.rename(part, target + ".ok")
+
+
+def _is_good(target: str, manifest: Manifest) -> bool:
+    """Whether an image that was not sealed, or was touched since, is what it should be all the same."""
+    try:
+        return sha256_of(target) == (manifest.image_sha256, manifest.image_bytes)
+    except OSError:
+        return False
+
+
+def _looks(target: str) -> _Seal:
+    status = os.stat(target, follow_symlinks=False)
+    return _Seal(
+        size_bytes=status.st_size,
+        inode=status.st_ino,
+        modified_ns=status.st_mtime_ns,
+        changed_ns=status.st_ctime_ns,
+    )
+
+
+def _bring(store: Store, manifest: Manifest, target: str, progress: Callable[[int], None] | None) -> None:
+    """Download into a file of our own, verify, rename."""
+    part = f"{target}.{uuid.uuid4().hex}.part"
+    try:
+        with open(part, "xb") as file:
+            file.truncate(manifest.image_bytes)
+            path = catalog.image_path(manifest)
+            jobs = (_Piece(store, path, file.fileno(), at, size) for at, size in _ranges(manifest.image_bytes))
+            transfer(jobs, threads=store.threads, hedge=Hedge(), progress=progress)
+        digest, size_bytes = sha256_of(part)
+        if digest != manifest.image_sha256 or size_bytes != manifest.image_bytes:
+            raise SnapshotRefused(
+                f"{store.url.rstrip('/')}/{path}: its sha256 is {digest}, the manifest says {manifest.image_sha256};"
+                " build it again with --refresh-setup"
+            )
+        os.chmod(part, 0o444)
+        os.rename(part, target)
+    finally:
+        with suppress(OSError):
+            os.unlink(part)
+
+
+class _Piece:
+    """One range: read into memory, then written to its place in the file."""
+
+    def __init__(self, store: Store, path: str, descriptor: int, offset_bytes: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._store, self._path, self._descriptor, self._offset = store, path, descriptor, offset_bytes
+
+    def run(self, attempt: int) -> None:
+        """Bring the range."""
+        buffer = bytearray(self.size_bytes)
+        ReadJob(self._store, self._path, self._offset, [memoryview(buffer)]).run(attempt)
+        left, at = memoryview(buffer), self._offset
+        while left:
+            done = os.pwrite(self._descriptor, left, at)
+            left, at = left[done:], at + done
+
+
+def _ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
+    for at in range(0, size_bytes, RANGE_BYTES):
+        yield at, min(RANGE_BYTES, size_bytes - at)
+
+
+def _sweep(target: str) -> None:
+    """Remove what a process that was killed has left. We hold the lock, so nobody is writing one."""
+    folder, name = os.path.split(target)
+    for item in list(os.scandir(folder)):
+        if item.name.startswith(name + ".") and item.name.endswith(".part"):
+            with suppress(OSError):
+                os.unlink(item.path)
+
+
+@contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """One process of this node at a time. The kernel gives the lock back when its holder is killed."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

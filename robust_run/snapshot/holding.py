@@ -1,0 +1,185 @@
+"""Obtaining the snapshot of a key from a store: restore it, build it, or wait for who builds it and take over if that one dies.
+
+A thin shell around `lease`: the store, the clock and the sleep are arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.snapshot import catalog, lease
+from robust_run.snapshot.errors import SetupFailed, SnapshotError
+from robust_run.snapshot.lease import Beat, Seen, Watch
+from robust_run.snapshot.types import Manifest
+from robust_run.store.errors import AlreadyExists, NotFound, StoreError, is_transient
+from robust_run.store.types import Store
+
+_LOOK_S = 0.5
+_BEAT_BYTES = 64 << 10
+_PROGRESS_CHARACTERS = 500
+
+Build = Callable[["Holder"], Manifest]
+"""Runs the set-up and publishes it; tells the holder of its progress."""
+
+
+class Holder:
+    """A claimed term, kept alive by a thread that writes heartbeats until it is told to end."""
+
+    def __init__(self, store: Store, key: str, term: int, name: str, lease_s: float) -> None:
+        self._store, self._key, self.term, self._name, self._lease_s = store, key, term, name, lease_s
+        self._count = 0
+        self._progress = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, name="setup-lease", daemon=True)
+
+    def start(self) -> None:
+        """Write the first heartbeat, and have the others written. Raises `StoreError`."""
+        self._beat("building")
+        self._thread.start()
+
+    def say(self, progress: str) -> None:
+        """Say what waiting nodes show."""
+        self._progress = progress[-_PROGRESS_CHARACTERS:]
+
+    def is_ours(self) -> bool:
+        """Whether nobody has taken over. Raises `StoreError`."""
+        return lease.is_ours(look(self._store, self._key, self.term), self.term)
+
+    def end(self, state: lease.State | None = None, why: str = "") -> None:
+        """Write no more heartbeats, and one last that says why if it failed. Never raises."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if state is not None:
+            self._progress = why[:_PROGRESS_CHARACTERS]
+            with suppress(StoreError):
+                self._beat(state)
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(self._lease_s / lease.BEATS_PER_LEASE):
+            with suppress(StoreError):  # if that goes on, another takes over, and we notice before we publish
+                self._beat("building")
+
+    def _beat(self, state: lease.State) -> None:
+        self._count += 1
+        beat = Beat(builder=self._name, count=self._count, state=state, progress=self._progress)
+        path = catalog.lease_path(self._key, self.term, "beat")
+        self._store.write_all(path, msgspec.json.encode(beat), durable=False)
+
+
+def obtain(  # noqa: PLR0913 - the world is an argument
+    store: Store,
+    key: str,
+    build: Build,
+    *,
+    clock: Clock,
+    sleep: Callable[[float], None],
+    token: str | None = None,
+    lease_s: float = lease.LEASE_S,
+    on_wait: Callable[[str], None] = lambda _: None,
+    refresh: bool = False,
+    limit_s: float = 24 * 3600.0,
+) -> Manifest:
+    """Return the manifest of a key, building it if nobody has and nobody does. `on_wait` hears what the builder does.
+
+    `refresh`: build it although it is there; one that somebody else builds meanwhile will do.
+
+    Raises `SetupFailed` if the builder's commands fail, here or elsewhere; `SnapshotRefused` for what is in the store and cannot
+    be used; `StoreError`; `SnapshotError` after the limit.
+    """
+    name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    began_s = clock.monotonic_s()
+    watch = Watch(began_s=began_s)
+    said = ""
+    while clock.monotonic_s() - began_s < limit_s:
+        seen = _look_again(store, key, watch, sleep)
+        now_s = clock.monotonic_s()
+        if watch.seen is None:
+            watch = Watch(began_s=now_s)
+        if refresh and watch.seen is not None and seen.beat is not None and seen.beat.state == "done":
+            refresh = False  # it was built while we looked on
+        if refresh:
+            seen = msgspec.structs.replace(seen, is_published=False)
+        watch = lease.watched(watch, seen, now_s)
+        decision = lease.decide(watch, now_s, lease_s)
+        if decision.act == "restore":
+            found = catalog.load(store, key, token)
+            if found is not None:
+                return found
+        elif decision.act == "fail":
+            raise SetupFailed(decision.reason)
+        elif decision.act == "claim" and claim(store, key, decision.term, name):
+            return _build(Holder(store, key, decision.term, name, lease_s), build)
+        elif decision.reason != said:
+            said = decision.reason
+            on_wait(said)
+        sleep(min(_LOOK_S, lease_s / lease.BEATS_PER_LEASE))
+    raise SnapshotError(f"{store.url}: no snapshot of key {key[:16]} after {limit_s:.0f} s; see who builds it: {said}")
+
+
+def _build(holder: Holder, build: Build) -> Manifest:
+    try:
+        holder.start()
+        found = build(holder)
+    except SnapshotError as error:
+        holder.end("failed", str(error))
+        raise
+    except BaseException as error:
+        holder.end("left", str(error) or type(error).__name__)
+        raise
+    holder.end("done")
+    return found
+
+
+def look(store: Store, key: str, from_term: int = 1) -> Seen:
+    """Return what the store says of a key now. Raises `StoreError`."""
+    is_published = _read(store, catalog.manifest_path(key), None) is not None
+    term = from_term - 1
+    while term < lease.MOST_TERMS and _read(store, catalog.lease_path(key, term + 1, "claim"), None) is not None:
+        term += 1
+    beat: Beat | None = None
+    if term:
+        data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
+        with suppress(msgspec.MsgspecError, ValueError):
+            beat = msgspec.json.decode(data, type=Beat) if data else None
+    return Seen(is_published=is_published, term=term, beat=beat)
+
+
+def claim(store: Store, key: str, term: int, name: str) -> bool:
+    """Claim a term. False: somebody else has. Raises `StoreError`."""
+    try:
+        store.write_all(catalog.lease_path(key, term, "claim"), msgspec.json.encode({"builder": name}), replace=False)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _look_again(store: Store, key: str, watch: Watch, sleep: Callable[[float], None]) -> Seen:
+    """Look, and where the store does not answer for a moment, look again."""
+    for patience in (0.2, 1.0, 3.0):
+        try:
+            return look(store, key, max(1, watch.seen.term if watch.seen else 1))
+        except StoreError as error:
+            if not is_transient(error):
+                raise
+            sleep(patience)
+    return look(store, key)
+
+
+def _read(store: Store, path: str, limit_bytes: int | None) -> bytes | None:
+    """Return a small file, or b"" for one that is only asked after; None: it is not there."""
+    try:
+        if limit_bytes is None:
+            store.size_bytes(path)
+            return b""
+        return store.read_all(path, limit_bytes)
+    except NotFound:
+        return None

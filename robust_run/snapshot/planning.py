@@ -1,0 +1,100 @@
+"""From what was typed to a plan: which commands, which folders, which key; and where stores and caches are by default."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from robust_run.snapshot import key, platforms
+from robust_run.snapshot.building import Plan
+from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.errors import SetupRefused
+from robust_run.snapshot.ingredients import collect
+from robust_run.snapshot.roots import ask, captured_roots
+
+_SCRIPT_BYTES = 1 << 20
+_TOKEN_BYTES = 4096
+
+
+def commands_of(typed: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """Return the commands of `--setup`, then those of `--setup-file`: each file is one script, which ends at its first failure.
+
+    Raises `SetupRefused` for a file that cannot be read.
+    """
+    found = list(typed)
+    for path in files:
+        data = _read(path, _SCRIPT_BYTES)
+        found.append("set -e\n" + data.decode("utf-8", "surrogateescape"))
+    return tuple(found)
+
+
+def prepare(
+    commands: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    python: str = sys.executable,
+    more_roots: Sequence[str] = (),
+    variables: Sequence[str] = (),
+    base_image: str = "",
+) -> Plan:
+    """Return the plan of a set-up in the environment of an interpreter. Raises `SetupRefused`."""
+    prefix, paths, user_base = ask([python], dict(environment))
+    more = [os.path.realpath(os.path.join(cwd, path)) for path in more_roots]
+    roots = captured_roots(prefix, paths, user_base, more)
+    facts = platforms.here(base_image)
+    if os.path.realpath(sys.prefix) != prefix:
+        raise SetupRefused(
+            f"{python}: it is of {prefix}, robust-run of {sys.prefix}: install it there, or name that Python"
+        )
+    found = collect(commands, cwd=cwd, roots=roots, facts=facts, environment=environment, variables=variables)
+    setup = Setup(
+        commands=tuple(commands),
+        cwd=cwd,
+        roots=roots,
+        environment=dict(environment),
+        python=(python,),
+        work_folders=work_folders(environment),
+        home=environment.get("HOME"),
+    )
+    return Plan(key=key.make(found.ingredients), setup=setup, platform=facts.platform, pinned=found.pinned)
+
+
+def work_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return where a capture may put what is written: local disk, then memory where that can be written."""
+    first = environment.get("TMPDIR") or "/var/tmp"  # noqa: S108 - a folder of a random name is made in it
+    places = [place for place in (first, "/tmp", "/dev/shm") if os.path.isdir(place) and os.access(place, os.W_OK)]  # noqa: S108
+    return tuple(dict.fromkeys(places)) or (os.getcwd(),)
+
+
+def cache_folder(environment: Mapping[str, str]) -> str:
+    """Return where this node keeps images and what it unpacked."""
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "/", ".cache")
+    return os.path.join(base, "robust-run", "snapshots")
+
+
+def default_store(environment: Mapping[str, str]) -> str:
+    """Return the store if none is named: `ROBUST_SETUP_STORE`, else a folder in the user's cache."""
+    return environment.get("ROBUST_SETUP_STORE") or os.path.join(cache_folder(environment), "store")
+
+
+def read_token(path: str | None) -> str | None:
+    """Return the token that signs manifests; None: no file is named. Raises `SetupRefused`."""
+    if path is None:
+        return None
+    token = _read(path, _TOKEN_BYTES).decode("utf-8", "surrogateescape").strip()
+    if len(token) < 16:
+        raise SetupRefused(f"{path}: a token has at least 16 characters")
+    return token
+
+
+def _read(path: str, limit_bytes: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise SetupRefused(f"{path}: {error.strerror}") from error
+    if len(data) > limit_bytes:
+        raise SetupRefused(f"{path}: it has more than {limit_bytes} bytes")
+    return data

@@ -1,0 +1,175 @@
+"""Restoring by mounting: the image somewhere, then an overlay of it over each captured root, at the same path.
+
+Nothing is copied, so it takes milliseconds. Mount in a private mount namespace (`kernel.enter_private_namespace`): the mounts
+then end with the processes that see them. As root the kernel reads the image; else, and without loop devices, `squashfuse_ll`
+does, which is killed when the thread that mounted ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from robust_run.snapshot import kernel, listing
+from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.types import Manifest
+
+Reader = Literal["kernel", "squashfuse"]
+_READY_S = 15.0
+_POLL_S = 0.002
+_Which = Callable[[str], str | None]
+
+
+class Mounted:
+    """A snapshot that is mounted."""
+
+    def __init__(self, image_at: str, server: subprocess.Popen[bytes] | None) -> None:
+        self.image_at = image_at
+        self.targets: list[str] = []
+        self._server = server
+
+    def undo(self) -> None:
+        """Take all mounts away at once; who has a file open keeps it. Never raises."""
+        for target in reversed(self.targets):
+            kernel.unmount(target)
+        self.targets.clear()
+        kernel.unmount(self.image_at)
+        if self._server is not None:
+            try:
+                self._server.wait(_READY_S)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+
+
+class Scratch(msgspec.Struct, frozen=True, kw_only=True):
+    """Where what is written to the environment goes; it needs no room before that."""
+
+    folder: str
+    """Of a local file system or memory, outside the roots. It is used by one restore only."""
+
+
+def mount(
+    manifest: Manifest,
+    image: str,
+    at: str,
+    *,
+    reader: Reader,
+    userns: bool,
+    scratch: Scratch | None = None,
+    which: _Which = shutil.which,
+) -> Mounted:
+    """Mount an image at an empty folder and over all its roots; without `scratch` the environment is read-only then.
+
+    `userns`: whether this is a user namespace of our own. Raises `RestoreRefused`, after which nothing is mounted.
+    """
+    _check(manifest)
+    server = _mount_image(image, at, reader, which)
+    mounted = Mounted(at, server)
+    try:
+        lay_over(manifest, at, mounted, userns=userns, scratch=scratch)
+    except BaseException:
+        mounted.undo()
+        raise
+    return mounted
+
+
+def lay_over(manifest: Manifest, at: str, mounted: Mounted, *, userns: bool, scratch: Scratch | None = None) -> None:
+    """Mount an overlay of what lies at a folder over each root. Adds them to `mounted`; raises `RestoreRefused`."""
+    _check(manifest)
+    if not os.path.isfile(os.path.join(at, listing.NAME)):
+        raise RestoreRefused(f"{at}: there is no {listing.NAME} in the image")
+    for root in manifest.roots:
+        if not root.changed and not root.removed:
+            continue
+        layers = [os.path.join(at, f"r{root.folder}")] if root.changed else []
+        layers += [os.path.join(at, f"w{root.folder}")] if root.removed else []
+        upper = work = None
+        if scratch is not None:
+            upper, work = (os.path.join(scratch.folder, f"{name}{root.folder}") for name in ("upper", "work"))
+            os.makedirs(upper, exist_ok=True)
+            os.makedirs(work, exist_ok=True)
+        kernel.mount_overlay(root.path, [*layers, root.path], upper=upper, work=work, userns=userns)
+        mounted.targets.append(root.path)
+
+
+def _check(manifest: Manifest) -> None:
+    for root in manifest.roots:
+        if root.removed and not manifest.has_whiteouts:
+            raise RestoreRefused(f"{root.path}: {root.removed} names were removed, and the image has no whiteouts")
+    reason = not_the_same_path(manifest)
+    if reason:
+        raise RestoreRefused(reason)
+
+
+def not_the_same_path(manifest: Manifest) -> str:
+    """Return why the snapshot cannot be where it was captured; "": it can."""
+    for root in manifest.roots:
+        if not os.path.isdir(root.path) or os.path.realpath(root.path) != root.path:
+            return f"{root.path} is no folder of this machine"
+        below = kernel.mounts_below(root.path)
+        if below:
+            return f"{below[0]} is mounted in {root.path} and would be hidden"
+    return ""
+
+
+def _mount_image(image: str, at: str, reader: Reader, which: _Which) -> subprocess.Popen[bytes] | None:
+    if reader == "squashfuse":
+        return _squashfuse(image, at, which)
+    tool = which("mount")
+    if tool is None:
+        raise RestoreRefused("mount is not installed: install util-linux")
+    argv = [tool, "-t", "squashfs", "-o", "loop,ro,nosuid,nodev", "--", image, at]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_READY_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RestoreRefused(f"{image}: it cannot be mounted: {error}") from error
+    if done.returncode != 0:
+        said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
+        raise RestoreRefused(f"{image}: the kernel does not mount it: {said or done.returncode}")
+    return None
+
+
+def _squashfuse(image: str, at: str, which: _Which) -> subprocess.Popen[bytes]:
+    tool = which("squashfuse_ll") or which("squashfuse")
+    if tool is None:
+        raise RestoreRefused("squashfuse_ll is not installed: install squashfuse")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise RestoreRefused("/dev/fuse is not there for us: have the container given the device")
+
+    def prepare() -> None:
+        kernel.die_with_parent()
+        kernel.keep_right_to_mount()
+
+    before = os.stat(at).st_dev
+    quiet = subprocess.DEVNULL
+    try:
+        server = subprocess.Popen(
+            [tool, "-f", image, at],
+            stdin=quiet,
+            stdout=quiet,
+            stderr=subprocess.PIPE,
+            preexec_fn=prepare,  # noqa: PLW1509 - two system calls and no lock
+            start_new_session=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RestoreRefused(f"{tool} cannot be started: {error}") from error
+    assert server.stderr is not None
+    deadline_s = time.monotonic() + _READY_S
+    while time.monotonic() < deadline_s and server.poll() is None:
+        if os.stat(at).st_dev != before:
+            server.stderr.close()
+            return server
+        time.sleep(_POLL_S)
+    server.kill()
+    said = b" ".join(server.stderr.read(2000).split())[:300].decode("utf-8", "replace")
+    server.stderr.close()
+    server.wait()
+    kernel.unmount(at)
+    raise RestoreRefused(f"{image}: squashfuse does not mount it: {said or 'it said nothing'}")

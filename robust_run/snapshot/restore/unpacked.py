@@ -1,0 +1,109 @@
+"""Where images are unpacked on a node, who uses what, and what can go.
+
+Memory is the better place for many small files: making them is what takes time on a disk. It is chosen where the environment is
+small beside what is free. Whoever uses what is unpacked holds a shared lock of the kernel's, which ends with him; what nobody
+uses is removed from memory when something else is unpacked there. On disk it stays for the next job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from contextlib import suppress
+
+import msgspec
+
+from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.restore import extract
+from robust_run.snapshot.types import Item, Manifest
+
+#: An environment may take this part of the memory that is available.
+_MEMORY_SHARE = 16
+_USE = ".use"
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of this node, of ours alone, where images may be unpacked."""
+
+    path: str
+    is_memory: bool = False
+
+
+class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that is unpacked, for as long as the descriptor is open."""
+
+    path: str
+    items: tuple[Item, ...]
+    use: int
+
+    def let_go(self) -> None:
+        """Use it no more."""
+        os.close(self.use)
+
+
+def order(folders: tuple[Folder, ...], needed_bytes: int, available_bytes: int) -> list[Folder]:
+    """Return the folders to try, first choice first: memory if there is plenty, then disk, then memory all the same. Pure."""
+    plenty = needed_bytes * _MEMORY_SHARE <= available_bytes
+    return sorted(folders, key=lambda folder: folder.is_memory != plenty)
+
+
+def available_memory(table: str = "/proc/meminfo") -> int:
+    """Return how many bytes of memory programs could still have; 0 where the kernel does not say."""
+    with suppress(OSError, ValueError, IndexError), open(table, encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def unpack(manifest: Manifest, image: str, folders: tuple[Folder, ...]) -> Unpacked:
+    """Unpack an image into the best folder that can hold it. Raises `RestoreRefused`, `SnapshotRefused`."""
+    problems = []
+    for folder in order(folders, manifest.content_bytes, available_memory()):
+        target = os.path.join(folder.path, "unpacked", manifest.image_sha256)
+        use = -1
+        try:
+            use = _using(target)
+            if folder.is_memory:
+                sweep(folder.path, keep=manifest.image_sha256)
+            path = extract.extract(manifest, image, folder.path)
+            return Unpacked(path=path, items=tuple(extract.items_of(path, manifest)), use=use)
+        except BaseException as error:
+            if use >= 0:
+                os.close(use)
+            if not isinstance(error, RestoreRefused):
+                raise
+            problems.append(str(error))
+    raise RestoreRefused("; ".join(problems) or "there is no folder to unpack it in")
+
+
+def sweep(folder: str, keep: str = "") -> list[str]:
+    """Remove what is unpacked in a folder and used by nobody, and return the names."""
+    removed = []
+    top = os.path.join(folder, "unpacked")
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(top)):
+            if len(name) != 64 or name == keep:
+                continue
+            with suppress(OSError):  # somebody uses it, or somebody else removes it
+                use = _using(os.path.join(top, name), fcntl.LOCK_EX)
+                shutil.rmtree(os.path.join(top, name), ignore_errors=True)
+                os.close(use)
+                removed.append(name)
+    return removed
+
+
+def _using(target: str, kind: int = fcntl.LOCK_SH) -> int:
+    """Lock what is or will be unpacked, and return the descriptor. Raises OSError; `RestoreRefused` for a user."""
+    try:
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        descriptor = os.open(target + _USE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RestoreRefused(f"{target}: {error.strerror}: name another cache folder") from error
+    try:
+        fcntl.flock(descriptor, kind | (fcntl.LOCK_NB if kind == fcntl.LOCK_EX else 0))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

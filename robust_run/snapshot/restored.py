@@ -1,0 +1,75 @@
+"""A restored environment, as whoever starts workers sees it: how to start a program in it, what it takes along, when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from robust_run.snapshot.restore import target
+from robust_run.snapshot.restore.ladder import Choice
+from robust_run.snapshot.restore.unpacked import Unpacked
+from robust_run.snapshot.types import Manifest
+
+if TYPE_CHECKING:
+    from robust_run.prefetch.inside.handle import Inside
+    from robust_run.prefetch.launch import Prepared
+
+
+class Restored:
+    """An environment in which the set-up was done. It holds for all workers of this node until `stop`.
+
+    restored.command(argv, folder)       what to execute instead of argv
+    restored.environment(env)            what to start it with instead of env
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest | None,
+        choice: Choice,
+        *,
+        inside: Inside | None = None,
+        prepared: Prepared | None = None,
+        on_path: Unpacked | None = None,
+    ) -> None:
+        """Made by `restoring.restore`. `on_path`: what the rung "target" puts on `sys.path`."""
+        self.manifest = manifest
+        """None: the commands were run, and there is no snapshot."""
+        self.choice = choice
+        """The rung, and why no better one."""
+        self.inside = inside
+        """The namespaces, if it is in some of its own; for `prefetch.window.close` where `prepared` is there."""
+        self.prepared = prepared
+        """What this launch knows of a lazy image; None: it is not lazy, and there is nothing to record."""
+        self._on_path = on_path
+
+    def __enter__(self) -> Restored:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    @property
+    def reason(self) -> str:
+        """Why the environment is lost; "" while it is not."""
+        return self.inside.reason if self.inside is not None else ""
+
+    def command(self, argv: Sequence[str], working_directory: str) -> list[str]:
+        """Return the argv that runs a program in the environment. It keeps its pid, its parent and its user.
+
+        Valid for children of this process, until `stop`.
+        """
+        return self.inside.command(argv, working_directory) if self.inside is not None else list(argv)
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that a program is started with. Where it is at the same path, they stay as they are."""
+        if self._on_path is not None and self.manifest is not None:
+            return target.environment(self.manifest, self._on_path.items, self._on_path.path, env)
+        return dict(env)
+
+    def stop(self) -> None:
+        """Let it go, after the workers have ended. Never raises."""
+        if self.inside is not None:
+            self.inside.stop()
+        if self._on_path is not None:
+            self._on_path.let_go()
+            self._on_path = None

@@ -1,0 +1,313 @@
+"""Restoring a snapshot on this node: walks down the ladder (`restore.ladder`) until a rung holds.
+
+What each rung makes is either whole or not used. A rung that changes the environment itself and is cut off half-way ends the
+walk: no worse rung would be built on half an environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.snapshot import catalog, fetch, lazy
+from robust_run.snapshot import manifest as manifests
+from robust_run.snapshot.building import Plan
+from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.restore import in_place, ladder, rerun, target
+from robust_run.snapshot.restore.mounting import not_the_same_path
+from robust_run.snapshot.restore.order import Order
+from robust_run.snapshot.restore.unpacked import Folder, Unpacked, unpack
+from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.types import Manifest
+from robust_run.store.types import Store, StoreOptions
+
+if TYPE_CHECKING:
+    from robust_run.prefetch.inside.handle import Inside
+    from robust_run.prefetch.launch import Prepared
+
+#: What a container writes to: gone with it, and nobody else's.
+_OWN_FILE_SYSTEMS = frozenset(("overlay", "tmpfs", "ramfs"))
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node restores."""
+
+    cache: str
+    """Folder of this node for images; see `planning.cache_folder`."""
+    block_cache: str | None = None
+    """Folder for blocks of lazy images; None: they are never lazy."""
+    least_lazy_bytes: int = lazy.LEAST_BYTES
+    """Smaller images are brought as a whole."""
+    launch: str = ""
+    """Fingerprint of the launch (`prefetch.record.fingerprint`), for the hot list."""
+    memory: str | None = "/dev/shm"  # noqa: S108 - a folder of ours is made in it
+    """Where images are unpacked if that takes a small part of it, or the cache cannot hold them; None: only in the cache."""
+    rungs: tuple[ladder.Rung, ...] = ladder.LADDER
+    writable: bool = True
+    """Whether workers may write to a mounted environment; it is in memory and ends with the job."""
+    store_options: StoreOptions = StoreOptions()
+    limit_s: float = 600.0
+
+
+def restore(
+    plan: Plan,
+    manifest: Manifest,
+    store: Store,
+    options: Options,
+    *,
+    on_output: Callable[[bytes], None] = lambda _: None,
+    on_problem: Callable[[str], None] = lambda _: None,
+    progress: Callable[[int], None] | None = None,
+) -> Restored:
+    """Restore a snapshot in the best way that is possible here.
+
+    `on_output` gets what the commands write, should they have to be run; `on_problem` a sentence when something goes wrong later.
+    Raises `SnapshotRefused` for one that is damaged, forged or foreign; `SetupFailed`; `RestoreRefused` with all reasons.
+    """
+    manifests.check_fits(manifest, plan.platform, plan.key.digest)
+    walk = _Walk(plan, manifest, store, options, on_output, on_problem, progress)
+    found = walk.down()
+    catalog.note_use(store, manifest.key)
+    return found
+
+
+def run_commands(plan: Plan, why: str, *, on_output: Callable[[bytes], None] = lambda _: None) -> Restored:
+    """Run the set-up in the environment itself, where there is no snapshot and can be none. Raises `SetupFailed`."""
+    choice = ladder.Choice(rung="commands", refused=(ladder.Refusal("mount", why),))
+    folder = plan.setup.roots[0].path
+    problem = rerun.why_not(folder)
+    if problem:
+        raise RestoreRefused(f"{why}; and the set-up cannot be run in the environment: {problem}")
+    _rerun(plan, on_output)
+    return Restored(None, choice)
+
+
+class _Walk:
+    """One walk down the ladder."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        manifest: Manifest,
+        store: Store,
+        options: Options,
+        on_output: Callable[[bytes], None],
+        on_problem: Callable[[str], None],
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self._plan, self._manifest, self._store, self._options = plan, manifest, store, options
+        self._on_output, self._on_problem, self._progress = on_output, on_problem, progress
+        self._tried: dict[ladder.Rung, str] = {}
+        self._image = ""
+        self._unpacked: Unpacked | None = None
+
+    def down(self) -> Restored:
+        found = self._namespaced()
+        if found is not None:
+            return found
+        while True:
+            choice = ladder.choose(self._facts(), self._tried, self._options.rungs)
+            try:
+                return self._do(choice)
+            except PlatformError as error:
+                self._tried[choice.rung] = str(error)
+                self._stop_if_half(choice.rung, error)
+
+    # --- in namespaces -----------------------------------------------------------------------------------------------
+
+    def _namespaced(self) -> Restored | None:
+        """Have it made in a namespace. None: that is not possible, and `_tried` has the reasons."""
+        rungs = tuple(rung for rung in ladder.NAMESPACED if rung in self._options.rungs)
+        reason = not_the_same_path(self._manifest)
+        if reason or not rungs:
+            self._tried.update(dict.fromkeys(rungs, reason))
+            return None
+        found = self._lazily(rungs)
+        if found is not None:
+            return found
+        try:
+            self._image = self._image or self._fetched()
+            inside = self._start(Order(
+                manifest=self._manifest, image=self._image, image_url=self._store.url, stage=self._stage(), rungs=rungs,
+                unpack_in=self._folders(), writable=self._options.writable, limit_s=self._options.limit_s,
+            ))  # fmt: skip
+        except _NoRung as error:
+            self._tried.update(error.reasons(rungs))
+            return None
+        return Restored(self._manifest, _chosen(inside), inside=inside)
+
+    def _lazily(self, rungs: tuple[ladder.Rung, ...]) -> Restored | None:
+        """Mount it before it is here. None: it is brought as a whole."""
+        cached = fetch.is_sealed(fetch.cached_path(self._options.cache, self._manifest))
+        folder = self._options.block_cache
+        if folder is None or lazy.why_not(
+            self._manifest,
+            remote=lazy.is_remote(self._store),
+            cached=cached,
+            least_bytes=self._options.least_lazy_bytes,
+        ):
+            return None
+        try:
+            prepared = lazy.prepare(
+                self._store, self._manifest, folder, self._options.launch, os.uname().machine,
+                self._options.store_options,
+            )  # fmt: skip
+            if not prepared.plan.served:
+                return None
+            inside = self._start(Order(
+                manifest=self._manifest, image=prepared.image_url, image_url=prepared.image_url, stage=self._stage(),
+                lazy=_encoded(prepared), rungs=tuple(rung for rung in rungs if rung != "extract"),
+                writable=self._options.writable, limit_s=self._options.limit_s,
+            ))  # fmt: skip
+        except PlatformError as error:
+            self._on_problem(f"the snapshot is brought as a whole: {error}")
+            return None
+        return Restored(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
+
+    def _start(self, order: Order) -> Inside:
+        from robust_run.prefetch.inside.errors import InsideFailed
+        from robust_run.prefetch.inside.handle import start
+
+        try:
+            return start(order, on_problem=self._on_problem, holder="robust_run.snapshot.restore.holder")
+        except InsideFailed as error:
+            raise _NoRung(str(error)) from error
+        finally:
+            with suppress(OSError):  # it is a mount point in the holder's namespace only
+                os.rmdir(order.stage)
+
+    def _stage(self) -> str:
+        return _own(os.path.join(self._options.cache, "stage"), unique=True)
+
+    # --- without ------------------------------------------------------------------------------------------------------
+
+    def _do(self, choice: ladder.Choice) -> Restored:
+        if choice.rung == "commands":
+            _rerun(self._plan, self._on_output)
+            return Restored(self._manifest, choice)
+        found = self._opened()
+        if choice.rung == "target":
+            reason = target.why_not(self._manifest, found.items, target.base_of(self._manifest, found.items))
+            if reason:
+                raise RestoreRefused(reason)
+            return Restored(self._manifest, choice, on_path=found)
+        in_place.copy_over(self._manifest, found.items, found.path)
+        found.let_go()
+        return Restored(self._manifest, choice)
+
+    def _facts(self) -> ladder.Facts:
+        roots = [root.path for root in self._manifest.roots]
+        return ladder.Facts(
+            in_place=next(filter(None, map(why_not_in_place, roots)), ""),
+            commands=next(filter(None, map(rerun.why_not, roots)), ""),
+        )
+
+    def _stop_if_half(self, rung: ladder.Rung, error: PlatformError) -> None:
+        """Go no further if the environment itself was changed, but not to its end."""
+        if rung == "commands":
+            raise error
+        if rung == "in-place" and in_place.state_of(self._manifest) == "copying":
+            raise RestoreRefused(
+                f"{self._manifest.roots[0].path}: the snapshot was copied half-way into it: {error};"
+                " free what it needs and start again, or make the environment anew"
+            ) from error
+
+    def _opened(self) -> Unpacked:
+        if self._unpacked is None:
+            self._image = self._image or self._fetched()
+            self._unpacked = unpack(self._manifest, self._image, self._folders())
+        return self._unpacked
+
+    def _fetched(self) -> str:
+        return fetch.fetch(self._store, self._manifest, self._options.cache, self._progress)
+
+    def _folders(self) -> tuple[Folder, ...]:
+        folders = [Folder(path=self._options.cache)]
+        if self._options.memory is not None:
+            with suppress(RestoreRefused):
+                path = _own(os.path.join(self._options.memory, f"robust-run-{os.geteuid()}"))
+                folders.append(Folder(path=path, is_memory=True))
+        return tuple(folders)
+
+
+class _NoRung(RestoreRefused):
+    """The holder has found no rung. The message is what it said."""
+
+    def reasons(self, rungs: tuple[ladder.Rung, ...]) -> dict[ladder.Rung, str]:
+        try:
+            refused = msgspec.json.decode(str(self), type=tuple[ladder.Refusal, ...])
+        except msgspec.MsgspecError:
+            return dict.fromkeys(rungs, str(self))
+        return {**dict.fromkeys(rungs, "it could not be tried"), **{each.rung: each.reason for each in refused}}
+
+
+def why_not_in_place(folder: str, table: str = "/proc/self/mountinfo") -> str:
+    """Return why nothing is copied into an environment; "": it is ours, and of a container that ends with its file system."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} is not ours to write"
+    kind = file_system_of(os.path.realpath(folder), table)
+    return "" if kind in _OWN_FILE_SYSTEMS else f"{folder} is on {kind or 'an unknown file system'}: others may use it"
+
+
+def file_system_of(path: str, table: str) -> str:
+    """Return the kind of file system that a path is on; "": unknown."""
+    best, kind = "", ""
+    with open(table, encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            left, _, right = line.partition(" - ")
+            point = left.split(" ")[4].replace("\\040", " ")
+            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+                best, kind = point, right.split(" ", 1)[0]
+    return kind
+
+
+def _rerun(plan: Plan, on_output: Callable[[bytes], None]) -> None:
+    setup = plan.setup
+    rerun.run(
+        setup.commands,
+        key=plan.key.digest,
+        folder=setup.roots[0].path,
+        cwd=setup.cwd,
+        environment=setup.environment,
+        python=setup.python[0],
+        on_output=on_output,
+    )
+
+
+def _own(path: str, *, unique: bool = False) -> str:
+    """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`."""
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.lstat(path)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise RestoreRefused(f"{path}: it is not a folder that only we can write; remove it")
+        return tempfile.mkdtemp(dir=path) if unique else path
+    except OSError as error:
+        raise RestoreRefused(f"{path}: {error.strerror}: name another cache folder") from error
+
+
+def _chosen(inside: Inside) -> ladder.Choice:
+    """Return what the holder chose. The reasons are in its sentence, which is kept as it is."""
+    return _Said(rung=msgspec.convert(inside.ready.rung, ladder.Rung), refused=(), said=inside.ready.chosen)
+
+
+class _Said(ladder.Choice, frozen=True, kw_only=True):
+    said: str
+
+    def sentence(self) -> str:
+        return self.said
+
+
+def _encoded(prepared: Prepared) -> msgspec.Raw:
+    from robust_run.prefetch.inside.types import InsidePlan
+
+    return msgspec.Raw(msgspec.json.encode(InsidePlan(
+        image_url=prepared.image_url, block_map=prepared.block_map, cache_root=prepared.cache_root,
+        hot=prepared.plan.hot, serve_options=prepared.options,
+    )))  # fmt: skip

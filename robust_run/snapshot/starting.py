@@ -1,0 +1,126 @@
+"""What a node does with a set-up when a job starts: find the snapshot or build it, then restore it.
+
+The node that is to build calls with `may_build`; others wait for it, and take over only where they may build, too. A restart of
+workers on a node that runs already needs nothing of this: what was restored stays. A node that joins later is given the manifest
+of the job, so that all nodes have the same environment even if somebody refreshes it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.snapshot import building, catalog, expiry, holding
+from robust_run.snapshot.building import Plan
+from robust_run.snapshot.errors import CaptureRefused, SnapshotError, ToolMissing
+from robust_run.snapshot.types import Manifest
+from robust_run.store.errors import StoreError
+from robust_run.store.types import Store
+
+#: How long the first builder is waited for before another node builds.
+HEAD_START_S = 30.0
+_LOOK_S = 0.5
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    may_build: bool = True
+    refresh: bool = False
+    """`--refresh-setup`."""
+    head_start_s: float = 0.0
+    """How long to leave the building to others; `HEAD_START_S` for all nodes but the first."""
+    warn_s: float = expiry.WARN_S
+    ttl_s: float = expiry.TTL_S
+    limit_s: float = 24 * 3600.0
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot to restore."""
+
+    manifest: Manifest
+    was_built: bool
+    """By this process, now."""
+
+
+def find(
+    plan: Plan,
+    store: Store,
+    asked: Asked,
+    *,
+    clock: Clock,
+    sleep: Callable[[float], None],
+    token: str | None = None,
+    on_output: Callable[[bytes], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Return the snapshot of a set-up; builds it, or waits for who does. `say` gets progress and warnings, a sentence each.
+
+    Raises `SetupFailed`; `SnapshotRefused` for what cannot be used; `StoreError`; where this node must not build and nobody does,
+    `SnapshotError`. For `CaptureRefused` and `ToolMissing`, see `must_run_commands`.
+    """
+    there = None if asked.refresh else catalog.load(store, plan.key.digest, token)
+    stale = None
+    if there is not None:
+        age = expiry.age(there, clock.unix_s(), warn_s=asked.warn_s, ttl_s=asked.ttl_s)
+        if age.state != "fresh":
+            say(f"set-up {there.key[:16]}: {age.words}")
+        if age.state != "expired" or not asked.may_build:
+            return Found(manifest=there, was_built=False)
+        stale = there
+    _leave_to_others(store, plan.key.digest, asked, clock, sleep)
+    if not asked.may_build:
+        return Found(manifest=_wait(store, plan, token, asked, clock, sleep), was_built=False)
+    built: list[Manifest] = []
+
+    def build(holder: holding.Holder) -> Manifest:
+        replacing = msgspec.structs.replace(plan, replace=plan.replace or asked.refresh or stale is not None)
+        built.append(building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output))
+        return built[0]
+
+    try:
+        manifest = holding.obtain(
+            store, plan.key.digest, build, clock=clock, sleep=sleep, token=token, limit_s=asked.limit_s,
+            on_wait=lambda what: say(f"waiting for another build of the set-up: {what}"),
+            refresh=asked.refresh or stale is not None,
+        )  # fmt: skip
+    except SnapshotError as error:
+        if stale is None:
+            raise
+        say(f"the set-up could not be resolved anew, what was resolved before is used: {error}")
+        return Found(manifest=stale, was_built=False)
+    return Found(manifest=manifest, was_built=bool(built))
+
+
+def must_run_commands(error: PlatformError) -> bool:
+    """Whether nothing is wrong with the set-up, but no snapshot can be made or stored: `restoring.run_commands` is left. Pure."""
+    return isinstance(error, (CaptureRefused, ToolMissing, StoreError))
+
+
+def _leave_to_others(store: Store, key: str, asked: Asked, clock: Clock, sleep: Callable[[float], None]) -> None:
+    """Wait until somebody builds, or the head start is over."""
+    began_s = clock.monotonic_s()
+    while clock.monotonic_s() - began_s < asked.head_start_s:
+        seen = holding.look(store, key)
+        if seen.is_published or (seen.beat is not None and seen.beat.state == "building"):
+            return
+        sleep(_LOOK_S)
+
+
+def _wait(
+    store: Store, plan: Plan, token: str | None, asked: Asked, clock: Clock, sleep: Callable[[float], None]
+) -> Manifest:
+    began_s = clock.monotonic_s()
+    while True:
+        found = catalog.load(store, plan.key.digest, token)
+        if found is not None:
+            return found
+        if clock.monotonic_s() - began_s >= asked.limit_s:
+            raise SnapshotError(
+                f"{store.url}: no snapshot of key {plan.key.digest[:16]} after {asked.limit_s:.0f} s, and this node is not"
+                " to build one: see the node that is"
+            )
+        sleep(_LOOK_S)

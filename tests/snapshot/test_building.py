@@ -1,0 +1,150 @@
+"""From commands to a snapshot in a store, by several at once and by builders that are killed anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from snapshot.environments import TREE, needs_squashfs_tools
+from snapshot.made import key_of
+
+from robust_run.clock import SystemClock
+from robust_run.snapshot import building, catalog, fetch, platforms
+from robust_run.snapshot.building import Plan, build
+from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.errors import SnapshotError
+from robust_run.snapshot.holding import Holder, claim
+from robust_run.snapshot.restore import extract
+from robust_run.snapshot.types import Root
+from robust_run.snapshot.verify import check_tree
+from robust_run.store.opening import open_store
+
+_BUILD = """
+import os, sys; sys.path[:0] = sys.argv[1].split(':')
+import time, msgspec
+from robust_run.clock import SystemClock
+from robust_run.snapshot import building, holding
+from robust_run.store.opening import open_store
+plan = msgspec.json.decode(sys.argv[2], type=building.Plan)
+store = open_store(sys.argv[3])
+left = int(sys.argv[4])
+def die_later(event, arguments):
+    # a moment at which the machine may stop: before each change to the file system
+    global left
+    if event in ("os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "subprocess.Popen") or (
+        event == "open" and isinstance(arguments[1], str) and "w" in arguments[1]
+    ):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), 9)
+sys.addaudithook(die_later)
+builds = []
+def build(holder):
+    builds.append(1)
+    return building.build(plan, store, holder, clock=SystemClock())
+nap = lambda seconds: time.sleep(min(seconds, 0.05))
+found = holding.obtain(store, plan.key.digest, build, clock=SystemClock(), sleep=nap, lease_s=float(sys.argv[5]))
+print(len(builds), found.image_sha256, -left)
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    needs_squashfs_tools()
+    root, work = tmp_path / "env", tmp_path / "work"
+    root.mkdir()
+    work.mkdir()
+    (root / "old").write_text("old")
+    # time and process in it, so that two builds are never the same
+    command = "mkdir pkg; date +%N > pkg/when; echo $$ > pkg/who; rm old; echo 'V = 1' > pkg/__init__.py"
+    setup = Setup(
+        commands=(command,),
+        cwd=str(root),
+        roots=(Root(folder="0", path=str(root)),),
+        environment={"PATH": os.environ["PATH"]},
+        python=(sys.executable,),
+        work_folders=(str(work),),
+        way="overlay" if os.geteuid() == 0 else "scan",
+        watch=(),
+    )
+    return Plan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=True)
+
+
+def start(plan: Plan, store: str, kill_at: int = 0, lease_s: float = 0.6) -> subprocess.Popen[str]:
+    argv = [
+        sys.executable,
+        "-c",
+        _BUILD,
+        str(TREE),
+        msgspec.json.encode(plan).decode(),
+        store,
+        str(kill_at),
+        str(lease_s),
+    ]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+
+
+def check_restores(plan: Plan, store_url: str, cache: Path) -> None:
+    store = open_store(store_url)
+    manifest = catalog.load(store, plan.key.digest)
+    assert manifest is not None
+    unpacked = extract.extract(manifest, fetch.fetch(store, manifest, str(cache)), str(cache))
+    items = extract.items_of(unpacked, manifest)
+    assert check_tree([f"{unpacked}/r0"], items, digests=1.0, exact=True) == []
+    assert {(item.path, item.kind) for item in items} >= {("old", "w"), ("pkg/when", "f"), ("pkg/__pycache__", "d")}
+
+
+def test_two_jobs_that_build_one_key_at_once_produce_one_snapshot(plan: Plan, tmp_path: Path) -> None:
+    if plan.setup.way == "scan":
+        pytest.skip("two builds in one environment need overlays")
+    url = str(tmp_path / "store")
+    jobs = [start(plan, url, lease_s=30.0) for _ in range(3)]
+    said = [job.communicate(timeout=120) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0, 0], said
+    words = [out.split() for out, _ in said]
+    assert sum(int(word[0]) for word in words) == 1
+    assert len({word[1] for word in words}) == 1
+    assert len([name for name in os.listdir(f"{url}/{plan.key.digest}") if name.endswith(".sqsh")]) == 1
+    assert os.listdir(tmp_path / "work") == []
+    check_restores(plan, url, tmp_path / "cache")
+
+
+def test_a_builder_killed_anywhere_leaves_nothing_half_and_the_next_one_builds(plan: Plan, tmp_path: Path) -> None:
+    if plan.setup.way == "scan":
+        pytest.skip("a killed build leaves the environment as it was only with overlays")
+    whole = start(plan, str(tmp_path / "whole"))
+    said = whole.communicate(timeout=120)
+    assert whole.returncode == 0, said
+    moments = int(said[0].split()[2])
+    killed = 0
+    for number, moment in enumerate(range(1, moments + 1, max(1, moments // 9))):
+        url = str(tmp_path / f"store{number}")
+        builder = start(plan, url, moment)
+        said = builder.communicate(timeout=120)
+        assert builder.returncode in (0, -9), said
+        killed += builder.returncode == -9
+        assert os.listdir(plan.setup.cwd) == ["old"]
+        after = start(plan, url)
+        said = after.communicate(timeout=120)
+        assert after.returncode == 0, said
+        check_restores(plan, url, tmp_path / f"cache{number}")
+    assert killed >= 5
+    left = os.listdir(tmp_path / "work")
+    assert building.sweep(str(tmp_path / "work"), 3600.0, SystemClock().unix_s()) == []
+    assert len(building.sweep(str(tmp_path / "work"), -1.0, SystemClock().unix_s())) == len(left)
+    assert os.listdir(tmp_path / "work") == []
+
+
+def test_a_builder_that_lost_its_term_publishes_nothing(plan: Plan, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    assert claim(store, plan.key.digest, 1, "me")
+    assert not claim(store, plan.key.digest, 1, "another")
+    assert claim(store, plan.key.digest, 2, "another")
+    with pytest.raises(SnapshotError, match="another node took over"):
+        build(plan, store, Holder(store, plan.key.digest, 1, "me", 30.0), clock=SystemClock())
+    assert catalog.load(store, plan.key.digest) is None
+    assert os.listdir(tmp_path / "work") == []

@@ -1,0 +1,171 @@
+"""What a node does with a set-up at its start: use what is there, say how old it is, resolve it anew, leave it to others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from snapshot.environments import needs_squashfs_tools
+from snapshot.made import key_of, snapshot_of, some_files
+
+from robust_run.errors import PlatformError
+from robust_run.snapshot import building, catalog, holding, platforms, starting
+from robust_run.snapshot.building import Plan
+from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError, SnapshotRefused, ToolMissing
+from robust_run.snapshot.holding import Holder
+from robust_run.snapshot.publish import publish
+from robust_run.snapshot.starting import Asked, Found
+from robust_run.snapshot.types import Manifest, Root
+from robust_run.store.errors import StoreError
+from robust_run.store.opening import open_store
+from robust_run.store.types import Store
+
+DAY_S = 86400.0
+
+
+class Hands:
+    """A clock that sleeping turns."""
+
+    def __init__(self, unix_s: float) -> None:
+        self.now_s = unix_s
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def unix_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Node(NamedTuple):
+    root: Path
+    plan: Plan
+    store: Store
+    manifest: Manifest
+    image: str
+    said: list[str]
+    clock: Hands
+
+    def find(self, **asked: object) -> Found:
+        return starting.find(
+            self.plan, self.store, Asked(**asked), clock=self.clock, sleep=self.clock.sleep, say=self.said.append
+        )  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    needs_squashfs_tools()
+    root, work = tmp_path / "env", tmp_path / "work"
+    root.mkdir()
+    work.mkdir()
+    manifest, image = snapshot_of(tmp_path, str(root), some_files)
+    setup = Setup(
+        commands=("echo new > new.txt",), cwd=str(root), roots=(Root(folder="0", path=str(root)),),
+        environment={"PATH": os.environ["PATH"]}, python=("/usr/bin/python3",), work_folders=(str(work),),
+        way="scan", watch=(),
+    )  # fmt: skip
+    plan = Plan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=False)
+    clock = Hands(manifest.built_unix_s)
+    return Node(root, plan, open_store(str(tmp_path / "store")), manifest, image, [], clock)
+
+
+def test_what_is_there_is_used_and_its_age_said(node: Node) -> None:
+    publish(node.store, node.manifest, node.image)
+    assert node.find() == Found(manifest=node.manifest, was_built=False)
+    assert node.said == []
+    node.clock.now_s += 9 * DAY_S
+    assert not node.find().was_built
+    assert node.said == [f"set-up {node.manifest.key[:16]}: resolved 9 days ago; --refresh-setup resolves again"]
+    assert not (node.root / "new.txt").exists()
+
+
+def test_what_has_expired_is_resolved_anew_by_one_who_may(node: Node) -> None:
+    publish(node.store, node.manifest, node.image)
+    node.clock.now_s += 31 * DAY_S
+    assert node.find(may_build=False).manifest == node.manifest
+    found = node.find()
+    assert found.was_built
+    assert catalog.load(node.store, node.manifest.key) == found.manifest
+    assert found.manifest.image_sha256 != node.manifest.image_sha256
+    assert found.manifest.blocks_sha256
+    assert not node.find().was_built
+
+
+def test_where_that_fails_the_old_one_is_used(node: Node) -> None:
+    publish(node.store, node.manifest, node.image)
+    node.clock.now_s += 31 * DAY_S
+    setup = msgspec.structs.replace(node.plan.setup, commands=("echo no network; exit 1",))
+    broken = node._replace(plan=msgspec.structs.replace(node.plan, setup=setup))
+    assert broken.find() == Found(manifest=node.manifest, was_built=False)
+    assert "what was resolved before is used: set-up command" in node.said[-1]
+    with pytest.raises(SetupFailed, match="no network"):
+        broken.find(refresh=True)
+
+
+def test_one_who_must_not_build_waits_and_gives_up(node: Node) -> None:
+    with pytest.raises(SnapshotError, match=r"after 60 s, and this node is not to build one"):
+        node.find(may_build=False, limit_s=60.0)
+    assert not (node.root / "new.txt").exists()
+
+
+def test_another_node_builds_only_after_the_head_start(node: Node) -> None:
+    began_s = node.clock.now_s
+    assert node.find(head_start_s=30.0).was_built
+    assert node.clock.now_s - began_s >= 30.0
+
+
+def test_a_builder_at_work_ends_the_head_start(node: Node) -> None:
+    key = node.plan.key.digest
+    assert holding.claim(node.store, key, 1, "node 0")
+    holder = Holder(node.store, key, 1, "node 0", lease_s=3600.0)
+    holder.start()
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        """The first time that we sleep, the builder is done."""
+        waits.append(seconds)
+        publish(node.store, node.manifest, node.image)
+        holder.end("done")
+
+    try:
+        found = starting.find(node.plan, node.store, Asked(head_start_s=1e6), clock=node.clock, sleep=sleep)
+    finally:
+        holder.end()
+    assert found == Found(manifest=node.manifest, was_built=False)
+    assert len(waits) == 1
+
+
+def test_what_is_damaged_is_refused_and_not_built_over(node: Node) -> None:
+    publish(node.store, node.manifest, node.image)
+    node.store.write_all(catalog.manifest_path(node.manifest.key), b"{}")
+    with pytest.raises(SnapshotRefused, match="build it again"):
+        node.find()
+    assert node.find(refresh=True).was_built
+
+
+def test_a_builder_sweeps_what_killed_builds_left(node: Node, tmp_path: Path) -> None:
+    old = tmp_path / "work/robust-setup-old"
+    (old / "stage").mkdir(parents=True)
+    os.utime(old, (node.clock.now_s - 2 * building.SWEPT_AFTER_S,) * 2)
+    node.find()
+    assert os.listdir(tmp_path / "work") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "runs"),
+    [
+        (ToolMissing("no mksquashfs"), True),
+        (CaptureRefused("outside"), True),
+        (StoreError("s", "p", "full"), True),
+        (SetupFailed("pip"), False),
+        (SnapshotRefused("forged"), False),
+    ],
+)
+def test_commands_are_run_only_where_the_set_up_is_sound(error: PlatformError, runs: bool) -> None:
+    assert starting.must_run_commands(error) is runs
