@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from robust_run.launcher.warm.manage import Seen
 
 #: Groups of commands by name, and where each is.
-LATE_GROUPS = {"ckpt": ("robust_run.ckpt_io.commands", "ckpt")}
+LATE_GROUPS = {
+    "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
+    "env": ("robust_run.snapshot.commands", "env"),
+    "image": ("robust_run.prefetch.commands", "image"),
+}
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

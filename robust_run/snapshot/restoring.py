@@ -166,7 +166,8 @@ class _Walk:
                 writable=self._options.writable, limit_s=self._options.limit_s,
             ))  # fmt: skip
         except PlatformError as error:
-            self._on_problem(f"the snapshot is brought as a whole: {error}")
+            why = error.words(rungs) if isinstance(error, _NoRung) else str(error)
+            self._on_problem(f"the snapshot is brought as a whole: {why}")
             return None
         return Restored(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
 
@@ -238,6 +239,10 @@ class _Walk:
 
 class _NoRung(RestoreRefused):
     """The holder has found no rung. The message is what it said."""
+
+    def words(self, rungs: tuple[ladder.Rung, ...]) -> str:
+        """Return the reasons for people."""
+        return "; ".join(f"not {rung}: {reason}" for rung, reason in self.reasons(rungs).items())
 
     def reasons(self, rungs: tuple[ladder.Rung, ...]) -> dict[ladder.Rung, str]:
         try:

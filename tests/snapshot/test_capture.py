@@ -125,6 +125,14 @@ def test_where_all_work_lies_in_a_root_nothing_is_run(root: Path) -> None:
     assert os.listdir(root) == ["old.txt"]
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1]
+    except OSError:  # it may end between opening and reading
+        return False
+
+
 def test_a_builder_that_is_killed_leaves_the_environment_as_it_was_and_nothing_running(root: Path) -> None:
     setup = setup_of(root, "rm old.txt; touch new.txt; echo $$; sleep 600", way="overlay")
     code = (
@@ -144,11 +152,9 @@ def test_a_builder_that_is_killed_leaves_the_environment_as_it_was_and_nothing_r
     assert os.listdir(root) == ["old.txt"]
     deadline_s = time.monotonic() + 30
     try:
-        while os.path.exists(f"/proc/{shell}") and "Z" not in Path(f"/proc/{shell}/stat").read_text().split(")")[1]:
+        while is_running(shell):
             assert time.monotonic() < deadline_s, "the set-up goes on although its builder was killed"
             time.sleep(0.01)
-    except FileNotFoundError:
-        pass
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell, signal.SIGKILL)
