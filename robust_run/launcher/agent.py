@@ -161,6 +161,7 @@ class Agent:
             nodes=order.nodes,
         )
         self._has_ended = False
+        self._node.workplace.meet(order.peers)
         self._attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self._attempt.start()
         if self._loop is not None:
@@ -281,6 +282,8 @@ class Agent:
 
     def _keep_house(self, rounds: int = 1) -> None:
         self._look_for_first_step()
+        if self._attempt is not None:
+            self._node.workplace.look([each.pid for each in self._attempt.workers], stepped=self._stepped >= 0)
         attempt = self._attempt
         if attempt is not None and self.is_running and not attempt.is_ending:
             age_s = self._node.clock.monotonic_s() - attempt.started_at_s

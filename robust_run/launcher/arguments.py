@@ -2,6 +2,7 @@
 
 - `-` and `_` in long names are the same; a long name may be cut short while only one option can be meant.
 - `--name value`, `--name=value`, `-r 3`, `-r3`, `-r=3`, `-mr3`.
+- `--name[=value]`, of which there is one: the word after it is never its value.
 - A value that looks like an option is not a value (`--role --foo`); `--role=--foo` is. A negative number, `-` and a
   word with a blank in it do not look like options.
 - The first word that is neither an option nor a value is the script. All that follows is the script's, untouched.
@@ -37,8 +38,10 @@ def canonical(argv: Sequence[str]) -> list[str]:
         for option, value_in_word in _split(words[at]):
             if option.group == HELP:
                 return [f"--{option.name}"]
-            used_following = option.takes_value and value_in_word is None
+            used_following = option.needs_value and value_in_word is None
             value = _value_from(option, following) if used_following else value_in_word
+            if option.kind == "maybe" and value is None:
+                value = option.alone
             result.append(f"--{option.name}" if value is None else f"--{option.name}={value}")
         at += 2 if used_following else 1
     rest = words[at:]

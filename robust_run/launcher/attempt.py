@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from robust_run.errors import PlatformError
 from robust_run.launcher import evidence, progress
 from robust_run.launcher.events import (
@@ -315,7 +317,9 @@ class Attempt:
 
     def _evidence(self, worker: Worker) -> RankEvidence:
         stderr, spoke_at_s = self._node.router.tail(self.number, worker.rank)
-        return evidence.gather(worker, self.number, self._node.run_directory, stderr, spoke_at_s)
+        found = evidence.gather(worker, self.number, self._node.run_directory, stderr, spoke_at_s)
+        finding = self._node.workplace.blame(found.finding, found.exit_code)
+        return found if finding is found.finding else msgspec.structs.replace(found, finding=finding)
 
     def _progress(self, ranks: tuple[RankEvidence, ...]) -> Progress:
         files = progress.look_at(self._node.spec.progress_paths, self._node.run_directory.path)

@@ -153,7 +153,8 @@ def _one_line(error: click.ClickException, env: Mapping[str, str]) -> str:
 
 
 def _help_row(option: OptionDescription) -> tuple[str, str]:
-    name = f"--{option.name}" + (f" {option.metavar}" if option.metavar else "")
+    value = f"[={option.metavar}]" if option.kind == "maybe" else f" {option.metavar}" if option.metavar else ""
+    name = f"--{option.name}{value}"
     has_default = option not in HELP_OPTIONS and option.default not in (None, False, "", ())
     names = f"-{option.short}, {name}" if option.short else name
     return names, f"{option.help} [default: {option.default}]" if has_default else option.help

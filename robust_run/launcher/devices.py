@@ -38,14 +38,17 @@ class Gpu(msgspec.Struct, frozen=True):
     uuid: str = ""
 
 
-def count_workers(kind: str, world: World) -> int:
-    """Return the number of workers for `cpu`, `gpu`, `xpu` or `auto`. Raises UserError where no such device is."""
+def count_workers(kind: str, world: World, *, in_image: bool = False) -> int:
+    """Return the number of workers for `cpu`, `gpu`, `xpu` or `auto`. Raises UserError where no such device is.
+
+    `in_image`: workers have another torch than ours, which is taken to be able to use what is here.
+    """
     if kind == "cpu":
         return world.cpu_count()
     if kind == "auto":
-        return _count_auto(world)
+        return _count_auto(world, in_image=in_image)
     if kind == "gpu":
-        known = _known_gpu_count(world)
+        known = _known_gpu_count(world, in_image=in_image)
         count = world.ask_torch("gpu") if known is None else known
         if not count:
             hidden = world.env.get("CUDA_VISIBLE_DEVICES")
@@ -127,23 +130,23 @@ def ask_torch(python: str, kind: str) -> int:
     return int(answer.group(1))
 
 
-def _count_auto(world: World) -> int:
+def _count_auto(world: World, *, in_image: bool) -> int:
     traces = {trace for trace in _ACCELERATOR_TRACES if world.files.kind(trace) != "missing"}
     if any(name.startswith("render") for name in world.files.names("/dev/dri")):
         traces.add("/dev/dri")
     if not traces:
         return world.cpu_count()
     only_nvidia = "/dev/nvidiactl" in traces and traces <= {"/dev/nvidiactl", "/dev/dri"}
-    count = _known_gpu_count(world) if only_nvidia else None
+    count = _known_gpu_count(world, in_image=in_image) if only_nvidia else None
     return count or world.ask_torch("auto") or world.cpu_count()
 
 
-def _known_gpu_count(world: World) -> int | None:
+def _known_gpu_count(world: World, *, in_image: bool) -> int | None:
     """Return how many CUDA devices torch will find; None if only torch can say."""
     if not any(world.files.kind(path) != "missing" for path in _CUDA_TRACES):
         return 0
     visible = visible_gpus(world.files, world.env)
-    if visible is None or not world.files.names(_GPU_FOLDER) or _torch_may_lack_cuda(world):
+    if visible is None or not world.files.names(_GPU_FOLDER) or (not in_image and _torch_may_lack_cuda(world)):
         return None
     return len(visible)
 

@@ -34,18 +34,30 @@ def resolve_entrypoint(options: Options, world: World) -> Entrypoint:
     if options.no_python and not options.run_path:
         if options.module:
             raise UserError("-m needs Python and --no-python leaves it out; use one of them")
-        _check_program(script, "program", "check the name, chmod +x it, or leave out --no-python", world)
+        if not _is_the_images(script, options, world):
+            _check_program(script, "program", "check the name, chmod +x it, or leave out --no-python", world)
         return Entrypoint((script, *args), is_python=False)
     python = python_of(world.env, world.executable)
-    _check_program(python, "Python", "set PYTHON_EXEC to the Python that shall run the workers", world)
+    if options.image is None:  # else it is the image's
+        _check_program(python, "Python", "set PYTHON_EXEC to the Python that shall run the workers", world)
     if options.module and not options.run_path:
         return Entrypoint((python, "-u", "-m", script, *args), is_python=True)
-    _check_script(script, world)
+    if not _is_the_images(script, options, world):
+        _check_script(script, world)
     if options.run_path:
         return Entrypoint((python, "-u", "-c", _RUN_PATH, script, *args), is_python=True)
     # Python would take a name with a dash in front for one of its own options.
     dashes = ("--",) if script.startswith("-") else ()
     return Entrypoint((python, "-u", *dashes, script, *args), is_python=True)
+
+
+def _is_the_images(script: str, options: Options, world: World) -> bool:
+    """Whether something is looked for in the image: a program on its PATH, or a path that this machine has not."""
+    if options.image is None:
+        return False
+    if options.no_python and "/" not in script:
+        return True
+    return script.startswith("/") and world.files.kind(script) == "missing"
 
 
 def _check_script(script: str, world: World) -> None:

@@ -310,6 +310,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     world_size: int
     nodes: int
     """Nodes of the world."""
+    peers: tuple[str, ...] = ()
+    """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
 
 
 class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +38,7 @@ from robust_run.launcher.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
+    from robust_run.launcher.image_start import Opened
     from robust_run.launcher.warm.given import WarmStart
 
 
@@ -109,7 +111,10 @@ def run_agent(
 
     try:
         become_subreaper()
-        node = Node(spec, env, clock, run_directory, console.router, console.complain, report, mask, given)
+        opened = _open_image(spec, env, clock, run_directory, console, lifeline) if spec.image is not None else None
+        node = Node(
+            spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
+        )
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
         host = socket.gethostname()
         agent = Agent(node, os.urandom(8).hex())
@@ -129,7 +134,7 @@ def run_agent(
         _greet(spec, node, resumed=resumed)
         agent.run(lifeline)
         book.flush()
-        node.end_helpers()
+        node.end_helpers(link.finish.exit_code if link.finish is not None else 1)
         assert link.finish is not None
         lived_s = clock.monotonic_s() - started_at_s
         say_goodbye(console.say, run_directory, book, link.finish, controller.state, lived_s)
@@ -147,6 +152,24 @@ def run_agent(
         console.close()
         if guard_is_gone(lifeline):  # it was killed, so nobody else will
             run_directory.remove_temporary()
+
+
+def _open_image(
+    spec: JobSpec,
+    env: Mapping[str, str],
+    clock: Clock,
+    run_directory: RunDirectory,
+    console: Console,
+    lifeline: int,
+) -> Opened:
+    from robust_run.launcher.image_start import open_image
+
+    try:
+        return open_image(spec, env, clock, run_directory.path, console.say, lifeline)
+    except RobustRunError:
+        with suppress(OSError):  # nothing was started, and nothing is in it yet
+            os.rmdir(run_directory.path)
+        raise
 
 
 def _controller(
@@ -191,5 +214,7 @@ def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:
         else f"logs in {node.run_directory.shown(node.run_directory.path)}"
     )
     node.say(f"{ranks} of {spec.script} {'resumed' if resumed else 'started'}, {logs}")
+    if node.workplace.image is not None:
+        node.say(node.workplace.image.sentence)
     for note in spec.notes:
         node.say(note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
@@ -15,11 +15,20 @@ from robust_run.launcher.events import NodeEvent, StoreLost
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.starter import Plan, Starter
-from robust_run.launcher.store import DIED, Listener, StoreHost, listen, listen_for_others, torch_is_installed
+from robust_run.launcher.starter import Plan, Starter, how_started
+from robust_run.launcher.store import (
+    DIED,
+    Listener,
+    StoreHost,
+    listen,
+    listen_for_others,
+    own_python,
+    torch_is_installed,
+    with_last_line,
+)
 from robust_run.launcher.types import JobSpec, Rung
-from robust_run.launcher.warm.ladder import Choice
 from robust_run.launcher.watch import prepare
+from robust_run.launcher.workplace import Workplace
 from robust_run.launcher.world import RealFiles
 from robust_run.signals import describe_exit
 from robust_run.tracer.arming import arm_environment
@@ -27,6 +36,7 @@ from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.image_start import Opened
     from robust_run.launcher.nccl_arming import NcclArming
     from robust_run.launcher.warm.given import WarmStart
 
@@ -53,8 +63,11 @@ class Node:
         mask: Iterable[int],
         given: WarmStart | None = None,
         address: str = "127.0.0.1",
+        opened: Opened | None = None,
     ) -> None:
-        self.spec = spec
+        """`opened`: the image of the job, where it has one."""
+        self.workplace = Workplace(spec, opened)
+        spec = self.spec = self.workplace.spec
         self.address = address
         """Where workers of other nodes reach those of this one."""
         self.clock = clock
@@ -66,7 +79,8 @@ class Node:
         self._setup = workers.ChildSetup(mask)
         self._helpers: list[workers.Worker] = []
         self._listener: Listener | None = None
-        self._hosts_store = torch_is_installed()
+        # The torch of an image may be another one than ours, and then the two may not understand each other.
+        self._hosts_store = self.workplace.image is None and torch_is_installed()
         self._cpus: tuple[frozenset[int], ...] = ()
         if spec.numa_binding:
             from robust_run.launcher.numa import cpus_for_ranks, system_topology
@@ -81,11 +95,13 @@ class Node:
         self._modules_wanted = spec.preload_auto
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
-        self.store = StoreHost(self._start_helper, _python(), env, self._on_store_lost)
+        self.workplace.enter_through(self.starter, self._start_helper)
+        self.store = StoreHost(self._start_helper, own_python(), env, self._on_store_lost)
         self._nccl = self._nccl_arming()
         self.nccl_news = ""
         """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
         self._daemon_pid = given.daemon_pid if given is not None else 0
+        self.workplace.read_ahead(env, clock, run_directory, self.say)
         if given is not None:
             self._helpers += [workers.adopt(pid, -1) for pid in (given.warm_pid, given.store_pid)]
             self.store.adopt(given.store_pid, given.store_control)
@@ -93,7 +109,7 @@ class Node:
     def _on_store_lost(self, attempt: int, detail: str) -> None:
         if detail == DIED:
             detail = self._how_store_died()
-        self._tell(StoreLost(attempt=attempt, detail=_with_last_line(detail, self.run_directory.store_log)))
+        self._tell(StoreLost(attempt=attempt, detail=with_last_line(detail, self.run_directory.store_log)))
 
     def _how_store_died(self) -> str:
         helper = next((each for each in self._helpers if each.pid == self.store.pid), None)
@@ -108,7 +124,10 @@ class Node:
     def _nccl_arming(self) -> NcclArming | None:
         """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and nobody insists."""
         spec = self.spec
-        if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and not has_nvidia(RealFiles(), self._env)):
+        cannot_tell = self.workplace.image is not None or not has_nvidia(
+            RealFiles(), self._env
+        )  # of an image: which NCCL it has
+        if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and cannot_tell):
             return None
         from robust_run.launcher.nccl_arming import NcclArming
 
@@ -153,6 +172,9 @@ class Node:
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
         self.store.retire(place.attempt)
+        if self.workplace.begin(place.group_rank, self.run_directory):
+            self._warm_launched = False
+            self.starter.drop_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[Plan] = []
         self._first_rank = place.first_rank
@@ -168,7 +190,7 @@ class Node:
         self._twin = plans[0]
         why = next((choice.reason for choice in choices if choice.reason), "")
         if place.attempt == 0 and self._daemon_pid:
-            self.say(_how_started(self._daemon_pid, choices, why))
+            self.say(how_started(self._daemon_pid, choices, why))
         return started, tuple(choice.rung for choice in choices), why
 
     def _plan(self, place: Place, slot: int) -> Plan:
@@ -176,17 +198,20 @@ class Node:
         self._make_folder(place, rank)
         plain_env = self._environment(place, slot)
         env = dict(plain_env)
+        if (attempt, slot, self._daemon_pid) == (0, 0, 0):  # a process that was forked has opened all that before
+            env.update(self.workplace.variables(plain_env))
         if self.spec.is_python:
-            env.update(arm_environment(plain_env, self.run_directory.steps_file(attempt, rank)))
+            env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
         if self._nccl is not None:
             env.update(self._nccl.variables(self.run_directory.steps_file(attempt, rank)))
         output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
-        return Plan(slot, rank, worker_argv(self.spec, slot), plain_env, env, self._cpus_of(slot), output)
+        argv = self.workplace.program(worker_argv(self.spec, slot))
+        return Plan(slot, rank, argv, plain_env, env, self._cpus_of(slot), output)
 
     def _environment(self, place: Place, slot: int) -> dict[str, str]:
         return worker_environment(
             self.spec,
-            self._env,
+            self.workplace.environment(self._env),
             local_rank=slot,
             place=place,
             agent_hosts_store=self._hosts_store,
@@ -207,8 +232,10 @@ class Node:
 
     def launch_warm(self, age_s: float) -> None:
         """Start the warm process beside a running attempt, once; where cores are few, only when workers had their imports."""
-        if self._warm_launched or self._twin is None or not self._hosts_store:
+        if self._warm_launched or self._twin is None or not (self._hosts_store or self.workplace.image):
             return  # without torch there is nothing worth keeping warm
+        if not self.workplace.can_be_warm(self._twin, age_s):
+            return
         if len(os.sched_getaffinity(0)) > self.spec.nproc or age_s >= IMPORTS_S:
             self._warm_launched = True
             self.starter.launch_warm(self._twin)
@@ -234,7 +261,7 @@ class Node:
     def restock(self, attempt: int, age_s: float) -> None:
         """Make standby workers again once the running attempt has got going; call now and then."""
         if self._nccl is not None:
-            self._nccl.build_beside(_python(), age_s)
+            self._nccl.build_beside(own_python(), age_s)
         imports_itself = (
             attempt == 0 and not self._daemon_pid
         )  # and takes so long that the standby workers are in nobody's way
@@ -299,13 +326,15 @@ class Node:
         """Return our own helper processes that outlive an attempt; ended ones are collected on the way."""
         now_s = self.clock.monotonic_s()
         self._helpers = [helper for helper in self._helpers if not helper.poll(now_s)]
-        return [*(helper.pid for helper in self._helpers), *self.starter.standby_pids(), *self.spare()]
+        ours = [helper.pid for helper in self._helpers]
+        return [*ours, *self.starter.standby_pids(), *self.workplace.pids(), *self.spare()]
 
-    def end_helpers(self) -> None:
-        """End our helper processes and wait for them."""
+    def end_helpers(self, exit_code: int = 1) -> None:
+        """End our helper processes and wait for them. `exit_code`: the job's."""
         import signal
         import time
 
+        self.workplace.close(did_well=exit_code == 0)
         self.store.close()
         self.starter.close()
         if self._nccl is not None:
@@ -315,35 +344,3 @@ class Node:
             helper.signal(signal.SIGKILL, self.clock.monotonic_s())
         while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:
             time.sleep(0.001)
-
-
-def _how_started(daemon_pid: int, choices: Sequence[Choice], why: str) -> str:
-    """Return what to say of an attempt that an agent from a per-user warm process started."""
-    spawned = sum(choice.rung == "spawn" for choice in choices)
-    if not spawned:
-        return f"started from the warm process (pid {daemon_pid})"
-    workers_of_all = "all" if spawned == len(choices) else f"{spawned} of {len(choices)}"
-    return (
-        f"the warm process (pid {daemon_pid}) was used, but {workers_of_all} workers were started from nothing: {why}"
-    )
-
-
-def _python() -> str:
-    import sys
-
-    if not sys.executable:
-        raise PlatformError(
-            "this Python does not know its own path (sys.executable is empty), so no store can be started"
-        )
-    return sys.executable
-
-
-def _with_last_line(detail: str, path: str) -> str:
-    """Add the last line the store's process printed, which usually says why, unless it is a mere warning."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read()[-4096:].strip().splitlines()
-    except OSError:
-        return detail
-    telling = [line for line in lines if not line.startswith("[W") and "Warning" not in line]
-    return f"{detail}: {telling[-1]}" if telling else detail

@@ -10,8 +10,9 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["text", "whole", "decimal", "flag", "paths"]
-"""text: as typed. whole: an integer. decimal: a float. flag: no value. paths: may be given several times."""
+Kind = Literal["text", "whole", "decimal", "flag", "paths", "maybe"]
+"""text: as typed. whole: an integer. decimal: a float. flag: no value. paths: may be given several times. maybe: a value after
+= or none at all, which stands for `alone`."""
 
 WORKERS = "torchrun: workers"
 SCRIPT = "torchrun: the script"
@@ -20,10 +21,11 @@ OUTPUT = "torchrun: output"
 ENDINGS = "torchrun: restarts and signals"
 OWN = "robust-run's own"
 NODES = "robust-run's own: several nodes"
+IMAGES = "robust-run's own: images"
 HELP = "help"
-GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, HELP)
+GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, HELP)
 """Headings of the help page, in its order."""
-OURS = (OWN, NODES)
+OURS = (OWN, NODES, IMAGES)
 """Groups of options that torchrun does not have."""
 
 RESUMABLE = ("http-port", "token-file", "tls-cert", "tls-key", "tls-ca")
@@ -91,6 +93,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None
+    image: str | None = None
+    image_writable: str | None = None
+    bind: tuple[str, ...] = ()
+    image_cache: str | None = None
+    record_window: float = 120.0
+    prefetch_env: bool = False
 
 
 _DEFAULTS = Options(training_script="")
@@ -110,6 +118,8 @@ class OptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     env: str | None = None
     """Environment variable that is read where the option is not given."""
+    alone: str = ""
+    """What an option of kind `maybe` means without a value."""
 
     @property
     def field(self) -> str:
@@ -123,8 +133,13 @@ class OptionDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes_value(self) -> bool:
-        """Whether a value must follow."""
+        """Whether there may be a value."""
         return self.kind != "flag"
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether a value must follow."""
+        return self.kind not in ("flag", "maybe")
 
 
 class _Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +149,7 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
     short: str = ""
     choices: tuple[str, ...] = ()
     env: bool = True
+    alone: str = ""
 
 
 def _describe(group: str, name: str, metavar: str, text: str, look: _Look | None = None) -> OptionDescription:
@@ -148,6 +164,7 @@ def _describe(group: str, name: str, metavar: str, text: str, look: _Look | None
         short=look.short,
         choices=look.choices,
         env=f"{prefix}_{name.replace('-', '_').upper()}" if look.env else None,
+        alone=look.alone,
     )
 
 
@@ -365,6 +382,40 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     _describe(NODES, "tls-key", "FILE", "Its private key (PEM)."),
     _describe(NODES, "tls-ca", "FILE", "Certificates that the controller's must be signed by (PEM)."),
+    _describe(IMAGES, "image", "URL", "Run the workers inside this image: path or URL of a .sqsh or .sif file."),
+    _describe(
+        IMAGES,
+        "image-writable",
+        "FOLDER",
+        "Let workers change what they see of it; changes are kept in FOLDER, or in memory until the job ends.",
+        _Look(kind="maybe", alone="memory"),
+    ),
+    _describe(
+        IMAGES,
+        "bind",
+        "SRC[:DST][:ro]",
+        "Show a file or folder of this machine inside the image. May be repeated.",
+        _Look(kind="paths", env=False),
+    ),
+    _describe(
+        IMAGES,
+        "image-cache",
+        "FOLDER",
+        "Where blocks of images are kept, on a disk of this node (default /var/tmp/robust-run-UID).",
+    ),
+    _describe(
+        IMAGES,
+        "record-window",
+        "SECONDS",
+        "What is read before the first optimizer step, or in this time, is fetched first the next time.",
+        _DECIMAL,
+    ),
+    _describe(
+        IMAGES,
+        "prefetch-env",
+        "",
+        "No image: read ahead the files of the Python environment that earlier starts read.",
+    ),
 )
 """All options that end up in `Options`."""
 

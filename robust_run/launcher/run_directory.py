@@ -7,6 +7,7 @@
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed (`tracer.ring`)
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that
+    image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
     api.json                            where the controller answers people: see `api.place`
@@ -135,6 +136,10 @@ class RunDirectory:
     def modules_file(self) -> str:
         """Path of the list of modules that rank 0 of the first attempt had imported before its first step."""
         return f"{self.steps_file(0, 0)}.modules"
+
+    def start_of(self, what: str) -> str:
+        """Path of how the start of this node was: what of its image or environment was known, read ahead, waited for."""
+        return os.path.join(self.path, what, f"{os.uname().nodename}.json")
 
     def incident(self, number: int) -> str:
         """Path of one incident."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,6 +64,7 @@ class Starter:
         given: WarmStart | None = None,
     ) -> None:
         self.off = self._why_off(spec, env)
+        """Why nothing is forked; empty: it may be. With an image the node says so, once it is known."""
         if given is not None and spec.max_restarts == 0:
             self.off = ""  # what speaks against a warm process is only that it would be of no use
         self._given = given
@@ -77,6 +78,8 @@ class Starter:
         self._doubted = ""
         self._forked_last = False
         self._failures: dict[int, str] = {}
+        self.enter: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple
+        """Makes a worker's command line one that runs it where workers run: inside an image."""
         self._umask = os.umask(0)
         os.umask(self._umask)
 
@@ -105,7 +108,10 @@ class Starter:
     def _make_host(self, plan: Plan) -> WarmHost:
         from robust_run.launcher.warm.host import WarmHost
 
-        return WarmHost(self._start_helper, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby)
+        def start(argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+            return self._start_helper(self.enter(argv), env, keep)
+
+        return WarmHost(start, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby)
 
     def _is_warm(self) -> bool:
         return self._host is not None and self._host.state == "ready"
@@ -154,6 +160,18 @@ class Starter:
     def standby_pids(self) -> list[int]:
         """Return the pids of standby workers."""
         return self._host.pids() if self._host is not None else []
+
+    def settle(self, off: str) -> None:
+        """From now on there may be a warm process; or, for this reason, there may not."""
+        self.off = off
+        if off:
+            self._tell(WarmRefused(reason=off))
+
+    def drop_warm(self) -> None:
+        """Let the warm process go; `launch_warm` may start another."""
+        if self._host is not None:
+            self._host.close()
+            self._host = None
 
     def close(self) -> None:
         """Let the warm process and its standby workers go."""
@@ -249,10 +267,21 @@ class Starter:
     def _spawn(self, plan: Plan) -> workers.Worker:
         assert plan.output is not None
         return workers.start(
-            plan.argv,
+            self.enter(plan.argv),
             plan.env,
             lambda: self._setup(plan.cpus),
             rank=plan.rank,
             stdout=plan.output.stdout,
             stderr=plan.output.stderr,
         )
+
+
+def how_started(daemon_pid: int, choices: Sequence[ladder.Choice], why: str) -> str:
+    """Return what to say of an attempt that an agent from a per-user warm process started."""
+    spawned = sum(choice.rung == "spawn" for choice in choices)
+    if not spawned:
+        return f"started from the warm process (pid {daemon_pid})"
+    workers_of_all = "all" if spawned == len(choices) else f"{spawned} of {len(choices)}"
+    return (
+        f"the warm process (pid {daemon_pid}) was used, but {workers_of_all} workers were started from nothing: {why}"
+    )

@@ -183,3 +183,25 @@ def torch_is_installed() -> bool:
     import importlib.util
 
     return importlib.util.find_spec("torch") is not None
+
+
+def with_last_line(detail: str, path: str) -> str:
+    """Add the last line the store's process printed, which usually says why, unless it is a mere warning."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read()[-4096:].strip().splitlines()
+    except OSError:
+        return detail
+    telling = [line for line in lines if not line.startswith("[W") and "Warning" not in line]
+    return f"{detail}: {telling[-1]}" if telling else detail
+
+
+def own_python() -> str:
+    """Return the interpreter for helpers of ours. Raises PlatformError."""
+    import sys
+
+    if not sys.executable:
+        raise PlatformError(
+            "this Python does not know its own path (sys.executable is empty), so no store can be started"
+        )
+    return sys.executable

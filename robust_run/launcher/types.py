@@ -85,6 +85,19 @@ class ManyNodes(msgspec.Struct, frozen=True, kw_only=True):
     """File with the secret that all nodes share; empty: ROBUST_TOKEN, else one per user."""
 
 
+class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The image that the workers run in (`--image`)."""
+
+    url: str
+    """Absolute path, or a URL."""
+    binds: tuple[str, ...] = ()
+    """`SRC:DST` or `SRC:DST:ro` each, absolute and checked."""
+    writable: str | None = None
+    """None: read-only. "memory": changes end with the job. An absolute folder: they are kept there."""
+    cache: str
+    """Absolute folder where its blocks are kept."""
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A job as asked for, checked and complete: nothing in it needs guessing later."""
 
@@ -147,6 +160,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
     http_port: int | None = None
     """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
+    image: ImageUse | None = None
+    """None: workers run where we do."""
+    prefetch_env: bool = False
+    """Read ahead the files of the Python environment that earlier starts read."""
+    record_window_s: float = 120.0
+    """How long what a start reads is recorded at most."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +183,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The place it was given by --node-rank."""
     candidate: str = ""
     """HOST:PORT where it would serve as controller; empty: it would not."""
+    blocks: str = ""
+    """HOST:PORT where it gives blocks of the job's image to other nodes; empty: nowhere."""
     pid: int = 0
     version: str = ""
 

@@ -13,7 +13,7 @@ from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
-from robust_run.launcher.types import JobSpec
+from robust_run.launcher.types import ImageUse, JobSpec
 from robust_run.launcher.world import World, absolute
 
 MOST_WORKERS = 4096
@@ -39,8 +39,9 @@ def resolve(options: Options, world: World) -> JobSpec:
     _check_numbers(options)
     end_signals = parse_signals(options.signals_to_handle)
     shutdown_timeout_s = _shutdown_timeout_s(options, world)
+    image = _image(options, world)
     entrypoint = resolve_entrypoint(options, world)
-    nproc = _workers(options.nproc_per_node, world)
+    nproc = _workers(options.nproc_per_node, world, in_image=image is not None)
     streams, stream_notes = resolve_streams(options, nproc, world.env)
     accepted_notes = _accepted_for_compatibility(options)
     log_dir, log_notes = resolve_log_dir(options, world)
@@ -78,6 +79,9 @@ def resolve(options: Options, world: World) -> JobSpec:
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
+        image=image,
+        prefetch_env=options.prefetch_env,
+        record_window_s=options.record_window,
     )
 
 
@@ -123,6 +127,18 @@ def _ckpt_dir(path: str | None, world: World) -> str | None:
     return absolute(path, world)
 
 
+def _image(options: Options, world: World) -> ImageUse | None:
+    """Return how an image is used. Raises UserError."""
+    if not options.image:
+        for name in ("image-writable", "bind"):
+            if name in options.given:
+                raise UserError(f"--{name} is about an image and there is none; add --image URL, or leave it out")
+        return None
+    from robust_run.launcher.image_use import resolve_image  # and what it imports, for jobs with an image only
+
+    return resolve_image(options, world)
+
+
 def _check_numbers(options: Options) -> None:
     if options.max_restarts < 0:
         raise UserError(f"--max-restarts {options.max_restarts}: must be 0 (never restart) or more")
@@ -131,6 +147,7 @@ def _check_numbers(options: Options) -> None:
         ("--restart-grace", options.restart_grace),
         ("--progress-after", options.progress_after),
         ("--slow-round", options.slow_round),
+        ("--record-window", options.record_window),
     ):
         _check_seconds(name, seconds)
     if not (options.hang_after >= SHORTEST_HANG_S and math.isfinite(options.hang_after)):
@@ -162,9 +179,9 @@ def _shutdown_timeout_s(options: Options, world: World) -> float:
     return seconds
 
 
-def _workers(text: str, world: World) -> int:
+def _workers(text: str, world: World, *, in_image: bool) -> int:
     if text in _DEVICE_WORDS:
-        count = count_workers(text, world)
+        count = count_workers(text, world, in_image=in_image)
     else:
         try:
             count = int(text)

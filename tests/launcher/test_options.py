@@ -105,6 +105,12 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "tls-cert": "ROBUST_TLS_CERT",
         "tls-key": "ROBUST_TLS_KEY",
         "tls-ca": "ROBUST_TLS_CA",
+        "image": "ROBUST_IMAGE",
+        "image-writable": "ROBUST_IMAGE_WRITABLE",
+        "bind": None,  # a bind has colons, which part the paths of a variable
+        "image-cache": "ROBUST_IMAGE_CACHE",
+        "record-window": "ROBUST_RECORD_WINDOW",
+        "prefetch-env": "ROBUST_PREFETCH_ENV",
     }
 
 

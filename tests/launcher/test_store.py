@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from robust_run.launcher import workers
-from robust_run.launcher.node import _with_last_line
-from robust_run.launcher.store import DIED, StoreHost, listen
+from robust_run.launcher.store import DIED, StoreHost, listen, with_last_line
 from robust_run.signals import describe_exit
 
 
@@ -95,4 +94,4 @@ def test_a_process_that_hung_up_is_waited_for_so_that_its_end_is_known() -> None
 def test_a_mere_warning_is_not_called_the_reason(tmp_path: Path, log: str, said: str) -> None:
     path = tmp_path / "store.log"
     path.write_text(log)
-    assert _with_last_line("it died", str(path)) == said
+    assert with_last_line("it died", str(path)) == said

@@ -162,6 +162,7 @@ def _start_order(state: JobState, only: str = "") -> StartAttempt:
         placements=placements,
         world_size=state.world_size,
         nodes=len(state.layout),
+        peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
     )
 
 

@@ -90,6 +90,8 @@ class Joining:
     ) -> None:
         self.candidate: socket.socket | None = None
         """Where this node would serve as controller; the keeper's as soon as it is in line."""
+        self.block_port = 0
+        """Where this node gives blocks of the job's image; 0: nowhere."""
         self._spec = spec
         self._many = many
         self._token = token
@@ -180,6 +182,7 @@ class Joining:
             address=address,
             node_rank=many.node_rank,
             candidate=self._candidate_address(address),
+            blocks=spoken(address, self.block_port) if self.block_port else "",
             pid=os.getpid(),
             version=__version__,
         )

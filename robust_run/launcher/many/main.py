@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,6 +31,9 @@ from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
 from robust_run.launcher.token import find_secret, job_name, job_token, read_token
 from robust_run.launcher.types import JobSpec, ManyNodes
+
+if TYPE_CHECKING:
+    from robust_run.launcher.image_start import Opened
 
 #: Part of a lease after which a controller that is silent is replaced by its own node.
 STUCK_PART = 2 / 3
@@ -99,6 +103,7 @@ class _NodeOfMany:
         self._mask = mask
         self._lifeline = lifeline
         self._resumed = resumed
+        self._opened: Opened | None = None
         self._clock: Clock = SystemClock()
         self._lease = Lease(cell)
         self._console = Console(spec, self._clock)
@@ -124,6 +129,8 @@ class _NodeOfMany:
         try:
             become_subreaper()
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            if self._spec.image is not None:
+                self._opened = self._open_image()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
             return asyncio.new_event_loop().run_until_complete(self._run())
         except RobustRunError as error:
@@ -131,6 +138,23 @@ class _NodeOfMany:
             return error.exit_code
         finally:
             self._console.close()
+
+    def _open_image(self) -> Opened:
+        """Mount the image before this node joins: one that cannot does not take a place in the job. Raises PlatformError."""
+        from robust_run.launcher.image_start import open_image
+
+        opened = open_image(
+            self._spec,
+            self._env,
+            self._clock,
+            self._spec.log_dir,  # the run directory will be in it
+            self._console.say,
+            self._lifeline,
+            token=self._token,
+        )
+        if opened.place is not None:
+            self._joining.block_port = opened.place.block_port
+        return opened
 
     async def _run(self) -> int:
         self._console.router.attach(asyncio.get_running_loop())
@@ -151,6 +175,10 @@ class _NodeOfMany:
         welcome = connection.welcome
         spec = msgspec.structs.replace(self._spec, run_id=welcome.run_id, rdzv_id=welcome.rdzv_id)
         run_directory = self._run_directory(welcome.run_id)
+        hello = self._joining.hello()
+        place = self._opened.place if self._opened is not None else None
+        if place is not None:
+            place.own = hello.node.blocks
         node = Node(
             spec,
             self._env,
@@ -160,7 +188,8 @@ class _NodeOfMany:
             self._console.complain,
             lambda event: agent.report(event),  # noqa: PLW0108 - there is no agent yet
             self._mask,
-            address=self._joining.hello().node.address,
+            address=hello.node.address,
+            opened=self._opened,
         )
         node.spare = self._keeper.pids
         agent = Agent(node, self._node_id)
@@ -168,7 +197,7 @@ class _NodeOfMany:
             agent=agent,
             spec=spec,
             many=self._many,
-            hello=self._joining.hello(),
+            hello=hello,
             dial=self._joining.dial,
             lease=self._lease,
             clock=self._clock,
@@ -183,7 +212,7 @@ class _NodeOfMany:
         link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
         exit_code = await agent.live(self._lifeline)
-        node.end_helpers()
+        node.end_helpers(exit_code)
         await self._keeper.close(wait=link.failure is None and link.is_led_from_here)
         run_directory.remove_temporary()
         if link.failure is not None:
@@ -218,5 +247,7 @@ class _NodeOfMany:
         logs = "no logs kept" if run_directory.temporary else f"logs in {run_directory.shown(run_directory.path)}"
         role = "hosts the controller" if self._joining.is_host else "joined"
         self._console.say(f"{self._name} {role}: up to {ranks} of {spec.script} here, {logs}")
+        if self._opened is not None and self._opened.place is not None:
+            self._console.say(self._opened.place.sentence)
         for note in spec.notes:
             self._console.say(note)

@@ -78,6 +78,8 @@ def why_never(spec: JobSpec, python: str, env: Mapping[str, str]) -> str:
 
     `python` is the interpreter that a warm process would be.
     """
+    if spec.image is not None:
+        return "workers run in an image"
     if not spec.is_python:
         return "the program is not run by a Python of ours"
     if spec.argv[0] != python:

@@ -1,0 +1,89 @@
+"""Whether workers in an image can be forked from a warm process there: that needs robust_run and msgspec for the image's Python.
+
+It is asked of that Python, in a process of its own, beside the first attempt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from robust_run.errors import PlatformError
+from robust_run.launcher.starter import Plan, Starter
+from robust_run.launcher.store import StartsHelpers
+from robust_run.version import __version__
+
+#: The workers' imports go first: they ask the image for the same blocks.
+ASK_AFTER_S = 1.0
+_NONE = "none"
+_CODE = (
+    "import os, sys; del sys.path[0]\n"
+    "try:\n"
+    "    import msgspec, robust_run.version as found\n"
+    "    version = found.__version__\n"
+    "except ImportError:\n"
+    f"    version = {_NONE!r}\n"
+    "os.write(int(sys.argv[1]), version.encode())\n"
+)
+_LONGEST = 100
+_UNKNOWN = "it is not known yet whether the image has robust_run"
+
+
+def reason(found: str) -> str:
+    """Return why no warm process can be in an image, by the version of robust_run that it has; empty: one can. Pure."""
+    if found == __version__:
+        return ""
+    if found == _NONE:
+        return f"the image has no robust_run for its Python (with robust_run {__version__} in it, restarts are faster)"
+    if not found:
+        return "the image's Python could not be asked whether it has robust_run (store.log says why)"
+    return f"the image has robust_run {found!r}, and this one is {__version__}"
+
+
+class ImageWarmth:
+    """Asks once, and tells the starter."""
+
+    def __init__(
+        self,
+        starter: Starter,
+        enter: Callable[[tuple[str, ...]], tuple[str, ...]],
+        start_helper: StartsHelpers,
+    ) -> None:
+        """`starter.off` may hold a reason of its own already: then nobody asks."""
+        self._starter, self._enter, self._start_helper = starter, enter, start_helper
+        self._answer: int | None = None
+        """Descriptor where the answer arrives."""
+        self._is_settled = bool(starter.off)
+        if not self._is_settled:
+            starter.off = _UNKNOWN
+
+    def is_possible(self, twin: Plan, age_s: float) -> bool:
+        """Whether a warm process may be started now; call now and then. `age_s`: of the attempt."""
+        if self._is_settled:
+            return not self._starter.off
+        if self._answer is None:
+            if age_s >= ASK_AFTER_S:
+                self._ask(twin)
+            return False
+        try:
+            found = os.read(self._answer, _LONGEST)
+        except BlockingIOError:
+            return False
+        os.close(self._answer)
+        self._settle(reason(found.decode(errors="replace")))
+        return not self._starter.off
+
+    def _ask(self, twin: Plan) -> None:
+        self._answer, theirs = os.pipe()
+        os.set_blocking(self._answer, False)
+        try:
+            self._start_helper(self._enter((twin.argv[0], "-c", _CODE, str(theirs))), twin.plain_env, (theirs,))
+        except PlatformError as error:
+            os.close(self._answer)
+            self._settle(str(error))
+        finally:
+            os.close(theirs)
+
+    def _settle(self, why_not: str) -> None:
+        self._starter.settle(why_not)
+        self._is_settled = True

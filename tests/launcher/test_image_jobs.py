@@ -1,0 +1,381 @@
+"""`robust-run --image`: real jobs inside images that come from an object store, and what happens when something is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jobs import Job, run, running, script, wait_for
+from servers.model_origin import ModelOrigin
+
+from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.server import control
+from robust_run.prefetch.types import Status
+from tests.launcher.image_ground import make_environment_image, make_root_image, needs_images
+
+LOOK = """
+import os, sys
+print(sys.executable, os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ.get("OF_IMAGE"), os.getcwd())
+print(open("/etc/only-in-image").read().strip(), os.path.exists("/opt/filler"), flush=True)
+"""
+#: Says that it runs, waits to be let go, and reads a file that nothing has read before.
+WAIT = """
+import os, sys, time
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+open(f"up-{attempt}", "w").close()
+while not os.path.exists("go") and attempt == "0":
+    time.sleep(0.01)
+with open("/opt/filler", "rb") as file:
+    count = len(file.read())
+print("attempt", attempt, "read", count, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs_images()
+    folder = tmp_path_factory.mktemp("images")
+    make_root_image(folder)
+    return folder
+
+
+@pytest.fixture
+def origin(images: Path) -> Iterator[ModelOrigin]:
+    with ModelOrigin(images, latency_s=0.005) as server:
+        yield server
+
+
+def of_image(origin: ModelOrigin, tmp_path: Path, name: str = "root.sqsh") -> tuple[str, ...]:
+    return ("--image", f"{origin.url}{name}", "--image-cache", str(tmp_path / "cache"))
+
+
+def forget_blocks(cache: Path) -> None:
+    """Leave the hot lists and nothing else."""
+    for each in cache.iterdir():
+        if each.name != "hot":
+            shutil.rmtree(each)
+
+
+def start_of(job: Job) -> dict[str, object]:
+    (path,) = (job.run_dir / "image").glob("*.json")
+    return dict(json.loads(path.read_text()))
+
+
+def status(tmp_path: Path) -> Status:
+    def ask() -> Status | None:
+        for path in (tmp_path / "cache/control").glob("*.sock"):
+            try:
+                return control.ask(str(path), control.AskStatus(), Status)
+            except ControlFailed:
+                continue
+        return None
+
+    return wait_for(ask, "the block server")  # type: ignore[no-any-return]
+
+
+def holder(job: Job) -> int:
+    def find() -> int | None:
+        lines = [line for line in job.leftovers() if "prefetch.inside.holder" in line]
+        return int(lines[0].partition(":")[0]) if lines else None
+
+    return wait_for(find, "the image's holder")  # type: ignore[no-any-return]
+
+
+def loops_on(folder: Path) -> list[Path]:
+    found = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            found += [path] if str(folder) in path.read_text() else []
+        except OSError:
+            continue
+    return found
+
+
+def test_workers_find_the_image_their_folder_and_their_place_in_the_world(origin: ModelOrigin, tmp_path: Path) -> None:
+    code, job = run(tmp_path, *of_image(origin, tmp_path), "--nproc-per-node", "2", script(tmp_path, LOOK))
+    assert code == 0, job.err
+    lines = job.out.splitlines()
+    assert sorted(line for line in lines if line.startswith("/")) == [
+        f"/opt/python/bin/python3 {rank} 2 yes {tmp_path}" for rank in (0, 1)
+    ]
+    assert lines.count("of the image True") == 2
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    assert not loops_on(tmp_path)
+
+
+def test_the_second_launch_fetches_what_the_first_one_read(origin: ModelOrigin, tmp_path: Path) -> None:
+    text = LOOK + "import json, decimal, argparse\n" + WAIT.partition("with open")[0]
+    path = script(tmp_path, text)
+    (tmp_path / "go").touch()
+    code, first = run(tmp_path, *of_image(origin, tmp_path), path)
+    assert code == 0, first.err
+    assert start_of(first)["way"] == "first"
+    whole = (Path(origin._folder) / "root.sqsh").stat().st_size
+    forget_blocks(tmp_path / "cache")
+    for left in ("go", "up-0"):
+        (tmp_path / left).unlink()
+    before, bytes_before = len(origin.asked), origin.bytes_sent
+    with running(tmp_path, *of_image(origin, tmp_path), path) as job:
+        job.wait_for_file("up-0", tmp_path)
+        asked = [each for each in origin.asked[before:] if each.path.endswith(".sqsh")]
+        fetched = origin.bytes_sent - bytes_before
+        (tmp_path / "go").touch()
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    start = start_of(job)
+    assert start["way"] == "hot"
+    assert isinstance(start["hit_rate"], float)
+    assert start["hit_rate"] > 0.9
+    assert 0 < fetched < 0.75 * whole, "what nobody reads is not fetched while it starts"
+    assert len(asked) < 40, "neighbouring blocks come with one request"
+    assert "hot list" in job.err
+
+
+REFUSED = {
+    "no such image": (("--image", "{url}not-there.sqsh"), "robust image build"),
+    "no such file": (("--image", "not-there.sqsh"), "no such file"),
+    "nobody answers": (("--image", "http://127.0.0.1:9/x.sqsh"), "127.0.0.1:9"),
+    "no Python in it": (("--image", "{url}empty.sqsh"), "no python3 on the PATH"),
+    "a bind over a bind": (("--image", "{url}root.sqsh", "--bind", "{tmp}:{tmp}/cache/x/y"), "--bind"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_an_image_that_cannot_be_used_is_one_line_before_anything_starts(
+    origin: ModelOrigin, images: Path, tmp_path: Path, mistake: str
+) -> None:
+    if mistake == "no Python in it" and not (images / "empty.sqsh").exists():
+        from robust_run.prefetch.image import build
+
+        (tmp_path / "empty/etc").mkdir(parents=True)
+        build.build(str(tmp_path / "empty"), str(images / "empty.sqsh"), build.BuildOptions(compression="lz4"))
+    words, named = REFUSED[mistake]
+    given = [word.format(url=origin.url, tmp=tmp_path) for word in words]
+    code, job = run(tmp_path, *given, "--image-cache", str(tmp_path / "cache"), script(tmp_path, LOOK))
+    assert code == (2 if mistake == "no such file" else 1)
+    assert job.err.count("\n") == 1, job.err
+    assert job.err.startswith("robust-run: ")
+    assert named in job.err
+    assert job.out == ""
+    assert not list(tmp_path.glob("runs/*")), "nothing was started, nothing was made"
+
+
+def test_a_signal_while_the_image_is_fetched_ends_the_launcher(origin: ModelOrigin, tmp_path: Path) -> None:
+    origin.fault = "silent"
+    with running(tmp_path, *of_image(origin, tmp_path), script(tmp_path, LOOK)) as job:
+        wait_for(lambda: origin.met, "the launcher to ask for the image")
+        job.signal(signal.SIGINT)
+        assert job.finish(20.0) == 128 + signal.SIGINT
+        job.assert_nothing_left()
+    assert "SIGINT came before the image was there" in job.err
+
+
+def test_binds_and_a_program_of_the_image(origin: ModelOrigin, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/file").write_text("data\n")
+    binds = ("--bind", f"{tmp_path}/data:/deep/data:ro", "--bind", "data:/also")
+    code, job = run(
+        tmp_path, *of_image(origin, tmp_path), *binds, "--no-python", "sh", "-c", "cat /deep/data/file; : > /also/new; echo $RANK"
+    )  # fmt: skip
+    assert (code, job.out) == (0, "data\n0\n"), job.err
+    assert (tmp_path / "data/new").exists()
+
+
+@pytest.mark.parametrize("where", ["memory", "folder"])
+def test_changes_to_a_writable_image(origin: ModelOrigin, tmp_path: Path, where: str) -> None:
+    writable = "--image-writable" if where == "memory" else f"--image-writable={tmp_path}/changes"
+    text = "import os; print(os.path.exists('/opt/new')); open('/opt/new', 'w').close()"
+    arguments = (*of_image(origin, tmp_path), writable, script(tmp_path, text))
+    said = [run(tmp_path, *arguments) for _ in range(2)]
+    assert [code for code, _ in said] == [0, 0], said[0][1].err
+    assert [job.out for _, job in said] == ["False\n", "True\n" if where == "folder" else "False\n"]
+    assert not Path("/opt/new").exists()
+
+
+def test_a_restart_enters_the_same_place(origin: ModelOrigin, tmp_path: Path) -> None:
+    text = LOOK + "sys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    code, job = run(tmp_path, *of_image(origin, tmp_path), script(tmp_path, text))
+    assert code == 0, job.err
+    assert job.out.count("of the image True") == 2
+    assert len([each for each in origin.asked if each.path.endswith(".json")]) == 1, "the image was opened once"
+    assert job.err.count("kernel") + job.err.count("userns") + job.err.count("unpack") == 1
+
+
+def test_a_killed_block_server_is_replaced_under_the_job(origin: ModelOrigin, tmp_path: Path) -> None:
+    with running(tmp_path, *of_image(origin, tmp_path), script(tmp_path, WAIT)) as job:
+        job.wait_for_file("up-0", tmp_path)
+        os.kill(status(tmp_path).pid, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        assert job.finish() == 0, job.err
+        job.assert_nothing_left()
+    assert "attempt 0 read 12582912" in job.out
+    assert "a new one takes over" in job.err
+
+
+def test_an_image_that_is_lost_is_the_cause_and_the_next_attempt_has_it_again(
+    origin: ModelOrigin, tmp_path: Path
+) -> None:
+    with running(tmp_path, *of_image(origin, tmp_path), script(tmp_path, WAIT)) as job:
+        job.wait_for_file("up-0", tmp_path)
+        server = status(tmp_path).pid
+        for pid in (holder(job), server):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not os.path.exists(f"/proc/{server}"), "the server to be gone")
+        (tmp_path / "go").touch()
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert "attempt 1 read 12582912" in job.out
+    (incident,) = (job.run_dir / "incidents").iterdir()
+    verdict = json.loads(incident.read_text())["verdict"]
+    assert "the process that kept the image has ended" in verdict["sentence"]
+    assert verdict["rule"] == "storage"
+
+
+@pytest.mark.parametrize("victims", ["agent", "guard", "guard and agent", "all"])
+def test_nothing_stays_mounted_or_running_whoever_is_killed(origin: ModelOrigin, tmp_path: Path, victims: str) -> None:
+    with running(tmp_path, *of_image(origin, tmp_path), script(tmp_path, WAIT)) as job:
+        job.wait_for_file("up-0", tmp_path)
+        chosen = {
+            "agent": [job.agent_pid()],
+            "guard": [job.pid],
+            "guard and agent": [job.pid, job.agent_pid()],
+            "all": [job.pid, job.agent_pid(), holder(job), status(tmp_path).pid],
+        }[victims]
+        for pid in chosen:
+            os.kill(pid, signal.SIGKILL)
+        job.finish()
+        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    wait_for(lambda: not loops_on(tmp_path), "the loop devices to be free", 30.0)
+
+
+def test_an_environment_image_lies_where_it_belongs_and_only_for_the_workers(tmp_path: Path) -> None:
+    needs_images()
+    place = tmp_path / "opt" / "environment"
+    make_environment_image(tmp_path, str(place))
+    text = f"import sys; print(sys.executable, sys.prefix, open('{place}/in-image').read().strip())"
+    with ModelOrigin(tmp_path) as origin:
+        code, job = run(tmp_path, *of_image(origin, tmp_path, "environment.sqsh"), script(tmp_path, text))
+    assert code == 0, job.err
+    assert job.out == f"{place}/bin/python3 {place} of the image\n"
+    assert not (place / "in-image").exists()
+
+
+FAILS_ONCE_WARM = """
+import os, sys, time
+print(os.environ["TORCHELASTIC_RESTART_COUNT"], sys.executable, sorted({"decimal", "msgspec"} & set(sys.modules)), flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("has_ours", [True, False])
+def test_a_warm_process_lives_in_the_image_where_the_image_has_what_it_needs(tmp_path: Path, has_ours: bool) -> None:
+    import msgspec
+
+    import robust_run
+
+    needs_images()
+    place = tmp_path / "environment"
+    make_environment_image(tmp_path, str(place), *((robust_run, msgspec) if has_ours else ()))
+    path = script(tmp_path, FAILS_ONCE_WARM)
+    arguments = ("--image", str(tmp_path / "environment.sqsh"), "--image-cache", str(tmp_path / "cache"))
+    with running(tmp_path, *arguments, "--preload", "decimal", path) as job:
+        known = "standby_ready" if has_ours else "warm_refused"
+        wait_for(lambda: job.events(known), known)
+        (tmp_path / "go").touch()
+        assert job.finish() == 0, job.err
+        job.assert_nothing_left()
+    assert f"1 {place}/bin/python3" in job.out
+    assert ("promoted" in job.err) is has_ours
+    assert ("decimal" in job.out.splitlines()[1]) is has_ours
+    assert ("the image has no robust_run" in job.err) is not has_ours
+
+
+def test_each_node_has_a_place_of_its_own_and_they_share_what_they_fetch(origin: ModelOrigin, tmp_path: Path) -> None:
+    port = free_port()
+    words = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "shared")
+    path = script(tmp_path, LOOK)
+    env = {"ROBUST_TOKEN": "a token that both nodes know"}
+    image = f"{origin.url}root.sqsh"
+    with (
+        running(tmp_path, *words, "--image", image, "--image-cache", str(tmp_path / "a"), path, env=env) as one,
+        running(tmp_path, *words, "--image", image, "--image-cache", str(tmp_path / "b"), path, env=env) as other,
+    ):
+        assert [one.finish(), other.finish()] == [0, 0], one.err + other.err
+        one.assert_nothing_left()
+        other.assert_nothing_left()
+    said = one.out + other.out
+    assert sorted(line.split()[1] for line in said.splitlines() if line.startswith("/")) == ["0", "1"]
+    assert said.count("of the image True") == 2
+    whole = (Path(origin._folder) / "root.sqsh").stat().st_size
+    assert origin.bytes_sent < 1.7 * whole, "a block that one node has is not fetched twice from the origin"
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_job_that_is_in_the_image_already_starts_plainly(images: Path, tmp_path: Path) -> None:
+    image = images / "root.sqsh"
+    env = {"APPTAINER_CONTAINER": str(image)}
+    arguments = ("--image", str(image), "--image-cache", str(tmp_path / "cache"))
+    code, job = run(tmp_path, *arguments, script(tmp_path, "import sys; print(sys.executable)"), env=env)
+    assert (code, job.out) == (0, f"{sys.executable}\n"), job.err
+
+
+def test_without_an_image_nothing_of_images_is_imported(tmp_path: Path) -> None:
+    import subprocess
+
+    code = """
+import sys, os
+import robust_run.launcher.workers as workers
+def stop(*args, **kwargs):
+    print([name for name in sys.modules if "prefetch" in name or "launcher.image" in name or "read_ahead" in name], flush=True)
+    os._exit(0)
+workers.start = stop
+from robust_run.cli import run
+run(sys.argv[1:], os.environ)
+"""
+    argv = [sys.executable, "-c", code, "--log-dir", str(tmp_path / "runs"), script(tmp_path, "")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_files_of_an_environment_are_read_ahead_the_second_time(tmp_path: Path) -> None:
+    import venv
+
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    packages = next(environment.glob("lib/python3*/site-packages"))
+    (packages / "mine.py").write_text("x = 1\n")
+    env = {"PYTHON_EXEC": str(environment / "bin/python"), "HOME": str(tmp_path), "XDG_CACHE_HOME": ""}
+    path = script(tmp_path, "import mine, os; print(mine.x, [name for name in os.environ if 'ROBUST_ENV' in name])")
+    first, second = (run(tmp_path, "--prefetch-env", path, env=env) for _ in range(2))
+    assert (first[0], second[0]) == (0, 0), first[1].err
+    assert first[1].out == second[1].out == "1 []\n"
+    assert "no launch like this was recorded yet" in first[1].err
+    assert "hit rate 100 %" in second[1].err
+    (lists,) = {each.parent for each in (tmp_path / ".cache/robust-run/environments").glob("*.json")}
+    assert any("site-packages/mine.py" in each.read_text() for each in lists.iterdir())
+
+
+@pytest.mark.parametrize("as_wanted", [True, False])
+def test_the_cache_is_a_folder_that_only_we_can_write(origin: ModelOrigin, tmp_path: Path, as_wanted: bool) -> None:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    if not as_wanted:
+        (tmp_path / "cache").chmod(0o777)
+    code, job = run(tmp_path, *of_image(origin, tmp_path), script(tmp_path, LOOK))
+    assert (code == 0) is as_wanted
+    assert ("--image-cache" in job.err) is not as_wanted
