@@ -152,12 +152,13 @@ class ClusterJob:
     steps_dir: Path
     env: Mapping[str, str]
     launchers: list[Launcher] = field(default_factory=list)
+    python: str = sys.executable
 
     # --- launchers
 
     def join(self, host: Host, *options: str, env: Mapping[str, str] | None = None) -> Launcher:
         """Start a launcher on a host, with more options than the others if need be."""
-        argv = [sys.executable, "-m", "robust_run", *options, *self.argv]
+        argv = [self.python, "-m", "robust_run", *options, *self.argv]
         process = host.start(argv, env={**self.env, **(env or {})}, name="robust-run")
         self.launchers.append(Launcher(host, process))
         return self.launchers[-1]
@@ -318,6 +319,7 @@ def start_all(
     env: Mapping[str, str] | None = None,
     meet_at: Host | None = None,
     launch: Sequence[Host] | None = None,
+    python: str = sys.executable,
 ) -> ClusterJob:
     """Start `robust-run OPTIONS SCRIPT...` on hosts: on all, or on those of `launch`; the others may join later.
 
@@ -340,7 +342,7 @@ def start_all(
     }
     if any("wall" in host.skew for host in everyone):
         variables["PYTHONPATH"] = _sleeps_under_libfaketime(tmp_path)
-    job = ClusterJob(everyone, argv, run_id, log_dir, steps_dir, variables)
+    job = ClusterJob(everyone, argv, run_id, log_dir, steps_dir, variables, python=python)
     for host in everyone if launch is None else launch:
         job.join(host)
     return job

@@ -137,11 +137,12 @@ def running(
     log_dir: Path | None = None,
     stdin: int = subprocess.DEVNULL,
     prefix: tuple[str, ...] = (),
+    python: str = sys.executable,
 ) -> Iterator[Job]:
     """Start a job; whatever happens in the test, nothing of it survives."""
     run_id = f"t{uuid.uuid4().hex[:12]}"
     log_dir = log_dir or tmp_path / "runs"
-    argv = [*prefix, sys.executable, "-m", "robust_run", "--log-dir", str(log_dir), "--run-id", run_id, *arguments]
+    argv = [*prefix, python, "-m", "robust_run", "--log-dir", str(log_dir), "--run-id", run_id, *arguments]
     process = subprocess.Popen(
         argv,
         stdin=stdin,

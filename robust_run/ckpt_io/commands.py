@@ -41,7 +41,7 @@ def list_(root: str, also: tuple[str, ...], as_json: bool) -> int:
 def _found_line(found: Found) -> str:
     import time
 
-    from robust_run.ckpt_io.progress import size
+    from robust_run.store.progress import size
 
     if found.state != "valid":
         return f"{found.name}  {found.state}: {found.reason}"
@@ -123,8 +123,8 @@ def _removal_line(removal: Removal, dry_run: bool) -> str:
 def verify(checkpoint: str, also: tuple[str, ...], as_json: bool) -> int:
     """Read all of a checkpoint and hold it against its digests; exit code 1 if anything is damaged."""
     from robust_run.ckpt_io.manifest import size_bytes
-    from robust_run.ckpt_io.progress import shown, size
     from robust_run.ckpt_io.reading import open_checkpoint
+    from robust_run.store.progress import shown, size
 
     with open_checkpoint(checkpoint, also=also) as opened:
         check_followed(checkpoint, also, opened.manifest)
@@ -166,8 +166,8 @@ def repair(checkpoint: str, source: str, also: tuple[str, ...], from_also: tuple
 def _counting(checkpoint: str, also: tuple[str, ...]) -> Any:
     from robust_run.ckpt_io.errors import CheckpointError
     from robust_run.ckpt_io.manifest import size_bytes
-    from robust_run.ckpt_io.progress import shown
     from robust_run.ckpt_io.reading import open_checkpoint
+    from robust_run.store.progress import shown
 
     try:
         with open_checkpoint(checkpoint, also=also) as opened:

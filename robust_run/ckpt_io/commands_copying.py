@@ -38,7 +38,7 @@ def restore(
     from robust_run.ckpt_io.address import parse
     from robust_run.ckpt_io.copying.restore import restore as copy
     from robust_run.ckpt_io.copying.sources import open_source
-    from robust_run.ckpt_io.progress import shown, size
+    from robust_run.store.progress import shown, size
 
     opened = open_source(source, from_also)
     began_s = time.monotonic()
@@ -90,7 +90,7 @@ def convert(  # noqa: PLR0913 - options of a command
     Files (.pt, .safetensors, folders of them) are taken over bit by bit. No pickle is run but weights.
     """
     from robust_run.ckpt_io.copying.sources import open_source
-    from robust_run.ckpt_io.progress import shown, size
+    from robust_run.store.progress import shown, size
 
     to = to or ("safetensors" if destination.endswith(".safetensors") else "rrck")
     opened = open_source(source, from_also)
@@ -120,8 +120,8 @@ def _to_ours(
     from robust_run.ckpt_io.address import parse
     from robust_run.ckpt_io.copying.convert import Wishes
     from robust_run.ckpt_io.copying.convert import convert as save
-    from robust_run.ckpt_io.progress import size
     from robust_run.ckpt_io.types import Codec
+    from robust_run.store.progress import size
 
     codec, unit_mib, step, also = wishes
     wish = Wishes(codec=cast("Codec", codec), unit_bytes=unit_mib << 20, step=step)

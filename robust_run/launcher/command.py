@@ -107,7 +107,7 @@ def _click_option(option: OptionDescription) -> click.Option:
     names = [f"--{option.name}", option.field]
     if option.kind == "flag":
         return click.Option(names, is_flag=True, default=False)
-    if option.kind == "paths":
+    if option.kind in ("paths", "lines"):
         return click.Option(names, multiple=True, type=click.UNPROCESSED)
     return click.Option(names, type=_click_type(option), default=option.default)
 
@@ -132,6 +132,8 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, object]:
                 raise UserError(f"{option.env} must be 1 or 0, not {value!r}: it stands for --{option.name}") from None
         elif option.kind == "paths":
             values[option.field] = tuple(value.split(os.pathsep))
+        elif option.kind == "lines":
+            values[option.field] = tuple(line.strip() for line in value.splitlines() if line.strip())
         else:
             values[option.field] = value
     return values

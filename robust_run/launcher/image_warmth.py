@@ -1,4 +1,4 @@
-"""Whether workers in an image can be forked from a warm process there: that needs robust_run and msgspec for the image's Python.
+"""Whether workers in a place can be forked from a warm process there: that needs robust_run and msgspec for its Python.
 
 It is asked of that Python, in a process of its own, beside the first attempt.
 """
@@ -13,7 +13,7 @@ from robust_run.launcher.starter import Plan, Starter
 from robust_run.launcher.store import StartsHelpers
 from robust_run.version import __version__
 
-#: The workers' imports go first: they ask the image for the same blocks.
+#: The workers' imports go first: they ask an image for the same blocks.
 ASK_AFTER_S = 1.0
 _NONE = "none"
 _CODE = (
@@ -26,18 +26,17 @@ _CODE = (
     "os.write(int(sys.argv[1]), version.encode())\n"
 )
 _LONGEST = 100
-_UNKNOWN = "it is not known yet whether the image has robust_run"
 
 
-def reason(found: str) -> str:
-    """Return why no warm process can be in an image, by the version of robust_run that it has; empty: one can. Pure."""
+def reason(found: str, where: str = "the image") -> str:
+    """Return why no warm process can be in a place, by the version of robust_run that it has; empty: one can. Pure."""
     if found == __version__:
         return ""
     if found == _NONE:
-        return f"the image has no robust_run for its Python (with robust_run {__version__} in it, restarts are faster)"
+        return f"{where} has no robust_run for its Python (with robust_run {__version__} in it, restarts are faster)"
     if not found:
-        return "the image's Python could not be asked whether it has robust_run (store.log says why)"
-    return f"the image has robust_run {found!r}, and this one is {__version__}"
+        return f"{where}'s Python could not be asked whether it has robust_run (store.log says why)"
+    return f"{where} has robust_run {found!r}, and this one is {__version__}"
 
 
 class ImageWarmth:
@@ -48,14 +47,15 @@ class ImageWarmth:
         starter: Starter,
         enter: Callable[[tuple[str, ...]], tuple[str, ...]],
         start_helper: StartsHelpers,
+        where: str,
     ) -> None:
-        """`starter.off` may hold a reason of its own already: then nobody asks."""
-        self._starter, self._enter, self._start_helper = starter, enter, start_helper
+        """`where`: for messages. `starter.off` may hold a reason of its own already: then nobody asks."""
+        self._starter, self._enter, self._start_helper, self._where = starter, enter, start_helper, where
         self._answer: int | None = None
         """Descriptor where the answer arrives."""
         self._is_settled = bool(starter.off)
         if not self._is_settled:
-            starter.off = _UNKNOWN
+            starter.off = f"it is not known yet whether {where} has robust_run"
 
     def is_possible(self, twin: Plan, age_s: float) -> bool:
         """Whether a warm process may be started now; call now and then. `age_s`: of the attempt."""
@@ -70,7 +70,7 @@ class ImageWarmth:
         except BlockingIOError:
             return False
         os.close(self._answer)
-        self._settle(reason(found.decode(errors="replace")))
+        self._settle(reason(found.decode(errors="replace"), self._where))
         return not self._starter.off
 
     def _ask(self, twin: Plan) -> None:

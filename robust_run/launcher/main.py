@@ -38,7 +38,7 @@ from robust_run.launcher.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
-    from robust_run.launcher.image_start import Opened
+    from robust_run.launcher.place import Opened
     from robust_run.launcher.warm.given import WarmStart
 
 
@@ -111,7 +111,8 @@ def run_agent(
 
     try:
         become_subreaper()
-        opened = _open_image(spec, env, clock, run_directory, console, lifeline) if spec.image is not None else None
+        has_place = spec.image is not None or spec.setup is not None
+        opened = _open_place(spec, env, clock, run_directory, console, lifeline) if has_place else None
         node = Node(
             spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
         )
@@ -154,7 +155,7 @@ def run_agent(
             run_directory.remove_temporary()
 
 
-def _open_image(
+def _open_place(
     spec: JobSpec,
     env: Mapping[str, str],
     clock: Clock,
@@ -162,9 +163,13 @@ def _open_image(
     console: Console,
     lifeline: int,
 ) -> Opened:
-    from robust_run.launcher.image_start import open_image
-
     try:
+        if spec.setup is not None:
+            from robust_run.launcher.setup_start import Recorded, open_setup
+
+            return open_setup(spec, env, clock, console.say, lifeline, Recorded(run_directory.snapshot))
+        from robust_run.launcher.image_start import open_image
+
         return open_image(spec, env, clock, run_directory.path, console.say, lifeline)
     except RobustRunError:
         with suppress(OSError):  # nothing was started, and nothing is in it yet
@@ -214,7 +219,7 @@ def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:
         else f"logs in {node.run_directory.shown(node.run_directory.path)}"
     )
     node.say(f"{ranks} of {spec.script} {'resumed' if resumed else 'started'}, {logs}")
-    if node.workplace.image is not None:
-        node.say(node.workplace.image.sentence)
+    if node.workplace.place is not None:
+        node.say(node.workplace.place.sentence)
     for note in spec.notes:
         node.say(note)

@@ -36,8 +36,8 @@ from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
 
 if TYPE_CHECKING:
-    from robust_run.launcher.image_start import Opened
     from robust_run.launcher.nccl_arming import NcclArming
+    from robust_run.launcher.place import Opened
     from robust_run.launcher.warm.given import WarmStart
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
@@ -65,7 +65,7 @@ class Node:
         address: str = "127.0.0.1",
         opened: Opened | None = None,
     ) -> None:
-        """`opened`: the image of the job, where it has one."""
+        """`opened`: the place of the workers, where the job has one."""
         self.workplace = Workplace(spec, opened)
         spec = self.spec = self.workplace.spec
         self.address = address
@@ -79,8 +79,8 @@ class Node:
         self._setup = workers.ChildSetup(mask)
         self._helpers: list[workers.Worker] = []
         self._listener: Listener | None = None
-        # The torch of an image may be another one than ours, and then the two may not understand each other.
-        self._hosts_store = self.workplace.image is None and torch_is_installed()
+        # The torch of a place may be another one than ours, and then the two may not understand each other.
+        self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
         self._cpus: tuple[frozenset[int], ...] = ()
         if spec.numa_binding:
             from robust_run.launcher.numa import cpus_for_ranks, system_topology
@@ -124,9 +124,7 @@ class Node:
     def _nccl_arming(self) -> NcclArming | None:
         """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and nobody insists."""
         spec = self.spec
-        cannot_tell = self.workplace.image is not None or not has_nvidia(
-            RealFiles(), self._env
-        )  # of an image: which NCCL it has
+        cannot_tell = not self.workplace.has_our_torch or not has_nvidia(RealFiles(), self._env)  # which NCCL there is
         if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and cannot_tell):
             return None
         from robust_run.launcher.nccl_arming import NcclArming
@@ -232,7 +230,7 @@ class Node:
 
     def launch_warm(self, age_s: float) -> None:
         """Start the warm process beside a running attempt, once; where cores are few, only when workers had their imports."""
-        if self._warm_launched or self._twin is None or not (self._hosts_store or self.workplace.image):
+        if self._warm_launched or self._twin is None or not (self._hosts_store or self.workplace.place):
             return  # without torch there is nothing worth keeping warm
         if not self.workplace.can_be_warm(self._twin, age_s):
             return

@@ -9,14 +9,12 @@ import os
 import shutil
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import msgspec
-
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
+from robust_run.launcher.aside import Aside, write_report
 from robust_run.launcher.types import ImageUse, JobSpec
 from robust_run.prefetch import hotlist
 from robust_run.prefetch.environment.lists import default_folder, roots_of
@@ -28,7 +26,6 @@ from robust_run.prefetch.types import QUANTUM_BYTES
 from robust_run.prefetch.window import Window
 
 _END_S = 10.0
-_MOST_LINES = 100
 #: A file of which more than this part is in memory already says nothing of what a start reads.
 _WARM_PART = 0.05
 
@@ -54,23 +51,6 @@ def launch_of(spec: JobSpec, python: str) -> str:
     nodes = spec.many.most if spec.many is not None else 1
     argv = spec.argv[1:] if spec.is_python else spec.argv
     return fingerprint(argv, python, layout_of(spec.nproc * nodes, nodes))
-
-
-class Aside:
-    """Lines that threads have to say: the agent's own thread says them, because the console is its alone."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
-
-    def __call__(self, line: str) -> None:
-        """Have a line said soon; from any thread."""
-        self._lines.append(line)
-
-    def flush(self) -> None:
-        """Say what there is; for the agent's thread."""
-        while self._lines:
-            self._say(self._lines.popleft())
 
 
 class EnvironmentAhead:
@@ -147,16 +127,6 @@ def _sentence(found: EnvironmentReport) -> str:
     hits = f", hit rate {100 * found.hit_rate:.0f} %" if found.hit_rate is not None else ""
     read = f"{found.warmed_bytes / 1e6:.0f} MB were read ahead in {found.warmed_s:.1f} s"
     return f"environment: list of {found.listed} files{hits}; {read}"
-
-
-def write_report(path: str, report: msgspec.Struct, say: Callable[[str], None]) -> None:
-    """Write what a start brought, for people and programs. Where that is impossible, say so."""
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    except OSError as error:
-        say(f"{path}: {error.strerror}: what the start brought is not written down")
 
 
 class MountedAhead:

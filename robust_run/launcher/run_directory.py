@@ -8,6 +8,8 @@
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that
     image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
+    setup/<host>.json                   which set-up its environment has: key, packages, how restored (<host>.log: the installers)
+    setup/snapshot.json                 the job's snapshot, for nodes that come later and for a controller that resumes
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
     api.json                            where the controller answers people: see `api.place`
@@ -140,6 +142,11 @@ class RunDirectory:
     def start_of(self, what: str) -> str:
         """Path of how the start of this node was: what of its image or environment was known, read ahead, waited for."""
         return os.path.join(self.path, what, f"{os.uname().nodename}.json")
+
+    @property
+    def snapshot(self) -> str:
+        """Path of the manifest of the snapshot that the workers' environment is restored from."""
+        return os.path.join(self.path, "setup", "snapshot.json")
 
     def incident(self, number: int) -> str:
         """Path of one incident."""

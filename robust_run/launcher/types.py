@@ -98,6 +98,23 @@ class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute folder where its blocks are kept."""
 
 
+class SetupUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The set-up whose result the workers' environment has (`--setup`)."""
+
+    commands: tuple[str, ...] = ()
+    """As typed; the shell gets them."""
+    files: tuple[str, ...] = ()
+    """Absolute paths of scripts, run after the commands."""
+    store: str
+    """Where snapshots lie: an absolute path, or a URL."""
+    token_file: str | None = None
+    """Absolute path of the secret that signs them."""
+    refresh: bool = False
+    """Run it anew though a snapshot is there."""
+    cache: str
+    """Absolute folder on a disk of this node, where snapshots are kept."""
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A job as asked for, checked and complete: nothing in it needs guessing later."""
 
@@ -162,6 +179,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
     image: ImageUse | None = None
     """None: workers run where we do."""
+    setup: SetupUse | None = None
+    """None: the environment is used as it is."""
     prefetch_env: bool = False
     """Read ahead the files of the Python environment that earlier starts read."""
     record_window_s: float = 120.0

@@ -13,7 +13,7 @@ from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
-from robust_run.launcher.types import ImageUse, JobSpec
+from robust_run.launcher.types import ImageUse, JobSpec, SetupUse
 from robust_run.launcher.world import World, absolute
 
 MOST_WORKERS = 4096
@@ -40,6 +40,7 @@ def resolve(options: Options, world: World) -> JobSpec:
     end_signals = parse_signals(options.signals_to_handle)
     shutdown_timeout_s = _shutdown_timeout_s(options, world)
     image = _image(options, world)
+    setup = _setup(options, world)
     entrypoint = resolve_entrypoint(options, world)
     nproc = _workers(options.nproc_per_node, world, in_image=image is not None)
     streams, stream_notes = resolve_streams(options, nproc, world.env)
@@ -80,6 +81,7 @@ def resolve(options: Options, world: World) -> JobSpec:
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
         image=image,
+        setup=setup,
         prefetch_env=options.prefetch_env,
         record_window_s=options.record_window,
     )
@@ -137,6 +139,17 @@ def _image(options: Options, world: World) -> ImageUse | None:
     from robust_run.launcher.image_use import resolve_image  # and what it imports, for jobs with an image only
 
     return resolve_image(options, world)
+
+
+def _setup(options: Options, world: World) -> SetupUse | None:
+    """Return which set-up is done. Raises UserError."""
+    if not options.setup and not options.setup_file:
+        if options.refresh_setup:
+            raise UserError("--refresh-setup is about a set-up and there is none; add --setup CMD, or leave it out")
+        return None
+    from robust_run.launcher.setup_use import resolve_setup  # for jobs with a set-up only
+
+    return resolve_setup(options, world)
 
 
 def _check_numbers(options: Options) -> None:

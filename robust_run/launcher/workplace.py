@@ -1,6 +1,7 @@
-"""Where the workers of a node run: on this machine as it is, or inside an image; and what is read ahead of them there.
+"""Where the workers of a node run: on this machine as it is, or in a place: an image, or an environment with a set-up done.
 
-Without an image and without --prefetch-env nothing here does anything, and nothing is imported for it.
+It also holds what is read ahead of them. Without --image, --setup and --prefetch-env nothing here does anything, and nothing is
+imported for it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from robust_run.launcher.types import JobSpec
 if TYPE_CHECKING:
     from robust_run.clock import Clock
     from robust_run.health.types import Finding
-    from robust_run.launcher.image_start import Opened
     from robust_run.launcher.image_warmth import ImageWarmth
+    from robust_run.launcher.place import Opened
     from robust_run.launcher.run_directory import RunDirectory
     from robust_run.launcher.starter import Plan, Starter
     from robust_run.launcher.store import StartsHelpers
@@ -26,22 +27,23 @@ class Workplace:
     """One node's, from its first worker to its last."""
 
     def __init__(self, spec: JobSpec, opened: Opened | None) -> None:
-        """`opened`: what became of the job's image on this node; None: it has none."""
-        self.image = opened.place if opened is not None else None
+        """`opened`: what became of the job's place on this node; None: it has none."""
+        self.place = opened.place if opened is not None else None
         """None: workers run where we do."""
         self._ahead = opened.ahead if opened is not None else None
-        self.spec = spec if spec.image is None else msgspec.structs.replace(spec, image=None)
+        has_place = spec.image is not None or spec.setup is not None
+        self.spec = msgspec.structs.replace(spec, image=None, setup=None) if has_place else spec
         """The job as it looks from inside."""
         self._warmth: ImageWarmth | None = None
 
     def enter_through(self, starter: Starter, start_helper: StartsHelpers) -> None:
-        """Have workers, and a warm process if there can be one, started in the image."""
-        if self.image is None:
+        """Have workers, and a warm process if there can be one, started in the place."""
+        if self.place is None:
             return
         from robust_run.launcher.image_warmth import ImageWarmth
 
-        starter.enter = self.image.enter
-        self._warmth = ImageWarmth(starter, self.image.enter, start_helper)
+        starter.enter = self.place.enter
+        self._warmth = ImageWarmth(starter, self.place.enter, start_helper, self.place.where)
 
     def read_ahead(
         self, env: Mapping[str, str], clock: Clock, run_directory: RunDirectory, say: Callable[[str], None]
@@ -58,20 +60,25 @@ class Workplace:
 
     def begin(self, group_rank: int, run_directory: RunDirectory) -> bool:
         """An attempt is about to start. Return whether all that ran in the place before is lost. Raises PlatformError."""
-        return self.image is not None and self.image.begin(group_rank, run_directory.start_of("image"))
+        return self.place is not None and self.place.begin(group_rank, run_directory.start_of(self.place.kind))
+
+    @property
+    def has_our_torch(self) -> bool:
+        """Whether the torch and the NCCL of the workers are those of this process."""
+        return self.place is None or self.place.has_our_torch
 
     def meet(self, peers: Sequence[str]) -> None:
-        """Share blocks of the image with these nodes from now on, HOST:PORT each."""
-        if self.image is not None:
-            self.image.meet(peers)
+        """Share blocks of an image with these nodes from now on, HOST:PORT each."""
+        if self.place is not None:
+            self.place.meet(peers)
 
     def program(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return a worker's command line as it is in its place."""
-        return argv if self.image is None else self.image.program(argv)
+        return argv if self.place is None else self.place.program(argv)
 
     def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
         """Return what programs there find in their environment."""
-        return env if self.image is None else self.image.environment(env)
+        return env if self.place is None else self.place.environment(env)
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return what the first worker of the first attempt gets besides, to note what it opens."""
@@ -85,22 +92,22 @@ class Workplace:
 
     def pids(self) -> list[int]:
         """Return processes of ours that outlive an attempt."""
-        return [] if self.image is None else self.image.pids()
+        return [] if self.place is None else self.place.pids()
 
     def look(self, pids: Sequence[int], *, stepped: bool) -> None:
         """Call now and then: what workers (`pids`) read until their first step (`stepped`) is read ahead the next time."""
-        if self.image is not None:
-            self.image.look(stepped=stepped)
+        if self.place is not None:
+            self.place.look(stepped=stepped)
         if self._ahead is not None:
             self._ahead.look(pids, stepped=stepped)
 
     def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
-        """Return why a rank failed: what it shows itself, or the image if that failed."""
-        return finding if self.image is None else self.image.blame(finding, exit_code)
+        """Return why a rank failed: what it shows itself, or the place if that failed."""
+        return finding if self.place is None else self.place.blame(finding, exit_code)
 
     def close(self, *, did_well: bool) -> None:
         """Let it go, after the workers. `did_well`: the job ended as it should."""
-        if self.image is not None:
-            self.image.stop(did_well=did_well)
+        if self.place is not None:
+            self.place.stop(did_well=did_well)
         if self._ahead is not None:
             self._ahead.stop(did_well=did_well)

@@ -54,7 +54,7 @@ def build(  # noqa: PLR0913 - options of a command
     from robust_run.prefetch.image.build import build as make
     from robust_run.prefetch.image.identify import identify
     from robust_run.prefetch.inspecting import hot_files_of
-    from robust_run.prefetch.progress import shown, size
+    from robust_run.store.progress import shown, size
 
     try:
         is_image = identify(source).squashfs is not None
@@ -91,9 +91,9 @@ def _describe(source: str, destination: str | None, mount_at: str | None, as_jso
     from robust_run.prefetch import blockmap
     from robust_run.prefetch.errors import BlockMapRefused
     from robust_run.prefetch.image.build import describe
-    from robust_run.prefetch.progress import shown, size
     from robust_run.store.errors import StoreError
     from robust_run.store.opening import open_store
+    from robust_run.store.progress import shown, size
 
     if destination is not None:
         raise UserError(
@@ -131,7 +131,7 @@ def inspect(source: str, cache_root: str | None, as_json: bool) -> int:
 
 
 def _show(found: Inspected) -> None:
-    from robust_run.prefetch.progress import size
+    from robust_run.store.progress import size
 
     kind = f"{found.kind}, " if found.kind else ""
     compression = f" ({found.compression})" if found.compression else ""

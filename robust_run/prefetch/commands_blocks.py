@@ -26,8 +26,8 @@ def prefetch(image: str, everything: bool, width: int, cache_root: str | None, a
     from robust_run.errors import UserError
     from robust_run.prefetch.bringing import bring, hot_runs
     from robust_run.prefetch.maps import fetch_map
-    from robust_run.prefetch.progress import shown, size
     from robust_run.prefetch.types import BlockRun
+    from robust_run.store.progress import shown, size
     from robust_run.store.types import StoreOptions
 
     root = cache_folder(cache_root)
@@ -63,7 +63,7 @@ def verify(image: str, cached: bool, cache_root: str | None, as_json: bool) -> i
     from robust_run.prefetch.bringing import wrong_blocks
     from robust_run.prefetch.cache import Cache
     from robust_run.prefetch.maps import fetch_map
-    from robust_run.prefetch.progress import shown
+    from robust_run.store.progress import shown
     from robust_run.store.types import StoreOptions
 
     root = cache_folder(cache_root)
@@ -101,7 +101,7 @@ def stats(cache_root: str | None, keep_gb: float | None, as_json: bool) -> int:
     """Show the block servers of this node, and the images in its cache."""
     from robust_run.prefetch import pruning
     from robust_run.prefetch.bringing import servers
-    from robust_run.prefetch.progress import size
+    from robust_run.store.progress import size
 
     root = cache_folder(cache_root)
     removed = pruning.prune(root, int(keep_gb * 1e9)) if keep_gb is not None else []

@@ -42,22 +42,29 @@ def union(recordings: Iterable[Iterable[Touch]]) -> list[Touch]:
     return [Touch(quantum, first[quantum]) for quantum in sorted(first)]
 
 
-def merged(old: HotList | None, key: HotKey, touches: Iterable[Touch], window_s: float) -> HotList:
+def merged(old: HotList | None, key: HotKey, touches: Iterable[Touch], window_s: float, launch_id: str = "") -> HotList:
     """Return the list after one more launch. A list of another key or quantum is not continued.
 
     What was read has weight 1 and the time of this launch; what was not keeps its time and half its weight, and drops out
-    below `LEAST_WEIGHT`.
+    below `LEAST_WEIGHT`. With the `launch_id` of the latest launch, this is what another of its nodes read: nothing decays, and
+    of what both read the earlier time counts.
     """
     if old is not None and (old.key != key or old.quantum_bytes != QUANTUM_BYTES):
         old = None
+    same = old is not None and bool(launch_id) and old.latest == launch_id
+    decay = 1.0 if same else DECAY
     quanta = {touch.quantum: (touch.first_ms, 1.0) for touch in touches}
     for quantum, first_ms, weight in _quanta_of(old):
-        if quantum not in quanta and weight * DECAY >= LEAST_WEIGHT:
-            quanta[quantum] = (first_ms, weight * DECAY)
+        if quantum not in quanta:
+            if weight * decay >= LEAST_WEIGHT:
+                quanta[quantum] = (first_ms, weight * decay)
+        elif same and weight == 1.0:
+            quanta[quantum] = (min(first_ms, quanta[quantum][0]), 1.0)
     return HotList(
         key=key,
-        window_s=round(window_s, 3),
-        launches=(old.launches if old else 0) + 1,
+        window_s=max(round(window_s, 3), old.window_s if old and same else 0.0),
+        launches=(old.launches if old else 0) + (not same),
+        latest=launch_id,
         ranges=tuple(_ranges(quanta)),
     )
 
@@ -174,6 +181,8 @@ def _what_is_wrong(hot: HotList) -> str | None:
         return f"version {hot.version} is not known here, only version 1 is"
     if not all(0 < len(text) <= LONGEST_KEY for text in (hot.key.image, hot.key.launch, hot.key.machine)):
         return f"its key has a part that is empty or longer than {LONGEST_KEY}"
+    if len(hot.latest) > LONGEST_KEY:
+        return f"its latest launch has a name longer than {LONGEST_KEY}"
     if hot.quantum_bytes != QUANTUM_BYTES:
         return f"quantum_bytes is {hot.quantum_bytes}, {QUANTUM_BYTES} is used here"
     if not (math.isfinite(hot.window_s) and 0 <= hot.window_s <= 1e7) or not 0 <= hot.launches <= 1 << 40:

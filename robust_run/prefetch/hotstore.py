@@ -58,22 +58,32 @@ class HotStore:
                 best = found
         return best, tuple(problems)
 
-    def record(self, key: HotKey, recordings: Sequence[Sequence[Touch]], window_s: float) -> tuple[HotList, str]:
+    def record(
+        self,
+        key: HotKey,
+        recordings: Sequence[Sequence[Touch]],
+        window_s: float,
+        launch_id: str = "",
+        *,
+        own_only: bool = False,
+    ) -> tuple[HotList, str]:
         """Merge the touches of one launch (one recording per rank or node) into the list. Return it and where it lies.
 
-        Raises `StoreError` where it can be written nowhere.
+        `launch_id`: see `hotlist.merged`; `own_only`: not beside the image, where other nodes write already. Raises `StoreError`
+        where it can be written nowhere.
         """
         touches = hotlist.union(recordings)
         with _locked(self._own):
             old, _problems = self.load(key)
-            new = hotlist.merged(old, key, touches, window_s)
-            return new, self._write(file_name(key), hotlist.encode(new))
+            new = hotlist.merged(old, key, touches, window_s, launch_id)
+            return new, self._write(file_name(key), hotlist.encode(new), [self._own] if own_only else self._places())
 
     def _places(self) -> list[str]:
         return [place for place in (self._beside, self._own) if place]
 
-    def _write(self, name: str, data: bytes) -> str:
-        *others, last = self._places()
+    @staticmethod
+    def _write(name: str, data: bytes, places: Sequence[str]) -> str:
+        *others, last = places
         for place in others:
             store = open_store(place)
             try:

@@ -28,6 +28,8 @@ Ended = Literal["step", "limit", "end"]
 #: Of a recording that comes from another node.
 LARGEST_RECORDING_BYTES = 64 << 20
 MOST_TOUCHES = 1 << 22
+#: How many nodes of a launch write a list that they share: the program is the same on all, so a few have read what all read.
+MOST_WRITERS = 8
 _MOST_WORDS, _LONGEST_WORD = 4096, 4096
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*\d)[0-9a-f]{7,64}(?![0-9A-Za-z])", re.IGNORECASE)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -101,13 +103,25 @@ def worth_keeping(recordings: Sequence[Recording], old: HotList | None) -> list[
     return whole or ([each for each in recordings if each.touches] if old is None else [])
 
 
-def keep(store: HotStore, key: HotKey, recordings: Sequence[Recording]) -> tuple[HotList, str] | None:
-    """Merge a launch's recordings, one for each node, into its list; return it and where it lies. None: nothing was kept.
+def launch_id(*parts: str) -> str:
+    """Return a name for one launch, from what is the same on all its nodes and not the same in another launch; secrets may be."""
+    return hashlib.sha256("\0".join(("robust-run launch id", *parts)).encode("utf-8", "replace")).hexdigest()[:32]
 
-    Call it on one node of a job. Raises `StoreError` where the list can be written nowhere.
+
+def keep(
+    store: HotStore, key: HotKey, recordings: Sequence[Recording], launch: str = "", node: int = 0
+) -> tuple[HotList, str] | None:
+    """Merge recordings of one launch, each of one node, into its list; return it and where it lies. None: nothing was kept.
+
+    With the same `launch` (see `launch_id`) on all nodes of a job, each may call it with its own recording: together they count
+    as one launch. Where lists lie beside the image on a shared file system, the list is that of all nodes; else each node has
+    one of its own. `node`: which of them this is; from `MOST_WRITERS` on, a node writes its own list only.
+
+    Raises `StoreError` where the list can be written nowhere.
     """
     old, _problems = store.load(key)
     kept = worth_keeping(recordings, old)
     if not kept:
         return None
-    return store.record(key, [each.touches for each in kept], max(each.window_s for each in kept))
+    window_s = max(each.window_s for each in kept)
+    return store.record(key, [each.touches for each in kept], window_s, launch, own_only=node >= MOST_WRITERS)

@@ -14,6 +14,7 @@ from robust_run.clock import Clock
 from robust_run.snapshot import lazy
 from robust_run.snapshot.capture.capturing import Setup, capture, discard, remove_work
 from robust_run.snapshot.capture.resolved import packages
+from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder
@@ -61,7 +62,7 @@ def build(
     for folder in plan.setup.work_folders:
         with suppress(OSError):
             sweep(folder, SWEPT_AFTER_S, clock.unix_s())
-    captured = capture(plan.setup, hear)
+    captured = capture(plan.setup, Heard(hear, on_output.check) if isinstance(on_output, Heard) else hear)
     image = os.path.join(os.path.dirname(captured.stage), f"image-{uuid.uuid4().hex}.sqsh")
     try:
         if holder is not None:

@@ -10,17 +10,22 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.snapshot import catalog
+from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotError, SnapshotRefused
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.types import Manifest
 from robust_run.store.engine import transfer
+from robust_run.store.errors import StoreError
 from robust_run.store.jobs import Hedge
 from robust_run.store.read_jobs import ReadJob
 from robust_run.store.types import Store
+
+if TYPE_CHECKING:
+    from robust_run.prefetch.types import BlockMap
 
 RANGE_BYTES = 8 << 20
 _SEAL_BYTES = 4096
@@ -102,13 +107,14 @@ def _looks(target: str) -> _Seal:
 def _bring(store: Store, manifest: Manifest, target: str, progress: Callable[[int], None] | None) -> None:
     """Download into a file of our own, verify, rename."""
     part = f"{target}.{uuid.uuid4().hex}.part"
+    blocks = _block_map(store, manifest)
     try:
         with open(part, "xb") as file:
             file.truncate(manifest.image_bytes)
             path = catalog.image_path(manifest)
-            jobs = (_Piece(store, path, file.fileno(), at, size) for at, size in _ranges(manifest.image_bytes))
+            jobs = (_Piece(store, path, file.fileno(), at, size, blocks) for at, size in _ranges(manifest.image_bytes))
             transfer(jobs, threads=store.threads, hedge=Hedge(), progress=progress)
-        digest, size_bytes = sha256_of(part)
+        digest, size_bytes = (manifest.image_sha256, manifest.image_bytes) if blocks else sha256_of(part)
         if digest != manifest.image_sha256 or size_bytes != manifest.image_bytes:
             raise SnapshotRefused(
                 f"{store.url.rstrip('/')}/{path}: its sha256 is {digest}, the manifest says {manifest.image_sha256};"
@@ -121,21 +127,64 @@ def _bring(store: Store, manifest: Manifest, target: str, progress: Callable[[in
             os.unlink(part)
 
 
-class _Piece:
-    """One range: read into memory, then written to its place in the file."""
+def _block_map(store: Store, manifest: Manifest) -> BlockMap | None:
+    """Return the map by which blocks are verified as they come, on all processors; None: the whole is verified in the end.
 
-    def __init__(self, store: Store, path: str, descriptor: int, offset_bytes: int, size_bytes: int) -> None:
+    The manifest has its digest, so it is as good as the digest of the whole. Raises nothing.
+    """
+    from robust_run.prefetch import blockmap
+    from robust_run.prefetch.errors import BlockMapRefused
+
+    if not manifest.blocks_sha256:
+        return None
+    try:
+        data = store.read_all(lazy.map_path(manifest), blockmap.LARGEST_MAP_BYTES)
+        if lazy.digest_of(data) != manifest.blocks_sha256:
+            return None
+        found = blockmap.decode(data)
+    except (StoreError, BlockMapRefused):
+        return None
+    fits = found.size_bytes == manifest.image_bytes and not found.offset_bytes and not RANGE_BYTES % found.block_bytes
+    return found if fits and found.sha256 == manifest.image_sha256 else None
+
+
+class _Piece:
+    """One range: read into memory, verified there if there is a block map, then written to its place in the file."""
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        descriptor: int,
+        offset_bytes: int,
+        size_bytes: int,
+        blocks: BlockMap | None,
+    ) -> None:
         self.size_bytes = size_bytes
         self._store, self._path, self._descriptor, self._offset = store, path, descriptor, offset_bytes
+        self._blocks = blocks
 
     def run(self, attempt: int) -> None:
-        """Bring the range."""
+        """Bring the range. Raises `SnapshotRefused` for a block that is not that of the map."""
         buffer = bytearray(self.size_bytes)
         ReadJob(self._store, self._path, self._offset, [memoryview(buffer)]).run(attempt)
+        if self._blocks is not None:
+            self._verify(self._blocks, memoryview(buffer))
         left, at = memoryview(buffer), self._offset
         while left:
             done = os.pwrite(self._descriptor, left, at)
             left, at = left[done:], at + done
+
+    def _verify(self, blocks: BlockMap, data: memoryview) -> None:
+        from robust_run.prefetch import blockmap
+
+        for at in range(0, self.size_bytes, blocks.block_bytes):
+            index = (self._offset + at) // blocks.block_bytes
+            if not blockmap.is_good(blocks, index, data[at : at + blocks.block_bytes]):
+                raise SnapshotRefused(
+                    f"{self._store.url.rstrip('/')}/{self._path}: its sha256 is not what the manifest says, as block"
+                    f" {index} shows; build it again with --refresh-setup"
+                )
 
 
 def _ranges(size_bytes: int) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from robust_run.snapshot import key, mentions
+from robust_run.snapshot.digests import Digests
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.platforms import Facts
 from robust_run.snapshot.types import Ingredient, Root
@@ -54,14 +55,16 @@ def collect(
     facts: Facts,
     environment: Mapping[str, str],
     variables: Iterable[str] = (),
+    cache: str | None = None,
 ) -> Collected:
-    """Return the ingredients of a set-up. `variables`: names of more variables that decide.
+    """Return the ingredients of a set-up. `variables`: names of more variables that decide; `cache`: a folder of ours that keeps
+    digests of large files.
 
     Raises `SetupRefused` for a requirement file that is not there, and beyond a limit.
     """
     if not commands:
         raise SetupRefused("no set-up command is given: use --setup or --setup-file")
-    files = _Files(cwd)
+    files = _Files(cwd, Digests(cache))
     for number, command in enumerate(commands, 1):
         files.add(key.ingredient(f"command {number:03}", key.blanked(command)))
         files.follow(mentions.in_command(command), cwd, 0)
@@ -76,13 +79,15 @@ def collect(
         files.add(_installed(root))
     for name, value in facts.named():
         files.add(key.ingredient(name, value))
+    files.digests.save()
     return Collected(ingredients=tuple(files.found.values()), pinned=files.pinned)
 
 
 class _Files:
     """Follows mentions to files; each is read once."""
 
-    def __init__(self, cwd: str) -> None:
+    def __init__(self, cwd: str, digests: Digests) -> None:
+        self.digests = digests
         self.found: dict[str, Ingredient] = {}
         self.pinned = True
         self._cwd = cwd
@@ -152,8 +157,12 @@ class _Files:
             raise SetupRefused(f"{path}: the set-up names more than {MOST_FILES} files: name fewer, or a wheel")
         try:
             with open(path, "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise SetupRefused(f"{path}: it is no regular file")
+                known = self.digests.find(path, status)
+                if known is not None:
+                    return known, status.st_size
                 whole = hashlib.sha256()
                 size_bytes = 0
                 while piece := file.read(1 << 20):
@@ -164,6 +173,7 @@ class _Files:
                         raise SetupRefused(f"{path}: the files of the set-up have more than {MOST_BYTES} bytes")
         except OSError as error:
             raise SetupRefused(f"{path}: {error.strerror}: the set-up command names it") from error
+        self.digests.note(path, status, whole.hexdigest())
         return whole.hexdigest(), size_bytes
 
     def _shown(self, path: str) -> str:

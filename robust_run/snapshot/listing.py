@@ -45,6 +45,21 @@ def decode(data: bytes, manifest: Manifest) -> list[Item]:
     return items
 
 
+def removed(data: bytes, manifest: Manifest) -> list[Item]:
+    """Return the removed names of a listing that was verified before, without decoding the rest of it.
+
+    Raises `SnapshotRefused` for what cannot be.
+    """
+    try:
+        lines = [line.strip(b"[,]") for line in data.split(b"\n") if b'"w"' in line]
+        items = [msgspec.json.decode(b"[%b]" % line, type=Item) for line in lines]
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise SnapshotRefused(f"{NAME}: {str(error)[:200]}") from error
+    found = [item for item in items if item.kind == "w"]
+    check(found, len(manifest.roots))
+    return found
+
+
 def check(items: Sequence[Item], roots: int) -> None:
     """Raise `SnapshotRefused` for the first item that cannot be: out of its root, twice, below something that is no folder.
 

@@ -11,7 +11,7 @@ from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
-from robust_run.snapshot.roots import ask, captured_roots
+from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
 
 _SCRIPT_BYTES = 1 << 20
 _TOKEN_BYTES = 4096
@@ -40,7 +40,8 @@ def prepare(
     base_image: str = "",
 ) -> Plan:
     """Return the plan of a set-up in the environment of an interpreter. Raises `SetupRefused`."""
-    prefix, paths, user_base = ask([python], dict(environment))
+    places = of_this_interpreter(environment, os.environ) if python == sys.executable else None
+    prefix, paths, user_base = places or ask([python], dict(environment))
     more = [os.path.realpath(os.path.join(cwd, path)) for path in more_roots]
     roots = captured_roots(prefix, paths, user_base, more)
     facts = platforms.here(base_image)
@@ -48,7 +49,10 @@ def prepare(
         raise SetupRefused(
             f"{python}: it is of {prefix}, robust-run of {sys.prefix}: install it there, or name that Python"
         )
-    found = collect(commands, cwd=cwd, roots=roots, facts=facts, environment=environment, variables=variables)
+    cache = cache_folder(environment)
+    found = collect(
+        commands, cwd=cwd, roots=roots, facts=facts, environment=environment, variables=variables, cache=cache
+    )
     setup = Setup(
         commands=tuple(commands),
         cwd=cwd,

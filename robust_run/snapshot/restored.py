@@ -13,6 +13,7 @@ from robust_run.snapshot.types import Manifest
 if TYPE_CHECKING:
     from robust_run.prefetch.inside.handle import Inside
     from robust_run.prefetch.launch import Prepared
+    from robust_run.snapshot.restore.directly import Held
 
 
 class Restored:
@@ -28,19 +29,24 @@ class Restored:
         choice: Choice,
         *,
         inside: Inside | None = None,
+        held: Held | None = None,
         prepared: Prepared | None = None,
         on_path: Unpacked | None = None,
     ) -> None:
-        """Made by `restoring.restore`. `on_path`: what the rung "target" puts on `sys.path`."""
+        """Made by `restoring.restore`.
+
+        `held`: a namespace without a process that keeps it; `on_path`: what the rung "target" puts on `sys.path`.
+        """
         self.manifest = manifest
         """None: the commands were run, and there is no snapshot."""
         self.choice = choice
         """The rung, and why no better one."""
         self.inside = inside
-        """The namespaces, if it is in some of its own; for `prefetch.window.close` where `prepared` is there."""
+        """The process that keeps the namespaces, where one is needed; for `prefetch.window.close` where `prepared` is there."""
         self.prepared = prepared
         """What this launch knows of a lazy image; None: it is not lazy, and there is nothing to record."""
         self._on_path = on_path
+        self._place = inside or held
 
     def __enter__(self) -> Restored:
         return self
@@ -58,7 +64,7 @@ class Restored:
 
         Valid for children of this process, until `stop`.
         """
-        return self.inside.command(argv, working_directory) if self.inside is not None else list(argv)
+        return self._place.command(argv, working_directory) if self._place is not None else list(argv)
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that a program is started with. Where it is at the same path, they stay as they are."""
@@ -68,8 +74,8 @@ class Restored:
 
     def stop(self) -> None:
         """Let it go, after the workers have ended. Never raises."""
-        if self.inside is not None:
-            self.inside.stop()
+        if self._place is not None:
+            self._place.stop()
         if self._on_path is not None:
             self._on_path.let_go()
             self._on_path = None

@@ -19,7 +19,7 @@ from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.restore import in_place, ladder, rerun, target
+from robust_run.snapshot.restore import directly, in_place, ladder, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
 from robust_run.snapshot.restore.order import Order
 from robust_run.snapshot.restore.unpacked import Folder, Unpacked, unpack
@@ -133,10 +133,15 @@ class _Walk:
             return found
         try:
             self._image = self._image or self._fetched()
-            inside = self._start(Order(
+            order = Order(
                 manifest=self._manifest, image=self._image, image_url=self._store.url, stage=self._stage(), rungs=rungs,
                 unpack_in=self._folders(), writable=self._options.writable, limit_s=self._options.limit_s,
-            ))  # fmt: skip
+            )  # fmt: skip
+            held = self._directly(order)
+            if held is not None:
+                _unstage(order)
+                return Restored(self._manifest, ladder.Choice(rung=held.rung, refused=()), held=held)
+            inside = self._start(order)
         except _NoRung as error:
             self._tried.update(error.reasons(rungs))
             return None
@@ -171,6 +176,12 @@ class _Walk:
             return None
         return Restored(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
 
+    def _directly(self, order: Order) -> directly.Held | None:
+        try:
+            return directly.hold(order)
+        except RestoreRefused as error:
+            raise _NoRung(str(error)) from error
+
     def _start(self, order: Order) -> Inside:
         from robust_run.prefetch.inside.errors import InsideFailed
         from robust_run.prefetch.inside.handle import start
@@ -180,8 +191,7 @@ class _Walk:
         except InsideFailed as error:
             raise _NoRung(str(error)) from error
         finally:
-            with suppress(OSError):  # it is a mount point in the holder's namespace only
-                os.rmdir(order.stage)
+            _unstage(order)
 
     def _stage(self) -> str:
         return _own(os.path.join(self._options.cache, "stage"), unique=True)
@@ -307,6 +317,12 @@ class _Said(ladder.Choice, frozen=True, kw_only=True):
 
     def sentence(self) -> str:
         return self.said
+
+
+def _unstage(order: Order) -> None:
+    """Remove a stage: it is a mount point in the namespace of the place only."""
+    with suppress(OSError):
+        os.rmdir(order.stage)
 
 
 def _encoded(prepared: Prepared) -> msgspec.Raw:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.types import Root
 
 MOST_ROOTS = 16
+Places = tuple[str, list[str], str | None]
+"""An environment's prefix, its site-packages, and the user's base if that folder is there; as real paths."""
 #: No environment, and an overlay over them would hide the machine from itself.
 _NEVER = ("/", "/proc", "/sys", "/dev", "/run", "/tmp", "/boot")  # noqa: S108 - names to refuse, nothing is put there
 _ASK = """
@@ -55,9 +57,31 @@ def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def ask(
-    python: Sequence[str], environment: dict[str, str], timeout_s: float = 60.0
-) -> tuple[str, list[str], str | None]:
+def of_this_interpreter(environment: Mapping[str, str], ours: Mapping[str, str]) -> Places | None:
+    """Return what `ask` would, where this interpreter is the one that is asked: without starting it once more.
+
+    `ours`: what this process was started with. None: started in `environment` it could answer otherwise.
+    """
+    import site
+    import sys
+    import sysconfig
+
+    if (
+        sys.flags.isolated
+        or sys.flags.no_site
+        or sys.flags.ignore_environment
+        or _decisive(environment) != _decisive(ours)
+    ):
+        return None
+    user = site.getuserbase() if site.ENABLE_USER_SITE else None
+    return _places(sys.prefix, [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")], user)
+
+
+def _decisive(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name == "HOME" or name.startswith("PYTHON")}
+
+
+def ask(python: Sequence[str], environment: dict[str, str], timeout_s: float = 60.0) -> Places:
     """Ask an interpreter for its prefix, site-packages, and the user's base if that folder is there; as real paths.
 
     Raises `SetupRefused` where it does not answer.
@@ -72,5 +96,9 @@ def ask(
         prefix, paths, user = str(said["prefix"]), [str(path) for path in said["paths"]], said["user"]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         raise SetupRefused(f"{python[0]}: it does not say where its packages are: {str(error)[:200]}") from error
-    user_base = os.path.realpath(str(user)) if user and os.path.isdir(str(user)) else None
+    return _places(prefix, paths, user and str(user))
+
+
+def _places(prefix: str, paths: list[str], user: str | None) -> Places:
+    user_base = os.path.realpath(user) if user and os.path.isdir(user) else None
     return os.path.realpath(prefix), sorted({os.path.realpath(path) for path in paths}), user_base

@@ -46,7 +46,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """By this process, now."""
 
 
-def find(
+def find(  # noqa: PLR0913 - the world is an argument
     plan: Plan,
     store: Store,
     asked: Asked,
@@ -56,8 +56,11 @@ def find(
     token: str | None = None,
     on_output: Callable[[bytes], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Found:
     """Return the snapshot of a set-up; builds it, or waits for who does. `say` gets progress and warnings, a sentence each.
+
+    `on_wait` gets what another builder does, as often as that changes; without it, `say` does.
 
     Raises `SetupFailed`; `SnapshotRefused` for what cannot be used; `StoreError`; where this node must not build and nobody does,
     `SnapshotError`. For `CaptureRefused` and `ToolMissing`, see `must_run_commands`.
@@ -84,7 +87,7 @@ def find(
     try:
         manifest = holding.obtain(
             store, plan.key.digest, build, clock=clock, sleep=sleep, token=token, limit_s=asked.limit_s,
-            on_wait=lambda what: say(f"waiting for another build of the set-up: {what}"),
+            on_wait=on_wait or (lambda what: say(f"waiting for another build of the set-up: {what}")),
             refresh=asked.refresh or stale is not None,
         )  # fmt: skip
     except SnapshotError as error:

@@ -67,9 +67,9 @@ def _not_listed(tops: Sequence[str], known: set[tuple[int, str]]) -> list[str]:
     found = []
     for root, top in enumerate(tops):
         for folder, folders, names in os.walk(top):
-            relative = os.path.relpath(folder, top)
+            above = folder[len(top) :].lstrip("/")
             for name in (*folders, *names):
-                path = os.path.normpath(os.path.join(relative, name))
+                path = f"{above}/{name}" if above else name
                 if (root, path) not in known:
                     found.append(f"{os.path.join(top, path)} is not listed")
                     if len(found) >= MOST_PROBLEMS:

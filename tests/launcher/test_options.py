@@ -111,6 +111,11 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "image-cache": "ROBUST_IMAGE_CACHE",
         "record-window": "ROBUST_RECORD_WINDOW",
         "prefetch-env": "ROBUST_PREFETCH_ENV",
+        "setup": "ROBUST_SETUP",
+        "setup-file": "ROBUST_SETUP_FILE",
+        "setup-store": "ROBUST_SETUP_STORE",
+        "setup-token-file": "ROBUST_SETUP_TOKEN_FILE",
+        "refresh-setup": "ROBUST_REFRESH_SETUP",
     }
 
 

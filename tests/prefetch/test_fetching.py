@@ -20,7 +20,9 @@ from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import NotFound, Unavailable
 
 COUNT = 16
-LIMITS = FetchLimits(width=4, demand_width=2, run_bytes=4 * SMALL_BLOCK, keep_free_bytes=0, hedge_after_s=0.05)
+LIMITS = FetchLimits(
+    width=4, demand_width=2, run_bytes=4 * SMALL_BLOCK, first_small=0, keep_free_bytes=0, hedge_after_s=0.05
+)
 WAIT_S = 30.0
 
 Behaviour = Callable[[int, Sequence[memoryview], Cancellation], None]

@@ -60,6 +60,21 @@ def test_the_list_of_another_image_is_not_continued() -> None:
     assert hotlist.merged(old, other, [Touch(1, 1)], 1.0).ranges == (HotRange(1, 1, 1, 1.0),)
 
 
+def test_what_several_nodes_of_a_launch_read_counts_as_one_launch() -> None:
+    old = hotlist.merged(None, KEY, [Touch(1, 10), Touch(70, 70)], 1.0, "monday")
+    first = hotlist.merged(old, KEY, [Touch(1, 12), Touch(20, 20)], 2.0, "tuesday")
+    both = hotlist.merged(first, KEY, [Touch(1, 11), Touch(20, 25), Touch(70, 71), Touch(30, 30)], 1.5, "tuesday")
+    assert (both.launches, both.window_s) == (2, 2.0)
+    found = {hot.start: (hot.first_touch_ms, hot.weight) for hot in both.ranges}
+    assert found == {1: (11, 1.0), 20: (20, 1.0), 30: (30, 1.0), 70: (71, 1.0)}
+    again = hotlist.merged(first, KEY, [Touch(1, 12)], 1.0, "tuesday")
+    assert {hot.start: hot.weight for hot in again.ranges} == {1: 1.0, 20: 1.0, 70: hotlist.DECAY}, (
+        "nothing decays twice"
+    )
+    assert hotlist.merged(first, KEY, [Touch(1, 12)], 1.0).launches == 3, "an unnamed launch is always another one"
+    assert hotlist.decode(hotlist.encode(both)) == both
+
+
 def test_blocks_are_fetched_in_the_order_of_first_touch() -> None:
     hot = listed(HotRange(8 * 9, 1, 50, 1.0), HotRange(8 * 2, 1, 10, 1.0), HotRange(8 * 5, 1, 30, 1.0))
     assert [run.start for run in hotlist.plan(hot, image(20), nothing)] == [2, 5, 9]

@@ -34,6 +34,19 @@ def test_where_the_image_cannot_be_written_beside_the_list_is_the_users_own(tmp_
     assert found.launches == 1
 
 
+def test_nodes_of_a_launch_add_to_the_list_that_they_share(tmp_path: Path) -> None:
+    nodes = [HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / f"cache-{number}")) for number in range(3)]
+    nodes[0].record(KEY, [[Touch(1, 10)]], 1.0, "launch")
+    nodes[1].record(KEY, [[Touch(5, 10)]], 1.0, "launch")
+    nodes[2].record(KEY, [[Touch(9, 10)]], 1.0, "launch", own_only=True)
+    shared, own = (node.load(KEY)[0] for node in (nodes[0], nodes[2]))
+    assert shared is not None
+    assert (shared.launches, [hot.start for hot in shared.ranges]) == (1, [1, 5])
+    assert own == shared, "of two lists the one with more launches counts, and of equal ones that beside the image"
+    assert len(list((tmp_path / "cache-2" / "hot").glob("*.json"))) == 1
+    assert not list((tmp_path / "cache-0").rglob("*.json"))
+
+
 def test_a_damaged_list_is_said_and_replaced(tmp_path: Path) -> None:
     store = HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / "cache"))
     _hot, place = store.record(KEY, [[Touch(1, 10)]], 1.0)

@@ -43,11 +43,6 @@ class Pair:
         self.handles.append(start(url, self.map, str(folder / "cache"), str(folder / "mount"), options=options))
         return self.handles[-1]
 
-    def meet(self) -> None:
-        members = [f"127.0.0.1:{port_of(handle)}" for handle in self.handles]
-        for handle, own in zip(self.handles, members, strict=True):
-            assert handle.meet(members, own) == len(members)
-
 
 @pytest.fixture(name="pair")
 def _pair(tmp_path: Path) -> Iterator[Pair]:
@@ -79,10 +74,23 @@ def whole(handle: ServerHandle) -> bytes:
         return file.read()
 
 
+def by_handle(*handles: ServerHandle, members: list[str]) -> None:
+    for handle, own in zip(handles, members, strict=True):
+        assert handle.meet(members, own) == len(members)
+
+
+def by_socket(*handles: ServerHandle, members: list[str]) -> None:
+    for handle, own in zip(handles, members, strict=True):
+        asked = control.AskPeers(tuple(members), own)
+        assert control.ask(handle.control_path, asked, control.Done).count == len(members)
+
+
+@pytest.mark.parametrize("tell", [by_handle, by_socket])
 @privately
-def test_a_server_that_is_replaced_keeps_its_address_and_its_peers(pair: Pair) -> None:
+def test_a_server_that_is_replaced_keeps_its_address_and_its_peers(pair: Pair, tell: Callable[..., None]) -> None:
     first, second = pair.start(), pair.start()
-    pair.meet()
+    members = [f"127.0.0.1:{port_of(handle)}" for handle in (first, second)]
+    tell(first, second, members=members)
     assert whole(first) == pair.data
     before = first.status()
     os.kill(before.pid, signal.SIGKILL)
@@ -121,7 +129,7 @@ def test_an_address_that_cannot_be_leaves_nothing_mounted(pair: Pair) -> None:
 
 @pytest.mark.parametrize("aligned", [False, True])
 def test_requests_of_nodes_that_share_end_where_groups_do(aligned: bool) -> None:
-    limits = FetchLimits(run_bytes=2 * MIB, aligned=aligned)
+    limits = FetchLimits(run_bytes=2 * MIB, first_small=0, aligned=aligned)
     queue = Queue(MIB, bytearray(COUNT), lambda *_: 0.0, Health(("origin",), limits), limits)
     queue.prefetch([BlockRun(1, 5)])
     jobs = [queue.next(0.0) for _ in range(3)]

@@ -17,7 +17,7 @@ class Setting:
     """A queue over a hundred blocks, with a clock and sources that are set by hand."""
 
     def __init__(self, sources: int = 1, limits: FetchLimits | None = None) -> None:
-        self.limits = limits or FetchLimits(width=4, demand_width=2, run_bytes=4 * MIB)
+        self.limits = limits or FetchLimits(width=4, demand_width=2, run_bytes=4 * MIB, first_small=0)
         self.health = Health(tuple(f"source {number}" for number in range(sources)), self.limits)
         self.present = bytearray(100)
         self.offers: dict[int, float | None] = {}
@@ -50,6 +50,29 @@ def test_demand_goes_before_hot_and_hot_before_background() -> None:
     at.queue.prefetch([BlockRun(50, 2)])
     at.queue.demand(7, at.now_s)
     assert [shape(at.next()) for _ in range(3)] == [(7, 1, "demand"), (50, 2, "hot"), (0, 4, "background")]
+
+
+def test_prefetching_begins_with_few_small_requests_and_grows_with_each_that_came() -> None:
+    at = Setting(limits=FetchLimits(width=4, run_bytes=4 * MIB, first_width=2, first_small=3))
+    at.queue.prefetch([BlockRun(0, 40)])
+    first, second = at.next(), at.next()
+    assert [first.count, second.count] == [1, 1]
+    assert at.nothing()
+    at.come(first)
+    third, fourth = at.next(), at.next()
+    assert [(third.start, third.count), (fourth.start, fourth.count)] == [(2, 1), (3, 1)], "its run was cut already"
+    assert at.nothing()
+    for job in (second, third, fourth):
+        at.come(job)
+    assert [at.next().count for _ in range(4)] == [4] * 4
+    assert at.nothing(), "never more than the width"
+
+
+def test_nodes_that_share_blocks_ask_for_whole_groups_from_the_beginning() -> None:
+    at = Setting(limits=FetchLimits(width=4, run_bytes=4 * MIB, first_width=2, first_small=3, aligned=True))
+    at.queue.prefetch([BlockRun(0, 40)])
+    assert [at.next().count, at.next().count] == [4, 4]
+    assert at.nothing()
 
 
 def test_prefetching_leaves_room_for_demands() -> None:

@@ -164,7 +164,9 @@ def test_what_was_read_is_recorded_until_the_window_closes_and_prefetched_by_the
 
 @privately
 def test_neighbours_are_prefetched_with_few_requests(bench: Bench) -> None:
-    handle = bench.start(hot=[BlockRun(0, 8), BlockRun(8, 4)], limits=FetchLimits(keep_free_bytes=0, run_bytes=4 * MIB))
+    handle = bench.start(
+        hot=[BlockRun(0, 8), BlockRun(8, 4)], limits=FetchLimits(keep_free_bytes=0, run_bytes=4 * MIB, first_small=0)
+    )
     until(lambda: handle.status().present == COUNT)
     sizes = sorted(asked.size_bytes // MIB for asked in bench.origin.asked)
     assert sum(sizes) >= COUNT - 1
@@ -338,6 +340,16 @@ def test_the_rest_comes_in_the_background_when_it_may(bench: Bench) -> None:
     until(lambda: handle.status().present == COUNT)
     assert bench.origin.bytes_sent == len(bench.data)
     handle.background(0)
+    assert not handle.status().background
+
+
+@privately
+def test_what_another_process_told_a_server_is_known_to_the_next(bench: Bench) -> None:
+    handle = bench.start(background=Background(width=4))
+    asked = control.AskBackground(Background())
+    control.ask(handle.control_path, asked, control.Done)
+    os.kill(handle.status().pid, signal.SIGKILL)
+    until(lambda: handle.restarts == 1 and handle.state == "serving")
     assert not handle.status().background
 
 

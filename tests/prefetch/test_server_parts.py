@@ -96,6 +96,17 @@ def test_a_request_stays_until_it_was_answered(memory: int) -> None:
     assert shared.Shared(memory).unanswered() == [5]
 
 
+def test_what_a_server_was_told_last_is_known_to_the_next(memory: int) -> None:
+    assert shared.Shared(memory).told() == b""
+    for told in (b"first", b"a longer second", b"3rd", b""):
+        shared.Shared(memory).tell(told)
+        assert shared.Shared(memory).told() == told
+    shared.Shared(memory).tell(b"kept")
+    with pytest.raises(ValueError, match="at most"):
+        shared.Shared(memory).tell(bytes(shared.MOST_TOLD_BYTES + 1))
+    assert shared.Shared(memory).told() == b"kept"
+
+
 def test_other_memory_is_refused() -> None:
     descriptor = os.memfd_create("other")
     try:

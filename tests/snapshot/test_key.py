@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from robust_run.snapshot import key, mentions, platforms
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
-from robust_run.snapshot.roots import captured_roots
+from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
 from robust_run.snapshot.types import Root
 
 FACTS = platforms.Facts(
@@ -177,3 +179,9 @@ def test_roots_are_outermost_and_never_the_system() -> None:
     for path in ("/", "/proc/self", "relative", "/a/../b", "/tmp"):
         with pytest.raises(SetupRefused, match="cannot be captured"):
             captured_roots(path, [])
+
+
+def test_this_interpreter_says_of_itself_what_it_says_when_it_is_asked() -> None:
+    environment = dict(os.environ)
+    assert of_this_interpreter(environment, environment) == ask([sys.executable], environment)
+    assert of_this_interpreter({**environment, "PYTHONNOUSERSITE": "x"}, environment) is None

@@ -13,7 +13,7 @@ from snapshot.made import KEY, manifest_of
 
 from robust_run.snapshot import key, listing, manifest, platforms
 from robust_run.snapshot.errors import SnapshotRefused
-from robust_run.snapshot.types import Ingredient, Item, Manifest, Root
+from robust_run.snapshot.types import Ingredient, Item, Kind, Manifest, Root
 
 FILE = Item(root=0, path="a/b", kind="f", mode=0o644, size_bytes=1, content="0" * 32)
 FOLDER = Item(root=0, path="a", kind="d", mode=0o755)
@@ -163,6 +163,18 @@ def test_a_listing_of_another_digest_or_length_is_refused() -> None:
         listing.decode(data + b" ", made)
     with pytest.raises(SnapshotRefused, match="has 2 items"):
         listing.decode(data, msgspec.structs.replace(made, items=3))
+
+
+@given(st.lists(st.tuples(st.sampled_from(("w", "f", "a/w", 'q"w"', "x")), st.sampled_from("wfdl")), max_size=20))
+def test_removed_names_are_found_without_decoding_the_rest(pairs: list[tuple[str, Kind]]) -> None:
+    items = [Item(0, f"{path}{number}", kind) for number, (path, kind) in enumerate(pairs)]
+    found = listing.removed(listing.encode(items), manifest_of())
+    assert found == [item for item in items if item.kind == "w"]
+
+
+def test_a_removed_name_that_leaves_its_root_is_refused() -> None:
+    with pytest.raises(SnapshotRefused, match="stays in its root"):
+        listing.removed(listing.encode([Item(0, "../x", "w")]), manifest_of())
 
 
 def test_what_is_shown_of_ingredients_is_no_part_of_the_key() -> None:

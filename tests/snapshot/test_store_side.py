@@ -13,7 +13,7 @@ import pytest
 from snapshot.environments import TREE
 from snapshot.made import KEY, manifest_of
 
-from robust_run.snapshot import catalog, fetch
+from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.publish import publish
@@ -96,6 +96,27 @@ def test_an_image_that_was_touched_is_verified_again(tmp_path: Path) -> None:
     Path(path).write_bytes(b"wrong" * 1000)
     assert not fetch.is_sealed(path)
     assert Path(fetch.fetch(store, manifest, str(tmp_path / "cache"))).read_bytes() == b"right" * 1000
+
+
+def test_with_a_block_map_each_block_is_verified_as_it_comes(store: Store, tmp_path: Path) -> None:
+    content = os.urandom(19 << 20)
+    _, image = image_of(tmp_path, content)
+    blocks = lazy.make_map(image)
+    manifest, _ = image_of(tmp_path, content, blocks_sha256=lazy.digest_of(blocks))
+    publish(store, manifest, image, blocks=blocks)
+    assert Path(fetch.fetch(store, manifest, str(tmp_path / "good"))).read_bytes() == content
+
+    wrong = bytearray(content)
+    wrong[17 << 20] ^= 1
+    store.write_all(catalog.image_path(manifest), bytes(wrong))
+    with pytest.raises(SnapshotRefused, match="its sha256 is not what the manifest says, as block 17 shows"):
+        fetch.fetch(store, manifest, str(tmp_path / "cache"))
+
+    Path(image).write_bytes(wrong)
+    store.write_all(lazy.map_path(manifest), lazy.make_map(image))  # a map of the wrong bytes is not the manifest's
+    with pytest.raises(SnapshotRefused, match=f"the manifest says {manifest.image_sha256}"):
+        fetch.fetch(store, manifest, str(tmp_path / "cache"))
+    assert [name for name in os.listdir(tmp_path / "cache/images") if not name.endswith(".lock")] == []
 
 
 def test_a_manifest_under_the_name_of_another_key_is_refused(store: Store) -> None:

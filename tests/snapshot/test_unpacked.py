@@ -11,7 +11,7 @@ from snapshot.made import snapshot_of
 from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import unpacked
-from robust_run.snapshot.restore.holder import sample
+from robust_run.snapshot.restore.place import sample
 from robust_run.snapshot.restore.unpacked import Folder
 from robust_run.snapshot.types import Item
 
@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_hold_it_is_passed_over(tmp_path: Path) -> None:
 def test_some_lines_of_a_listing_are_read_without_the_others(tmp_path: Path) -> None:
     items = [Item(0, f"pkg/odd], \n{number}", "l", content="x") for number in range(3000)]
     (tmp_path / "listing.json").write_bytes(listing.encode(items))
-    found = sample(str(tmp_path / "listing.json"), 50)
+    found = sample(str(tmp_path / "listing.json"), 25, 2)
     assert len(found) >= 45
     assert set(found) <= set(items)
     assert len(set(found)) > 30

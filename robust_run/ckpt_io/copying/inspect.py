@@ -13,11 +13,11 @@ from robust_run.ckpt_io.copying.types import Kind
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
 from robust_run.ckpt_io.foreign.torch_file import NotLookedInto, torch_tensors
-from robust_run.ckpt_io.progress import size
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.types import Tensor
 from robust_run.store import paths
 from robust_run.store.opening import local_path
+from robust_run.store.progress import size
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):

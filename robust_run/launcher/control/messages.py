@@ -49,6 +49,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
     """Its monotonic clock."""
     events: tuple[NodeEvent, ...] = ()
     """All it has reported of that attempt, for a controller that missed some."""
+    asks_setup: bool = False
+    """It does not join yet, and only wants to know the job's snapshot."""
     events_follow: bool = False
     """`events` is empty here, because it may be large: a Report with them comes next. Set and undone by the connection."""
 
@@ -65,6 +67,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     lease_s: float
     candidates: tuple[str, ...] = ()
     """HOST:PORT of agents that may be the next controller."""
+    setup: bytes | None = None
+    """The manifest of the snapshot that all nodes have, for who asks; empty: there is none. None: it is not told."""
+    setup_digest: str = ""
+    """Of that."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):

@@ -28,5 +28,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """A journal is there."""
     campaigns: bool = False
     """Others may lead: it must be elected before it does anything."""
+    setup: bytes = b""
+    """The manifest of the snapshot that the host's environment was restored from; empty: there is none, or it is not known."""
     temporary: bool = False
     """Logs are not kept."""

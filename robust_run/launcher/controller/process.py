@@ -61,6 +61,8 @@ IGNORED = (
 )
 #: A resumed controller begins no attempt for this much longer than it waits for nodes: who is silent is known to be lost by then.
 HOLD_MARGIN_S = 0.5
+#: Of a manifest that is told to nodes that come later: it must fit into a frame of a greeting.
+LARGEST_SNAPSHOT_BYTES = 900 << 10
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -99,7 +101,9 @@ class ControllerProcess:
         journal.term = term
         if journal.is_empty():
             journal.open_with(spec, charge.host)
-        service = Service(spec, self._many, charge.spec.run_id, self._clock, self._note, charge.host_agent, term)
+        service = Service(
+            spec, self._many, charge.spec.run_id, self._clock, self._note, charge.host_agent, term, self._snapshot()
+        )
         controller = Controller(
             policy=policy_of(spec),
             state=state,
@@ -129,6 +133,17 @@ class ControllerProcess:
         )
         journal.wait_durable(DRAIN_S)
         return 0
+
+    def _snapshot(self) -> bytes | None:
+        """Return the job's snapshot, as this node has restored it or the run directory says; None: it is too large to be told."""
+        found = self._charge.setup
+        if self._charge.spec.setup is not None and not found:
+            try:
+                with open(self._run_directory.snapshot, "rb") as file:
+                    found = file.read(LARGEST_SNAPSHOT_BYTES + 1)
+            except OSError:
+                return b""
+        return found if len(found) <= LARGEST_SNAPSHOT_BYTES else None
 
     async def _past(self, office: Office, journal: Journal, book: IncidentBook) -> core.JobState:
         """Return the state to continue from: what the journal says or, where it is not shared, what was saved."""

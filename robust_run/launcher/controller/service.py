@@ -35,6 +35,7 @@ from robust_run.launcher.events import (
     SignalReceived,
 )
 from robust_run.launcher.many.fence import MARGIN_S
+from robust_run.launcher.many.joining import digest
 from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ class Service:
         note: Callable[[str], None],
         host_agent: str,
         term: int = 1,
+        setup: bytes | None = None,
     ) -> None:
+        """`setup`: the manifest of the job's snapshot; empty: there is none, None: it is not known."""
         self.server: ControlServer | None = None
         self.controller: Controller | None = None
         self._lease_s = max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s
@@ -72,6 +75,8 @@ class Service:
         self._note = note
         self._host_agent = host_agent
         self._term = term
+        self._setup = setup
+        self._setup_digest = digest(setup or b"")
         self._peers: dict[str, Peer] = {}
         self._candidates: tuple[str, ...] = ()
         self._newest: tuple[Order, bytes] | None = None
@@ -106,7 +111,10 @@ class Service:
             return Refused(reason="the controller is starting", final=False)
         if hello.term > self._term and self._many.controller_standby:
             return Refused(reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False)
-        refusal = self._refusal(hello) or self._taken(hello)
+        refusal = self._refusal(hello)
+        if refusal is None and hello.asks_setup:
+            return self._welcome(setup=self._setup)
+        refusal = refusal or self._taken(hello)
         if refusal is not None:
             return refusal
         self._outrank(hello.term)
@@ -124,6 +132,9 @@ class Service:
             controller.tell(NodeJoined(node=node, attempt=hello.attempt))
         self._end_stale(peer, hello.attempt)
         self._line_up()
+        return self._welcome()
+
+    def _welcome(self, setup: bytes | None = None) -> Welcome:
         return Welcome(
             proof=b"",
             term=self._term,
@@ -132,6 +143,8 @@ class Service:
             heartbeat_s=self._many.heartbeat_s,
             lease_s=self._lease_s,
             candidates=self._candidates,
+            setup=setup,
+            setup_digest=self._setup_digest,
         )
 
     def _outrank(self, term: int) -> None:

@@ -17,7 +17,7 @@ from robust_run.launcher.agent_signals import ENDING
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import Refusal
-from robust_run.launcher.control.messages import Hello, Leaving
+from robust_run.launcher.control.messages import Hello, Leaving, Welcome
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.many.fence import Lease
@@ -32,6 +32,13 @@ from robust_run.version import __version__
 
 #: How long a node that is told to stop may take to learn that it is in.
 LET_IN_S = 0.5
+
+
+def digest(snapshot: bytes) -> str:
+    """Return what tells two snapshots apart; empty for none."""
+    import hashlib
+
+    return hashlib.sha256(snapshot).hexdigest() if snapshot else ""
 
 
 class Stopped(Exception):  # noqa: N818 - a signal, no error
@@ -92,6 +99,8 @@ class Joining:
         """Where this node would serve as controller; the keeper's as soon as it is in line."""
         self.block_port = 0
         """Where this node gives blocks of the job's image; 0: nowhere."""
+        self.setup = b""
+        """The snapshot that this node has restored; empty: none."""
         self._spec = spec
         self._many = many
         self._token = token
@@ -168,7 +177,7 @@ class Joining:
         charge = charge_of(
             spec, self._token, run_directory, self._node_id, self._guard, resume=self._resumed is not None
         )
-        charge = msgspec.structs.replace(charge, address=spoken(place.addresses[0], place.port))
+        charge = msgspec.structs.replace(charge, address=spoken(place.addresses[0], place.port), setup=self.setup)
         self._keeper.start(charge, place.socket)
 
     def hello(self) -> Hello:
@@ -194,6 +203,32 @@ class Joining:
             nnodes=f"{many.fewest}:{many.most}",
             now_s=self._clock.monotonic_s(),
         )
+
+    async def ask_setup(self, guest: Guest) -> bytes | None:
+        """Ask a controller which snapshot the job has, without joining; None: there is no controller yet. Raises Refusal."""
+        hello = msgspec.structs.replace(self.hello(), asks_setup=True)
+        for address in guest.addresses:
+            try:
+                connection = await dial(
+                    address, guest.port, self._token.encode(), hello, ssl_context=self._context, timeout_s=ONLY_DIAL_S
+                )
+            except Refusal as refusal:
+                if refusal.final:
+                    raise
+            except (OSError, TimeoutError):
+                continue
+            else:
+                connection.close()
+                return connection.welcome.setup
+        return None
+
+    def check_setup(self, welcome: Welcome) -> None:
+        """Raise PlatformError if the job has another environment than this node restored before there was a controller."""
+        if self._spec.setup is not None and welcome.setup_digest not in ("", digest(self.setup)):
+            raise PlatformError(
+                "this node has another snapshot of the set-up than the job, which has been built anew meanwhile, or where"
+                " this node does not look; name one --setup-store for all nodes, and start this node again"
+            )
 
     def _candidate_address(self, address: str) -> str:
         """Return where this node would serve as controller, if it may become it."""

@@ -33,7 +33,7 @@ from robust_run.launcher.token import find_secret, job_name, job_token, read_tok
 from robust_run.launcher.types import JobSpec, ManyNodes
 
 if TYPE_CHECKING:
-    from robust_run.launcher.image_start import Opened
+    from robust_run.launcher.place import Opened
 
 #: Part of a lease after which a controller that is silent is replaced by its own node.
 STUCK_PART = 2 / 3
@@ -129,8 +129,8 @@ class _NodeOfMany:
         try:
             become_subreaper()
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            if self._spec.image is not None:
-                self._opened = self._open_image()
+            if self._spec.image is not None or self._spec.setup is not None:
+                self._opened = self._open_place()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
             return asyncio.new_event_loop().run_until_complete(self._run())
         except RobustRunError as error:
@@ -139,8 +139,10 @@ class _NodeOfMany:
         finally:
             self._console.close()
 
-    def _open_image(self) -> Opened:
-        """Mount the image before this node joins: one that cannot does not take a place in the job. Raises PlatformError."""
+    def _open_place(self) -> Opened:
+        """Make the workers' place before this node joins: one that cannot does not take part in the job. Raises PlatformError."""
+        if self._spec.setup is not None:
+            return self._open_setup()
         from robust_run.launcher.image_start import open_image
 
         opened = open_image(
@@ -154,6 +156,18 @@ class _NodeOfMany:
         )
         if opened.place is not None:
             self._joining.block_port = opened.place.block_port
+        return opened
+
+    def _open_setup(self) -> Opened:
+        from robust_run.launcher.many.setup_news import NewsOfJob
+        from robust_run.launcher.setup_place import SetupPlace
+        from robust_run.launcher.setup_start import open_setup
+
+        run_path = self._resumed.run_path if self._resumed is not None else ""
+        news = NewsOfJob(self._spec, self._many, self._joining, self._clock, run_path)
+        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news)
+        assert isinstance(opened.place, SetupPlace)
+        self._joining.setup = opened.place.snapshot
         return opened
 
     async def _run(self) -> int:
@@ -173,6 +187,7 @@ class _NodeOfMany:
 
     async def _work(self, connection: Connection) -> int:
         welcome = connection.welcome
+        self._joining.check_setup(welcome)
         spec = msgspec.structs.replace(self._spec, run_id=welcome.run_id, rdzv_id=welcome.rdzv_id)
         run_directory = self._run_directory(welcome.run_id)
         hello = self._joining.hello()
@@ -236,7 +251,7 @@ class _NodeOfMany:
         if not address or address not in candidates or self._keeper.is_running or self._joining.candidate is None:
             return
         charge = charge_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
-        charge = msgspec.structs.replace(charge, address=address)
+        charge = msgspec.structs.replace(charge, address=address, setup=self._joining.setup)
         try:
             self._keeper.start(charge, self._joining.candidate)
         except PlatformError as error:

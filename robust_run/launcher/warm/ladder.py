@@ -80,6 +80,8 @@ def why_never(spec: JobSpec, python: str, env: Mapping[str, str]) -> str:
     """
     if spec.image is not None:
         return "workers run in an image"
+    if spec.setup is not None:
+        return "workers run in an environment with a set-up"
     if not spec.is_python:
         return "the program is not run by a Python of ours"
     if spec.argv[0] != python:

@@ -3,6 +3,9 @@
 Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and after
 `hedge_after_s` asks a second time. A block that comes wrong, or not, is asked for elsewhere; a block that all who offer it
 failed at for good, `tries` times each, is given up.
+
+Prefetching begins with few small requests, and makes one more at once for each that came, up to the full width: all of them
+together from the first moment would share the link, and what the program reads first would come as late as what it reads last.
 """
 
 from __future__ import annotations
@@ -74,6 +77,7 @@ class Queue:
         self._busy_until: dict[int, float] = {}
         self._cursor = 0
         self._background_width = 0
+        self._begun = self._came = 0
         self._rate: float | None = None
         self._free_from_s = 0.0
         self._wake_s = 0.0
@@ -100,7 +104,7 @@ class Queue:
         """Want runs, after all others that are wanted. Return how many blocks of them are not there yet."""
         added = 0
         for run in runs:
-            for start, count in self._pieces(run.start, run.start + run.count):
+            for start, count in self._pieces(run.start, run.start + run.count, self._most):
                 self._hot.append((start, count, 0))
                 added += count
         return added
@@ -128,8 +132,13 @@ class Queue:
         self._wake_s = now_s + _IDLE_S if self._demands or self._hot or self._background_width else _NEVER_S
         job = self._next_demand(now_s)
         prefetching = self._active[Priority.HOT] + self._active[Priority.BACKGROUND]
-        if job is None and self.keeping and prefetching < self._limits.width:
+        if (
+            job is None
+            and self.keeping
+            and prefetching < min(self._limits.width, self._limits.first_width + self._came)
+        ):
             job = self._next_hot(now_s) or self._next_background(now_s)
+            self._begun += job is not None
         if job is not None:
             self._active[job.priority] += 1
             for block in range(job.start, job.start + job.count):
@@ -170,7 +179,7 @@ class Queue:
     def _next_hot(self, now_s: float) -> Job | None:
         for _ in range(len(self._hot)):
             start, count, tries = self._hot.popleft()
-            pieces = self._pieces(start, start + count)
+            pieces = self._pieces(start, start + count, self._most_now)
             if not pieces:
                 continue
             self._hot.extendleft((piece_start, size, tries) for piece_start, size in reversed(pieces[1:]))
@@ -197,7 +206,7 @@ class Queue:
             if start < 0:
                 self._cursor = blocks
                 break
-            pieces = self._pieces(start, min(blocks, start + self._most))
+            pieces = self._pieces(start, min(blocks, start + self._most), self._most_now)
             if pieces and not self._is_busy(pieces[0][0], now_s):
                 start, count = pieces[0]
                 source = self._choose(start, count, Priority.BACKGROUND, now_s)
@@ -210,14 +219,19 @@ class Queue:
             self._cursor = start + 1 if not pieces else pieces[0][0] + pieces[0][1]
         return None
 
-    def _pieces(self, start: int, end: int) -> list[tuple[int, int]]:
+    @property
+    def _most_now(self) -> int:
+        """How many blocks a request may ask for. Nodes that share blocks ask for whole groups always."""
+        return 1 if self._begun < self._limits.first_small and not self._limits.aligned else self._most
+
+    def _pieces(self, start: int, end: int, most: int) -> list[tuple[int, int]]:
         """Cut a stretch of blocks into runs of what is neither there nor under way."""
         pieces: list[tuple[int, int]] = []
         for block in range(max(0, start), min(end, len(self._present))):
             if self._present[block] or block in self._flights:
                 continue
             begins = self._limits.aligned and block % self._most == 0
-            if pieces and sum(pieces[-1]) == block and pieces[-1][1] < self._most and not begins:
+            if pieces and sum(pieces[-1]) == block and pieces[-1][1] < most and not begins:
                 pieces[-1] = (pieces[-1][0], pieces[-1][1] + 1)
             else:
                 pieces.append((block, 1))
@@ -262,6 +276,7 @@ class Queue:
     def came(self, job: Job, wrong: Sequence[int], good_bytes: int, now_s: float) -> list[tuple[int, str]]:
         """Note that a request gave bytes, and which blocks of it were wrong. Return demands that are given up."""
         self.landed(job)
+        self._came += 1
         self._health.came(job.source, good_bytes, len(wrong), now_s)
         return self._again(job, wrong, f"{self._health.name(job.source)} sends wrong bytes", final=True)
 

@@ -131,14 +131,14 @@ class Fetcher:
         with self._lock:
             added = self._queue.prefetch(runs)
             self._hot_total += added
-            self._work.notify_all()
+            self._work.notify()  # who takes a request wakes the next
         return added
 
     def background(self, width: int, bytes_per_s: float | None) -> None:
         """Fetch the rest of the image with so many requests at once (0: no more), at this rate (None: any)."""
         with self._lock:
             self._queue.background(min(width, self._limits.width), bytes_per_s, self._clock())
-            self._work.notify_all()
+            self._work.notify()
 
     def counts(self) -> FetchCounts:
         """Return what was done so far."""

@@ -1,8 +1,11 @@
 """A folder or an OCI layout → one squashfs and its block map. The same tree gives the same bytes, whoever builds it.
 
-mksquashfs does the work: every file belongs to root, no times, no extended attributes. With a record of a start, the files that
-it read lie together at the beginning, in the order in which they were read: fewer blocks are hot (153 of 1 MiB instead of 210
-for a start of torch).
+mksquashfs does the work: every file belongs to root and has no extended attributes. Files keep their times of modification: a
+.pyc counts only where its source has the time that is noted in it, and without them each start would compile all that it imports
+(measured: 18 s instead of 9 s to the first step). A tree is the same with the same times; an OCI layout brings its own.
+
+With a record of a start, the files that it read lie together at the beginning, in the order in which they were read: fewer
+blocks are hot (153 of 1 MiB instead of 210 for a start of torch).
 """
 
 from __future__ import annotations
@@ -113,7 +116,7 @@ def command(tool: str, tree: str, made: str, options: BuildOptions, sort_file: s
     if options.compression == "zstd":
         argv += ["-Xcompression-level", "3"]
     # No export table: it serves NFS only, and lies at the end of what every mount reads.
-    argv += ["-all-root", "-no-xattrs", "-no-exports", "-mkfs-time", "0", "-all-time", "0"]
+    argv += ["-all-root", "-no-xattrs", "-no-exports", "-mkfs-time", "0"]
     argv += ["-processors", str(options.threads)] if options.threads else []
     argv += ["-sort", sort_file] if sort_file else []
     return argv + (["-wildcards", "-e", *map(_literally, options.exclude)] if options.exclude else [])
@@ -136,7 +139,7 @@ def _pack(tree: str, made: str, options: BuildOptions, scratch: str) -> None:
         sort_file = os.path.join(scratch, "sort")
         with open(sort_file, "wb") as file:
             file.writelines(lines)
-    # Its own environment: SOURCE_DATE_EPOCH would contradict the times above.
+    # Its own environment: SOURCE_DATE_EPOCH would contradict the time above, and change those of files.
     env = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
     done = subprocess.run(
         command(tool, tree, made, options, sort_file),

@@ -3,6 +3,8 @@
 A layer is hostile until shown otherwise. Paths are resolved inside the folder, the way a container's kernel would; the last part
 is never followed; counts and bytes are limited, also of what compressed data becomes. Whiteouts as in the OCI image
 specification, layer.md: `.wh.NAME` removes NAME of the layers below, `.wh..wh..opq` empties its folder of them.
+
+Times of modification are the layers', or 0 where they name none, never of the unpacking: an image of them is the same each time.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ _COPY_BYTES = 1 << 20
 #: Between an entry's data is read and written this much disk must stay free.
 _KEEP_FREE_BYTES = 64 << 20
 _CHECK_FREE_EVERY_BYTES = 64 << 20
+#: squashfs has 32 bits for a time, in seconds.
+_LATEST_S = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Extraction:
         """Devices, pipes and sockets: containers get them from their host."""
         self._limits = limits
         self._of_this_layer: set[str] = set()
-        self._modes: dict[str, int] = {}
+        self._folders: dict[str, tuple[int, int]] = {"": (0o755, 0)}
+        """Their modes and times."""
         self._places: dict[str, str] = {"": ""}
         self._check_free_at = 0
 
@@ -75,14 +80,16 @@ class Extraction:
     def write(self, name: str, data: bytes) -> None:
         """Write a file of ours into the root, in place of any other."""
         self._make_way(name, is_folder=False)
-        self._write_file(name, [data], 0o644)
+        self._write_file(name, [data], 0o644, 0)
 
     def finish(self) -> None:
-        """Give folders their modes; last, so that a folder that may not be written could be filled."""
-        for path in sorted(self._modes, key=len, reverse=True):
+        """Give folders their modes and times; last, so that a folder that may not be written could be filled."""
+        for path in sorted(self._folders, key=len, reverse=True):
             whole = os.path.join(self.folder, path)
             if os.path.isdir(whole) and not os.path.islink(whole):
-                os.chmod(whole, self._modes[path])
+                mode, time_s = self._folders[path]
+                os.chmod(whole, mode)
+                os.utime(whole, (time_s, time_s))
 
     def _one(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self.entries += 1
@@ -94,12 +101,14 @@ class Extraction:
             return
         path = f"{above}/{name}" if above else name
         if not name:
-            self._modes[""] = member.mode & 0o1777 | 0o700
+            self._folders[""] = (member.mode & 0o1777 | 0o700, _time_s(member))
         elif member.isdir():
-            self._add_folder(path, member.mode)
+            self._add_folder(path, member.mode, _time_s(member))
         elif member.issym():
             self._make_way(path, is_folder=False)
-            os.symlink(member.linkname, os.path.join(self.folder, path))
+            whole = os.path.join(self.folder, path)
+            os.symlink(member.linkname, whole)
+            os.utime(whole, (_time_s(member), _time_s(member)), follow_symlinks=False)
             self._places = {"": ""}
         elif member.islnk():
             self._add_hard_link(path, member.linkname)
@@ -133,14 +142,14 @@ class Extraction:
         for part in path.split("/"):
             done = f"{done}/{part}" if done else part
             if not os.path.isdir(os.path.join(self.folder, done)):
-                self._add_folder(done, 0o755)
+                self._add_folder(done, 0o755, 0)
 
-    def _add_folder(self, path: str, mode: int) -> None:
+    def _add_folder(self, path: str, mode: int, time_s: int) -> None:
         whole = os.path.join(self.folder, path)
         if not os.path.isdir(whole) or os.path.islink(whole):
             self._make_way(path, is_folder=True)
             os.mkdir(whole, 0o700)
-        self._modes[path] = mode & 0o1777 | 0o700
+        self._folders[path] = (mode & 0o1777 | 0o700, time_s)
 
     def _add_hard_link(self, path: str, target: str) -> None:
         try:
@@ -162,17 +171,19 @@ class Extraction:
         data = tar.extractfile(member)
         assert data is not None
         self._make_way(path, is_folder=False)
+        pieces = iter(lambda: data.read(_COPY_BYTES), b"")
+        self._write_file(path, pieces, member.mode & 0o777 | 0o400, _time_s(member))
 
-        self._write_file(path, iter(lambda: data.read(_COPY_BYTES), b""), member.mode & 0o777 | 0o400)
-
-    def _write_file(self, path: str, pieces: Iterable[bytes], mode: int) -> None:
+    def _write_file(self, path: str, pieces: Iterable[bytes], mode: int, time_s: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(os.path.join(self.folder, path), flags, 0o600)
         with open(descriptor, "wb") as file:
             for piece in pieces:
                 self._count(len(piece))
                 file.write(piece)
+            file.flush()
             os.fchmod(descriptor, mode)
+            os.utime(descriptor, (time_s, time_s))
 
     def _count(self, count: int) -> None:
         """Count bytes before they are written; refuse too many, and stop before the disk is full."""
@@ -220,3 +231,8 @@ class Extraction:
         elif os.path.lexists(whole):
             os.unlink(whole)
         self._places = {"": ""}
+
+
+def _time_s(member: tarfile.TarInfo) -> int:
+    """Return an entry's time of modification, in whole seconds as a .pyc has it."""
+    return max(0, min(int(member.mtime), _LATEST_S))

@@ -10,7 +10,7 @@ workers are gone, whatever ended them, nothing is mounted any more.
 **Invariant:** no program of the image runs before the view is complete, and none outside of it.
 """
 
-from robust_run.prefetch.inside.handle import Inside, start
+from robust_run.prefetch.inside.handle import Begun, Inside, begin, start
 from robust_run.prefetch.inside.types import Bind, InsidePlan
 
-__all__ = ["Bind", "Inside", "InsidePlan", "start"]
+__all__ = ["Begun", "Bind", "Inside", "InsidePlan", "begin", "start"]

@@ -56,11 +56,24 @@ class Plan(Protocol):
         ...
 
 
-def start(plan: Plan, *, on_problem: Callable[[str], None] = lambda _sentence: None, holder: str = HOLDER) -> Inside:
-    """Make the place that a plan describes, and return once programs can be started in it.
+class Begun:
+    """A holder that waits for its plan."""
 
-    `on_problem` gets a sentence, from a thread, when something goes wrong later. `holder`: the module that makes places of this
-    kind. Raises `InsideFailed`, with the reason that the holder gave; nothing is left mounted then.
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        """Made by `begin`."""
+        self.process, self.channel = process, channel
+
+    def close(self) -> None:
+        """End it. Not after `start` got it."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+
+
+def begin(holder: str = HOLDER) -> Begun:
+    """Start a holder before it is known what it is to do, which takes it about 0.1 s; give it to `start`, or close it.
+
+    `holder`: the module that makes places of this kind. Raises `InsideFailed`.
     """
     ours, theirs = socket.socketpair()
     package = os.path.dirname(os.path.dirname(os.path.abspath(robust_run.__file__)))
@@ -79,20 +92,34 @@ def start(plan: Plan, *, on_problem: Callable[[str], None] = lambda _sentence: N
         raise InsideFailed(f"the image's holder cannot be started: {error}") from error
     finally:
         theirs.close()
+    return Begun(process, ours)
+
+
+def start(
+    plan: Plan,
+    *,
+    on_problem: Callable[[str], None] = lambda _sentence: None,
+    holder: str = HOLDER,
+    begun: Begun | None = None,
+) -> Inside:
+    """Make the place that a plan describes, and return once programs can be started in it.
+
+    `on_problem` gets a sentence, from a thread, when something goes wrong later. `begun`: see `begin`; `holder` is where there is
+    none. Raises `InsideFailed`, with the reason that the holder gave; nothing is left mounted then.
+    """
+    begun = begun or begin(holder)
     descriptors: list[int] = []
     try:
-        ready = _wait_ready(ours, plan, descriptors)
+        ready = _wait_ready(begun.channel, plan, descriptors)
         if ready.failed:
             raise InsideFailed(ready.failed)
     except BaseException:
-        process.kill()
-        process.wait()
-        ours.close()
+        begun.close()
         for descriptor in descriptors:
             os.close(descriptor)
         raise
     libraries = gpu.FOLDER if any(bind.destination.startswith(f"{gpu.FOLDER}/") for bind in plan.binds) else ""
-    return Inside(process, ours, ready, descriptors, on_problem, libraries)
+    return Inside(begun.process, begun.channel, ready, descriptors, on_problem, libraries)
 
 
 def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int]) -> Ready:

@@ -188,7 +188,8 @@ def _hide_stage(bind: Bind) -> None:
 def place_environment(mount_at: str, binds: Sequence[Bind], *, as_user: bool, writable: str | None) -> None:
     """Show the image at `IMAGE` in the host's own tree, at the folder where it belongs. Raises `InsideFailed`.
 
-    A folder that the host lacks is not made there: the folder above it is replaced, in this namespace, by one that has it.
+    A folder that the host lacks is made there, empty. Where we may not, the folder above it is replaced, in this namespace, by a
+    likeness that has it: what lies in that is the host's own and may be changed, but nothing can be added beside it.
     """
     target = os.path.realpath(mount_at)
     try:
@@ -196,7 +197,7 @@ def place_environment(mount_at: str, binds: Sequence[Bind], *, as_user: bool, wr
         if writable is not None:
             _overlay({}, as_user=as_user, writable=writable)
             shown = NEW_ROOT
-        if not os.path.isdir(target):
+        if not _has_folder(target):
             _make_above(target)
         syscalls.bind(shown, target)
         for bind in present(binds):
@@ -209,6 +210,14 @@ def place_environment(mount_at: str, binds: Sequence[Bind], *, as_user: bool, wr
         ) from error
 
 
+def _has_folder(path: str) -> bool:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError:
+        return False
+    return True
+
+
 def _make_above(target: str) -> None:
     above = os.path.dirname(target)
     while not os.path.isdir(above):
@@ -218,3 +227,5 @@ def _make_above(target: str) -> None:
     os.mkdir("above")
     assemble(above, "above", {os.path.relpath(target, above): True})
     syscalls.bind("above", above)
+    # It lies in memory. Who adds a file there gets an error, as on the host, and not one that is gone when the job ends.
+    syscalls.make_read_only(above)

@@ -1,6 +1,6 @@
 """No image at all: the files of a Python environment on a slow shared file system, those that a start reads read ahead.
 
-The same machinery as for blocks, by file: what a start opened (`record_files`) is merged over ranks and launches, decays when
+The same machinery as for blocks, by file: what a start opened (`environment.arm`) is merged over ranks and launches, decays when
 it is not seen, and is read in the order of its first use, many files at once.
 """
 

@@ -7,7 +7,22 @@ server takes the mount away and leaves.
 **Invariant:** every request that was taken from the kernel is in shared memory until it is answered.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from robust_run.prefetch.server.config import Background, ServeOptions
-from robust_run.prefetch.server.handle import ServerHandle, start
+
+if TYPE_CHECKING:
+    from robust_run.prefetch.server.handle import ServerHandle, start
 
 __all__ = ["Background", "ServeOptions", "ServerHandle", "start"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the keeper's side when it is asked for: the server's own process, for which a start waits, does not need it."""
+    if name in ("ServerHandle", "start"):
+        from robust_run.prefetch.server import handle
+
+        return getattr(handle, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

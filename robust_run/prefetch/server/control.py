@@ -40,13 +40,16 @@ class AskPrefetch(msgspec.Struct, frozen=True, tag="prefetch"):
 
 
 class AskBackground(msgspec.Struct, frozen=True, tag="background"):
-    """Fetch the rest, or stop fetching it. Answered with `Done`."""
+    """Fetch the rest, or stop fetching it. Answered with `Done`. A server that takes over knows it too."""
 
     background: Background
 
 
 class AskPeers(msgspec.Struct, frozen=True, tag="peers"):
-    """Share blocks with these; see `PeerOptions`. Answered with `Done`: how many they are, 0 where nothing is shared."""
+    """Share blocks with these; see `PeerOptions`. Answered with `Done`: how many they are, 0 where nothing is shared.
+
+    A server that takes over knows them too.
+    """
 
     members: tuple[str, ...]
     own: str

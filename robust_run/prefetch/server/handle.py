@@ -140,13 +140,10 @@ class ServerHandle:
 
     def background(self, width: int, bytes_per_s: float | None = None, limit_s: float = 10.0) -> None:
         """Have the rest of the image fetched with so many requests at once; 0: no more. Raises as `status`."""
-        asked = Background(width=width, bytes_per_s=bytes_per_s)
-        self._keeper.now_in_background(asked)
-        self._ask(control.AskBackground(asked), control.Done, limit_s)
+        self._ask(control.AskBackground(Background(width=width, bytes_per_s=bytes_per_s)), control.Done, limit_s)
 
     def meet(self, members: Sequence[str], own: str, limit_s: float = 10.0) -> int:
         """Share blocks with these nodes from now on; see `PeerOptions`. Return how many they are. Raises as `status`."""
-        self._keeper.now_with_peers(members, own)
         return self._ask(control.AskPeers(tuple(members), own), control.Done, limit_s).count
 
     def stop(self, limit_s: float = 5.0) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import IO, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 import robust_run
 from robust_run.prefetch.errors import ControlFailed, ServerFailed
 from robust_run.prefetch.server import control, mounting
-from robust_run.prefetch.server.config import Background, Ready, ServerConfig
+from robust_run.prefetch.server.config import Ready, ServerConfig
 from robust_run.prefetch.server.guard import restart_after_s
 from robust_run.prefetch.types import Status
 
@@ -64,18 +64,6 @@ class Keeper:
                 f"{self._config.image_url}: the block server {reason}{said}" if reason == _SILENT else reason
             )
         threading.Thread(target=self._keep, daemon=True).start()
-
-    def now_in_background(self, background: Background) -> None:
-        """Give this to the next server too."""
-        options = msgspec.structs.replace(self._config.options, background=background)
-        self._config = msgspec.structs.replace(self._config, options=options)
-
-    def now_with_peers(self, members: Sequence[str], own: str) -> None:
-        """Give these to the next server too."""
-        options = self._config.options
-        if options.peers is not None:
-            peers = msgspec.structs.replace(options.peers, members=tuple(members), own=own)
-            self._config = msgspec.structs.replace(self._config, options=msgspec.structs.replace(options, peers=peers))
 
     def stop(self, limit_s: float) -> None:
         """Take the mount away, which ends the server, and let go of everything. Never raises."""

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,14 +22,16 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.sources import Source, origin
 from robust_run.prefetch.fetching.workers import Fetcher
-from robust_run.prefetch.peers.together import Together
 from robust_run.prefetch.peers.types import GROUP_BYTES
 from robust_run.prefetch.server import control, mounting
-from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Ready, ServerConfig
+from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Background, Ready, ServerConfig
 from robust_run.prefetch.server.protocol import Answers
 from robust_run.prefetch.server.serving import Server
 from robust_run.prefetch.server.shared import Shared
 from robust_run.prefetch.types import FetchLimits, Status
+
+if TYPE_CHECKING:
+    from robust_run.prefetch.peers.together import Together
 
 #: What the first read of an image needs: squashfs has its superblock there.
 _FIRST_BYTES = 4096
@@ -46,6 +49,8 @@ def _sharing(config: ServerConfig, limits: FetchLimits) -> Together | None:
     peers = config.options.peers
     if peers is None or config.peer_socket < 0:
         return None
+    from robust_run.prefetch.peers.together import Together  # a start without peers does not wait for it
+
     return Together(config.block_map, peers, limits, socket.socket(fileno=config.peer_socket))
 
 
@@ -55,6 +60,14 @@ def _limits(config: ServerConfig) -> FetchLimits:
     if config.options.peers is None:
         return limits
     return msgspec.structs.replace(limits, run_bytes=max(GROUP_BYTES, config.block_map.block_bytes), aligned=True)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server was told in place of what its configuration says. The next one, should it die, does the same."""
+
+    background: Background | None = None
+    peers: tuple[tuple[str, ...], str] | None = None
+    """All members, and which of them this node is."""
 
 
 class BlockServer:
@@ -67,6 +80,8 @@ class BlockServer:
         self._leave = threading.Event()
         self._shared = Shared(config.shared)
         self._takes_over = self._shared.greeted
+        self._telling = threading.Lock()
+        self._told = _told_before(self._shared)
         self._cache = Cache(config.cache_root, self._map)
         limits = _limits(config)
         self._together = _sharing(config, limits)
@@ -79,14 +94,10 @@ class BlockServer:
     def run(self) -> None:
         """Serve until it is time to leave."""
         self._fetcher.start()
-        self._fetcher.prefetch(self._config.hot)
-        background = self._config.options.background
-        self._fetcher.background(background.width, background.bytes_per_s)
+        if self._told.peers is not None and self._together is not None:
+            self._together.meet(*self._told.peers)
         self._server.start()
         self._control.start()
-        if self._together is not None:
-            # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
-            threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()
         if self._takes_over:
             _say(Ready())  # the mount is in use: reads say what is wrong
         else:
@@ -94,6 +105,13 @@ class BlockServer:
             late = threading.Timer(self._config.options.start_limit_s, self._say_late)
             late.daemon = True
             late.start()
+        # Only now: the threads that fetch would hold up what the mount waits for.
+        self._fetcher.prefetch(self._config.hot)
+        background = self._told.background or self._config.options.background
+        self._fetcher.background(background.width, background.bytes_per_s)
+        if self._together is not None:
+            # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
+            threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()
         threading.Thread(target=self._wait_for_keeper, daemon=True).start()
         threading.Thread(target=self._wait_for_unmount, daemon=True).start()
         self._leave.wait()
@@ -127,15 +145,23 @@ class BlockServer:
         if isinstance(request, control.AskPrefetch):
             return control.Done(self._fetcher.prefetch(request.runs))
         if isinstance(request, control.AskBackground):
+            self._remember(background=request.background)
             self._fetcher.background(request.background.width, request.background.bytes_per_s)
         elif isinstance(request, control.AskPeers):
-            return control.Done(self._together.meet(request.members, request.own) if self._together is not None else 0)
+            count = self._together.meet(request.members, request.own) if self._together is not None else 0
+            self._remember(peers=(request.members, request.own))
+            return control.Done(count)
         elif isinstance(request, control.AskCloseWindow):
             self._shared.close_window()
         else:
             mounting.abort(self._config.mount_folder, self._config.mounted)
             threading.Timer(0.05, self._leave.set).start()  # let the answer out
         return control.Done()
+
+    def _remember(self, **told: object) -> None:
+        with self._telling:
+            self._told = msgspec.structs.replace(self._told, **told)
+            self._shared.tell(msgspec.json.encode(self._told))
 
     def _status(self) -> Status:
         counts = msgspec.structs.asdict(self._fetcher.counts())
@@ -148,6 +174,11 @@ class BlockServer:
             peers=self._together.counts() if self._together is not None else None,
             **counts,
         )
+
+
+def _told_before(shared: Shared) -> Told:
+    data = shared.told()
+    return msgspec.json.decode(data, type=Told) if data else Told()
 
 
 def _say(ready: Ready) -> None:

@@ -1,4 +1,4 @@
-"""The memory that a server shares with its keeper: requests that are not answered yet, and what was touched when.
+"""The memory that a server shares with its keeper: requests not answered yet, what was touched when, what it was told.
 
 It outlives a server that is killed. The kernel copies each request straight into a slot of it (`readv` on /dev/fuse), so there
 is no moment in which a request is known to a dead process only; the next server answers what it finds. A request that was
@@ -20,9 +20,13 @@ SLOT_BYTES = 8192
 #: More than max_background plus our threads, so a slot is nearly always free.
 SLOTS = 192
 _HEAD_BYTES = 4096
-_HEAD = struct.Struct("<8sQQQQ")  # magic, image bytes, mounted at (ns, monotonic), greeted, window closed at (ms + 1)
+_HEAD = struct.Struct(
+    "<8sQQQQQ"
+)  # magic, image bytes, mounted at (ns, monotonic), greeted, window closed at (ms + 1), told
 _MAGIC = b"RRFUSE1\n"
-_GREETED, _CLOSED = 24, 32
+_GREETED, _CLOSED, _TOLD = 24, 32, 40
+#: Of each of the two places for what a server was told: members of the largest job, and some more.
+MOST_TOLD_BYTES = 8 << 20
 
 
 class Shared:
@@ -32,12 +36,12 @@ class Shared:
         """Map the memory that `create` has made. Raises ValueError for anything else."""
         size = os.fstat(descriptor).st_size
         self._memory = memoryview(mmap.mmap(descriptor, size)) if size >= _HEAD_BYTES else memoryview(b"")
-        magic, self.image_bytes, self._mounted_ns, _, _ = _HEAD.unpack(
+        magic, self.image_bytes, self._mounted_ns, *_ = _HEAD.unpack(
             bytes(self._memory[: _HEAD.size]).ljust(_HEAD.size)
         )
         if magic != _MAGIC or size != _size_bytes(self.image_bytes):
             raise ValueError("this is not the shared memory of a block server")
-        begin = _HEAD_BYTES + SLOTS * SLOT_BYTES
+        begin = _told_at(0) + 2 * MOST_TOLD_BYTES
         self._touches = self._memory[begin : begin + _quanta(self.image_bytes) * 4].cast("I")
 
     @property
@@ -64,6 +68,27 @@ class Shared:
     def unanswered(self) -> list[int]:
         """Return the slots whose request was not answered: those of a server that died."""
         return [index for index in range(SLOTS) if struct.unpack_from("<I", self.slot(index))[0]]
+
+    # what it was told
+
+    def tell(self, data: bytes) -> None:
+        """Keep this for the next server, in place of what was kept before. Raises ValueError where it is too long.
+
+        There are two places for it, and one number says which of them counts, and how long it is: a server that is killed in
+        between leaves what was there before. For one thread at a time.
+        """
+        if len(data) > MOST_TOLD_BYTES:
+            raise ValueError(f"{len(data)} bytes; at most {MOST_TOLD_BYTES} are kept")
+        place = 1 - struct.unpack_from("<Q", self._memory, _TOLD)[0] % 2
+        begin = _told_at(place)
+        self._memory[begin : begin + len(data)] = data
+        struct.pack_into("<Q", self._memory, _TOLD, 2 * len(data) + place)
+
+    def told(self) -> bytes:
+        """Return what was kept; b"" where nothing was."""
+        length, place = divmod(struct.unpack_from("<Q", self._memory, _TOLD)[0], 2)
+        begin = _told_at(place)
+        return bytes(self._memory[begin : begin + min(length, MOST_TOLD_BYTES)])
 
     # touches
 
@@ -105,7 +130,7 @@ def create(image_bytes: int) -> int:
     os.ftruncate(descriptor, _size_bytes(image_bytes))
     # The slots' pages must be there before the kernel writes into them: a request must not be lost for want of memory.
     os.pwrite(descriptor, bytes(_HEAD_BYTES + SLOTS * SLOT_BYTES), 0)
-    os.pwrite(descriptor, _HEAD.pack(_MAGIC, image_bytes, time.monotonic_ns(), 0, 0), 0)
+    os.pwrite(descriptor, _HEAD.pack(_MAGIC, image_bytes, time.monotonic_ns(), 0, 0, 0), 0)
     return descriptor
 
 
@@ -114,7 +139,11 @@ def _quanta(image_bytes: int) -> int:
 
 
 def _size_bytes(image_bytes: int) -> int:
-    return _HEAD_BYTES + SLOTS * SLOT_BYTES + _quanta(image_bytes) * 4
+    return _told_at(2) + _quanta(image_bytes) * 4
+
+
+def _told_at(place: int) -> int:
+    return _HEAD_BYTES + SLOTS * SLOT_BYTES + place * MOST_TOLD_BYTES
 
 
 def _stamped(touches: memoryview) -> Iterable[tuple[int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections import deque
@@ -17,6 +18,8 @@ from robust_run.snapshot.key import blanked
 _LINES_KEPT = 30
 _STOP_S = 10.0
 _LINE_BYTES = 64 << 10
+#: How often whoever hears the output is asked meanwhile whether to go on.
+_TICK_S = 0.2
 _REPORT_BYTES = 1 << 20
 _START = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from robust_run.snapshot.capture import inside; "
 
@@ -47,9 +50,7 @@ def run_inside(
     )
     try:
         assert process.stdout is not None
-        while line := process.stdout.readline(_LINE_BYTES):
-            last.append(line)
-            on_output(line)
+        pass_on(process.stdout.fileno(), last, on_output)
         process.wait()
     finally:
         if process.poll() is None:
@@ -57,6 +58,41 @@ def run_inside(
         if process.stdout is not None:
             process.stdout.close()
     return _report(report_path, process.returncode, last), [_plain(line) for line in last]
+
+
+class Heard:
+    """An `on_output` that is also asked while nothing is written: what `check` raises ends the commands."""
+
+    def __init__(self, on_line: Callable[[bytes], None], check: Callable[[], None]) -> None:
+        self._on_line = on_line
+        self.check = check
+
+    def __call__(self, line: bytes) -> None:
+        """Take a line of the output."""
+        self._on_line(line)
+
+
+def _nothing() -> None:
+    pass
+
+
+def pass_on(descriptor: int, last: deque[bytes], on_output: Callable[[bytes], None]) -> None:
+    """Give what is written line by line, until the end. What `on_output` raises ends the commands."""
+    check = on_output.check if isinstance(on_output, Heard) else _nothing
+    rest = b""
+    while True:
+        if not select.select([descriptor], [], [], _TICK_S)[0]:
+            check()
+            continue
+        data = os.read(descriptor, _LINE_BYTES)
+        *lines, rest = (rest + data).splitlines(keepends=True) or [b""]
+        if rest.endswith(b"\n") or len(rest) >= _LINE_BYTES or not data:
+            lines, rest = [*lines, rest], b""
+        for line in filter(None, lines):
+            last.append(line)
+            on_output(line)
+        if not data:
+            return
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -77,13 +77,17 @@ def extract(
 
 def items_of(folder: str, manifest: Manifest) -> list[Item]:
     """Return the listing that lies in a folder or mount. Raises `SnapshotRefused`."""
+    return listing.decode(read_listing(folder), manifest)
+
+
+def read_listing(folder: str) -> bytes:
+    """Return the bytes of the listing in a folder or mount. Raises `SnapshotRefused`."""
     try:
         descriptor = os.open(os.path.join(folder, listing.NAME), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            data = file.read(listing.LARGEST_BYTES + 1)
+            return file.read(listing.LARGEST_BYTES + 1)
     except OSError as error:
         raise SnapshotRefused(f"{folder}: its {listing.NAME} cannot be read: {error.strerror}") from error
-    return listing.decode(data, manifest)
 
 
 def _unpack(

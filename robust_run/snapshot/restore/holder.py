@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import shutil
 import signal
 import socket
 import sys
@@ -25,124 +23,9 @@ from robust_run.errors import RobustRunError
 from robust_run.prefetch.mount import facts as machine
 from robust_run.prefetch.mount import syscalls, userns
 from robust_run.prefetch.mount.ladder import Facts as MachineFacts
-from robust_run.snapshot import listing
-from robust_run.snapshot.capture.stage import make_whiteouts
-from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.restore import ladder, mounting, unpacked
+from robust_run.snapshot.restore import ladder, mounting
 from robust_run.snapshot.restore.order import LARGEST_ORDER_BYTES, Order
-from robust_run.snapshot.types import Item, Manifest
-from robust_run.snapshot.verify import check_tree
-
-#: So many files of a restored environment are looked at, and read if they are small.
-_LOOKED_AT = 32
-_LINE_BYTES = 64 << 10
-_READ_BYTES = 1 << 20
-
-
-class Place:
-    """What is made in the stage, which is the working directory of this process."""
-
-    def __init__(self, order: Order, *, as_user: bool, writable: bool, tell: Callable[[str], None]) -> None:
-        self._order, self._as_user, self._tell = order, as_user, tell
-        self._scratch = mounting.Scratch(folder=os.path.abspath("changes")) if writable else None
-        self._image_at = os.path.abspath("image")
-        self.server: Any = None
-
-    def make(self, rung: ladder.Rung) -> None:
-        """Restore it in one way. After an error, nothing of that way is mounted."""
-        os.makedirs(self._image_at, exist_ok=True)
-        manifest = self._order.manifest
-        mounted = self._extracted() if rung == "extract" else self._mounted(rung)
-        try:
-            check(manifest, mounted.image_at, is_lazy=self._order.is_lazy)
-        except BaseException:
-            mounted.undo()
-            raise
-
-    def _mounted(self, rung: ladder.Rung) -> mounting.Mounted:
-        order = self._order
-        image = self._served(order.lazy) if order.is_lazy else order.image
-        reader: mounting.Reader = "kernel" if rung == "mount" else "squashfuse"
-        return mounting.mount(
-            order.manifest, image, self._image_at, reader=reader, userns=self._as_user, scratch=self._scratch
-        )
-
-    def _served(self, raw: msgspec.Raw) -> str:
-        """Start the block server and return the file that it shows."""
-        if self.server is None:
-            from robust_run.prefetch import server
-            from robust_run.prefetch.inside.types import InsidePlan
-
-            plan = msgspec.json.decode(raw, type=InsidePlan)
-            os.mkdir("blocks")
-            self.server = server.start(
-                plan.image_url,
-                plan.block_map,
-                plan.cache_root,
-                os.path.abspath("blocks"),
-                hot=plan.hot,
-                options=plan.serve_options,
-                on_problem=self._tell,
-            )
-        return str(self.server.image_path)
-
-    def _extracted(self) -> mounting.Mounted:
-        """Unpack it, and give what was unpacked the looks of an image: names that were removed are hidden from here."""
-        order = self._order
-        found = unpacked.unpack(order.manifest, order.image, order.unpack_in)  # used until this process ends
-        view = os.path.abspath("view")
-        os.makedirs(view, exist_ok=True)
-        shutil.copyfile(os.path.join(found.path, listing.NAME), os.path.join(view, listing.NAME))
-        for name in (f"r{root.folder}" for root in order.manifest.roots if root.changed):
-            os.symlink(os.path.join(found.path, name), os.path.join(view, name))
-        for index, root in enumerate(order.manifest.roots):
-            gone = [item.path for item in found.items if item.kind == "w" and item.root == index]
-            if gone and not make_whiteouts(os.path.join(view, f"w{root.folder}"), gone):
-                raise RestoreRefused(f"{root.path}: {len(gone)} names were removed, and this kernel hides none for us")
-        manifest = msgspec.structs.replace(order.manifest, has_whiteouts=True)
-        mounted = mounting.Mounted(view, None)
-        try:
-            mounting.lay_over(manifest, view, mounted, userns=self._as_user, scratch=self._scratch)
-        except BaseException:
-            mounted.undo()
-            raise
-        return mounted
-
-
-def check(manifest: Manifest, image_at: str, *, is_lazy: bool) -> None:
-    """Look at a few files of a restored environment, chosen at random. Raises `RestoreRefused`.
-
-    The image as a whole was verified before; what could be wrong is what was made of it.
-    """
-    if is_lazy:
-        return  # each block is verified as it comes, and looking would wait for blocks that nobody else needs
-    tops = [root.path for root in manifest.roots]
-    for item in sample(os.path.join(image_at, listing.NAME), _LOOKED_AT):
-        if not 0 <= item.root < len(tops):
-            continue
-        if item.kind == "w":  # the same name may have been made anew
-            anew = os.path.join(image_at, f"r{manifest.roots[item.root].folder}", item.path)
-            if not os.path.lexists(anew) and os.path.lexists(os.path.join(tops[item.root], item.path)):
-                raise RestoreRefused(f"what was mounted is not what was captured: {item.path} should be gone")
-            continue
-        reads = 1.0 if item.size_bytes <= _READ_BYTES else 0.0
-        problems = check_tree(tops, [item], digests=reads, exact=False)
-        if problems:
-            raise RestoreRefused(f"what was mounted is not what was captured: {problems[0]}")
-
-
-def sample(path: str, count: int) -> list[Item]:
-    """Return some lines of a listing of a verified image, without reading all of it. Raises OSError."""
-    found = []
-    with open(path, "rb") as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        for _ in range(count):
-            file.seek(random.randrange(max(1, size_bytes)))  # noqa: S311 - which files are looked at is no secret
-            file.readline(_LINE_BYTES)  # the rest of a line
-            line = file.readline(_LINE_BYTES).rstrip(b",]\n")
-            with contextlib.suppress(msgspec.MsgspecError):
-                found.append(msgspec.json.decode(line + b"]", type=Item))
-    return found
+from robust_run.snapshot.restore.place import Place
 
 
 def kernel_facts(found: MachineFacts) -> ladder.Kernel:
@@ -171,7 +54,8 @@ def make(order: Order, tell: Callable[[str], None]) -> tuple[dict[str, Any], lis
     userns.enter(as_user=as_user)
     syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")
     os.chdir(order.stage)
-    place = Place(order, as_user=as_user, writable=order.writable and not found.overlay_upper, tell=tell)
+    writable = order.writable and not found.overlay_upper
+    place = Place(order, order.stage, as_user=as_user, writable=writable, tell=tell)
     while True:
         try:
             place.make(choice.rung)

@@ -12,11 +12,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
-from robust_run.snapshot import kernel, listing
+from robust_run.snapshot import kernel, listing, loop
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.types import Manifest
 
@@ -122,6 +123,9 @@ def not_the_same_path(manifest: Manifest) -> str:
 def _mount_image(image: str, at: str, reader: Reader, which: _Which) -> subprocess.Popen[bytes] | None:
     if reader == "squashfuse":
         return _squashfuse(image, at, which)
+    with suppress(OSError):  # then mount(8) says why, or knows a way that we do not
+        loop.mount_squashfs(image, at)
+        return None
     tool = which("mount")
     if tool is None:
         raise RestoreRefused("mount is not installed: install util-linux")

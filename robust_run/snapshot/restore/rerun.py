@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from robust_run.snapshot.capture.running import pass_on
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed
 from robust_run.snapshot.key import blanked
 
 MARK, _LOCK = ".robust-setup.json", ".robust-setup.lock"
-_LINE_BYTES = 64 << 10
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,9 +81,11 @@ def _one(command: str, cwd: str, environment: dict[str, str], on_output: Callabl
         stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
-        while line := process.stdout.readline(_LINE_BYTES):
-            last.append(line)
-            on_output(line)
+        try:
+            pass_on(process.stdout.fileno(), last, on_output)
+        except BaseException:
+            process.kill()
+            raise
         code = process.wait()
     if code:
         said = next((line for line in reversed(last) if line.strip()), b"it wrote nothing")

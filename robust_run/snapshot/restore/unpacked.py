@@ -11,9 +11,11 @@ import fcntl
 import os
 import shutil
 from contextlib import suppress
+from functools import cached_property
 
 import msgspec
 
+from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import extract
 from robust_run.snapshot.types import Item, Manifest
@@ -30,16 +32,28 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     is_memory: bool = False
 
 
-class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
+class Unpacked:
     """An image that is unpacked, for as long as the descriptor is open."""
 
-    path: str
-    items: tuple[Item, ...]
-    use: int
+    def __init__(self, path: str, manifest: Manifest, use: int) -> None:
+        """Made by `unpack`. `use`: the descriptor."""
+        self.path = path
+        self._manifest, self._use = manifest, use
+
+    @cached_property
+    def items(self) -> tuple[Item, ...]:
+        """What lies in it; read when it is asked for, as that takes longer than a mount. Raises `SnapshotRefused`."""
+        return tuple(extract.items_of(self.path, self._manifest))
+
+    def removed(self) -> list[Item]:
+        """Return the names that are to be hidden. Raises `SnapshotRefused`."""
+        return listing.removed(extract.read_listing(self.path), self._manifest)
 
     def let_go(self) -> None:
         """Use it no more."""
-        os.close(self.use)
+        if self._use >= 0:
+            os.close(self._use)
+            self._use = -1
 
 
 def order(folders: tuple[Folder, ...], needed_bytes: int, available_bytes: int) -> list[Folder]:
@@ -68,7 +82,7 @@ def unpack(manifest: Manifest, image: str, folders: tuple[Folder, ...]) -> Unpac
             if folder.is_memory:
                 sweep(folder.path, keep=manifest.image_sha256)
             path = extract.extract(manifest, image, folder.path)
-            return Unpacked(path=path, items=tuple(extract.items_of(path, manifest)), use=use)
+            return Unpacked(path, manifest, use)
         except BaseException as error:
             if use >= 0:
                 os.close(use)

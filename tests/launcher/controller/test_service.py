@@ -21,6 +21,7 @@ from robust_run.launcher.events import (
     Say,
     SignalReceived,
 )
+from robust_run.launcher.many.joining import digest
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Streams
 
 POLICY = core.Policy(
@@ -85,7 +86,7 @@ class Server:
 class World:
     """A service and all around it."""
 
-    def __init__(self, term: int = 1, **many: Any) -> None:
+    def __init__(self, term: int = 1, setup: bytes | None = b"", **many: Any) -> None:
         self.clock, self.notes, self.mind = Clock(), [], Mind()
         self.many = ManyNodes(fewest=2, most=2, host="gpu-0", port=29400, job="job", **many)
         spec = JobSpec(
@@ -99,7 +100,7 @@ class World:
             streams=Streams(redirects=(), tee=(), shown=()),
             many=self.many,
         )
-        self.service = Service(spec, self.many, "run", self.clock, self.notes.append, "host", term)
+        self.service = Service(spec, self.many, "run", self.clock, self.notes.append, "host", term, setup)
         self.service.controller = self.mind  # type: ignore[assignment]
         self.service.server = Server()  # type: ignore[assignment]
 
@@ -256,3 +257,24 @@ def test_the_next_in_line_are_told_and_replaced_when_they_go() -> None:
     assert welcome.candidates == ("b:1",)
     world.service.received(first, Leaving(reason="told to"))  # type: ignore[arg-type]
     assert last.sent == [Candidates(term=1, candidates=("c:1",))]
+
+
+@pytest.mark.parametrize("snapshot", [b"a manifest", b"", None])
+def test_who_asks_for_the_jobs_snapshot_is_told_and_has_not_joined(snapshot: bytes | None) -> None:
+    world = World(setup=snapshot)
+    _, answer = world.join("a", asks_setup=True)
+    assert isinstance(answer, Welcome)
+    assert answer.setup == snapshot
+    assert not world.mind.told
+    assert world.service.connected == 0
+
+
+def test_who_joins_is_told_which_snapshot_the_job_has_and_not_what_is_in_it() -> None:
+    _, answer = World(setup=b"a manifest").join("a")
+    assert (answer.setup, answer.setup_digest) == (None, digest(b"a manifest"))
+    assert World(setup=b"").join("a")[1].setup_digest == ""
+
+
+def test_only_nodes_of_the_job_are_told() -> None:
+    _, answer = World(setup=b"a manifest").join("a", asks_setup=True, job="another")
+    assert isinstance(answer, Refused)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,8 @@ def test_the_same_tree_gives_the_same_image(tmp_path: Path, compression: build.C
     source = small_tree(tmp_path)
     options = build.BuildOptions(compression=compression, mount_at="/opt/env")
     first = build.build(str(source), str(tmp_path / "one.sqsh"), options)
-    for path in source.rglob("*"):
-        os.utime(path, (5, 5), follow_symlinks=False)
+    for path in (source, *source.rglob("*")):
+        os.utime(path, ns=(5, path.lstat().st_mtime_ns), follow_symlinks=False)  # read since, not changed
     second = build.build(
         str(source), str(tmp_path / "two.sqsh"), build.BuildOptions(compression, mount_at="/opt/env", threads=1)
     )
@@ -45,6 +47,64 @@ def test_an_image_has_what_the_tree_has(tmp_path: Path) -> None:
         ["unsquashfs", "-d", tmp_path / "out", tmp_path / "image.sqsh"], check=True, stdout=subprocess.DEVNULL
     )
     assert names_below(tmp_path / "out") == names_below(source)
+
+
+def module(folder: Path) -> Path:
+    """Make a package whose module was compiled long after it was written."""
+    (folder / "package").mkdir(parents=True)
+    source = folder / "package/module.py"
+    source.write_text("value = 1\n")
+    os.utime(source, (1_500_000_000, 1_500_000_000))
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP, doraise=True)
+    return source
+
+
+def unpacked(image: Path, folder: Path) -> Path:
+    subprocess.run(["unsquashfs", "-d", folder, image], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def how_it_is_imported(folder: Path) -> str:
+    argv = [
+        sys.executable,
+        "-B",
+        "-v",
+        "-S",
+        "-c",
+        f"import sys; sys.path.insert(0, {str(folder)!r}); import package.module",
+    ]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stderr
+
+
+def test_what_was_compiled_in_the_tree_is_used_in_the_image(tmp_path: Path) -> None:
+    module(tmp_path / "source")
+    build.build(str(tmp_path / "source"), str(tmp_path / "image.sqsh"))
+    said = how_it_is_imported(unpacked(tmp_path / "image.sqsh", tmp_path / "out"))
+    assert "matches" in said and "module.py" in said
+    assert "stale" not in said
+
+
+def test_what_was_compiled_in_a_layer_is_used_in_the_image(tmp_path: Path) -> None:
+    source = module(tmp_path / "source")
+    [compiled] = (tmp_path / "source").rglob("*.pyc")
+    layer = Layer().entry("package/module.py", source.read_bytes(), size=source.stat().st_size, mtime=1_500_000_000.7)
+    layer.entry(str(compiled.relative_to(tmp_path / "source")), compiled.read_bytes(), size=compiled.stat().st_size)
+    build.build(str(layout(tmp_path, layer)), str(tmp_path / "image.sqsh"), build.BuildOptions(machine="x86_64"))
+    said = how_it_is_imported(unpacked(tmp_path / "image.sqsh", tmp_path / "out"))
+    assert "matches" in said and "module.py" in said
+    assert "stale" not in said
+
+
+def test_the_same_layers_give_the_same_image(tmp_path: Path) -> None:
+    layer = Layer().file("a/b/c", b"1").link("d", "a").folder("e", 0o700).hard_link("f", "a/b/c")
+    place = str(layout(tmp_path, layer, Layer().file(".wh.e")))
+    first, second = (
+        build.build(place, str(tmp_path / f"{name}.sqsh"), build.BuildOptions(machine="x86_64"))
+        for name in ("one", "two")
+    )
+    assert first == second
+    out = unpacked(tmp_path / "two.sqsh", tmp_path / "out")
+    assert {path.lstat().st_mtime for path in (out, *out.rglob("*"))} == {0.0}
 
 
 def test_what_is_excluded_is_named_literally(tmp_path: Path) -> None:

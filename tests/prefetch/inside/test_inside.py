@@ -167,7 +167,21 @@ def test_an_environment_image_is_mounted_where_it_belongs(public_folder: Path, t
         done = run(made, f"cat {mount_at}/etc/only-in-image {tmp_path}/beside {tmp_path}/link; which ls", tmp_path)
         assert made.ready.mount_at == str(mount_at)
     assert done.stdout.splitlines() == ["image", "beside", "beside", f"{mount_at}/bin/ls"]
-    assert not mount_at.parent.exists()
+    assert list(mount_at.iterdir()) == [], "the host has an empty folder there now"
+
+
+def test_an_environment_whose_folder_may_not_be_made_lies_in_a_likeness_that_takes_no_files(
+    tmp_path: Path, my_facts: Facts
+) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+    folder = tmp_path / "image"
+    folder.mkdir()
+    mount_at = "/sys/missing/env"  # not even root makes a folder there
+    made_image = make_image(folder, mount_at)
+    wanted = inside.InsidePlan(image_url=made_image[0], block_map=made_image[1], cache_root=str(tmp_path / "cache"))
+    with place(wanted) as made:
+        done = run(made, f"cat {mount_at}/etc/only-in-image; ls /sys; touch /sys/added || echo refused", tmp_path)
+    assert {"image", "missing", "refused", *os.listdir("/sys")} <= set(done.stdout.split())
 
 
 def test_what_is_read_is_recorded_until_the_window_closes(
@@ -182,6 +196,21 @@ def test_what_is_read_is_recorded_until_the_window_closes(
         assert made.touches() == (touches, window_s)
     assert touches
     assert window_s > 0
+
+
+def test_a_holder_can_be_started_before_its_plan_is_known(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts
+) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+    unused, begun = inside.begin(), inside.begin()
+    unused.close()
+    assert unused.process.returncode is not None
+    made = inside.start(plan(image, tmp_path), begun=begun)
+    try:
+        assert made.pid == begun.process.pid
+        assert run(made, "cat /etc/only-in-image", tmp_path).stdout == "image\n"
+    finally:
+        made.stop()
 
 
 def test_a_local_image_needs_no_server(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:

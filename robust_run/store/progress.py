@@ -1,4 +1,7 @@
-"""How far a long transfer is: a bar with rate and time left on a terminal, a line now and then elsewhere."""
+"""How far a long transfer is: a bar with rate and time left on a terminal, a line now and then elsewhere.
+
+On standard error: standard output is for results.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ LINE_S = 10.0
 
 
 @contextmanager
-def shown(what: str, total_bytes: int, stream: TextIO | None = None) -> Iterator[Callable[[int], None]]:
-    """Show progress while the block runs; yields what is to be told of bytes that are done, from any thread."""
+def shown(what: str, total_bytes: int | None, stream: TextIO | None = None) -> Iterator[Callable[[int], None]]:
+    """Show progress while the block runs; yields what is to be told of bytes that are done, from any thread.
+
+    `total_bytes`: None where it is not known.
+    """
     stream = stream or sys.stderr
     if not stream.isatty():
         lines = Lines(what, total_bytes, stream)
@@ -32,11 +38,12 @@ def shown(what: str, total_bytes: int, stream: TextIO | None = None) -> Iterator
 
 
 class Lines:
-    """Progress as lines of text. Safe to use from threads."""
+    """Progress as lines of text; none for what is quick. Safe to use from threads."""
 
     def __init__(
-        self, what: str, total_bytes: int, stream: TextIO, now_s: Callable[[], float] = time.monotonic
+        self, what: str, total_bytes: int | None, stream: TextIO, now_s: Callable[[], float] = time.monotonic
     ) -> None:
+        """`total_bytes`: None where it is not known."""
         self._what, self._total, self._stream, self._now_s = what, total_bytes, stream, now_s
         self._lock = threading.Lock()
         self._done = 0
@@ -48,7 +55,7 @@ class Lines:
         with self._lock:
             self._done += count
             now_s = self._now_s()
-            if now_s - self._said_s >= LINE_S and self._done < self._total:
+            if now_s - self._said_s >= LINE_S and (self._total is None or self._done < self._total):
                 self._said_s, self._has_said = now_s, True
                 self._say(now_s)
 
@@ -59,9 +66,13 @@ class Lines:
 
     def _say(self, now_s: float) -> None:
         rate = self._done / max(now_s - self._began_s, 1e-9)
-        left = f", {(self._total - self._done) / rate:.0f} s left" if rate and self._done < self._total else ""
-        share = 100 * self._done / self._total if self._total else 100
-        self._stream.write(f"robust: {self._what}: {share:.0f}% of {size(self._total)}, {size(rate)}/s{left}\n")
+        if self._total is None:
+            said = f"{size(self._done)}, {size(rate)}/s"
+        else:
+            left = f", {(self._total - self._done) / rate:.0f} s left" if rate and self._done < self._total else ""
+            share = 100 * self._done / self._total if self._total else 100
+            said = f"{share:.0f}% of {size(self._total)}, {size(rate)}/s{left}"
+        self._stream.write(f"robust: {self._what}: {said}\n")
         self._stream.flush()
 
 

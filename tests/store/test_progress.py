@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from robust_run.ckpt_io.progress import Lines, shown, size
+from robust_run.store.progress import Lines, shown, size
 
 
 class Terminal(io.StringIO):
@@ -25,6 +25,15 @@ def test_a_line_every_ten_seconds_and_one_at_the_end() -> None:
         "robust: restoring: 50% of 4 GB, 100 MB/s, 20 s left",
         "robust: restoring: 50% of 4 GB, 100 MB/s, 20 s left",
     ]
+
+
+def test_what_has_no_known_end_says_how_much_is_done() -> None:
+    now_s = 100.0
+    stream = io.StringIO()
+    lines = Lines("reading", None, stream, lambda: now_s)
+    now_s += 20.0
+    lines.advance(2_000_000_000)
+    assert stream.getvalue() == "robust: reading: 2 GB, 100 MB/s\n"
 
 
 def test_what_is_quick_says_nothing() -> None:

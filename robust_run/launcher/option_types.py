@@ -1,0 +1,171 @@
+"""What an option is, how one is described, and the values people gave them. The table of all is in `options`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["text", "whole", "decimal", "flag", "paths", "lines", "maybe"]
+"""text: as typed. whole: an integer. decimal: a float. flag: no value. paths: may be given several times. lines: likewise, and in
+the variable each is a line. maybe: a value after = or none at all, which stands for `alone`."""
+
+WORKERS = "torchrun: workers"
+SCRIPT = "torchrun: the script"
+RENDEZVOUS = "torchrun: rendezvous"
+OUTPUT = "torchrun: output"
+ENDINGS = "torchrun: restarts and signals"
+OWN = "robust-run's own"
+NODES = "robust-run's own: several nodes"
+IMAGES = "robust-run's own: images"
+SETUPS = "robust-run's own: set-up"
+HELP = "help"
+GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETUPS, HELP)
+"""Headings of the help page, in its order."""
+OURS = (OWN, NODES, IMAGES, SETUPS)
+"""Groups of options that torchrun does not have."""
+
+RESUMABLE = ("http-port", "token-file", "tls-cert", "tls-key", "tls-ca")
+"""Options that may stand beside --resume: they are the machine's, not the job's."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line as typed: converted to numbers where a number was asked for, and not checked further."""
+
+    training_script: str
+    """Empty with --resume only."""
+    training_script_args: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    """Names of the options that the command line or the environment gave, whatever their value."""
+    nnodes: str = "1:1"
+    nproc_per_node: str = "1"
+    rdzv_backend: str = "static"
+    rdzv_endpoint: str = ""
+    rdzv_id: str = "none"
+    rdzv_conf: str = ""
+    standalone: bool = False
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    event_log_handler: str = "null"
+    role: str = "default"
+    module: bool = False
+    no_python: bool = False
+    run_path: bool = False
+    log_dir: str | None = None
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: str = ""
+    duplicate_stdout_filters: str = ""
+    duplicate_stderr_filters: str = ""
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int | None = None
+    local_addr: str | None = None
+    logs_specs: str | None = None
+    numa_binding: str | None = None
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    shutdown_timeout: int | None = None
+    virtual_local_rank: bool = False
+    run_id: str | None = None
+    restart_grace: float = 3.0
+    progress_after: float = 600.0
+    progress_path: tuple[str, ...] = ()
+    no_warm: bool = False
+    preload: str = "torch,torch.distributed"
+    http_port: int | None = None
+    resume: str | None = None
+    on_hang: str = "auto"
+    hang_after: float = 5.0
+    on_slow: str = "report"
+    slow_round: float = 10.0
+    trace_nccl: str = "auto"
+    ckpt_dir: str | None = None
+    standby: str = "0"
+    wait_for_nodes: float | None = None
+    evict_list: str | None = None
+    controller_standby: int = 0
+    coordinator: str | None = None
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    image: str | None = None
+    image_writable: str | None = None
+    bind: tuple[str, ...] = ()
+    image_cache: str | None = None
+    record_window: float = 120.0
+    prefetch_env: bool = False
+    setup: tuple[str, ...] = ()
+    setup_file: tuple[str, ...] = ()
+    setup_store: str | None = None
+    setup_token_file: str | None = None
+    refresh_setup: bool = False
+
+
+_DEFAULTS = Options(training_script="")
+
+
+class OptionDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be known of one option, besides its default."""
+
+    name: str
+    """Long name with dashes and without the two in front: `nproc-per-node`."""
+    group: str
+    help: str
+    kind: Kind = "text"
+    metavar: str = ""
+    short: str = ""
+    """One letter, or empty."""
+    choices: tuple[str, ...] = ()
+    env: str | None = None
+    """Environment variable that is read where the option is not given."""
+    alone: str = ""
+    """What an option of kind `maybe` means without a value."""
+
+    @property
+    def field(self) -> str:
+        """Name of the field of `Options`."""
+        return self.name.replace("-", "_")
+
+    @property
+    def default(self) -> object:
+        """What `Options` holds if neither the command line nor the environment says anything."""
+        return getattr(_DEFAULTS, self.field)
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether there may be a value."""
+        return self.kind != "flag"
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether a value must follow."""
+        return self.kind not in ("flag", "maybe")
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a description that most options leave alone."""
+
+    kind: Kind = "text"
+    short: str = ""
+    choices: tuple[str, ...] = ()
+    env: bool = True
+    alone: str = ""
+
+
+def describe(group: str, name: str, metavar: str, text: str, look: Look | None = None) -> OptionDescription:
+    """Return a line of the table. With a metavar it takes a value; its variable is named after it, unless `look` says no."""
+    look = look or Look(kind="text" if metavar else "flag")
+    prefix = "ROBUST" if group in OURS else "PET"
+    return OptionDescription(
+        name=name,
+        group=group,
+        help=text,
+        metavar=metavar,
+        kind=look.kind,
+        short=look.short,
+        choices=look.choices,
+        env=f"{prefix}_{name.replace('-', '_').upper()}" if look.env else None,
+        alone=look.alone,
+    )

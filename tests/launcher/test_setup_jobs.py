@@ -1,0 +1,261 @@
+"""`robust-run --setup`: real jobs of one node. Commands run once; its workers have what they brought, and nobody else has."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from jobs import script, wait_for
+
+from robust_run.launcher.run_directory import remove_dead_memory
+from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
+
+FAILS_ONCE = f"""{LOOK}
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(3)
+"""
+FAILS_ONCE_WARM = """
+import os, sys, time
+import tiny
+print(os.environ["TORCHELASTIC_RESTART_COUNT"], tiny.VALUE, "decimal" in sys.modules, flush=True)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    with ground_at(tmp_path) as made:
+        yield made
+
+
+def keys(ground: Ground) -> list[str]:
+    return sorted(path.name for path in ground.store.iterdir())
+
+
+def test_the_first_run_installs_and_the_second_mounts(ground: Ground) -> None:
+    path = script(ground.folder, LOOK)
+    first = ground.run(*ground.options(), "--nproc-per-node", "2", path)
+    assert first[0] == 0, first[1].err
+    assert sorted(first[1].out.splitlines()) == ["1 True 0 0", "1 True 1 0"]
+    second = ground.run(*ground.options(), path)
+    assert (second[0], second[1].out) == (0, "1 True 0 0\n"), second[1].err
+    assert ground.runs == 1, "the command is never run again"
+    assert [report_of(job)["was_built"] for _, job in (first, second)] == [True, False]
+    assert "1 package, built here" in first[1].err
+    assert "1 package, built by" in second[1].err
+    report = report_of(second[1])
+    assert [(each["name"], each["version"]) for each in report["packages"]] == [("tiny", "1.0")]
+    assert report["key"] in keys(ground)
+
+
+def test_a_restart_does_not_install(ground: Ground) -> None:
+    code, job = ground.run(*ground.options(), "--max-restarts", "1", script(ground.folder, FAILS_ONCE))
+    assert (code, job.out) == (0, "1 True 0 0\n1 True 0 1\n"), job.err
+    assert ground.runs == 1
+    assert job.err.count("built here") == 1
+
+
+def test_a_warm_process_lives_in_the_environment(ground: Ground) -> None:
+    path = script(ground.folder, FAILS_ONCE_WARM)
+    with ground.running(*ground.options(), "--preload", "decimal", path) as job:
+        wait_for(lambda: job.events("standby_ready") or job.process.poll() is not None, "a standby worker")
+        (ground.folder / "go").touch()
+        assert job.finish() == 0, job.err
+        job.assert_nothing_left()
+    assert job.out == "0 1 False\n1 1 True\n"
+    assert "promoted" in job.err
+
+
+def test_changed_requirements_are_another_set_up(ground: Ground) -> None:
+    path = script(ground.folder, LOOK)
+    assert ground.run(*ground.options(), path)[1].out == "1 True 0 0\n"
+    ground.requirements.write_text("tiny==2.0\n")
+    assert ground.run(*ground.options(), path)[1].out == "2 True 0 0\n"
+    ground.requirements.write_text("tiny==1.0\n")
+    assert ground.run(*ground.options(), path)[1].out == "1 True 0 0\n"
+    assert ground.runs == 2
+    assert len(keys(ground)) == 2
+
+
+def test_a_refresh_installs_anew(ground: Ground) -> None:
+    path = script(ground.folder, LOOK)
+    for _ in range(2):
+        code, job = ground.run(*ground.options(), "--refresh-setup", path)
+        assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+    assert ground.runs == 2
+    assert len(keys(ground)) == 1
+
+
+def test_a_script_of_commands_and_variables(ground: Ground) -> None:
+    (ground.folder / "setup.sh").write_text(f"{ground.command}\n{ground.pip} tiny==2.0\n")
+    text = (
+        LOOK
+        + "print([name for name in os.environ if name.startswith('ROBUST_SETUP')], 'ROBUST_REFRESH_SETUP' in os.environ)\n"
+    )
+    env = {"ROBUST_SETUP_FILE": "setup.sh", "ROBUST_SETUP_STORE": str(ground.store), "ROBUST_IMAGE_CACHE": "cache"}
+    code, job = ground.run(script(ground.folder, text), **env)
+    assert (code, job.out) == (0, "2 True 0 0\n['ROBUST_SETUP_STORE'] False\n"), job.err
+
+
+FAILING = {
+    "exits": ("echo first; echo the reason >&2; exit 7", ("ended with 7", "the reason", "set-up | first")),
+    "no such package": ("{pip} nowhere", ("No matching distribution found for nowhere",)),
+    "no such file": ("pip install -r nowhere.txt", ("nowhere.txt", "No such file")),
+    "one after another": ("true\nfalse", ("ended with 1",)),
+}
+
+
+@pytest.mark.parametrize("mistake", FAILING)
+def test_a_set_up_that_fails_starts_nothing(ground: Ground, mistake: str) -> None:
+    text, named = FAILING[mistake]
+    code, job = ground.run(*ground.options(text.format(pip=ground.pip)), script(ground.folder, LOOK))
+    assert (code != 0, job.out) == (True, "")
+    last = job.err.splitlines()[-1]
+    assert last.startswith("robust-run: ")
+    assert "set-up command" in last
+    for word in named:
+        assert word in job.err
+    assert not list((ground.folder / "runs").glob("*")), "nothing was started, nothing was made"
+    assert not list(ground.store.glob("*/snapshot.json"))
+
+
+def test_a_snapshot_of_somebody_elses_is_refused(ground: Ground) -> None:
+    for name in ("ours", "theirs"):
+        (ground.folder / name).write_text(f"the secret of {name}, long enough\n")
+    path = script(ground.folder, LOOK)
+    assert ground.run(*ground.options(), "--setup-token-file", "theirs", path)[0] == 0
+    code, job = ground.run(*ground.options(), "--setup-token-file", "ours", path)
+    assert (code, job.out) == (1, "")
+    assert "signature" in job.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_set_up_ends_it_and_gives_its_lease_back(ground: Ground, number: int) -> None:
+    waiting = f"{ground.command}; touch $TEST_FOLDER/up; test -e $TEST_FOLDER/go || sleep 1000"
+    with ground.running(*ground.options(waiting), script(ground.folder, LOOK)) as job:
+        job.wait_for_file("up", ground.folder)
+        job.signal(number)
+        assert job.finish(30.0) == 128 + number
+        job.assert_nothing_left()
+    assert f"{signal.Signals(number).name} came before the set-up was there" in job.err
+    assert ground.left() == []
+    (beat,) = ground.store.glob("*/lease/beat-*.json")
+    assert json.loads(beat.read_text())["state"] == "left"
+    (ground.folder / "go").touch()
+    code, job = ground.run(*ground.options(waiting), script(ground.folder, LOOK))
+    assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+
+
+@pytest.mark.parametrize("victims", ["agent", "guard", "guard and agent"])
+def test_nothing_is_left_whoever_is_killed_while_workers_run(ground: Ground, victims: str) -> None:
+    text = f"{LOOK}\nimport time\nopen('up', 'w').close()\ntime.sleep(1000)\n"
+    with ground.running(*ground.options(), script(ground.folder, text)) as job:
+        job.wait_for_file("up", ground.folder)
+        chosen = {"agent": [job.agent_pid()], "guard": [job.pid], "guard and agent": [job.pid, job.agent_pid()]}
+        for pid in chosen[victims]:
+            os.kill(pid, signal.SIGKILL)
+        job.finish()
+        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+    remove_dead_memory()  # else the next job does
+
+
+def test_where_nothing_can_be_stored_the_commands_are_run_in_the_environment(ground: Ground) -> None:
+    ground.store.write_text("this is no folder")
+    code, job = ground.run(*ground.options(), "--max-restarts", "1", script(ground.folder, FAILS_ONCE))
+    assert (code, job.out) == (0, "1 True 0 0\n1 True 0 1\n"), job.err
+    assert "its commands are run on each node" in job.err
+    assert ground.runs == 1, "not by the restart"
+    for left in ground.site.glob("tiny*"):
+        shutil.rmtree(left)
+
+
+def test_what_workers_change_ends_with_the_job(ground: Ground) -> None:
+    text = LOOK + "print(os.path.exists(tiny.__file__ + '.new')); open(tiny.__file__ + '.new', 'w').close()\n"
+    path = script(ground.folder, text)
+    for _ in range(2):
+        code, job = ground.run(*ground.options(), path)
+        assert (code, job.out) == (0, "1 True 0 0\nFalse\n"), job.err
+
+
+def test_a_job_that_is_resumed_restores_what_it_had(ground: Ground) -> None:
+    text = f"{LOOK}\nimport time\nopen('up', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    with ground.running(*ground.options(), "--refresh-setup", script(ground.folder, text)) as job:
+        job.wait_for_file("up", ground.folder)
+        for pid in (job.pid, job.agent_pid()):
+            os.kill(pid, signal.SIGKILL)
+        job.finish()
+        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+    remove_dead_memory()
+    (ground.folder / "go").touch()
+    ground.requirements.write_text("tiny==2.0\n")
+    argv = [ground.python, "-m", "robust_run", "--resume", str(job.run_dir)]
+    env = {**os.environ, **ground.keywords()["env"]}
+    done = subprocess.run(argv, cwd=ground.folder, env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "1 True 0 1\n"), done.stderr
+    assert ground.runs == 1
+
+
+def test_without_a_set_up_nothing_of_it_is_imported(tmp_path: Path) -> None:
+    code = """
+import sys, os
+import robust_run.launcher.workers as workers
+def stop(*args, **kwargs):
+    words = ("snapshot", "launcher.setup", "launcher.place")
+    print([name for name in sys.modules if any(word in name for word in words)], flush=True)
+    os._exit(0)
+workers.start = stop
+from robust_run.cli import run
+run(sys.argv[1:], os.environ)
+"""
+    argv = [sys.executable, "-c", code, "--log-dir", str(tmp_path / "runs"), script(tmp_path, "")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_an_ordinary_user_has_it_in_a_user_namespace() -> None:
+    """And keeps the number that the user has."""
+    needs_setups()
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can become another user, with setpriv")
+    python = "/usr/bin/python3"
+    if not is_this_python(python):
+        pytest.skip(f"{python} is not this Python, which other users could run")
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    folder = Path(tempfile.mkdtemp(prefix="robust-test-", dir="/tmp"))
+    try:
+        with ground_at(folder, python) as ground:
+            path = script(folder, f"{LOOK}\nprint(os.getuid())\n")
+            subprocess.run(["chown", "-R", "65534:65534", str(folder)], check=True)
+            done = subprocess.run(
+                [*user, ground.python, "-c", "import robust_run, msgspec, pip"], env=os.environ | {"HOME": "/"}
+            )
+            if done.returncode != 0:
+                pytest.skip("packages of this Python are not for other users")
+            for how in ("built here", "built by"):
+                code, job = ground.run(*ground.options(), path, prefix=user)
+                assert (code, job.out) == (0, "1 True 0 0\n65534\n"), job.err
+                assert how in job.err
+            assert ground.runs == 1
+    finally:
+        shutil.rmtree(folder)
+        with suppress(OSError):  # where that user's images would be unpacked
+            os.rmdir("/dev/shm/robust-run-65534")
+
+
+def is_this_python(python: str) -> bool:
+    """Whether another interpreter is of our version, and can make virtual environments."""
+    code = "import venv, sys; print(*sys.version_info[:2])"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.split()
+    return said == [str(part) for part in sys.version_info[:2]]

@@ -1,0 +1,115 @@
+"""What the options about a set-up mean, what is refused, and what a node that comes later may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from snapshot.made import manifest_of
+from worlds import Machine
+
+from robust_run.errors import UserError
+from robust_run.launcher.command import parse
+from robust_run.launcher.setup_start import taking
+from robust_run.launcher.types import JobSpec, SetupUse
+from robust_run.launcher.validate import resolve
+from robust_run.launcher.warm.ladder import why_never
+from robust_run.snapshot import key, platforms
+from robust_run.snapshot.building import Plan
+from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.errors import SnapshotRefused
+from robust_run.snapshot.types import Ingredient, Key
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.write("/job/setup.sh")
+    made.write("/job/secret")
+    made.write("/job/train.sqsh")
+    made.write("/data/")
+    return made
+
+
+def job(machine: Machine, *words: str, env: dict[str, str] | None = None) -> JobSpec:
+    given = {**machine.world().env, **(env or {})}
+    return resolve(parse([*words, "train.py"], given), machine.world(env=given))
+
+
+def use(machine: Machine, *words: str, env: dict[str, str] | None = None) -> SetupUse:
+    found = job(machine, *words, env=env).setup
+    assert found is not None
+    return found
+
+
+def test_without_a_set_up_there_is_none(machine: Machine) -> None:
+    assert job(machine).setup is None
+    assert job(machine, "--setup-store", "/data").setup is None
+
+
+def test_commands_stay_as_typed_and_in_order(machine: Machine) -> None:
+    found = use(machine, "--setup", "pip install a:b", "--setup", "make -C x", "--setup-file", "setup.sh")
+    assert found.commands == ("pip install a:b", "make -C x")
+    assert found.files == ("/job/setup.sh",)
+
+
+def test_paths_are_made_absolute_and_urls_stay(machine: Machine) -> None:
+    words = ("--setup", "x", "--setup-token-file", "secret", "--image-cache", "blocks")
+    here = use(machine, *words, "--setup-store", "snapshots")
+    assert (here.store, here.token_file, here.cache) == ("/job/snapshots", "/job/secret", "/job/blocks")
+    assert use(machine, "--setup", "x", "--setup-store", "s3://bucket/x").store == "s3://bucket/x"
+
+
+def test_variables_say_the_same(machine: Machine) -> None:
+    env = {"ROBUST_SETUP": "pip install a\n\n make b \n", "ROBUST_SETUP_STORE": "/data", "ROBUST_REFRESH_SETUP": "1"}
+    found = use(machine, env=env)
+    assert (found.commands, found.store, found.refresh) == (("pip install a", "make b"), "/data", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--setup", "x", "--image", "train.sqsh"), "--image"),
+        (("--setup-file", "setup.sh", "--image", "train.sqsh"), "--image"),
+        (("--setup", " "), "empty"),
+        (("--setup-file", "nowhere.sh"), "no such file"),
+        (("--setup-file", "/data"), "folder"),
+        (("--setup", "x", "--setup-token-file", "nowhere"), "--setup-token-file"),
+        (("--refresh-setup",), "--setup CMD"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(machine: Machine, words: tuple[str, ...], named: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job(machine, *words)
+    assert str(caught.value).isprintable()
+    assert named in str(caught.value)
+
+
+def test_a_spec_with_a_set_up_survives_the_journal(machine: Machine) -> None:
+    spec = job(machine, "--setup", "x", "--setup-file", "setup.sh", "--refresh-setup")
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
+
+
+def test_no_warm_process_of_the_user_runs_workers_of_such_a_job(machine: Machine) -> None:
+    spec = job(machine, "--setup", "x")
+    assert "set-up" in why_never(spec, spec.argv[0], {})
+
+
+def plan_with(*ingredients: Ingredient) -> Plan:
+    setup = Setup(commands=("x",), cwd="/", roots=(), environment={}, python=("python",), work_folders=())
+    return Plan(key=key.make(ingredients), setup=setup, platform=platforms.here().platform, pinned=True)
+
+
+def test_a_late_node_takes_the_jobs_snapshot_though_its_requirements_have_changed() -> None:
+    theirs = manifest_of()
+    others = [each for each in theirs.ingredients if not each.name.startswith("command")]
+    plan = plan_with(*others, key.ingredient("command 001", "pip install y"), key.ingredient("file r.txt", "y\n"))
+    assert taking(plan, theirs).key == Key(digest=theirs.key, ingredients=theirs.ingredients)
+
+
+def test_a_node_with_another_environment_below_does_not() -> None:
+    theirs = manifest_of()
+    plan = plan_with(*theirs.ingredients, key.ingredient("libc", "musl"))
+    with pytest.raises(SnapshotRefused, match="libc is musl here and not there where it was built"):
+        taking(plan, theirs)
