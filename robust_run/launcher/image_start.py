@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
@@ -64,21 +64,23 @@ def _make(
         raise PlatformError(f"{error.filename}: {error.strerror}: choose another folder") from error
     launch = launch_of(spec, "image")
     peers = _peers(token) if spec.many is not None else None
-    prepared = prepare(image.url, image.cache, launch, os.uname().machine, peers=peers)
-    for problem in prepared.problems:
-        say(f"image {image.url}: {problem}")
-    mount_at = prepared.block_map.mount_at
-    if mount_at is not None:
-        # A folder that is not there would have the one above it replaced by a likeness, and what workers make in that is lost.
-        # Where we may not make it, workers may not make anything beside it either.
-        with suppress(OSError):
-            os.makedirs(mount_at, exist_ok=True)
-    plan = _plan(spec, image, prepared, env, run_folder)
+    with ExitStack() as unused:
+        begun = [inside.begin()]  # its Python starts while the block map and the hot list are on their way
+        unused.callback(_close, begun)
+        prepared = prepare(image.url, image.cache, launch, os.uname().machine, peers=peers)
+        for problem in prepared.problems:
+            say(f"image {image.url}: {problem}")
+        plan = _plan(spec, image, prepared, env, run_folder)
 
-    def start(hear: Callable[[str], None]) -> MadeImage:
-        return MadeImage(inside.start(plan, on_problem=hear), prepared)
+        def start(hear: Callable[[str], None]) -> MadeImage:
+            return MadeImage(inside.start(plan, on_problem=hear, begun=begun.pop() if begun else None), prepared)
 
-    return ImagePlace(spec, image, clock, say, start)
+        return ImagePlace(spec, image, clock, say, start)
+
+
+def _close(unused: list[inside.Begun]) -> None:
+    for each in unused:
+        each.close()
 
 
 def _peers(token: str) -> PeerOptions | None:

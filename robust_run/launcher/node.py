@@ -170,7 +170,7 @@ class Node:
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
         self.store.retire(place.attempt)
-        if self.workplace.begin(place.group_rank, self.run_directory):
+        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory):
             self._warm_launched = False
             self.starter.drop_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""

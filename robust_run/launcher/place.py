@@ -116,7 +116,8 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._is_stopping = False
         self._anew: threading.Thread | None = None
         self._concluding: threading.Thread | None = None
-        self._group_rank: int | None = None
+        self._group_rank = 0
+        self._first_store = ""
         self._start_file = ""
         self._made: MadeT = start(self.trouble)
         self._window: Window | None = None
@@ -148,13 +149,14 @@ class HeldPlace(ABC, Generic[MadeT]):
 
     # --- starting workers
 
-    def begin(self, group_rank: int, start_file: str) -> bool:
+    def begin(self, group_rank: int, store: str, start_file: str) -> bool:
         """An attempt is about to start here. Return whether the place is another one than before, which was lost.
 
-        `start_file`: where it is written how the start was. Raises PlatformError where none is made anew yet.
+        `store`: the address of the attempt's store, the same on all nodes. `start_file`: where it is written how the start was.
+        Raises PlatformError where none is made anew yet.
         """
-        if self._group_rank is None:
-            self._group_rank, self._start_file = group_rank, start_file
+        if not self._start_file:
+            self._group_rank, self._first_store, self._start_file = group_rank, store, start_file
             self.report(start_file, None)
         if self._made.reason and self._anew is None:
             self._begin_anew(self._made)
@@ -206,14 +208,15 @@ class HeldPlace(ABC, Generic[MadeT]):
 
     def _conclude(self, served: Inside, prepared: Prepared, ended: Ended) -> None:
         from robust_run.prefetch import window
-        from robust_run.prefetch.record import keep
+        from robust_run.prefetch.record import keep, launch_id
 
         try:
             recording, start = window.close(served, prepared, ended)
             self._say(window.sentence(start))
-            # One node of a job keeps what it read: the others read the same, and each would count as a launch.
-            if prepared.plan.record and not self._group_rank:
-                keep(prepared.store, prepared.key, [recording])
+            if prepared.plan.record:
+                # Each node keeps what it read; together they count as one launch.
+                launch = launch_id(self._spec.run_id, self._first_store) if self._spec.many is not None else ""
+                keep(prepared.store, prepared.key, [recording], launch, self._group_rank)
             if self._start_file:
                 self.report(self._start_file, start)
         except RobustRunError as error:

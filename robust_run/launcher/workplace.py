@@ -58,9 +58,14 @@ class Workplace:
 
     # --- starting workers
 
-    def begin(self, group_rank: int, run_directory: RunDirectory) -> bool:
-        """An attempt is about to start. Return whether all that ran in the place before is lost. Raises PlatformError."""
-        return self.place is not None and self.place.begin(group_rank, run_directory.start_of(self.place.kind))
+    def begin(self, group_rank: int, store: str, run_directory: RunDirectory) -> bool:
+        """An attempt is about to start. Return whether all that ran in the place before is lost. Raises PlatformError.
+
+        `store`: the address of the attempt's store, the same on all nodes.
+        """
+        if self.place is None:
+            return False
+        return self.place.begin(group_rank, store, run_directory.start_of(self.place.kind))
 
     @property
     def has_our_torch(self) -> bool:
