@@ -318,6 +318,9 @@ def test_each_node_has_a_place_of_its_own_and_they_share_what_they_fetch(origin:
     assert said.count("of the image True") == 2
     whole = (Path(origin._folder) / "root.sqsh").stat().st_size
     assert origin.bytes_sent < 1.7 * whole, "a block that one node has is not fetched twice from the origin"
+    for cache in ("a", "b"):  # this origin takes no lists, so each node keeps one
+        (kept,) = (tmp_path / cache / "hot").rglob("*.json")
+        assert json.loads(kept.read_bytes())["launches"] == 1
 
 
 def free_port() -> int:
