@@ -132,6 +132,8 @@ def _ckpt_dir(path: str | None, world: World) -> str | None:
 def _image(options: Options, world: World) -> ImageUse | None:
     """Return how an image is used. Raises UserError."""
     if not options.image:
+        if "image" in options.given:
+            raise UserError("--image '': it is empty; name an image, or leave the option out")
         for name in ("image-writable", "bind"):
             if name in options.given:
                 raise UserError(f"--{name} is about an image and there is none; add --image URL, or leave it out")

@@ -153,12 +153,13 @@ def _what_is_wrong(found: BlockMap) -> str | None:
         )
     if not _SHA256.fullmatch(found.sha256):
         return "sha256 is not 64 hex digits in lower case"
-    if found.mount_at is not None and not _is_folder_name(found.mount_at):
+    if found.mount_at is not None and not is_folder_name(found.mount_at):
         return f"mount_at is {found.mount_at[:80]!r}: an absolute path without '..' is needed"
     return None
 
 
-def _is_folder_name(path: str) -> bool:
+def is_folder_name(path: str) -> bool:
+    """Whether an image can belong at this path."""
     plain = path.startswith("/") and not path.startswith("//") and posixpath.normpath(path) == path
     return plain and path != "/" and len(path) <= 1024 and path.isprintable()
 

@@ -50,12 +50,19 @@ def build(  # noqa: PLR0913 - options of a command
     SRC may be an image already, squashfs or SIF: then only its block map is made, beside it, and IMAGE is not given.
     """
     from robust_run.errors import UserError
+    from robust_run.prefetch import blockmap
     from robust_run.prefetch.image.build import BuildOptions, Compression
     from robust_run.prefetch.image.build import build as make
     from robust_run.prefetch.image.identify import identify
     from robust_run.prefetch.inspecting import hot_files_of
     from robust_run.store.progress import shown, size
 
+    if mount_at is not None:
+        mount_at = mount_at.rstrip("/")
+        if not blockmap.is_folder_name(mount_at):
+            raise UserError(
+                f"--mount-at {mount_at[:80]!r}: give the folder where it belongs, an absolute path without '..'"
+            )
     try:
         is_image = identify(source).squashfs is not None
     except OSError as error:

@@ -84,6 +84,7 @@ def test_a_writable_image_takes_a_folder_only_after_an_equals_sign(
     [
         (("--bind", "/data"), "--image URL"),
         (("--image-writable",), "--image URL"),
+        (("--image", ""), "empty"),
         (("--image", "nowhere.sqsh"), "no such file"),
         (("--image", "/data"), "folder"),
         (("--image", "train.sqsh", "--bind", "/nowhere:/x"), "/nowhere"),

@@ -51,7 +51,7 @@ def _built(tmp_path: Path, run: Run) -> Path:
         (tree / f"file-{number}").write_bytes(random.Random(number).randbytes(MIB))
     (tmp_path / "origin").mkdir()
     made = tmp_path / "origin" / "env.sqsh"
-    run("build", str(tree), str(made), "--mount-at", "/opt/env")
+    run("build", str(tree), str(made), "--mount-at", "/opt/env/")
     return made
 
 
@@ -67,6 +67,14 @@ def test_an_image_is_built_and_looked_into(run: Run, built: Path) -> None:
     assert found["blocks"] in (12, 13)
     assert found["cached_blocks"] == 0
     assert "hot list" in run("inspect", str(built)).output
+
+
+@pytest.mark.parametrize("folder", ["env", "/", "/a/../b", ""])
+def test_a_folder_that_an_image_cannot_belong_at_is_refused_before_it_is_packed(
+    run: Run, tmp_path: Path, folder: str
+) -> None:
+    with pytest.raises(UserError, match="--mount-at"):
+        run("build", str(tmp_path), str(tmp_path / "x.sqsh"), "--mount-at", folder)
 
 
 def test_the_block_map_of_an_image_is_made_again_with_what_the_old_one_said(run: Run, built: Path) -> None:

@@ -159,7 +159,8 @@ class Controller:
                 pass
 
     def _say(self, text: str, node: str) -> None:
-        self.book.say(text if not self.policy.many else f"{core.name_of(self.state, node)}: {text}")
+        name = core.name_of(self.state, node) if self.policy.many else ""
+        self.book.say(f"{name}: {text}" if name else text)
 
     def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901 - the table of actions
         match action:

@@ -22,6 +22,8 @@ from robust_run.prefetch.image.unpacking import ForwardReader, Packing, unpacked
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _COPY_BYTES = 1 << 20
+#: Folders in each other. What removes a tree recurses, and a thousand are too deep for Python's own.
+_DEEPEST = 200
 #: Between an entry's data is read and written this much disk must stay free.
 _KEEP_FREE_BYTES = 64 << 20
 _CHECK_FREE_EVERY_BYTES = 64 << 20
@@ -124,6 +126,8 @@ class Extraction:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts or "\0" in name or len(name) > 4096:
             raise ImageRefused(f"an entry named {name[:80]!r} wants out of the image")
+        if len(parts) > _DEEPEST:
+            raise ImageRefused(f"an entry {len(parts)} folders deep: at most {_DEEPEST} are unpacked")
         if not parts:
             return "", ""
         key = "/".join(parts[:-1])

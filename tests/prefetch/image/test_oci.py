@@ -140,6 +140,7 @@ def test_more_bytes_or_entries_than_the_limits_are_refused(tmp_path: Path) -> No
         [
             (LayerLimits(bytes=1000), Layer().file("a", b"x" * 600).file("b", b"x" * 600)),
             (LayerLimits(entries=3), Layer().file("a").file("b").file("c").file("d")),
+            (None, Layer().file("d/" * 1500 + "f")),
         ]
     ):
         (tmp_path / str(number)).mkdir()
