@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
 import robust_run
 from robust_run.launcher.types import ImageUse, JobSpec
+from robust_run.prefetch.belonging import is_in
 from robust_run.prefetch.inside import Bind, binds, gpu
 from robust_run.tracer.arming import ARM_FOLDER
 
@@ -35,6 +37,24 @@ def binds_of(spec: JobSpec, image: ImageUse, env: Mapping[str, str], run_folder:
         folders=[path for path in dict.fromkeys([*folders, *real]) if os.path.isabs(path)],
         more=(*gpu.of_this_host(), *users_binds(image)),
     )
+
+
+def seen(spec: JobSpec, env: Mapping[str, str], run_folder: str | None) -> dict[str, str]:
+    """Return what an image of an environment must not hide, real path → what it is.
+
+    The environment in which robust-run itself lies may be replaced as a whole: an image is often made of that very one.
+    """
+    package = os.path.dirname(os.path.abspath(robust_run.__file__))
+    found = {
+        os.getcwd(): "the working directory",
+        env.get("HOME", ""): "the home folder",
+        run_folder or "": "the run directory",
+        spec.ckpt_dir or "": "--ckpt-dir",
+        os.path.dirname(os.path.abspath(sys.prefix)): "more than robust-run's own environment",
+    }
+    if not is_in(os.path.realpath(package), os.path.realpath(sys.prefix)):
+        found[package] = "robust-run itself"
+    return {os.path.realpath(path): what for path, what in found.items() if path}
 
 
 def users_binds(image: ImageUse) -> tuple[Bind, ...]:

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run.launcher.image_binds import binds_of, users_binds
+from robust_run.launcher.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.image_place import ImagePlace, MadeImage
 from robust_run.launcher.interruptible import unless_interrupted
 from robust_run.launcher.place import Opened
 from robust_run.launcher.read_ahead import MountedAhead, launch_of
 from robust_run.launcher.types import ImageUse, JobSpec
-from robust_run.prefetch import inside
+from robust_run.prefetch import belonging, inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.mount.facts import mounted_image
 from robust_run.prefetch.peers.types import PeerOptions, token_of
@@ -91,7 +91,13 @@ def _peers(token: str) -> PeerOptions | None:
 def _plan(
     spec: JobSpec, image: ImageUse, prepared: Prepared, env: Mapping[str, str], run_folder: str | None
 ) -> inside.InsidePlan:
-    is_environment = prepared.block_map.mount_at is not None
+    mount_at = prepared.block_map.mount_at
+    is_environment = mount_at is not None
+    if mount_at is not None and (reason := belonging.why_not(os.path.realpath(mount_at), seen(spec, env, run_folder))):
+        raise PlatformError(
+            f"image {image.url}: it is shown at {mount_at}, and there {reason}: put that elsewhere, or build the image with"
+            " another --mount-at"
+        )
     return inside.InsidePlan(
         image_url=prepared.image_url,
         block_map=prepared.block_map,

@@ -40,6 +40,8 @@ _END_S = 10.0
 ANEW_S = 30.0
 #: How long after a trouble with the place an input error of a rank is taken to be of it.
 TROUBLE_S = 120.0
+#: How long a rank's end by an input error may precede the news of the trouble.
+HEAR_S = 0.5
 _INPUT_ERRORS = ("Input/output error", "Bus error", "Transport endpoint is not connected", "Stale file handle")
 
 
@@ -113,6 +115,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._cwd = os.getcwd()
         self._troubles: deque[tuple[float, str]] = deque(maxlen=8)
         self._lock = threading.Lock()
+        self._heard = threading.Condition(self._lock)
         self._is_stopping = False
         self._anew: threading.Thread | None = None
         self._concluding: threading.Thread | None = None
@@ -228,6 +231,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         """Something went wrong with the place; from any thread."""
         with self._lock:
             self._troubles.append((self._clock.monotonic_s(), sentence))
+            self._heard.notify_all()
         if self._is_stopping:
             return
         self._say(f"{self.name}: {sentence}")
@@ -258,16 +262,20 @@ class HeldPlace(ABC, Generic[MadeT]):
     def _forget_peers(self) -> None:
         """Whom the lost place shared blocks with, the new one does not know."""
 
+    def _recent_troubles(self) -> list[str]:
+        now_s = self._clock.monotonic_s()
+        return [text for at_s, text in self._troubles if now_s - at_s <= TROUBLE_S]
+
     def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
         """Return what a rank shows, with the place's trouble as the reason if it died of an input error after one."""
-        now_s = self._clock.monotonic_s()
-        with self._lock:
-            recent = [text for at_s, text in self._troubles if now_s - at_s <= TROUBLE_S]
-        if not recent or exit_code in (0, None):
-            return finding
         words = f"{finding.line} {finding.message}" if finding is not None else ""
         is_input = exit_code in (-SIGBUS, -SIGSEGV) or any(each in words for each in _INPUT_ERRORS)
-        if not is_input:
+        if exit_code in (0, None) or not is_input:
+            return finding
+        with self._heard:  # a rank dies at once of what is still being passed on to us
+            self._heard.wait_for(self._recent_troubles, HEAR_S)
+            recent = self._recent_troubles()
+        if not recent:
             return finding
         shown = f"{finding.exception}: {finding.message}" if finding is not None and finding.exception else ""
         line = f"the {self.name} failed: {recent[-1]}{f' ({shown.splitlines()[0]})' if shown else ''}"

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -22,15 +23,14 @@ from robust_run.launcher.interruptible import unless_interrupted
 from robust_run.launcher.place import Opened
 from robust_run.launcher.setup_place import Brought, SetupPlace
 from robust_run.launcher.types import JobSpec, SetupUse
-from robust_run.snapshot import key, planning, restoring, starting
+from robust_run.snapshot import catalog, key, planning, restoring, starting
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.running import Heard
-from robust_run.snapshot.errors import SetupFailed, SnapshotRefused
+from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.restore.ladder import LADDER
 from robust_run.snapshot.restored import Restored
 from robust_run.snapshot.types import Key, Manifest
-from robust_run.store.errors import NotFound
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -133,7 +133,8 @@ class _Opening:
         self._output: deque[bytes] = deque(maxlen=_KEPT_LINES)
         self._began_s = clock.monotonic_s()
         self._say_at_s = self._began_s + SAY_AFTER_S
-        self._doing = "looking for it in the store"
+        self._doing: str | bytes = "looking for it in the store"
+        """A line of the commands as they wrote it: of millions, few are shown."""
 
     def give_up(self, thread: threading.Thread) -> None:
         """End what runs, in the thread where it does."""
@@ -155,28 +156,46 @@ class _Opening:
             manifest = manifests.decode(given, name="the snapshot of the job")
             plan = taking(plan, manifest)
         elif given is None:
-            try:
-                found = self._find(plan, store, token)
-                manifest, was_built = found.manifest, found.was_built
-            except SetupFailed:
-                self._show_output()
+            manifest, was_built = self._find(plan, store, token)
+        try:
+            return self._place(plan, store, manifest, was_built=was_built, is_given=bool(given))
+        except SnapshotDamaged as error:
+            if given or manifest is None or was_built:
                 raise
-            except PlatformError as error:
-                if not starting.must_run_commands(error):
-                    raise
-                self._say(f"no snapshot can be made of the set-up, so its commands are run on each node: {error}")
-        return self._place(plan, store, manifest, was_built=was_built, is_given=bool(given))
+            self._say(f"the snapshot of the set-up is damaged, so it is built anew: {error}")
+        manifest, was_built = self._find(plan, store, token, damaged=manifest)
+        return self._place(plan, store, manifest, was_built=was_built, is_given=False)
 
     # --- finding it
 
-    def _find(self, plan: Plan, store: Store, token: str | None) -> starting.Found:
+    def _find(
+        self, plan: Plan, store: Store, token: str | None, damaged: Manifest | None = None
+    ) -> tuple[Manifest | None, bool]:
+        """Return the snapshot, and whether it was built here; None: the commands are to be run here."""
         asked = starting.Asked(
-            refresh=self._use.refresh, head_start_s=0.0 if self._news.is_first else starting.HEAD_START_S
+            refresh=self._use.refresh,
+            damaged=damaged,
+            head_start_s=0.0 if self._news.is_first else starting.HEAD_START_S,
         )
-        return starting.find(
-            plan, store, asked, clock=self._clock, sleep=self._sleep, token=token,
-            on_output=self._heard, say=self._say, on_wait=self._wait_for,
-        )  # fmt: skip
+        try:
+            found = starting.find(
+                plan, store, asked, clock=self._clock, sleep=self._sleep, token=token,
+                on_output=self._heard, say=self._say, on_wait=self._wait_for,
+            )  # fmt: skip
+        except SetupFailed:
+            self._show_output()
+            raise
+        except PlatformError as error:
+            if not starting.must_run_commands(error):
+                raise
+            self._say(f"no snapshot can be made of the set-up, so its commands are run on each node: {error}")
+            return None, False
+        if found.was_built and (outside := found.manifest.outside):
+            more = f" and {len(outside) - 3} more" if len(outside) > 3 else ""
+            self._say(
+                f"changed meanwhile, and in no snapshot, so that no other node has it: {', '.join(outside[:3])}{more}"
+            )
+        return found.manifest, found.was_built
 
     def _wait_for_news(self) -> bytes | None:
         """Wait until the first node has refreshed the set-up; None: nobody has begun to in the time that it has for that."""
@@ -210,11 +229,10 @@ class _Opening:
         except SetupFailed:
             self._show_output()
             raise
-        except NotFound as error:
-            raise PlatformError(
-                f"--setup-store {self._use.store}: it does not have the snapshot of the job; with several nodes, name a folder"
-                f" or URL that all of them reach ({error})"
-            ) from error
+        except SnapshotDamaged as error:
+            if manifest is None or not is_given:
+                raise
+            raise PlatformError(self._why_not_given(store, manifest, error)) from error
         brought = Brought(
             plan=plan, manifest=manifest, was_built=was_built, found_s=found_s,
             restored_s=self._clock.monotonic_s() - began_s, output=tuple(self._output),
@@ -222,6 +240,16 @@ class _Opening:
         place = SetupPlace(self._spec, self._clock, self._say, brought, start)
         relay.to(place.trouble)
         return place
+
+    def _why_not_given(self, store: Store, manifest: Manifest, error: SnapshotDamaged) -> str:
+        """Return why a node that takes what its job has cannot: the store has nothing of it, or something that is damaged."""
+        with suppress(SnapshotDamaged):
+            if catalog.load(store, manifest.key) is None:
+                return (
+                    f"--setup-store {self._use.store}: it does not have the snapshot of the job, key {manifest.key[:16]}: it was"
+                    " removed, or with several nodes, not all of them reach the same place"
+                )
+        return f"this node takes the set-up that the job has, and builds none: {error}; start the job anew"
 
     def _restore(
         self, plan: Plan, store: Store, manifest: Manifest | None, hear: Callable[[str], None], *, may_run: bool
@@ -249,7 +277,7 @@ class _Opening:
     def _hear(self, line: bytes) -> None:
         """Take a line of the commands. Raises `_Stopped`."""
         self._output.append(line)
-        self._doing = f"installing: {_plain(line)}"
+        self._doing = line
         self._check()
 
     def _hear_nothing(self) -> None:
@@ -259,7 +287,7 @@ class _Opening:
         self._check()
 
     def _wait_for(self, what: str) -> None:
-        self._doing = f"another node installs: {what}"
+        self._doing = f"another node installs: {_plain(what.encode())}"
         self._check()
 
     def _sleep(self, seconds: float) -> None:
@@ -272,7 +300,8 @@ class _Opening:
         now_s = self._clock.monotonic_s()
         if now_s >= self._say_at_s:
             self._say_at_s = now_s + SAY_EVERY_S
-            self._say(f"set-up, {now_s - self._began_s:.0f} s: {self._doing}")
+            doing = f"installing: {_plain(self._doing)}" if isinstance(self._doing, bytes) else self._doing
+            self._say(f"set-up, {now_s - self._began_s:.0f} s: {doing}")
 
     def _show_output(self) -> None:
         for line in list(self._output)[-_SHOWN_LINES:]:
@@ -295,5 +324,5 @@ def taking(plan: Plan, manifest: Manifest) -> Plan:
 
 
 def _plain(line: bytes) -> str:
-    text = key.blanked(line.decode("utf-8", "replace"))
+    text = key.blanked(line[: 8 * _LINE_CHARACTERS].decode("utf-8", "replace"))
     return "".join(character for character in text if character.isprintable())[:_LINE_CHARACTERS]

@@ -24,6 +24,7 @@ LARGEST_OFFSET_BYTES = 1 << 40
 SMALLEST_BLOCK_BYTES = 64 << 10
 LARGEST_BLOCK_BYTES = 16 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MACHINE = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _SUFFIX = ".blocks.json"
 
 
@@ -64,6 +65,7 @@ def make(
     size_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     mount_at: str | None = None,
+    machine: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> BlockMap:
     """Read an image file, or the window of it from an offset on, and return its map. `progress` gets bytes since the last call.
@@ -97,6 +99,7 @@ def make(
         sha256=whole.hexdigest(),
         digests=bytes(digests),
         mount_at=mount_at,
+        machine=machine,
     )
     return checked(made, path)
 
@@ -155,6 +158,8 @@ def _what_is_wrong(found: BlockMap) -> str | None:
         return "sha256 is not 64 hex digits in lower case"
     if found.mount_at is not None and not is_folder_name(found.mount_at):
         return f"mount_at is {found.mount_at[:80]!r}: an absolute path without '..' is needed"
+    if found.machine is not None and not _MACHINE.fullmatch(found.machine):
+        return f"machine is {found.machine[:80]!r}: an architecture, as `uname -m` prints it, is needed"
     return None
 
 

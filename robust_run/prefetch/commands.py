@@ -50,7 +50,7 @@ def build(  # noqa: PLR0913 - options of a command
     SRC may be an image already, squashfs or SIF: then only its block map is made, beside it, and IMAGE is not given.
     """
     from robust_run.errors import UserError
-    from robust_run.prefetch import blockmap
+    from robust_run.prefetch import belonging, blockmap
     from robust_run.prefetch.image.build import BuildOptions, Compression
     from robust_run.prefetch.image.build import build as make
     from robust_run.prefetch.image.identify import identify
@@ -63,6 +63,8 @@ def build(  # noqa: PLR0913 - options of a command
             raise UserError(
                 f"--mount-at {mount_at[:80]!r}: give the folder where it belongs, an absolute path without '..'"
             )
+        if reason := belonging.why_not(mount_at):
+            raise UserError(f"--mount-at {mount_at}: {reason}; give a folder of its own, such as /opt/NAME")
     try:
         is_image = identify(source).squashfs is not None
     except OSError as error:

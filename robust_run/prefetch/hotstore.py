@@ -1,8 +1,9 @@
 """Where hot lists lie: beside the image where that can be written, else in the user's cache. One file per key.
 
 Beside an image at `data/train.sqsh` they are `data/train.sqsh.hot/<launch>-<machine>.json`, to be read, compared and removed by
-people. Read, merge and write are atomic together on one node; on a shared file system the last of two writers wins, and the
-other's launch is as if it had not been recorded.
+people. Read, merge and write are atomic together on one node, and among all nodes where the lists lie on a file system that has
+locks. On an object store, and on a file system without locks, the last of two writers wins, and the other's launch is as if it
+had not been recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from robust_run.prefetch import hotlist
 from robust_run.prefetch.errors import HotListRefused
@@ -73,7 +74,11 @@ class HotStore:
         where it can be written nowhere.
         """
         touches = hotlist.union(recordings)
-        with _locked(self._own):
+        beside = [] if own_only or "://" in self._beside or not self._beside else [self._beside]
+        with ExitStack() as locks:
+            locks.enter_context(_locked(self._own))
+            for folder in beside:
+                locks.enter_context(_locked(folder, shared=True))
             old, _problems = self.load(key)
             new = hotlist.merged(old, key, touches, window_s, launch_id)
             return new, self._write(file_name(key), hotlist.encode(new), [self._own] if own_only else self._places())
@@ -108,18 +113,22 @@ def _read(store: Store, key: HotKey) -> HotList:
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return True  # this file system has no locks
     return True
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Hold the lock of all hot lists of this user on this node. Without a folder to lock in, go on without."""
+def _locked(folder: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of all hot lists in a folder; `shared`: with other users. Where none can be made there, go on without."""
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o777 if shared else 0o700, exist_ok=True)
         descriptor = os.open(
-            os.path.join(folder, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            os.path.join(folder, ".lock"),
+            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o666 if shared else 0o600,
         )
     except OSError:
         yield

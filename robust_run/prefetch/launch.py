@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from robust_run.errors import UserError
-from robust_run.prefetch import hotlist
+from robust_run.prefetch import belonging, hotlist
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.errors import CacheRefused
+from robust_run.prefetch.errors import BlockMapRefused, CacheRefused
 from robust_run.prefetch.hotstore import HotStore
 from robust_run.prefetch.maps import fetch_map
 from robust_run.prefetch.peers.types import PeerOptions
@@ -34,6 +34,8 @@ FIRST_WIDTH, HOT_WIDTH = 16, 32
 #: After the window of a later launch.
 REST = Background(width=4, bytes_per_s=64e6)
 RECORD_WINDOW_S = 120.0
+#: What else processors run, by `uname -m`.
+_ALSO_RUN = {"x86_64": ("i386",), "i686": ("i386",), "aarch64": ("arm",), "armv7l": ("arm",), "armv8l": ("arm",)}
 #: File systems that other machines serve: an image on them is worth a cache.
 _REMOTE = frozenset(
     "nfs nfs4 lustre cifs smb3 ceph gpfs beegfs wekafs 9p virtiofs afs orangefs panfs glusterfs".split()
@@ -168,6 +170,19 @@ def own_folder(path: str) -> str:
     return path
 
 
+def refuse_hopeless(image_url: str, block_map: BlockMap, machine: str) -> None:
+    """Raise `BlockMapRefused` for an image of another architecture, and for one that would be shown in a folder of the system."""
+    if block_map.machine not in (None, machine, *_ALSO_RUN.get(machine, ())):
+        raise BlockMapRefused(
+            f"{image_url}: it was made for {block_map.machine}, and this machine is {machine}: use an image for {machine}"
+        )
+    for path in (block_map.mount_at, block_map.mount_at and os.path.realpath(block_map.mount_at)):
+        if path and (reason := belonging.why_not(path)):
+            raise BlockMapRefused(
+                f"{image_url}: its block map has it shown at {path}: {reason}; build it with another --mount-at"
+            )
+
+
 def prepare(
     image_url: str,
     cache_root: str,
@@ -190,6 +205,7 @@ def prepare(
     image_url = image_url if "://" in image_url else os.path.abspath(image_url)
     cache_root = own_folder(cache_root)
     block_map, problems = fetch_map(image_url, cache_root, store_options or StoreOptions())
+    refuse_hopeless(image_url, block_map, machine)
     key = hot_key(block_map, launch, machine)
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         remote = is_remote(os.path.realpath(image_url) if "://" not in image_url else image_url, file.read())

@@ -15,6 +15,7 @@ from robust_run.prefetch.inside import InsidePlan, start
 from robust_run.prefetch.inside import binds as inside_binds
 from robust_run.prefetch.inside.handle import Inside
 from robust_run.prefetch.launch import Prepared, prepare
+from robust_run.prefetch.mount.syscalls import die_with_parent
 from robust_run.prefetch.record import fingerprint, keep
 from robust_run.prefetch.window import ImageStart, Window, close
 
@@ -57,7 +58,12 @@ def run_inside(
     inside = start(plan, on_problem=lambda sentence: print(f"robust: {sentence}", file=sys.stderr))
     try:
         began_s = time.monotonic()
-        process = subprocess.Popen(inside.command(command, where), env=inside.environment(os.environ))
+        ours = os.getpid()
+        process = subprocess.Popen(
+            inside.command(command, where),
+            env=inside.environment(os.environ),
+            preexec_fn=lambda: die_with_parent(ours),  # noqa: PLW1509 - it takes no lock
+        )
         window = Window(began_s, record_s) if record_s is not None and inside.ready.control_path else None
         return _wait(process, inside, prepared, window)
     finally:

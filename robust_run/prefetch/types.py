@@ -43,6 +43,8 @@ class BlockMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """16 bytes per block: the beginning of its sha256. In JSON as base64."""
     mount_at: str | None = None
     """The folder where an image of an environment belongs; None: anywhere."""
+    machine: str | None = None
+    """For which architecture it is, as `uname -m` prints it; None: its format does not tell."""
 
     @property
     def blocks(self) -> int:

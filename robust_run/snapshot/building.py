@@ -12,10 +12,11 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.snapshot import lazy
-from robust_run.snapshot.capture.capturing import Setup, capture, discard, remove_work
+from robust_run.snapshot.capture.capturing import Setup, capture, discard
 from robust_run.snapshot.capture.resolved import packages
 from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.capture.types import Captured
+from robust_run.snapshot.capture.work import sweep
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder
 from robust_run.snapshot.key import blanked
@@ -24,7 +25,7 @@ from robust_run.snapshot.publish import publish
 from robust_run.snapshot.types import Compression, Key, Manifest, Platform
 from robust_run.store.types import Store
 
-#: A work folder this old belongs to a build that was killed: none takes so long.
+#: A work folder this old belongs to a build that was killed, whatever its lock says: none takes so long.
 SWEPT_AFTER_S = 2 * 86400.0
 
 
@@ -57,7 +58,7 @@ def build(
     def hear(line: bytes) -> None:
         on_output(line)
         if holder is not None:
-            holder.say(blanked(line.decode("utf-8", "replace").strip()))
+            holder.hear(line)
 
     for folder in plan.setup.work_folders:
         with suppress(OSError):
@@ -104,15 +105,3 @@ def described(plan: Plan, captured: Captured, packed: Packed, now_unix_s: float)
         took_s=captured.took_s,
         builder=socket.gethostname(),
     )
-
-
-def sweep(work_folder: str, older_than_s: float, now_unix_s: float) -> list[str]:
-    """Remove the work folders of builds that were killed, and return them. One that is in use is younger than that."""
-    found = []
-    for item in list(os.scandir(work_folder)):
-        if not item.name.startswith("robust-setup-") or not item.is_dir(follow_symlinks=False):
-            continue
-        if now_unix_s - item.stat(follow_symlinks=False).st_mtime > older_than_s:
-            remove_work(item.path)
-            found.append(item.path)
-    return found

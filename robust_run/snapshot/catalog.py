@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from robust_run.errors import UserError
 from robust_run.snapshot import manifest as manifests
-from robust_run.snapshot.errors import SnapshotRefused
+from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.expiry import Stored
 from robust_run.snapshot.types import Manifest
-from robust_run.store.errors import NotFound, StoreError
+from robust_run.store.errors import NotFound, StoreError, TooLarge
 from robust_run.store.types import Store
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -39,15 +39,17 @@ def checked_key(key: str) -> str:
 
 
 def load(store: Store, key: str, token: str | None = None) -> Manifest | None:
-    """Return the manifest of a key; None: there is no snapshot. Raises `SnapshotRefused`, `StoreError`."""
+    """Return the manifest of a key; None: there is no snapshot. Raises `SnapshotRefused`, `SnapshotDamaged`, `StoreError`."""
     path = manifest_path(key)
     try:
         data = store.read_all(path, manifests.LARGEST_BYTES)
     except NotFound:
         return None
+    except TooLarge as error:
+        raise SnapshotDamaged(f"{error}: it is no manifest; build it again") from error
     found = manifests.decode(data, token=token, name=f"{store.url.rstrip('/')}/{path}")
     if found.key != key:
-        raise SnapshotRefused(f"{store.url.rstrip('/')}/{path}: it is of key {found.key}; build it again")
+        raise SnapshotDamaged(f"{store.url.rstrip('/')}/{path}: it is of key {found.key}; build it again")
     return found
 
 

@@ -74,6 +74,7 @@ def build(
 
     from robust_run.clock import SystemClock
     from robust_run.snapshot import building, holding
+    from robust_run.snapshot.errors import SnapshotDamaged
     from robust_run.snapshot.planning import read_token
 
     plan, store, token, clock = _plan(typed), _open(url), read_token(token_file), SystemClock()
@@ -86,16 +87,24 @@ def build(
     def run(holder: holding.Holder) -> Manifest:
         return building.build(plan, store, holder, clock=clock, token=token, on_output=show)
 
-    found = holding.obtain(
-        store,
-        plan.key.digest,
-        run,
-        clock=clock,
-        sleep=time.sleep,
-        token=token,
-        refresh=refresh,
-        on_wait=lambda what: click.echo(f"robust: waiting for another build: {what}", err=True),
-    )
+    def obtain(*, refresh: bool) -> Manifest:
+        return holding.obtain(
+            store,
+            plan.key.digest,
+            run,
+            clock=clock,
+            sleep=time.sleep,
+            token=token,
+            refresh=refresh,
+            on_wait=lambda what: click.echo(f"robust: waiting for another build: {what}", err=True),
+        )
+
+    try:
+        found = obtain(refresh=refresh)
+    except SnapshotDamaged as error:
+        click.echo(f"robust: it is built anew: {error}", err=True)
+        plan = msgspec.structs.replace(plan, replace=True)
+        found = obtain(refresh=True)
     _say(found, as_json)
 
 

@@ -7,6 +7,7 @@ class                  what it means                                       what 
 `SetupFailed`          a set-up command failed                             see its output; mend the command
 `CaptureRefused`       what the commands changed cannot be captured        another way to capture, or capture more folders
 `SnapshotRefused`      a manifest or image is damaged, forged or foreign   build it again: `--refresh-setup`
+`SnapshotDamaged`      the same, and nobody forged it                      it is built anew where that is possible
 `RestoreRefused`       this way to restore does not work here              the next rung of the ladder
 `ToolMissing`          a program that is needed is not installed           install it
 =====================  ==================================================  ================================================
@@ -35,6 +36,10 @@ class CaptureRefused(SnapshotError):  # noqa: N818
 
 class SnapshotRefused(SnapshotError):  # noqa: N818
     """A snapshot is not what its manifest says, or its manifest says what cannot be. Nothing of it is used."""
+
+
+class SnapshotDamaged(SnapshotRefused):
+    """It is cut short, gone in part, or its bytes are others. Nothing of it is used, and it may be replaced."""
 
 
 class RestoreRefused(SnapshotError):  # noqa: N818

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.snapshot import catalog, lazy
-from robust_run.snapshot.errors import SnapshotError, SnapshotRefused
+from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.types import Manifest
 from robust_run.store.engine import transfer
-from robust_run.store.errors import StoreError
+from robust_run.store.errors import NotFound, ShortRead, StoreError
 from robust_run.store.jobs import Hedge
 from robust_run.store.read_jobs import ReadJob
 from robust_run.store.types import Store
@@ -48,7 +48,7 @@ def cached_path(cache: str, manifest: Manifest) -> str:
 def fetch(store: Store, manifest: Manifest, cache: str, progress: Callable[[int], None] | None = None) -> str:
     """Return the path of the verified image; it is only downloaded if it is not there yet.
 
-    Raises `SnapshotRefused` if its bytes are not what the manifest says, `StoreError`, `SnapshotError` (no room).
+    Raises `SnapshotDamaged` if it or its bytes are not what the manifest says, `StoreError`, `SnapshotError` (no room).
     """
     target = cached_path(cache, manifest)
     if is_sealed(target):
@@ -86,6 +86,20 @@ def seal(target: str) -> None:
     os.rename(part, target + ".ok")
 
 
+def bring_again(store: Store, manifest: Manifest, cache: str) -> bool:
+    """Look at every byte of an image that was verified before but cannot be used. Returns whether it was bad and another is here.
+
+    Raises as `fetch`.
+    """
+    target = cached_path(cache, manifest)
+    if _is_good(target, manifest):
+        return False
+    with suppress(OSError):
+        os.unlink(target + ".ok")
+    fetch(store, manifest, cache)
+    return True
+
+
 def _is_good(target: str, manifest: Manifest) -> bool:
     """Whether an image that was not sealed, or was touched since, is what it should be all the same."""
     try:
@@ -116,12 +130,14 @@ def _bring(store: Store, manifest: Manifest, target: str, progress: Callable[[in
             transfer(jobs, threads=store.threads, hedge=Hedge(), progress=progress)
         digest, size_bytes = (manifest.image_sha256, manifest.image_bytes) if blocks else sha256_of(part)
         if digest != manifest.image_sha256 or size_bytes != manifest.image_bytes:
-            raise SnapshotRefused(
+            raise SnapshotDamaged(
                 f"{store.url.rstrip('/')}/{path}: its sha256 is {digest}, the manifest says {manifest.image_sha256};"
-                " build it again with --refresh-setup"
+                " build it again"
             )
         os.chmod(part, 0o444)
         os.rename(part, target)
+    except (NotFound, ShortRead) as error:
+        raise SnapshotDamaged(f"{error}: the snapshot's manifest names it; build it again") from error
     finally:
         with suppress(OSError):
             os.unlink(part)
@@ -165,7 +181,7 @@ class _Piece:
         self._blocks = blocks
 
     def run(self, attempt: int) -> None:
-        """Bring the range. Raises `SnapshotRefused` for a block that is not that of the map."""
+        """Bring the range. Raises `SnapshotDamaged` for a block that is not that of the map."""
         buffer = bytearray(self.size_bytes)
         ReadJob(self._store, self._path, self._offset, [memoryview(buffer)]).run(attempt)
         if self._blocks is not None:
@@ -181,9 +197,9 @@ class _Piece:
         for at in range(0, self.size_bytes, blocks.block_bytes):
             index = (self._offset + at) // blocks.block_bytes
             if not blockmap.is_good(blocks, index, data[at : at + blocks.block_bytes]):
-                raise SnapshotRefused(
+                raise SnapshotDamaged(
                     f"{self._store.url.rstrip('/')}/{self._path}: its sha256 is not what the manifest says, as block"
-                    f" {index} shows; build it again with --refresh-setup"
+                    f" {index} shows; build it again"
                 )
 
 

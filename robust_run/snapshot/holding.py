@@ -17,9 +17,10 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.snapshot import catalog, lease
 from robust_run.snapshot.errors import SetupFailed, SnapshotError
+from robust_run.snapshot.key import blanked
 from robust_run.snapshot.lease import Beat, Seen, Watch
 from robust_run.snapshot.types import Manifest
-from robust_run.store.errors import AlreadyExists, NotFound, StoreError, is_transient
+from robust_run.store.errors import AlreadyExists, NotFound, StoreError, TooLarge, is_transient
 from robust_run.store.types import Store
 
 _LOOK_S = 0.5
@@ -36,7 +37,7 @@ class Holder:
     def __init__(self, store: Store, key: str, term: int, name: str, lease_s: float) -> None:
         self._store, self._key, self.term, self._name, self._lease_s = store, key, term, name, lease_s
         self._count = 0
-        self._progress = ""
+        self._progress: str | bytes = ""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="setup-lease", daemon=True)
 
@@ -48,6 +49,10 @@ class Holder:
     def say(self, progress: str) -> None:
         """Say what waiting nodes show."""
         self._progress = progress[-_PROGRESS_CHARACTERS:]
+
+    def hear(self, line: bytes) -> None:
+        """Have the commands' last line be what waiting nodes show. There may be millions; a few are looked at."""
+        self._progress = line
 
     def is_ours(self) -> bool:
         """Whether nobody has taken over. Raises `StoreError`."""
@@ -70,7 +75,10 @@ class Holder:
 
     def _beat(self, state: lease.State) -> None:
         self._count += 1
-        beat = Beat(builder=self._name, count=self._count, state=state, progress=self._progress)
+        said = self._progress
+        if isinstance(said, bytes):
+            said = blanked(said.decode("utf-8", "replace").strip())[-_PROGRESS_CHARACTERS:]
+        beat = Beat(builder=self._name, count=self._count, state=state, progress=said)
         path = catalog.lease_path(self._key, self.term, "beat")
         self._store.write_all(path, msgspec.json.encode(beat), durable=False)
 
@@ -147,10 +155,19 @@ def look(store: Store, key: str, from_term: int = 1) -> Seen:
         term += 1
     beat: Beat | None = None
     if term:
-        data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
-        with suppress(msgspec.MsgspecError, ValueError):
-            beat = msgspec.json.decode(data, type=Beat) if data else None
+        with suppress(msgspec.MsgspecError, ValueError, TooLarge):  # no builder wrote that
+            data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
+            beat = _shown(msgspec.json.decode(data, type=Beat)) if data else None
     return Seen(is_published=is_published, term=term, beat=beat)
+
+
+def _shown(beat: Beat) -> Beat:
+    """Return a heartbeat whose texts can be shown: whoever can write to the store may have written them."""
+    return msgspec.structs.replace(beat, builder=_plain(beat.builder), progress=_plain(beat.progress))
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text[:_PROGRESS_CHARACTERS] if character.isprintable())
 
 
 def claim(store: Store, key: str, term: int, name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,8 +26,14 @@ _DEPTH = 16
 #: Of a project: what says how it is built and what it needs. Its code is not copied when it is installed in place.
 _PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in", "requirements.txt")
 _SKIPPED_FOLDERS = frozenset(
-    (".git", ".hg", ".tox", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", "node_modules")
+    ".git .hg .tox .nox .venv __pycache__ .mypy_cache .pytest_cache .ruff_cache .eggs node_modules".split()
 )
+#: What building a project writes into its own folder: it must not change the key under which the build is known.
+_BUILD_OUTPUT = re.compile(
+    r"build/(lib|lib\..*|bdist\..*|temp\..*|scripts-.*|(cp|pp)[0-9]+.*|wheel|src\..*)|_skbuild|dist/.*\.(whl|tar\.gz|zip|egg)"
+)
+#: In folders that say of themselves that they can be made again, such as Cargo's `target` (https://bford.info/cachedir/).
+_CACHE_TAG, _CACHE_SIGNATURE = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55"
 #: What compilers and installers look at.
 VARIABLES = tuple(
     "TORCH_CUDA_ARCH_LIST CUDA_HOME CUDA_PATH CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS LD_LIBRARY_PATH CMAKE_ARGS NVCC_FLAGS"
@@ -35,7 +42,9 @@ VARIABLES = tuple(
     " UV_DEFAULT_INDEX UV_INDEX UV_FIND_LINKS UV_NO_INDEX UV_CONSTRAINT UV_OVERRIDE UV_PRERELEASE UV_EXCLUDE_NEWER"
     " UV_NO_BINARY UV_PYTHON".split()
 )
-_INSTALLED = (".dist-info", ".egg-info", ".pth", ".egg-link")
+#: The beginning of the name of an ingredient: what is there already.
+INSTALLED = "installed in root "
+_DISTRIBUTIONS = (".dist-info", ".egg-info", ".pth", ".egg-link")
 _FILE_VARIABLES = frozenset(("PIP_CONSTRAINT", "UV_CONSTRAINT", "UV_OVERRIDE"))
 
 
@@ -76,7 +85,7 @@ def collect(
                 files.follow([mentions.Mention("requirements", path) for path in value.split()], cwd, 0)
     for root in roots:
         files.add(key.ingredient(f"root {root.folder}", root.path))
-        files.add(_installed(root))
+        files.add(installed(root))
     for name, value in facts.named():
         files.add(key.ingredient(name, value))
     files.digests.save()
@@ -118,6 +127,8 @@ class _Files:
         if depth > _DEPTH:
             raise SetupRefused(f"{path}: requirement files are nested deeper than {_DEPTH}")
         try:
+            if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):  # it would be waited for
+                raise SetupRefused(f"{path}: it is a pipe, and would be read more than once; write it to a file")
             with open(path, "rb") as file:
                 data = file.read(_REQUIREMENTS_BYTES + 1)
         except OSError as error:
@@ -182,23 +193,42 @@ class _Files:
 
 
 def _walk(path: str) -> Iterable[str]:
+    """Yield the files of a project that are its sources, as far as can be told: what a build of it writes there is left out."""
     for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.endswith(".egg-info"))
+        place = os.path.relpath(folder, path)
+        at = "" if place == os.curdir else f"{place}/"
+        folders[:] = sorted(name for name in folders if not _is_output(folder, at, name))
         for name in names:
-            place = os.path.join(folder, name)
-            if os.path.isfile(place):
-                yield place
+            found = os.path.join(folder, name)
+            if not name.endswith(".pyc") and not _is_built(folder, at + name) and os.path.isfile(found):
+                yield found
 
 
-def _installed(root: Root) -> Ingredient:
-    """What is in a root before the set-up: each distribution by name, version and the digest of its RECORD."""
+def _is_output(folder: str, at: str, name: str) -> bool:
+    """Whether a folder of a project is what tools wrote. `at`: where it is in the project, with a slash; "": at its top."""
+    if name in _SKIPPED_FOLDERS or name.endswith((".egg-info", ".dist-info")) or _is_built(folder, at + name):
+        return True
+    try:
+        with open(os.path.join(folder, name, _CACHE_TAG), "rb") as file:
+            return file.read(len(_CACHE_SIGNATURE)) == _CACHE_SIGNATURE
+    except OSError:
+        return False
+
+
+def _is_built(folder: str, place: str) -> bool:
+    """Whether a name is one that builds use. A package may be called `build`, too."""
+    return _BUILD_OUTPUT.fullmatch(place) is not None and not os.path.exists(os.path.join(folder, "__init__.py"))
+
+
+def installed(root: Root) -> Ingredient:
+    """Return what is in a root, such as before the set-up: each distribution by name, version and the digest of its RECORD."""
     lines: list[str] = []
     for folder in _site_folders(root.path):
-        names = sorted(name for name in os.listdir(folder) if name.endswith(_INSTALLED))
+        names = sorted(name for name in os.listdir(folder) if name.endswith(_DISTRIBUTIONS))
         place = os.path.relpath(folder, root.path)
         lines += [f"{place}/{name} {_record_digest(os.path.join(folder, name))}" for name in names]
     text = "\n".join(lines)
-    return key.ingredient(f"installed in root {root.folder}", text, f"{len(lines)} distributions")
+    return key.ingredient(f"{INSTALLED}{root.folder}", text, f"{len(lines)} distributions")
 
 
 def _site_folders(path: str) -> list[str]:

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 
 from robust_run.snapshot.errors import RestoreRefused
 
-_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
+_NEW_MOUNTS, _NEW_USER, _NEW_PROCESSES = 0x00020000, 0x10000000, 0x20000000
 _RECURSIVE_PRIVATE = 0x4000 | 0x40000
 _READ_ONLY = 1
+_NO_SET_USER, _NO_DEVICES, _NO_PROGRAMS = 2, 4, 8
 _DETACH, _NO_FOLLOW = 2, 8
 _DIE_WITH_PARENT, _ADOPT = 1, 36
 _AMBIENT, _RAISE, _SYS_ADMIN, _CAPABILITY_VERSION = 47, 2, 21, 0x20080522
@@ -42,6 +43,18 @@ def enter_private_namespace() -> bool:
     if _libc.mount(None, b"/", None, _RECURSIVE_PRIVATE, None):
         raise _refused("the mounts cannot be made private", "see dmesg")
     return is_nested
+
+
+def number_processes_anew() -> bool:
+    """Have the next child be the first of a process namespace; the kernel ends all in it with that one. False: not allowed."""
+    return not _libc.unshare(_NEW_PROCESSES)
+
+
+def mount_own_proc() -> bool:
+    """Show this process and its children the /proc of their process namespace. False: that is not allowed."""
+    if _libc.unshare(_NEW_MOUNTS) or _libc.mount(None, b"/", None, _RECURSIVE_PRIVATE, None):
+        return False
+    return not _libc.mount(b"proc", b"/proc", b"proc", _NO_SET_USER | _NO_DEVICES | _NO_PROGRAMS, None)
 
 
 def mount_overlay(

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from robust_run.snapshot import key, platforms, roots
-from robust_run.snapshot.errors import SnapshotRefused
+from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.types import VERSION, Manifest, Platform
 
 NAME = "snapshot.json"
@@ -20,6 +20,8 @@ _TEXT_CHARACTERS = 20_000
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DOMAIN = b"robust snapshot manifest 1\0"
 _IMAGE_BYTES = 16 << 40
+_LATEST_S = 1e11
+"""A Unix time in the year 5138: calendars end at 9999."""
 _DECODER = msgspec.json.Decoder(Manifest)
 
 
@@ -39,22 +41,25 @@ def encode(manifest: Manifest, token: str | None = None) -> bytes:
 def decode(data: bytes, *, token: str | None = None, name: str = NAME) -> Manifest:
     """Read a manifest. With a token, one that is not signed with it is refused. `name` is for the message.
 
-    Raises `SnapshotRefused` for whatever is wrong with it; never anything else.
+    Raises `SnapshotRefused` for whatever is wrong with it (`SnapshotDamaged` for all but a signature); never anything else.
     """
     if len(data) > LARGEST_BYTES:
-        raise SnapshotRefused(f"{name}: {len(data)} bytes; at most {LARGEST_BYTES} are read")
+        raise SnapshotDamaged(f"{name}: {len(data)} bytes; at most {LARGEST_BYTES} are read")
     try:
         manifest = _DECODER.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise SnapshotRefused(
+        raise SnapshotDamaged(
             f"{name}: it is no manifest: {' '.join(str(error).split())[:300]}; build it again"
         ) from error
     try:
         if token:
             _check_signature(manifest, token)
-        check(manifest)
     except SnapshotRefused as error:
         raise SnapshotRefused(f"{name}: {error}; build it again with --refresh-setup") from error
+    try:
+        check(manifest)
+    except SnapshotRefused as error:
+        raise SnapshotDamaged(f"{name}: {error}; build it again") from error
     return manifest
 
 
@@ -108,7 +113,7 @@ def _what_is_wrong(found: Manifest) -> str | None:
         return f"image_bytes is {found.image_bytes}, content_bytes {found.content_bytes}: that cannot be"
     if not 0 <= found.items <= 2_000_000:
         return f"items is {found.items}: at most 2000000 are possible"
-    if not all(math.isfinite(number) and number >= 0 for number in (found.built_unix_s, found.took_s)):
+    if not all(math.isfinite(number) and 0 <= number <= _LATEST_S for number in (found.built_unix_s, found.took_s)):
         return "a time of it is no time"
     return _roots_wrong(found) or _texts_wrong(found)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.snapshot import listing
+from robust_run.snapshot import kernel, listing
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import SnapshotError, ToolMissing
 from robust_run.snapshot.types import Compression
@@ -78,9 +78,10 @@ def _make(argv: list[str], image: str, timeout_s: float) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
     try:
         done = subprocess.run(
-            argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+            argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False,
+            preexec_fn=kernel.die_with_parent,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
         raise SnapshotError(f"{image}: mksquashfs cannot be run to its end: {error}") from error
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -95,6 +96,8 @@ def read_token(path: str | None) -> str | None:
 
 def _read(path: str, limit_bytes: int) -> bytes:
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):  # it would be waited for
+            raise SetupRefused(f"{path}: it is a pipe, and would be read more than once; write it to a file")
         with open(path, "rb") as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:

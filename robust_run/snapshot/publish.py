@@ -34,7 +34,7 @@ def publish(
     """
     data = manifests.encode(manifest, token)
     path = catalog.image_path(manifest)
-    if not _is_there(store, path, manifest.image_bytes):
+    if replace or not _is_there(store, path, manifest.image_bytes):  # what is there may be damaged
         _upload(store, path, image, manifest.image_bytes, progress)
     if blocks:
         store.write_all(lazy.map_path(manifest), blocks)

@@ -7,6 +7,7 @@ walk: no worse rung would be built on half an environment.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,24 +16,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.snapshot import catalog, fetch, lazy
+from robust_run.snapshot import catalog, fetch, ingredients, key, lazy
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
-from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
 from robust_run.snapshot.restore import directly, in_place, ladder, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
 from robust_run.snapshot.restore.order import Order
 from robust_run.snapshot.restore.unpacked import Folder, Unpacked, unpack
 from robust_run.snapshot.restored import Restored
 from robust_run.snapshot.types import Manifest
+from robust_run.store.errors import StoreError
 from robust_run.store.types import Store, StoreOptions
 
 if TYPE_CHECKING:
     from robust_run.prefetch.inside.handle import Inside
     from robust_run.prefetch.launch import Prepared
-
-#: What a container writes to: gone with it, and nobody else's.
-_OWN_FILE_SYSTEMS = frozenset(("overlay", "tmpfs", "ramfs"))
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +67,8 @@ def restore(
     """Restore a snapshot in the best way that is possible here.
 
     `on_output` gets what the commands write, should they have to be run; `on_problem` a sentence when something goes wrong later.
-    Raises `SnapshotRefused` for one that is damaged, forged or foreign; `SetupFailed`; `RestoreRefused` with all reasons.
+    Raises `SnapshotDamaged` for one that is; `SnapshotRefused` for one that is forged or foreign; `SetupFailed`; `RestoreRefused`
+    with all reasons.
     """
     manifests.check_fits(manifest, plan.platform, plan.key.digest)
     walk = _Walk(plan, manifest, store, options, on_output, on_problem, progress)
@@ -115,6 +115,8 @@ class _Walk:
             choice = ladder.choose(self._facts(), self._tried, self._options.rungs)
             try:
                 return self._do(choice)
+            except SnapshotDamaged:
+                raise
             except PlatformError as error:
                 self._tried[choice.rung] = str(error)
                 self._stop_if_half(choice.rung, error)
@@ -133,10 +135,23 @@ class _Walk:
             return found
         try:
             self._image = self._image or self._fetched()
-            order = Order(
-                manifest=self._manifest, image=self._image, image_url=self._store.url, stage=self._stage(), rungs=rungs,
-                unpack_in=self._folders(), writable=self._options.writable, limit_s=self._options.limit_s,
-            )  # fmt: skip
+            found = self._of_image(rungs)
+            if found is None and fetch.bring_again(self._store, self._manifest, self._options.cache):
+                self._on_problem("the image in the cache of this node was damaged, and was brought anew")
+                found = self._of_image(rungs)
+        except SnapshotRefused:
+            raise
+        except (SnapshotError, StoreError) as error:  # no image, no rung that needs one
+            self._tried.update(dict.fromkeys((rung for rung in ladder.LADDER if rung != "commands"), str(error)))
+        return found
+
+    def _of_image(self, rungs: tuple[ladder.Rung, ...]) -> Restored | None:
+        """Have it made of an image that is here."""
+        order = Order(
+            manifest=self._manifest, image=self._image, image_url=self._store.url, stage=self._stage(), rungs=rungs,
+            unpack_in=self._folders(), writable=self._options.writable, limit_s=self._options.limit_s,
+        )  # fmt: skip
+        try:
             held = self._directly(order)
             if held is not None:
                 _unstage(order)
@@ -215,7 +230,7 @@ class _Walk:
     def _facts(self) -> ladder.Facts:
         roots = [root.path for root in self._manifest.roots]
         return ladder.Facts(
-            in_place=next(filter(None, map(why_not_in_place, roots)), ""),
+            in_place=next(filter(None, map(in_place.why_not, roots)), ""),
             commands=next(filter(None, map(rerun.why_not, roots)), ""),
         )
 
@@ -236,7 +251,7 @@ class _Walk:
         return self._unpacked
 
     def _fetched(self) -> str:
-        return fetch.fetch(self._store, self._manifest, self._options.cache, self._progress)
+        return fetch.fetch(self._store, self._manifest, _own(self._options.cache), self._progress)
 
     def _folders(self) -> tuple[Folder, ...]:
         folders = [Folder(path=self._options.cache)]
@@ -262,32 +277,16 @@ class _NoRung(RestoreRefused):
         return {**dict.fromkeys(rungs, "it could not be tried"), **{each.rung: each.reason for each in refused}}
 
 
-def why_not_in_place(folder: str, table: str = "/proc/self/mountinfo") -> str:
-    """Return why nothing is copied into an environment; "": it is ours, and of a container that ends with its file system."""
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"{folder} is not ours to write"
-    kind = file_system_of(os.path.realpath(folder), table)
-    return "" if kind in _OWN_FILE_SYSTEMS else f"{folder} is on {kind or 'an unknown file system'}: others may use it"
-
-
-def file_system_of(path: str, table: str) -> str:
-    """Return the kind of file system that a path is on; "": unknown."""
-    best, kind = "", ""
-    with open(table, encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            left, _, right = line.partition(" - ")
-            point = left.split(" ")[4].replace("\\040", " ")
-            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-                best, kind = point, right.split(" ", 1)[0]
-    return kind
-
-
 def _rerun(plan: Plan, on_output: Callable[[bytes], None]) -> None:
     setup = plan.setup
+    # What they install is an ingredient of the key: after them it is another one, and nothing is to be run for that.
+    rest = (each for each in plan.key.ingredients if not each.name.startswith(ingredients.INSTALLED))
     rerun.run(
         setup.commands,
-        key=plan.key.digest,
+        key=key.digest_of(rest),
         folder=setup.roots[0].path,
+        work_folder=next(iter(setup.work_folders), setup.roots[0].path),
+        installed=lambda: key.digest_of(map(ingredients.installed, setup.roots)),
         cwd=setup.cwd,
         environment=setup.environment,
         python=setup.python[0],
@@ -296,12 +295,20 @@ def _rerun(plan: Plan, on_output: Callable[[bytes], None]) -> None:
 
 
 def _own(path: str, *, unique: bool = False) -> str:
-    """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`."""
+    """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`.
+
+    In /var/tmp somebody else may have made it, or the folder above it, before us.
+    """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        status = os.lstat(path)
+        status, above = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise RestoreRefused(f"{path}: it is not a folder that only we can write; remove it")
+        is_anybodys = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
+        if is_anybodys or above.st_uid not in (0, os.geteuid()):
+            raise RestoreRefused(
+                f"{path}: others can replace it, as the folder above it is theirs; name another cache folder"
+            )
         return tempfile.mkdtemp(dir=path) if unique else path
     except OSError as error:
         raise RestoreRefused(f"{path}: {error.strerror}: name another cache folder") from error

@@ -8,6 +8,7 @@ of the job, so that all nodes have the same environment even if somebody refresh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -15,7 +16,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.snapshot import building, catalog, expiry, holding
 from robust_run.snapshot.building import Plan
-from robust_run.snapshot.errors import CaptureRefused, SnapshotError, ToolMissing
+from robust_run.snapshot.errors import CaptureRefused, SnapshotDamaged, SnapshotError, ToolMissing
 from robust_run.snapshot.types import Manifest
 from robust_run.store.errors import StoreError
 from robust_run.store.types import Store
@@ -31,6 +32,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     may_build: bool = True
     refresh: bool = False
     """`--refresh-setup`."""
+    damaged: Manifest | None = None
+    """A snapshot that could not be restored because it is damaged: another is to take its place."""
     head_start_s: float = 0.0
     """How long to leave the building to others; `HEAD_START_S` for all nodes but the first."""
     warn_s: float = expiry.WARN_S
@@ -62,10 +65,20 @@ def find(  # noqa: PLR0913 - the world is an argument
 
     `on_wait` gets what another builder does, as often as that changes; without it, `say` does.
 
+    A damaged snapshot is built anew.
+
     Raises `SetupFailed`; `SnapshotRefused` for what cannot be used; `StoreError`; where this node must not build and nobody does,
     `SnapshotError`. For `CaptureRefused` and `ToolMissing`, see `must_run_commands`.
     """
-    there = None if asked.refresh else catalog.load(store, plan.key.digest, token)
+    is_damaged = asked.damaged is not None
+    there = None
+    try:
+        there = None if asked.refresh or is_damaged else catalog.load(store, plan.key.digest, token)
+    except SnapshotDamaged as error:
+        if not asked.may_build:
+            raise
+        say(f"the snapshot of the set-up is damaged, so it is built anew: {error}")
+        is_damaged = True
     stale = None
     if there is not None:
         age = expiry.age(there, clock.unix_s(), warn_s=asked.warn_s, ttl_s=asked.ttl_s)
@@ -80,7 +93,11 @@ def find(  # noqa: PLR0913 - the world is an argument
     built: list[Manifest] = []
 
     def build(holder: holding.Holder) -> Manifest:
-        replacing = msgspec.structs.replace(plan, replace=plan.replace or asked.refresh or stale is not None)
+        if is_damaged and (mended := _mended(store, plan, token, asked.damaged)) is not None:
+            return mended
+        replacing = msgspec.structs.replace(
+            plan, replace=plan.replace or asked.refresh or is_damaged or stale is not None
+        )
         built.append(building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output))
         return built[0]
 
@@ -88,7 +105,7 @@ def find(  # noqa: PLR0913 - the world is an argument
         manifest = holding.obtain(
             store, plan.key.digest, build, clock=clock, sleep=sleep, token=token, limit_s=asked.limit_s,
             on_wait=on_wait or (lambda what: say(f"waiting for another build of the set-up: {what}")),
-            refresh=asked.refresh or stale is not None,
+            refresh=asked.refresh or is_damaged or stale is not None,
         )  # fmt: skip
     except SnapshotError as error:
         if stale is None:
@@ -101,6 +118,14 @@ def find(  # noqa: PLR0913 - the world is an argument
 def must_run_commands(error: PlatformError) -> bool:
     """Whether nothing is wrong with the set-up, but no snapshot can be made or stored: `restoring.run_commands` is left. Pure."""
     return isinstance(error, (CaptureRefused, ToolMissing, StoreError))
+
+
+def _mended(store: Store, plan: Plan, token: str | None, damaged: Manifest | None) -> Manifest | None:
+    """Return what somebody has put in the place of a damaged snapshot before it was our turn. None: nobody has."""
+    with suppress(SnapshotDamaged):
+        found = catalog.load(store, plan.key.digest, token)
+        return found if found != damaged else None
+    return None
 
 
 def _leave_to_others(store: Store, key: str, asked: Asked, clock: Clock, sleep: Callable[[float], None]) -> None:

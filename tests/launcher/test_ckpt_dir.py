@@ -105,4 +105,4 @@ run(sys.argv[1:], os.environ)
     ours = {name for name in modules if name.startswith("robust_run.ckpt_io")}
     assert ours == {"robust_run.ckpt_io", "robust_run.ckpt_io.newest"}
     assert not {"torch", "fsspec", "rich", "tenacity", "aiohttp", "json"} & set(modules)
-    assert len(modules) < 231
+    assert len(modules) <= 232

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from jobs import Job, run, running, script, wait_for
 from servers.model_origin import ModelOrigin
 
+from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.server import control
 from robust_run.prefetch.types import Status
-from tests.launcher.image_ground import make_environment_image, make_root_image, needs_images
+from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, make_root_image, needs_images
 
 LOOK = """
 import os, sys
@@ -235,6 +238,45 @@ def test_an_image_that_is_lost_is_the_cause_and_the_next_attempt_has_it_again(
     verdict = json.loads(incident.read_text())["verdict"]
     assert "the process that kept the image has ended" in verdict["sentence"]
     assert verdict["rule"] == "storage"
+
+
+#: Reads a file of which one block is wrong at the only origin.
+DIE = {
+    "read": "open('/opt/filler', 'rb').read()",
+    "mapped": "import mmap; file = open('/opt/filler', 'rb'); mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[:]",
+}
+
+
+@pytest.mark.parametrize("how", DIE)
+def test_a_rank_that_dies_of_a_wrong_block_has_the_image_as_its_cause(
+    origin: ModelOrigin, images: Path, tmp_path: Path, how: str
+) -> None:
+    filler, whole = random.Random(1).randbytes(FILLER_BYTES), (images / "root.sqsh").read_bytes()
+    wrong = whole.index(filler[FILLER_BYTES // 2 :][:64]) >> 20
+    made = blockmap.make(str(images / "root.sqsh"))
+    digests = bytearray(made.digests)
+    digests[wrong * 16] ^= 1
+    shutil.copy(images / "root.sqsh", images / "one.sqsh")
+    lying = msgspec.structs.replace(made, digests=bytes(digests))
+    (images / "one.sqsh.blocks.json").write_bytes(blockmap.encode(lying))
+    given = of_image(origin, tmp_path, "one.sqsh")
+    code, job = run(tmp_path, *given, "--max-restarts", "0", script(tmp_path, DIE[how]))
+    assert code != 0
+    told = f"block {wrong} could not be read: {origin.url}one.sqsh sends wrong bytes"
+    assert told in job.err, job.err
+    (incident,) = (job.run_dir / "incidents").iterdir()
+    verdict = json.loads(incident.read_text())["verdict"]
+    assert verdict["rule"] == ("storage" if how == "read" else "died_of_signal")
+    assert f"the image {origin.url}one.sqsh failed: {told}" in verdict["sentence"]
+
+
+def test_an_image_that_would_hide_the_job_is_refused(origin: ModelOrigin, images: Path, tmp_path: Path) -> None:
+    made = blockmap.make(str(images / "root.sqsh"), mount_at=str(tmp_path))
+    shutil.copy(images / "root.sqsh", images / "hides.sqsh")
+    (images / "hides.sqsh.blocks.json").write_bytes(blockmap.encode(made))
+    code, job = run(tmp_path, *of_image(origin, tmp_path, "hides.sqsh"), script(tmp_path, LOOK))
+    assert (code, job.err.count("\n")) == (1, 1)
+    assert f"shown at {tmp_path}, and there it would hide the working directory" in job.err
 
 
 @pytest.mark.parametrize("victims", ["agent", "guard", "guard and agent", "all"])

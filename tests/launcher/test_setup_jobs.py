@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from jobs import script, wait_for
+from jobs import Job, script, wait_for
 
 from robust_run.launcher.run_directory import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
@@ -156,6 +156,108 @@ def test_a_signal_during_the_set_up_ends_it_and_gives_its_lease_back(ground: Gro
     (ground.folder / "go").touch()
     code, job = ground.run(*ground.options(waiting), script(ground.folder, LOOK))
     assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+
+
+def of_set_up(job: Job, word: str) -> list[int]:
+    """The job's processes that have a word in their command line."""
+    return [int(line.partition(":")[0]) for line in job.leftovers() if word in line]
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().split("PPid:\t")[1].split()[0])
+
+
+@pytest.mark.parametrize("store", ["store", "no folder"], ids=["captured", "in the environment"])
+@pytest.mark.parametrize("victims", ["agent", "guard", "inside", "guard and agent", "all"])
+def test_nothing_of_a_set_up_is_left_whoever_is_killed(ground: Ground, victims: str, store: str) -> None:
+    """Processes of the commands, in sessions of their own too; and what they left on disk is gone with the next build."""
+    (ground.folder / "no folder").write_text("so the commands are run in the environment")
+    if (victims, store) == ("all", "no folder"):
+        pytest.skip("what is not enclosed is ended by who is left")
+    waiting = (
+        f"{ground.command}; test -e $TEST_FOLDER/go || {{ touch $TEST_FOLDER/up; setsid sleep 1000 & sleep 1000; }}"
+    )
+    options = ("--setup", waiting, "--setup-store", store, "--image-cache", "cache")
+    path = script(ground.folder, LOOK)
+    with ground.running(*options, path) as job:
+        job.wait_for_file("up", ground.folder)
+        inside = min(of_set_up(job, "inside.main"))
+        agent = parent_of(inside)
+        chosen = {
+            "agent": [agent], "guard": [job.pid], "inside": [inside], "guard and agent": [job.pid, agent],
+            "all": [job.pid, agent, inside],
+        }  # fmt: skip
+        for pid in chosen[victims]:
+            os.kill(pid, signal.SIGKILL)
+        assert job.finish(30.0) != 0
+        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+    remove_dead_memory()  # else the next job does
+    if store == "store":
+        (ground.folder / "go").touch()
+        for left in ground.store.glob("*/lease"):  # else it is waited for
+            shutil.rmtree(left)
+        code, job = ground.run(*options, path)
+        assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+    for left in (*ground.site.glob("tiny*"), *(ground.folder / "work").glob("*")):
+        assert store != "store", "the environment is as it was, and no folder is left"
+        shutil.rmtree(left)
+
+
+@pytest.mark.parametrize("damage", ["image gone", "image cut short", "image altered", "manifest"])
+def test_a_damaged_snapshot_is_built_anew(ground: Ground, damage: str) -> None:
+    path = script(ground.folder, LOOK)
+    assert ground.run(*ground.options(), path)[0] == 0
+    (manifest,) = ground.store.glob("*/snapshot.json")
+    (image,) = ground.store.glob("*/*.sqsh")
+    image.chmod(0o644)
+    if damage == "image gone":
+        image.unlink()
+    else:
+        victim = manifest if damage == "manifest" else image
+        data = victim.read_bytes()
+        victim.write_bytes(data[: len(data) // 2] if damage != "image altered" else data[:2000] + b"?" + data[2001:])
+    shutil.rmtree(ground.folder / "cache")
+    for number, how in enumerate(("built here", "built by")):
+        code, job = ground.run(*ground.options(cache=f"cache{number}"), path)
+        assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+        assert how in job.err
+        assert ("is damaged, so it is built anew" in job.err) == (how == "built here")
+    assert ground.runs == 2
+
+
+def test_a_job_that_is_resumed_says_what_is_wrong_with_its_snapshot(ground: Ground) -> None:
+    text = f"{LOOK}\nimport time\nopen('up', 'w').close()\ntime.sleep(1000)\n"
+    with ground.running(*ground.options(), script(ground.folder, text)) as job:
+        job.wait_for_file("up", ground.folder)
+        for pid in (job.pid, job.agent_pid()):
+            os.kill(pid, signal.SIGKILL)
+        job.finish()
+        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+    remove_dead_memory()
+    shutil.rmtree(ground.folder / "cache")
+    argv = [ground.python, "-m", "robust_run", "--resume", str(job.run_dir)]
+    env = {**os.environ, **ground.keywords()["env"]}
+    for victim, said in (("*/*.sqsh", "no such file"), ("*/snapshot.json", "it was removed")):
+        next(ground.store.glob(victim)).unlink()
+        done = subprocess.run(argv, cwd=ground.folder, env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1
+        assert said in done.stderr.splitlines()[-1], done.stderr
+    assert ground.runs == 1
+
+
+def test_a_project_that_is_built_in_its_own_folder_is_installed_once(ground: Ground) -> None:
+    """setup.py writes into the project; the second start must not take that for a change."""
+    project = ground.folder / "project"
+    (project / "tiny").mkdir(parents=True)
+    (project / "setup.py").write_text("raise SystemExit('not run by this test')\n")
+    (project / "tiny/__init__.py").write_text("VALUE = 1\n")
+    command = f"mkdir -p {project}/build/lib && cp -r {project}/tiny {project}/build/lib/ && {ground.command}"
+    path = script(ground.folder, LOOK)
+    for how in ("built here", "built by"):
+        code, job = ground.run(*ground.options(f"ls {project}; {command}"), path)
+        assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+        assert how in job.err
+    assert ground.runs == 1
 
 
 @pytest.mark.parametrize("victims", ["agent", "guard", "guard and agent"])

@@ -103,6 +103,8 @@ def _sound() -> dict[str, Any]:
         ("sha256", "../../../etc"),
         ("sha256", "A" * 64),
         ("mount_at", "relative"),
+        ("machine", "x86\n64"),
+        ("machine", ""),
         ("mount_at", "/opt/../etc"),
         ("mount_at", "/"),
         ("mount_at", "/a\nb"),

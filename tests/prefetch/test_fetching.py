@@ -142,7 +142,7 @@ def test_a_wrong_block_never_enters_the_cache(bench: Bench) -> None:
     fetcher = bench.fetcher(Scripted("origin", bench.data, lie))
     data, reason = read(fetcher, 0, 100)
     assert data is None
-    assert reason == "origin sends wrong bytes"
+    assert reason.startswith("origin sends wrong bytes: it is damaged there")
     cache = Cache(str(bench.root), bench.map)
     assert cache.present() == 0
     cache.close()
@@ -162,6 +162,16 @@ def test_a_read_that_nobody_serves_ends_with_the_reason(bench: Bench) -> None:
     assert data is None
     assert "origin" in reason
     assert read(fetcher, 0, 100)[0] is None, "and the next one does so too"
+
+
+def test_a_block_that_was_given_up_is_refused_at_once_when_the_kernel_asks_page_by_page(bench: Bench) -> None:
+    origin = Scripted("origin", bench.data, lie)
+    fetcher = bench.fetcher(origin)
+    _data, reason = read(fetcher, 0, 4096)
+    asked = len(origin.asked)
+    for page in range(1, 16):
+        assert read(fetcher, page * 4096, 4096) == (None, reason)
+    assert len(origin.asked) == asked
 
 
 def test_prefetched_runs_are_there_when_they_are_read(bench: Bench) -> None:

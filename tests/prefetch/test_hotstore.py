@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from hypothesis import given
@@ -74,3 +75,22 @@ def test_the_name_of_a_file_is_never_a_path(launch: str, machine: str) -> None:
     assert not name.startswith(".")
     assert len(name) < 150
     assert name.isprintable()
+
+
+def test_nodes_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None:
+    """Each has a cache, and so a lock, of its own; only the lock beside the image is common."""
+    nodes = [HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / f"cache-{number}")) for number in range(8)]
+    together = threading.Barrier(len(nodes))
+
+    def record(number: int) -> None:
+        together.wait(30)
+        nodes[number].record(KEY, [[Touch(number * 10, 10)]], 1.0, "launch")
+
+    threads = [threading.Thread(target=record, args=(number,)) for number in range(len(nodes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    found, _problems = nodes[0].load(KEY)
+    assert found is not None
+    assert sorted(hot.start for hot in found.ranges) == [number * 10 for number in range(len(nodes))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,33 @@ def test_a_first_launch_downloads_everything_16_wide_and_records() -> None:
     made = launch.plan(facts(), LIMITS)
     assert (made.way, made.served, made.record, made.background.width) == ("first", True, True, 16)
     assert made.background.bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("mount_at", "/etc", "folder of the system"),
+        ("mount_at", "/usr/lib/x", "another --mount-at"),
+        ("machine", "aarch64", "made for aarch64, and this machine is x86_64"),
+    ],
+)
+def test_an_image_that_cannot_be_shown_or_run_here_is_refused(
+    tmp_path: Path, field: str, value: str, words: str
+) -> None:
+    path, found = make_image(tmp_path, 3 * MIB)
+    sidecar = Path(blockmap.sidecar(str(path)))
+    sidecar.write_bytes(blockmap.encode(msgspec.structs.replace(found, **{field: value})))
+    with pytest.raises(BlockMapRefused, match=words):
+        launch.prepare(str(path), str(tmp_path / "cache"), "launch", "x86_64")
+
+
+def test_a_link_to_a_folder_of_the_system_is_followed(tmp_path: Path) -> None:
+    path, found = make_image(tmp_path, 3 * MIB)
+    (tmp_path / "link").symlink_to("/etc")
+    sidecar = Path(blockmap.sidecar(str(path)))
+    sidecar.write_bytes(blockmap.encode(msgspec.structs.replace(found, mount_at=str(tmp_path / "link"))))
+    with pytest.raises(BlockMapRefused, match="/etc"):
+        launch.prepare(str(path), str(tmp_path / "cache"), "launch", "x86_64")
 
 
 def test_a_later_launch_fetches_hot_blocks_as_they_were_touched_and_the_rest_slowly_after_the_window() -> None:

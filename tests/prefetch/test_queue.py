@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.prefetch.fetching.health import Health
+from robust_run.prefetch.fetching.patience import SLOW_S
 from robust_run.prefetch.fetching.queue import Job, Queue
 from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
 
@@ -133,6 +134,37 @@ def test_good_blocks_of_a_run_with_a_wrong_one_are_not_fetched_again() -> None:
     assert at.nothing()
 
 
+def test_while_nothing_comes_reads_after_the_first_that_was_given_up_fail_soon() -> None:
+    """A program reads hundreds of blocks, one after the other."""
+    at = Setting()
+    at.queue.demand(1, at.now_s)
+    at.now_s += at.limits.read_limit_s
+    assert [block for block, _reason in at.queue.late(at.now_s)] == [1]
+    at.queue.demand(2, at.now_s)
+    at.now_s += at.limits.back_off_s + 1.0
+    assert [block for block, _reason in at.queue.late(at.now_s)] == [2]
+    at.queue.demand(3, at.now_s)
+    at.come(at.next())
+    at.queue.demand(4, at.now_s)
+    at.now_s += at.limits.read_limit_s - 1.0
+    assert at.queue.late(at.now_s) == []
+
+
+def test_reads_that_wait_for_long_are_said_once() -> None:
+    at = Setting()
+    at.queue.demand(7, at.now_s)
+    at.queue.failed(at.next(), "the origin says 500", False, at.now_s)
+    at.now_s += SLOW_S - 0.1
+    assert at.queue.slow(at.now_s) == ""
+    at.now_s += 0.1
+    limit_s = at.limits.read_limit_s
+    assert at.queue.slow(at.now_s) == (
+        f"reads have waited 10 s for block 7: the origin says 500; they fail after {limit_s:g} s"
+    )
+    at.now_s += 1.0
+    assert at.queue.slow(at.now_s) == ""
+
+
 def test_a_block_that_always_comes_wrong_is_given_up_with_the_reason() -> None:
     at = Setting()
     at.queue.demand(5, at.now_s)
@@ -143,7 +175,9 @@ def test_a_block_that_always_comes_wrong_is_given_up_with_the_reason() -> None:
         lost = at.come(at.next(), wrong=(5,))
         requests += 1
     assert requests == at.limits.tries
-    assert lost == [(5, "source 0 sends wrong bytes")]
+    ((block, reason),) = lost
+    assert block == 5
+    assert reason.startswith("source 0 sends wrong bytes")
     assert at.nothing()
 
 
@@ -178,14 +212,15 @@ def test_a_demand_ends_at_its_limit_with_the_latest_reason() -> None:
     assert at.queue.late(at.now_s + 60) == []
 
 
-def test_a_block_that_was_just_given_up_is_not_waited_for_as_long_again() -> None:
+def test_a_block_that_was_just_given_up_is_refused_and_later_not_waited_for_as_long_again() -> None:
     at = Setting()
     at.queue.demand(5, at.now_s)
     at.now_s += 60
     assert len(at.queue.late(at.now_s)) == 1
-    at.queue.demand(5, at.now_s)
-    assert at.queue.late(at.now_s + 0.9) == []
-    assert len(at.queue.late(at.now_s + 1.0)) == 1
+    assert "no source could be asked" in at.queue.demand(5, at.now_s + 4.9)
+    assert at.queue.late(at.now_s + 100.0) == []
+    assert at.queue.demand(5, at.now_s + 5.0) == ""
+    assert len(at.queue.late(at.now_s + 15.0)) == 1
 
 
 def test_a_demand_that_no_source_could_be_asked_for_ends_at_its_limit_too() -> None:

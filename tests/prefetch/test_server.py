@@ -264,6 +264,9 @@ def test_a_read_from_a_bad_origin_ends_with_an_error_and_works_again_later(bench
     assert status.failed >= 1
     assert any("train.sqsh" in problem or "block" in problem for problem in status.problems)
     assert status.present == 1
+    told = "block 5 could not be read: "
+    until(lambda: any(problem.startswith(told) and "train.sqsh" in problem for problem in bench.problems))
+    assert len(bench.problems) == 1, "the kernel asks again, and again, and is not worth a line each time"
     bench.origin.fault = None
     until(lambda: Reading(handle, 5 * MIB, 10).done() == bench.data[5 * MIB : 5 * MIB + 10])
 

@@ -9,15 +9,20 @@ import stat
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from snapshot.environments import TREE
 
 from robust_run.snapshot.capture import bytecode, outside, scan
 from robust_run.snapshot.capture.capturing import Setup, capture, discard
+from robust_run.snapshot.capture.running import Heard, run_inside
 from robust_run.snapshot.capture.stage import plain_mode, split_whiteouts
-from robust_run.snapshot.errors import CaptureRefused, SetupFailed
+from robust_run.snapshot.capture.types import Order
+from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
 from robust_run.snapshot.types import Root
 
 WAYS = pytest.mark.parametrize("way", ["overlay", "scan"])
@@ -65,11 +70,9 @@ def test_a_command_that_fails_ends_the_setup_with_its_last_words(root: Path, way
 
 @WAYS
 def test_what_a_command_leaves_running_is_ended(root: Path, way: str) -> None:
-    setup = setup_of(root, "setsid sleep 600 & echo $! > pid", way=way)
-    found = capture(setup)
-    pid = int(Path(found.stage, "r0/pid").read_text())
-    discard(found)
-    assert not Path(f"/proc/{pid}").exists()
+    mark = f"robust-test-{uuid.uuid4().hex}"
+    discard(capture(setup_of(root, f"MARK={mark} setsid sleep 600 &", way=way)))
+    assert marked(mark) == []
 
 
 def test_changes_outside_are_named_and_happen_to_nobody(root: Path, tmp_path: Path) -> None:
@@ -125,39 +128,120 @@ def test_where_all_work_lies_in_a_root_nothing_is_run(root: Path) -> None:
     assert os.listdir(root) == ["old.txt"]
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+def marked(mark: str) -> list[int]:
+    """Processes that run and have a mark in their environment. (They may have other numbers where they are.)"""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it may end between listing and reading
+            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                found.append(int(pid))
+    return found
+
+
+_BUILDER = """
+import os, signal, sys, msgspec; sys.path[:0] = sys.argv[1].split(':')
+from robust_run.snapshot.capture.capturing import Setup, capture
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # as a launcher does
+capture(msgspec.convert(msgspec.json.decode(sys.argv[2]), Setup), lambda line: print(line.decode(), flush=True))
+"""
+
+
+@contextlib.contextmanager
+def builder_of(setup: Setup, mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that captures; all that carries the mark is killed in the end."""
+    argv = [sys.executable, "-c", _BUILDER, str(TREE), msgspec.json.encode(setup).decode()]
+    env = {**os.environ, "TEST_MARK": mark}
+    pipe = subprocess.PIPE
+    builder = subprocess.Popen(argv, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True, env=env)
     try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1]
-    except OSError:  # it may end between opening and reading
-        return False
-
-
-def test_a_builder_that_is_killed_leaves_the_environment_as_it_was_and_nothing_running(root: Path) -> None:
-    setup = setup_of(root, "rm old.txt; touch new.txt; echo $$; sleep 600", way="overlay")
-    code = (
-        "import sys, msgspec; sys.path[:0] = sys.argv[1].split(':')\n"
-        "from robust_run.snapshot.capture.capturing import Setup, capture\n"
-        "capture(msgspec.convert(msgspec.json.decode(sys.argv[2]), Setup), lambda line: print(line.decode(), flush=True))\n"
-    )
-    import msgspec
-
-    argv = [sys.executable, "-c", code, str(TREE), msgspec.json.encode(setup).decode()]
-    builder = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
-    assert builder.stdout is not None
-    shell = int(builder.stdout.readline())
-    builder.kill()
-    builder.wait(30)
-    builder.stdout.close()
-    assert os.listdir(root) == ["old.txt"]
-    deadline_s = time.monotonic() + 30
-    try:
-        while is_running(shell):
-            assert time.monotonic() < deadline_s, "the set-up goes on although its builder was killed"
-            time.sleep(0.01)
+        yield builder
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(shell, signal.SIGKILL)
+        builder.kill()
+        builder.communicate(timeout=30)
+        for pid in marked(mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.01)
+
+
+def of_command(mark: str, word: bytes) -> list[int]:
+    """The marked processes that have a word in their command line."""
+    found = []
+    for pid in marked(mark):
+        with contextlib.suppress(OSError):
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def victim_pids(victims: str, builder: int, inside: int, below: list[int]) -> list[int]:
+    """Process numbers ascend from the builder to the first of the namespace."""
+    chosen = {"the builder": [builder], "the process inside": [inside], "both": [builder, inside]}
+    return chosen.get(victims) or below[-1:]
+
+
+@pytest.mark.parametrize("way", ["overlay", "scan"])
+@pytest.mark.parametrize("victims", ["the builder", "the process inside", "both", "the first of the namespace"])
+def test_nothing_of_a_set_up_outlives_whoever_is_killed(root: Path, way: str, victims: str) -> None:
+    """Nor what it started in sessions of its own; and the environment is as it was."""
+    if os.geteuid() != 0:
+        pytest.skip("without root only the overlay's user namespace can enclose it")
+    mark = f"robust-test-{uuid.uuid4().hex}"
+    command = "setsid sleep 600 & sleep 600 & echo up; wait; sleep 600"
+    environment = {"PATH": os.environ["PATH"], "TEST_MARK": mark}
+    with builder_of(setup_of(root, command, way=way, environment=environment), mark) as builder:
+        assert builder.stdout is not None
+        assert builder.stdout.readline() == b"up\n"
+        inside, *below = sorted(of_command(mark, b"inside.main"))
+        if victims == "the first of the namespace" and not below:
+            pytest.skip("no process namespace here")
+        for pid in victim_pids(victims, builder.pid, inside, below):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not marked(mark), "the set-up goes on though who ran it was killed")
+        _, said = builder.communicate(timeout=30)
+    assert os.listdir(root) == ["old.txt"]
+    if victims in ("the process inside", "the first of the namespace"):
+        assert b"was killed" in said
+        assert b"CaptureRefused" not in said, "it must not be run once more, in the environment"
+    if victims != "both":
+        assert names_in(root.parent / "work") == [], "whoever is left removes what lies about"
+
+
+def test_what_cannot_be_enclosed_ends_too(root: Path, tmp_path: Path) -> None:
+    """As for an ordinary user without namespaces."""
+    mark = f"robust-test-{uuid.uuid4().hex}"
+    order = Order(
+        layers=(), watched=(), commands=(f"export MARK={mark}; setsid sleep 600 & sleep 600",), cwd=str(root),
+        private=(), parent=os.getpid(), enclose=False,
+    )  # fmt: skip
+
+    def kill_inside() -> None:
+        for pid in of_command(mark, b"sleep"):
+            status = Path(f"/proc/{pid}/status").read_text()
+            shell = int(status.split("PPid:\t")[1].split()[0])
+            parent = Path(f"/proc/{shell}/status").read_text().split("PPid:\t")[1].split()[0]
+            if b"inside.main" in Path(f"/proc/{parent}/cmdline").read_bytes():
+                os.kill(int(parent), signal.SIGKILL)
+                return
+
+    with pytest.raises(SnapshotError, match="was killed by signal 9"):
+        run_inside(order, str(tmp_path), {"PATH": os.environ["PATH"]}, Heard(lambda _: None, kill_inside))
+    assert marked(mark) == []
+
+
+def test_signals_that_the_builder_holds_back_end_commands_all_the_same(root: Path) -> None:
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+    try:
+        with pytest.raises(SetupFailed, match="was killed by signal 15"):
+            capture(setup_of(root, "kill -TERM $$; sleep 600", way="scan"))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def test_modes_lose_special_bits_and_give_all_what_the_owner_may_read_and_run() -> None:

@@ -105,6 +105,62 @@ def test_a_project_counts_by_its_code_when_it_is_copied_and_by_its_description_i
     assert changed(in_place, key_of(tmp_path, "pip install -e ./project[dev]")) == ["folder project"]
 
 
+BUILT = (
+    "build/lib/pkg/code.py", "build/lib.linux-x86_64-cpython-311/pkg/c.so", "build/bdist.linux-x86_64/x", "build/temp.linux/c.o",
+    "build/cp311/meson.log", "pkg.egg-info/SOURCES.txt", "src/pkg.egg-info/PKG-INFO", "pkg/__pycache__/code.cpython-311.pyc",
+    "pkg/code.pyc", "_skbuild/x/y", ".eggs/x.py", "dist/pkg-1.0-py3-none-any.whl", "dist/pkg-1.0.tar.gz", ".git/index",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_what_a_build_writes_into_a_project_changes_no_key(tmp_path: Path, name: str) -> None:
+    """Else the second start, and the node that comes while the first one builds, would build again."""
+    (tmp_path / "project/pkg").mkdir(parents=True)
+    (tmp_path / "project/pyproject.toml").write_text("[project]\n")
+    before = key_of(tmp_path, "pip install ./project")
+    place = tmp_path / "project" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("built")
+    assert changed(before, key_of(tmp_path, "pip install ./project")) == []
+
+
+def test_a_folder_that_says_that_it_can_be_made_again_changes_no_key(tmp_path: Path) -> None:
+    (tmp_path / "project/target/release").mkdir(parents=True)
+    (tmp_path / "project/pyproject.toml").write_text("[project]\n")
+    (tmp_path / "project/target/CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n# cargo\n")
+    before = key_of(tmp_path, "pip install ./project")
+    (tmp_path / "project/target/release/lib.so").write_text("built")
+    assert changed(before, key_of(tmp_path, "pip install ./project")) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["build/helper.py", "src/build/lib/code.py", "dist/data.json", "lib/code.py", "target/x.py"]
+)
+def test_sources_in_folders_that_are_only_called_so_count(tmp_path: Path, name: str) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/pyproject.toml").write_text("[project]\n")
+    before = key_of(tmp_path, "pip install ./project")
+    place = tmp_path / "project" / name
+    place.parent.mkdir(parents=True)
+    place.write_text("source")
+    assert changed(before, key_of(tmp_path, "pip install ./project")) == ["folder project"]
+
+
+def test_a_package_called_build_counts(tmp_path: Path) -> None:
+    (tmp_path / "project/build/lib").mkdir(parents=True)
+    (tmp_path / "project/pyproject.toml").write_text("[project]\n")
+    (tmp_path / "project/build/__init__.py").touch()
+    before = key_of(tmp_path, "pip install ./project")
+    (tmp_path / "project/build/lib/code.py").write_text("source")
+    assert changed(before, key_of(tmp_path, "pip install ./project")) == ["folder project"]
+
+
+def test_a_requirement_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SetupRefused, match="it is a pipe"):
+        key_of(tmp_path, "pip install -r pipe")
+
+
 def test_a_script_that_a_command_runs_counts(tmp_path: Path) -> None:
     (tmp_path / "install.sh").write_text("make")
     before = key_of(tmp_path, "cd . && bash install.sh")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from snapshot.environments import TREE
 from snapshot.made import KEY, manifest_of
@@ -125,6 +126,28 @@ def test_when_the_commands_fail_those_who_wait_fail_with_the_same_words(tmp_path
     builds: list[str] = []
     obtain(store, publisher(store, tmp_path, builds))
     assert len(builds) == 1, "a later launch tries again"
+
+
+@pytest.mark.parametrize("count", [10_000, 100_000])
+def test_a_heartbeat_is_shown_without_control_characters_and_in_short(tmp_path: Path, count: int) -> None:
+    """One that no builder can have written is as none."""
+    store = store_of(tmp_path)
+    assert holding.claim(store, KEY.digest, 1, "x")
+    beat = Beat(builder="\x1b[2Jme", count=1, progress="\x1b[2J" + "x" * count)
+    store.write_all(catalog.lease_path(KEY.digest, 1, "beat"), msgspec.json.encode(beat))
+    shown = Beat(builder="[2Jme", count=1, progress="[2J" + "x" * 496)
+    assert holding.look(store, KEY.digest).beat == (shown if count == 10_000 else None)
+
+
+def test_what_commands_write_is_told_without_credentials(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    assert holding.claim(store, KEY.digest, 1, "x")
+    holder = holding.Holder(store, KEY.digest, 1, "x", lease_s=3600.0)
+    holder.hear(b"Looking in https://me:s3cret@host/simple\n")
+    holder.start()
+    holder.end()
+    seen = holding.look(store, KEY.digest).beat
+    assert seen is not None and seen.progress == "Looking in https://host/simple"
 
 
 def test_a_refresh_builds_what_is_there_already(tmp_path: Path) -> None:

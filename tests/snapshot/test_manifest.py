@@ -61,6 +61,7 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"roots": (Root(folder="0", path="/opt"), Root(folder="1", path="/opt/env"))}, "is in another"),
     ({"ingredients": KEY.ingredients[:1], "key": key.make(KEY.ingredients[:1]).digest}, "is not that of its key"),
     ({"built_unix_s": -1.0}, "no time"),
+    ({"built_unix_s": 1e300}, "no time"),
     ({"commands": ("x" * 30_000,)}, "more than 20000 characters"),
     ({"ingredients": (*KEY.ingredients, *KEY.ingredients)}, "not that of its ingredients"),
 ]

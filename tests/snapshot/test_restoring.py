@@ -19,7 +19,7 @@ from snapshot.environments import LOOK, TREE, Environment, check_look, needs_squ
 from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import lazy, platforms, restoring
+from robust_run.snapshot import fetch, lazy, platforms, restoring
 from robust_run.snapshot.building import Plan, build
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefused
@@ -74,6 +74,42 @@ def test_workers_see_it_at_the_same_path_and_nobody_else_does(built: Built, tmp_
         check_look(environment, json.loads(done.stdout))
         assert not Path(environment.site, "oddpack").exists()
     assert os.listdir(tmp_path / "node/stage") == []
+
+
+@pytest.mark.root
+def test_an_image_that_was_damaged_in_the_cache_is_brought_again(built: Built, tmp_path: Path) -> None:
+    """Also if its seal says that nobody has touched it."""
+    settings = options(tmp_path, "mount", "extract")
+    image = Path(fetch.fetch(built.store, built.manifest, settings.cache))
+    good = image.read_bytes()
+    image.chmod(0o644)
+    image.write_bytes(bytes(len(good)))
+    fetch.seal(str(image))
+    problems: list[str] = []
+    with restoring.restore(built.plan, built.manifest, built.store, settings, on_problem=problems.append) as restored:
+        assert restored.choice.rung in ("mount", "extract")
+    assert problems == ["the image in the cache of this node was damaged, and was brought anew"]
+    assert image.read_bytes() == good
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("whose", ["anybody's", "another user's", "below another user's"])
+def test_an_image_is_never_taken_from_a_folder_that_others_can_write(small: Small, tmp_path: Path, whose: str) -> None:
+    node = tmp_path / "node"
+    chosen = options(node if whose.startswith("below") else tmp_path, "mount", "extract")
+    restoring.restore(small.plan, small.manifest, small.store, chosen).stop()
+    node.chmod(0o777) if whose == "anybody's" else os.chown(node, 65534, 65534)
+    with pytest.raises(RestoreRefused, match="only we can write|others can replace it"):
+        restoring.restore(small.plan, small.manifest, small.store, chosen)
+
+
+@pytest.mark.root
+def test_where_no_image_can_be_kept_the_commands_are_left(small: Small, tmp_path: Path) -> None:
+    (tmp_path / "node").write_text("no folder")
+    with pytest.raises(RestoreRefused, match=r"not mount: .*name another cache folder"):
+        restoring.restore(small.plan, small.manifest, small.store, options(tmp_path, "mount", "extract", "target"))
+    restored = restoring.restore(small.plan, small.manifest, small.store, options(tmp_path, "mount", "commands"))
+    assert restored.choice.rung == "commands"
 
 
 @pytest.mark.root
@@ -187,8 +223,8 @@ def test_commands_that_fail_leave_a_mark_and_are_run_again(small: Small, tmp_pat
 
 
 def test_nothing_worse_is_built_on_an_environment_that_was_half_copied(small: Small, tmp_path: Path) -> None:
-    if restoring.why_not_in_place(str(small.root)):
-        kind = restoring.file_system_of(str(small.root), "/proc/self/mountinfo")
+    if in_place.why_not(str(small.root)):
+        kind = in_place.file_system_of(str(small.root), "/proc/self/mountinfo")
         walk = options(tmp_path, "in-place")
         with pytest.raises(RestoreRefused, match=f"not in-place: .* is on {kind}"):
             restoring.restore(small.plan, small.manifest, small.store, walk)
@@ -210,10 +246,10 @@ def test_only_a_file_system_of_a_container_is_copied_into(tmp_path: Path) -> Non
     table.write_text(
         "1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / /opt rw - nfs4 server:/opt rw\n3 2 0:3 / /opt/a\\040b rw - tmpfs x rw\n"
     )
-    assert restoring.file_system_of("/usr/lib", str(table)) == "overlay"
-    assert restoring.file_system_of("/opt/env", str(table)) == "nfs4"
-    assert restoring.file_system_of("/opt/a b/env", str(table)) == "tmpfs"
-    assert restoring.file_system_of("/optional", str(table)) == "overlay"
+    assert in_place.file_system_of("/usr/lib", str(table)) == "overlay"
+    assert in_place.file_system_of("/opt/env", str(table)) == "nfs4"
+    assert in_place.file_system_of("/opt/a b/env", str(table)) == "tmpfs"
+    assert in_place.file_system_of("/optional", str(table)) == "overlay"
 
 
 def test_without_root_it_is_the_same_in_a_user_namespace() -> None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import pytest
-from snapshot.environments import needs_squashfs_tools
+from snapshot.environments import TREE, needs_squashfs_tools
 from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.errors import PlatformError
-from robust_run.snapshot import building, catalog, holding, platforms, starting
+from robust_run.snapshot import building, catalog, fetch, holding, platforms, starting
+from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
+from robust_run.snapshot.capture import work
 from robust_run.snapshot.capture.capturing import Setup
-from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError, SnapshotRefused, ToolMissing
+from robust_run.snapshot.errors import (
+    CaptureRefused,
+    SetupFailed,
+    SnapshotDamaged,
+    SnapshotError,
+    SnapshotRefused,
+    ToolMissing,
+)
 from robust_run.snapshot.holding import Holder
 from robust_run.snapshot.publish import publish
 from robust_run.snapshot.starting import Asked, Found
@@ -141,20 +152,69 @@ def test_a_builder_at_work_ends_the_head_start(node: Node) -> None:
     assert len(waits) == 1
 
 
-def test_what_is_damaged_is_refused_and_not_built_over(node: Node) -> None:
+@pytest.mark.parametrize("data", [b"{}", b"", b"x" * (manifests.LARGEST_BYTES + 1)], ids=["another", "empty", "large"])
+def test_a_damaged_manifest_is_built_over_by_one_who_may(node: Node, data: bytes) -> None:
     publish(node.store, node.manifest, node.image)
-    node.store.write_all(catalog.manifest_path(node.manifest.key), b"{}")
-    with pytest.raises(SnapshotRefused, match="build it again"):
-        node.find()
-    assert node.find(refresh=True).was_built
+    node.store.write_all(catalog.manifest_path(node.manifest.key), data)
+    with pytest.raises(SnapshotDamaged, match="build it again"):
+        node.find(may_build=False)
+    assert node.find().was_built
+    assert "is damaged, so it is built anew" in node.said[0]
+    assert not node.find().was_built
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short", "other bytes"])
+def test_a_damaged_image_is_found_and_built_over(node: Node, tmp_path: Path, damage: str) -> None:
+    publish(node.store, node.manifest, node.image)
+    path = tmp_path / "store" / catalog.image_path(node.manifest)
+    path.chmod(0o644)
+    if damage == "gone":
+        path.unlink()
+    else:
+        data = path.read_bytes()
+        path.write_bytes(data[:-100] if damage == "cut short" else data[:1000] + b"?" + data[1001:])
+    found = node.find()
+    with pytest.raises(SnapshotDamaged, match=r"\.sqsh: "):
+        fetch.fetch(node.store, found.manifest, str(tmp_path / "cache"))
+    again = node.find(damaged=found.manifest)
+    assert again.was_built
+    assert fetch.fetch(node.store, again.manifest, str(tmp_path / "cache"))
+    assert node.find(damaged=found.manifest) == Found(manifest=again.manifest, was_built=False), (
+        "it was mended meanwhile"
+    )
+
+
+def test_an_image_that_is_built_to_the_same_bytes_takes_the_place_of_a_damaged_one(node: Node, tmp_path: Path) -> None:
+    publish(node.store, node.manifest, node.image)
+    path = tmp_path / "store" / catalog.image_path(node.manifest)
+    path.chmod(0o644)
+    path.write_bytes(bytes(node.manifest.image_bytes))
+    publish(node.store, node.manifest, node.image, replace=True)
+    assert path.read_bytes() == Path(node.image).read_bytes()
+
+
+def test_a_snapshot_that_somebody_else_signed_is_refused_and_not_built_over(node: Node) -> None:
+    publish(node.store, node.manifest, node.image, token="the token of others")
+    with pytest.raises(SnapshotRefused, match="signature"):
+        starting.find(
+            node.plan, node.store, Asked(), clock=node.clock, sleep=node.clock.sleep, token="a token that is ours"
+        )
 
 
 def test_a_builder_sweeps_what_killed_builds_left(node: Node, tmp_path: Path) -> None:
-    old = tmp_path / "work/robust-setup-old"
-    (old / "stage").mkdir(parents=True)
-    os.utime(old, (node.clock.now_s - 2 * building.SWEPT_AFTER_S,) * 2)
+    """Those of killed ones at once, as their locks show; without a lock, once they are old."""
+    work_folder = tmp_path / "work"
+    for name in ("robust-setup-old", "robust-setup-new"):
+        (work_folder / name / "stage").mkdir(parents=True)
+    os.utime(work_folder / "robust-setup-old", (node.clock.now_s - 2 * building.SWEPT_AFTER_S,) * 2)
+    os.utime(work_folder / "robust-setup-new", (node.clock.now_s,) * 2)
+    code = "import sys; sys.path[:0] = sys.argv[1].split(':')\n"
+    code += "from robust_run.snapshot.capture import work; work.make_work(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, str(TREE), str(work_folder)], check=True, cwd="/", timeout=60)
+    in_use = work.make_work(str(work_folder))
     node.find()
-    assert os.listdir(tmp_path / "work") == []
+    assert sorted(os.listdir(work_folder)) == sorted(["robust-setup-new", os.path.basename(in_use)])
+    work.remove_work(in_use)
 
 
 @pytest.mark.parametrize(

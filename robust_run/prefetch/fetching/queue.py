@@ -16,21 +16,18 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from robust_run.prefetch.fetching.health import Health
+from robust_run.prefetch.fetching.patience import Patience
 from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
 
 #: `Source.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.
 Offers = Callable[[int, int, int, Priority], "float | None"]
-#: How soon a block that another server on this node is fetching is looked at again.
-_BUSY_S = 0.02
-#: How long a demand waits for that other server.
-_LONGEST_BUSY_S = 2.0
+#: How soon a block that another server on this node fetches is looked at again, and how long a demand waits for that one.
+_BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
 #: How often a run that is prefetched may fail before it is left to demands.
 _PREFETCH_TRIES = 8
 _IDLE_S = 0.5
-#: A block that was given up this long ago is demanded for `_AGAIN_S` only.
-_JUST_LOST_S = 5.0
-_AGAIN_S = 1.0
 _NEVER_S = float("inf")
+_STORE_AGAIN = ": it is damaged there, or is not what its block map was made of; store both again"
 
 
 class Job(msgspec.Struct, frozen=True, eq=False):
@@ -73,11 +70,12 @@ class Queue:
         self._hot: deque[tuple[int, int, int]] = deque()  # start, count, tries
         self._flights: dict[int, list[Job]] = {}
         self._active = {Priority.DEMAND: 0, Priority.HOT: 0, Priority.BACKGROUND: 0}
-        self._lost_s: dict[int, float] = {}
         self._busy_until: dict[int, float] = {}
         self._cursor = 0
         self._background_width = 0
         self._begun = self._came = 0
+        self._patience = Patience(limits)
+        self._why = ""
         self._rate: float | None = None
         self._free_from_s = 0.0
         self._wake_s = 0.0
@@ -87,18 +85,16 @@ class Queue:
 
     # what is wanted
 
-    def demand(self, block: int, now_s: float) -> None:
-        """Want a block for a read."""
-        if block not in self._demands:
-            # The kernel asks again at once for what it got EIO for; it shall not wait as long a second time.
-            lost_s = now_s - self._lost_s.get(block, -_NEVER_S)
-            limit_s = self._limits.read_limit_s
-            self._demands[block] = _Demand(now_s, min(limit_s, _AGAIN_S) if lost_s < _JUST_LOST_S else limit_s)
+    def demand(self, block: int, now_s: float) -> str:
+        """Want a block for a read. Return why it cannot be had, if that was found a moment ago."""
+        refusal = self._patience.refusal(block, now_s)
+        if block not in self._demands and not refusal:
+            self._demands[block] = _Demand(now_s, self._patience.limit_s())
+        return refusal
 
     def satisfied(self, block: int) -> None:
         """Nobody waits for a block any more."""
         self._demands.pop(block, None)
-        self._lost_s.pop(block, None)
 
     def prefetch(self, runs: Iterable[BlockRun]) -> int:
         """Want runs, after all others that are wanted. Return how many blocks of them are not there yet."""
@@ -277,14 +273,15 @@ class Queue:
         """Note that a request gave bytes, and which blocks of it were wrong. Return demands that are given up."""
         self.landed(job)
         self._came += 1
+        self._patience.came()
         self._health.came(job.source, good_bytes, len(wrong), now_s)
-        return self._again(job, wrong, f"{self._health.name(job.source)} sends wrong bytes", final=True)
+        return self._again(job, wrong, f"{self._health.name(job.source)} sends wrong bytes{_STORE_AGAIN}", True, now_s)
 
     def failed(self, job: Job, reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
         """Note that a request gave nothing; `final`: and will not. Return demands that are given up."""
         self.landed(job)
         self._health.failed(job.source, now_s)
-        return self._again(job, range(job.start, job.start + job.count), reason, final)
+        return self._again(job, range(job.start, job.start + job.count), reason, final, now_s)
 
     def busy(self, job: Job, now_s: float) -> None:
         """Note that another server on this node is fetching some of these blocks."""
@@ -307,8 +304,9 @@ class Queue:
             else:
                 self._flights.pop(block, None)
 
-    def _again(self, job: Job, blocks: Sequence[int], reason: str, final: bool) -> list[tuple[int, str]]:
+    def _again(self, job: Job, blocks: Sequence[int], reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
         lost = []
+        self._why = reason if blocks else ""
         for block in blocks:
             demand = self._demands.get(block)
             if demand is not None:
@@ -319,6 +317,7 @@ class Queue:
                         lost.append((block, reason))
         for block, _reason in lost:
             del self._demands[block]
+            self._patience.gave_up(block, reason, now_s, late=False)
         if job.priority != Priority.DEMAND:
             if job.tries + 1 >= _PREFETCH_TRIES:
                 self.given_up += len(blocks)
@@ -334,12 +333,16 @@ class Queue:
             if self._offers(source, block, 1, Priority.DEMAND) is not None
         )
 
+    def slow(self, now_s: float) -> str:
+        """See `Patience.slow`."""
+        return self._patience.slow(self._demands, now_s)
+
     def late(self, now_s: float) -> list[tuple[int, str]]:
         """Return and forget the demands that have waited for `read_limit_s`, with the latest reason."""
-        lost = [(block, demand) for block, demand in self._demands.items() if now_s - demand.since_s >= demand.limit_s]
-        for block, _demand in lost:
+        late = {block: each for block, each in self._demands.items() if now_s - each.since_s >= each.limit_s}
+        lost = []
+        for block, each in late.items():
             del self._demands[block]
-            self._lost_s[block] = now_s
-        return [
-            (block, demand.reason or f"no source could be asked within {demand.limit_s:g} s") for block, demand in lost
-        ]
+            lost.append((block, each.reason or self._why or f"no source could be asked within {each.limit_s:g} s"))
+            self._patience.gave_up(*lost[-1], now_s, late=True)
+        return lost

@@ -24,6 +24,8 @@ from robust_run.store.cancelling import Cancellation
 
 _TICK_S = 0.25
 _MOST_PROBLEMS = 20
+#: Gets a sentence and, for reads that failed, the reason; "": they wait.
+Tell = Callable[[str, str], None]
 
 
 class FetchCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +55,13 @@ class Fetcher:
         limits: FetchLimits,
         *,
         clock: Callable[[], float] = time.monotonic,
+        tell: Tell = lambda _sentence, _about: None,
     ) -> None:
-        """`sources`: in the order of preference, the origin usually last."""
-        self._map, self._cache, self._sources, self._limits, self._clock = (
-            block_map,
-            cache,
-            tuple(sources),
-            limits,
-            clock,
-        )
+        """`sources`: in the order of preference, the origin usually last. `tell` hears, from a thread and before who reads
+        does, that reads fail or wait for long, and why.
+        """
+        self._map, self._cache, self._sources = block_map, cache, tuple(sources)
+        self._limits, self._clock, self._tell = limits, clock, tell
         self._present = cache.scan()
         self._health = Health(tuple(source.name for source in sources), limits)
         self._queue = Queue(block_map.block_bytes, self._present, self._offers, self._health, limits)
@@ -115,11 +115,13 @@ class Fetcher:
         if read.left:
             with self._lock:
                 self._reads, self._waited = self._reads + 1, self._waited + 1
+                refused = []
                 for block in self._waiting.wait(read, self._cache.have):
                     self._present[block] = 0
-                    self._queue.demand(block, read.since_s)
+                    refused.append((block, self._queue.demand(block, read.since_s)))
                     self._work.notify()
                 waits = bool(read.left)
+            self._lose((block, reason) for block, reason in refused if reason)
         else:
             self._reads += 1
             waits = False
@@ -269,6 +271,8 @@ class Fetcher:
                 if reads:
                     self._failed += len(reads)
                     self._problems.append(f"block {block} could not be read: {reason}; {len(reads)} reads failed")
+            if reads and not self._stopping.is_set():
+                self._tell(f"block {block} could not be read: {reason}", reason)
             for read in reads:
                 self._answer(read, None, reason)
 
@@ -286,6 +290,7 @@ class Fetcher:
             self._problems.append(reason)
             self._failed += read.again
         if read.again:
+            self._tell(f"block {read.offset_bytes // self._map.block_bytes} could not be read: {reason}", reason)
             self._answer(read, None, reason)
             return
         for block in read.blocks(self._map.block_bytes):
@@ -307,11 +312,14 @@ class Fetcher:
             now_s = self._clock()
             with self._lock:
                 lost = self._queue.late(now_s)
+                slow = self._queue.slow(now_s)
                 limit_s = self._limits.request_limit_s
                 old = [cancel for job, cancel in self._requests.items() if now_s - job.began_s > limit_s]
             for cancellation in old:
                 cancellation.cancel()
             self._lose(lost)
+            if slow:
+                self._tell(slow, "")
             self._look_at_disk()
 
     def _look_at_disk(self) -> None:

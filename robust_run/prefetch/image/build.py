@@ -105,6 +105,7 @@ def describe(image: str, *, block_bytes: int = BLOCK_BYTES, progress: Callable[[
         offset_bytes=found.offset_bytes,
         size_bytes=found.size_bytes,
         block_bytes=block_bytes,
+        machine=found.machine,
         progress=progress,
     )
 

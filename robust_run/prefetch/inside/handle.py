@@ -109,8 +109,9 @@ def start(
     """
     begun = begun or begin(holder)
     descriptors: list[int] = []
+    early: list[str] = []
     try:
-        ready = _wait_ready(begun.channel, plan, descriptors)
+        ready = _wait_ready(begun.channel, plan, descriptors, early)
         if ready.failed:
             raise InsideFailed(ready.failed)
     except BaseException:
@@ -119,10 +120,13 @@ def start(
             os.close(descriptor)
         raise
     libraries = gpu.FOLDER if any(bind.destination.startswith(f"{gpu.FOLDER}/") for bind in plan.binds) else ""
+    for sentence in early:
+        on_problem(sentence)
     return Inside(begun.process, begun.channel, ready, descriptors, on_problem, libraries)
 
 
-def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int]) -> Ready:
+def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], early: list[str]) -> Ready:
+    """`early` gets the problems that came before."""
     deadline_s = time.monotonic() + plan.limit_s
 
     def left_s() -> float:
@@ -134,21 +138,30 @@ def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int]) -> R
     try:
         channel.settimeout(left_s())
         channel.sendall(msgspec.json.encode(plan) + b"\n")
-        channel.settimeout(left_s())
-        _mark, received, _flags, _address = socket.recv_fds(channel, 1, 2, socket.MSG_CMSG_CLOEXEC)
-        descriptors.extend(received)
-        line = b""
-        while not line.endswith(b"\n"):
+        while True:
             channel.settimeout(left_s())
-            piece = channel.recv(1)  # what follows the line is for the listener
-            line += piece
-            if not piece or len(line) > _LARGEST_LINE_BYTES:
-                raise InsideFailed(f"{plan.image_url}: the image's holder ended without a word")
-        return msgspec.json.decode(line, type=Ready)
+            mark, received, _flags, _address = socket.recv_fds(channel, 1, 2, socket.MSG_CMSG_CLOEXEC)
+            descriptors.extend(received)
+            line = _line(channel, plan, left_s)
+            if mark in (b"+", b"-"):
+                return msgspec.json.decode(line, type=Ready)
+            early.append(msgspec.json.decode(mark + line, type=Problem).sentence)
     except TimeoutError as error:
         raise InsideFailed(f"{plan.image_url}: it could not be made ready within {plan.limit_s:g} s") from error
     except (OSError, msgspec.MsgspecError) as error:
         raise InsideFailed(f"{plan.image_url}: the image's holder ended without a word: {error}") from error
+
+
+def _line(channel: socket.socket, plan: Plan, left_s: Callable[[], float]) -> bytes:
+    """Read to the end of a line, and nothing of what follows: that is for the listener."""
+    line = b""
+    while not line.endswith(b"\n"):
+        channel.settimeout(left_s())
+        piece = channel.recv(1)
+        line += piece
+        if not piece or len(line) > _LARGEST_LINE_BYTES:
+            raise InsideFailed(f"{plan.image_url}: the image's holder ended without a word")
+    return line
 
 
 class Inside:
@@ -260,8 +273,13 @@ class Inside:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(msgspec.MsgspecError):
-                    self._on_problem(msgspec.json.decode(line, type=Problem).sentence)
+                    self._happened(msgspec.json.decode(line, type=Problem))
             rest = rest[-_LARGEST_LINE_BYTES:]
         if not self._stopping.is_set():
-            self.reason = "the process that kept the image has ended: what reads the image from now on gets errors"
-            self._on_problem(self.reason)
+            ended = "the process that kept the image has ended: what reads the image from now on gets errors"
+            self._happened(Problem(ended, is_lost=True))
+
+    def _happened(self, problem: Problem) -> None:
+        if problem.is_lost:
+            self.reason = problem.sentence
+        self._on_problem(problem.sentence)

@@ -48,7 +48,53 @@ class Holding:
     gid: int = field(default_factory=os.getegid)
 
 
-def make(plan: InsidePlan, on_problem: Callable[[str], None]) -> tuple[Holding, Ready]:
+class Troubles:
+    """What goes wrong with the place. While it is being made, reads that fail end the making, and are why it failed."""
+
+    def __init__(self, tell: Callable[[Problem], None]) -> None:
+        """`tell`: hears of each, from any thread."""
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._is_made = False
+        self._serving: server.ServerHandle | None = None
+        self.lost = ""
+        """Why reads failed while it was being made."""
+
+    def serving(self, handle: server.ServerHandle) -> None:
+        """Have this server stopped when reads fail before the place is made."""
+        self._serving = handle
+
+    def happened(self, sentence: str) -> None:
+        """The block server was replaced or given up."""
+        is_lost = self._serving is not None and self._serving.state == "failed"
+        self._tell(Problem(sentence, is_lost=is_lost))
+
+    def reader_ended(self, wait: Callable[[], int]) -> None:
+        """Wait for the end of the process that shows the image, which nobody can replace."""
+        code = wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._tell(Problem(f"squashfuse {how}: what reads the image from now on gets errors", is_lost=True))
+
+    def reads_failed(self, sentence: str) -> None:
+        """Reads failed; from any thread. A mount asks for block after block, and waits as long for each: it is not left to."""
+        with self._lock:
+            ends_the_making = not self._is_made and not self.lost
+            if not self._is_made:
+                self.lost = self.lost or sentence
+        if ends_the_making and self._serving is not None:
+            self._serving.stop()
+        elif not self.lost:
+            self._tell(Problem(sentence))
+
+    def made(self) -> None:
+        """Note that the place is made. Raises `InsideFailed` if it was given up a moment ago."""
+        with self._lock:
+            self._is_made = True
+            if self.lost:
+                raise InsideFailed(self.lost)
+
+
+def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, Ready]:
     """Make the place. For a process with one thread, which is changed by it for good.
 
     Raises `RobustRunError`s of all kinds, with everything that is mounted still there: end the process then.
@@ -72,7 +118,7 @@ def make(plan: InsidePlan, on_problem: Callable[[str], None]) -> tuple[Holding, 
         syscalls.mount("tmpfs", stage, source="robust-run", flags=flags, options="mode=0755")
         os.chdir(stage)
         tool = (found.unsquashfs if choice.rung == "unpack" else found.squashfuse) or ""
-        _mount(plan, holding, tool, on_problem)
+        _mount(plan, holding, tool, troubles)
         return holding, _show(plan, holding, as_user=as_user)
     except OSError as error:
         raise InsideFailed(f"{error.filename or stage}: {error.strerror}: the image cannot be entered") from error
@@ -100,7 +146,7 @@ def _whole(plan: InsidePlan) -> Cache | None:
     return None
 
 
-def _mount(plan: InsidePlan, holding: Holding, tool: str, on_problem: Callable[[str], None]) -> None:
+def _mount(plan: InsidePlan, holding: Holding, tool: str, troubles: Troubles) -> None:
     """Make the image's file system at `view.IMAGE`."""
     os.mkdir(view.IMAGE)
     if holding.choice.rung == "unpack":
@@ -123,21 +169,17 @@ def _mount(plan: InsidePlan, holding: Holding, tool: str, on_problem: Callable[[
             os.path.abspath("blocks"),
             hot=plan.hot,
             options=plan.serve_options,
-            on_problem=on_problem,
+            on_problem=troubles.happened,
+            on_lost=troubles.reads_failed,
         )
+        troubles.serving(holding.block_server)
         image, offset_bytes = holding.block_server.image_path, 0
     target = os.path.abspath(view.IMAGE)
     if holding.choice.rung == "kernel":
         kernel.mount_squashfs(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
     else:
         process = squashfuse.mount_squashfs(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
-        threading.Thread(target=_report_end, args=(process.wait, on_problem), daemon=True).start()
-
-
-def _report_end(wait: Callable[[], int], on_problem: Callable[[str], None]) -> None:
-    code = wait()
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    on_problem(f"squashfuse {how}: what reads the image from now on gets errors")
+        threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
 def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
@@ -147,7 +189,11 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
     mount_at = plan.block_map.mount_at
     if mount_at is None:
         root = view.make_root(
-            (*plan.binds, *_accounts(plan.binds, holding)), holding.choice.tree, as_user=as_user, writable=plan.writable
+            (*plan.binds, *_accounts(plan.binds, holding)),
+            holding.choice.tree,
+            as_user=as_user,
+            writable=plan.writable,
+            name=plan.image_url,
         )
         holding.namespaces.append(_namespace_with_root(root))
     else:
@@ -215,12 +261,9 @@ def run(channel: socket.socket) -> int:
     """Do what the starter says, and stay until it hangs up. Return the exit code."""
     lock = threading.Lock()
 
-    def tell(message: object) -> None:
+    def tell(message: Problem) -> None:
         with lock:
-            try:
-                channel.sendall(msgspec.json.encode(message) + b"\n")
-            except OSError:
-                return  # the starter is gone; the main thread sees it
+            _say(channel, message)
 
     with channel.makefile("rb") as lines:
         line = lines.readline(LARGEST_CONFIG_BYTES)
@@ -230,14 +273,19 @@ def run(channel: socket.socket) -> int:
             plan = msgspec.json.decode(line, type=InsidePlan)
         except msgspec.MsgspecError as error:
             raise InternalError(f"the starter gave no plan: {error}") from error
+        troubles = Troubles(tell)
         try:
-            holding, ready = make(plan, lambda sentence: tell(Problem(sentence)))
+            holding, ready = make(plan, troubles)
+            troubles.made()
         except RobustRunError as error:
-            _answer(channel, b"-", [])
-            tell(Ready(failed=str(error)))
+            cause = f"{plan.image_url}: it cannot be mounted: {troubles.lost}" if troubles.lost else str(error)
+            with lock:
+                _answer(channel, b"-", [])
+                _say(channel, Ready(failed=cause))
             return error.exit_code
-        _answer(channel, b"+", holding.namespaces)
-        tell(ready)
+        with lock:
+            _answer(channel, b"+", holding.namespaces)
+            _say(channel, ready)
         for descriptor in holding.namespaces:
             os.close(descriptor)
         while lines.read(1):
@@ -250,6 +298,11 @@ def run(channel: socket.socket) -> int:
 def _answer(channel: socket.socket, mark: bytes, descriptors: list[int]) -> None:
     with contextlib.suppress(OSError):  # the starter is gone: that shows at once
         socket.send_fds(channel, [mark], descriptors)
+
+
+def _say(channel: socket.socket, message: Ready | Problem) -> None:
+    with contextlib.suppress(OSError):  # the same
+        channel.sendall(msgspec.json.encode(message) + b"\n")
 
 
 def main() -> int:

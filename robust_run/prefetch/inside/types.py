@@ -65,3 +65,5 @@ class Problem(msgspec.Struct, frozen=True):
     """What a holder says later, a line each: something went wrong, in a sentence."""
 
     sentence: str
+    is_lost: bool = False
+    """The place is of no use any more: what reads the image gets errors."""

@@ -36,10 +36,12 @@ def present(binds: Sequence[Bind]) -> list[Bind]:
     return found
 
 
-def make_root(binds: Sequence[Bind], tree: Tree, *, as_user: bool, writable: str | None) -> str:
+def make_root(
+    binds: Sequence[Bind], tree: Tree, *, as_user: bool, writable: str | None, name: str = "the image"
+) -> str:
     """Make the root file system from the image at `IMAGE`, and return its path. Raises `InsideFailed`.
 
-    `binds`: in order, see `binds.ordered`.
+    `binds`: in order, see `binds.ordered`; `name`: of the image, for messages.
     """
     binds = present(binds)
     outer = [bind for bind in binds if not any(_is_in(bind, other) for other in binds)]
@@ -52,10 +54,14 @@ def make_root(binds: Sequence[Bind], tree: Tree, *, as_user: bool, writable: str
             syscalls.bind(NEW_ROOT, NEW_ROOT)  # a mount of its own: the root of a namespace must be one
             assemble(IMAGE, NEW_ROOT, wanted)
         for bind in binds:
+            if not _fits_in(NEW_ROOT, bind) and not _leads_into_another(bind, binds):  # a place was made for it above
+                raise InsideFailed(
+                    f"{name}: there is no place for {bind.destination} in it: it is damaged; copy or build it again"
+                )
             _bind(bind)
             _hide_stage(bind)
     except OSError as error:
-        raise InsideFailed(f"{error.filename or 'the image'}: {error.strerror}: the image cannot be entered") from error
+        raise InsideFailed(f"{name}: {error.filename or 'in it'}: {error.strerror}: it cannot be entered") from error
     return os.path.abspath(NEW_ROOT)
 
 
@@ -164,13 +170,22 @@ def _fill(here: str, made: str, folder: str, opened: Collection[str], missing: C
     return count
 
 
+def _leads_into_another(bind: Bind, binds: Sequence[Bind]) -> bool:
+    """Whether a destination lies in that of another bind, through links of the image or plainly."""
+    place = _place(IMAGE, bind)
+    return any(place.startswith(_place(IMAGE, other) + "/") for other in binds if other is not bind)
+
+
+def _fits_in(root: str, bind: Bind) -> bool:
+    return _fits(os.path.join(root, _place(root, bind)), os.path.isdir(bind.source))
+
+
 def _bind(bind: Bind) -> None:
     place = os.path.join(NEW_ROOT, _place(NEW_ROOT, bind))
-    is_folder = os.path.isdir(bind.source)
-    if not _fits(place, is_folder):
+    if not _fits_in(NEW_ROOT, bind):
         raise InsideFailed(
             f"--bind {bind.source}:{bind.destination}: it lies in what another bind shows, where there is no such"
-            f" {'folder' if is_folder else 'file'}: make it there, or bind to another place"
+            f" {'folder' if os.path.isdir(bind.source) else 'file'}: make it there, or bind to another place"
         )
     syscalls.bind(bind.source, place)
     if bind.read_only:

@@ -65,7 +65,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a server says, as one line of JSON on its standard output, once it knows."""
+    """What a server says, as the first line of JSON on its standard output, once it knows."""
 
     reason: str = ""
     """Why it cannot serve; "" where it can."""
+
+
+class Lost(msgspec.Struct, frozen=True, tag="lost"):
+    """What a server says later, a line each: reads of the image fail, or wait for long."""
+
+    sentence: str
+    they_wait: bool = False

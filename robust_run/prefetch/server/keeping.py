@@ -17,7 +17,7 @@ import msgspec
 import robust_run
 from robust_run.prefetch.errors import ControlFailed, ServerFailed
 from robust_run.prefetch.server import control, mounting
-from robust_run.prefetch.server.config import Ready, ServerConfig
+from robust_run.prefetch.server.config import Lost, Ready, ServerConfig
 from robust_run.prefetch.server.guard import restart_after_s
 from robust_run.prefetch.types import Status
 
@@ -31,10 +31,16 @@ class Keeper:
     """Holds one image's server, over all its incarnations."""
 
     def __init__(
-        self, config: ServerConfig, log_path: str, let_go: Callable[[], None], on_problem: Callable[[str], None]
+        self,
+        config: ServerConfig,
+        log_path: str,
+        let_go: Callable[[], None],
+        on_problem: Callable[[str], None],
+        on_lost: Callable[[str], None],
     ) -> None:
-        """`log_path`: for what it writes to standard error; `let_go` closes what the keeper holds, once."""
-        self._config, self._log_path, self._let_go, self._on_problem = config, log_path, let_go, on_problem
+        """`log_path`: for what it writes to standard error; `let_go` closes what the keeper holds, once. See `handle.start`."""
+        self._config, self._log_path, self._let_go = config, log_path, let_go
+        self._on_problem, self._on_lost = on_problem, on_lost
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._deaths_s: list[float] = []
@@ -49,7 +55,7 @@ class Keeper:
         """Start the first server, and the thread that keeps it, once it can serve. Raises `ServerFailed`."""
         try:
             process = self._spawn()
-            reason = _reason_not_ready(process, self._config.options.start_limit_s + _START_S)
+            reason = self._reason_not_ready(process, self._config.options.start_limit_s + _START_S)
         except OSError as error:
             self._end("failed")
             raise ServerFailed(f"{self._config.image_url}: the block server cannot be started: {error}") from error
@@ -124,11 +130,33 @@ class Keeper:
             try:
                 process = self._spawn()
                 self.restarts += 1
-                if not _reason_not_ready(process, _START_S):
+                if not self._reason_not_ready(process, _START_S):
                     self.state = "serving"
             except OSError as error:
                 self._give_up(f"{died}; it cannot be started again: {error}; reads of the image fail")
                 return
+
+    def _reason_not_ready(self, process: subprocess.Popen[bytes], limit_s: float) -> str:
+        """Wait for a server to say that it serves, and listen to it from then on. Return "" then, and else why not."""
+        reason, rest = _first_line(process, limit_s)
+        if not reason:
+            listening = os.dup(_open(process.stdout).fileno())  # its own: the pipe is closed by who waits for the end
+            threading.Thread(target=self._listen, args=(listening, rest), daemon=True).start()
+        return reason
+
+    def _listen(self, descriptor: int, rest: bytes) -> None:
+        """Pass on which reads fail, until the server ends."""
+        with open(descriptor, "rb", buffering=0) as pipe:
+            while True:
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    with contextlib.suppress(msgspec.MsgspecError):
+                        said = msgspec.json.decode(line, type=Lost)
+                        (self._on_problem if said.they_wait else self._on_lost)(said.sentence)
+                data = pipe.read(4096)
+                if not data:
+                    return
+                rest = rest[-_LARGEST_READY_BYTES:] + data
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for its end and return the exit code. One that does not answer is killed."""
@@ -175,8 +203,8 @@ class Keeper:
 _SILENT = "did not say within its time that it can serve"
 
 
-def _reason_not_ready(process: subprocess.Popen[bytes], limit_s: float) -> str:
-    """Wait for a server to say that it serves. Return "" then, and else why not."""
+def _first_line(process: subprocess.Popen[bytes], limit_s: float) -> tuple[str, bytes]:
+    """Wait for what a server says first. Return why it cannot serve, "" where it can, and what it has said since."""
     stdout = _open(process.stdout)
     poll = select.poll()
     poll.register(stdout, select.POLLIN)
@@ -185,15 +213,16 @@ def _reason_not_ready(process: subprocess.Popen[bytes], limit_s: float) -> str:
     while b"\n" not in line and len(line) < _LARGEST_READY_BYTES:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or not poll.poll(left_s * 1e3):
-            return _SILENT
+            return _SILENT, b""
         data = os.read(stdout.fileno(), 4096)
         if not data:
-            return _SILENT
+            return _SILENT, b""
         line += data
+    line, _end, rest = line.partition(b"\n")
     try:
-        return msgspec.json.decode(line, type=Ready).reason
+        return msgspec.json.decode(line, type=Ready).reason, rest
     except msgspec.MsgspecError:
-        return _SILENT
+        return _SILENT, b""
 
 
 def _how(code: int) -> str:

@@ -28,6 +28,7 @@ from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Background, 
 from robust_run.prefetch.server.protocol import Answers
 from robust_run.prefetch.server.serving import Server
 from robust_run.prefetch.server.shared import Shared
+from robust_run.prefetch.server.telling import Telling
 from robust_run.prefetch.types import FetchLimits, Status
 
 if TYPE_CHECKING:
@@ -73,19 +74,21 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 class BlockServer:
     """One server process."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Raises `CacheRefused`, `UserError`, `BlockMapRefused`."""
+    def __init__(self, config: ServerConfig, telling: Telling) -> None:
+        """`telling`: to its keeper. Raises `CacheRefused`, `UserError`, `BlockMapRefused`."""
         self._config = config
         self._map = blockmap.checked(config.block_map)
         self._leave = threading.Event()
         self._shared = Shared(config.shared)
         self._takes_over = self._shared.greeted
-        self._telling = threading.Lock()
+        self._remembering = threading.Lock()
         self._told = _told_before(self._shared)
         self._cache = Cache(config.cache_root, self._map)
         limits = _limits(config)
         self._together = _sharing(config, limits)
-        self._fetcher = Fetcher(self._map, self._cache, sources(config, self._together), limits)
+        self._telling = telling
+        all_sources = sources(config, self._together)
+        self._fetcher = Fetcher(self._map, self._cache, all_sources, limits, tell=telling.trouble)
         answers = Answers(self._map.size_bytes, os.geteuid(), os.getegid(), config.options.max_readahead_bytes)
         self._server = Server(config.device, self._shared, answers, self._fetcher.read)
         listening = socket.socket(fileno=config.control)
@@ -99,9 +102,11 @@ class BlockServer:
         self._server.start()
         self._control.start()
         if self._takes_over:
-            _say(Ready())  # the mount is in use: reads say what is wrong
+            self._telling.ready(Ready())  # the mount is in use: reads say what is wrong
         else:
-            self._fetcher.read(0, _FIRST_BYTES, lambda data, why: _say(Ready(why if data is None else "")))
+            self._fetcher.read(
+                0, _FIRST_BYTES, lambda data, why: self._telling.ready(Ready(why if data is None else ""))
+            )
             late = threading.Timer(self._config.options.start_limit_s, self._say_late)
             late.daemon = True
             late.start()
@@ -120,7 +125,8 @@ class BlockServer:
     def _say_late(self) -> None:
         problems = self._fetcher.counts().problems or ("no source has answered",)
         limit_s = self._config.options.start_limit_s
-        _say(Ready(f"the beginning of the image could not be read within {limit_s:g} s: {problems[-1]}"))
+        late = Ready(f"the beginning of the image could not be read within {limit_s:g} s: {problems[-1]}")
+        self._telling.ready(late)
 
     def _wait_for_unmount(self) -> None:
         self._server.unmounted.wait()
@@ -159,7 +165,7 @@ class BlockServer:
         return control.Done()
 
     def _remember(self, **told: object) -> None:
-        with self._telling:
+        with self._remembering:
             self._told = msgspec.structs.replace(self._told, **told)
             self._shared.tell(msgspec.json.encode(self._told))
 
@@ -181,27 +187,20 @@ def _told_before(shared: Shared) -> Told:
     return msgspec.json.decode(data, type=Told) if data else Told()
 
 
-def _say(ready: Ready) -> None:
-    """Write the line that the keeper waits for. It is not needed twice."""
-    try:
-        os.write(1, msgspec.json.encode(ready) + b"\n")
-    except OSError:
-        return  # the keeper is gone: `_wait_for_keeper` sees to it
-
-
 def main() -> int:
     """Serve what standard input says. Return the exit code: 0: it was unmounted or told to leave."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    telling = Telling(1)
     try:
         line = sys.stdin.buffer.readline(LARGEST_CONFIG_BYTES)
         try:
             config = msgspec.json.decode(line, type=ServerConfig)
         except msgspec.MsgspecError as error:
             raise InternalError(f"the keeper gave no configuration: {error}") from error
-        BlockServer(config).run()
+        BlockServer(config, telling).run()
     except RobustRunError as error:
-        _say(Ready(str(error)))
+        telling.ready(Ready(str(error)))
         print(error, file=sys.stderr, flush=True)
         return error.exit_code
     return 0

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
+from robust_run.snapshot.capture.running import Heard, run_inside
+from robust_run.snapshot.capture.types import Order
+from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.types import Root
 
 
@@ -57,19 +61,44 @@ def compile_all(
     """
     quiet = {**environment, "PYTHONHASHSEED": "0"}
     quiet.pop("PYTHONDONTWRITEBYTECODE", None)
+    folder = os.path.dirname(stage)
+    commands = []
     for root in roots:
         top = os.path.join(stage, f"r{root.folder}")
         sources = "\n".join(_sources(top))
         if not sources:
             continue
-        argv = [*python, "-m", "compileall", "-qq", "-f", "--invalidation-mode", "unchecked-hash", "-j", "0"]
-        argv += ["-s", top, "-p", root.path, "-i", "-"]
-        try:
-            subprocess.run(
-                argv, env=quiet, cwd="/", input=sources.encode(), capture_output=True, timeout=timeout_s, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            continue  # slower imports, nothing wrong
+        listed = os.path.join(folder, f"sources{root.folder}")
+        with open(listed, "wb") as file:
+            file.write(os.fsencode(sources))
+        argv = [
+            "-qq",
+            "-f",
+            "--invalidation-mode",
+            "unchecked-hash",
+            "-j",
+            "0",
+            "-s",
+            top,
+            "-p",
+            root.path,
+            "-i",
+            listed,
+        ]
+        # What `main` returns is no exit code here: of sources that cannot be compiled, nobody need know.
+        commands.append(f"import compileall, sys; sys.argv[1:] = {argv!r}; compileall.main()")
+    # In the process in which commands run, so that its processes end with this one.
+    order = Order(
+        layers=(), watched=(), commands=tuple(commands), cwd="/", private=(), parent=os.getpid(), shell=python[0]
+    )
+    give_up_at_s = time.monotonic() + timeout_s
+
+    def check() -> None:
+        if time.monotonic() > give_up_at_s:
+            raise SnapshotError(f"compiling took longer than {timeout_s:g} s")
+
+    with suppress(OSError, SnapshotError):  # slower imports, nothing wrong
+        run_inside(order, folder, quiet, Heard(lambda _: None, check))
 
 
 def _sources(top: str) -> Iterator[str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 import msgspec
 
@@ -16,6 +13,7 @@ from robust_run.snapshot.capture import bytecode, outside, scan
 from robust_run.snapshot.capture.running import check_codes, run_inside
 from robust_run.snapshot.capture.stage import listed, make_whiteouts, split_whiteouts
 from robust_run.snapshot.capture.types import Captured, Layer, Order, Report
+from robust_run.snapshot.capture.work import make_work, remove_work
 from robust_run.snapshot.errors import CaptureRefused
 from robust_run.snapshot.roots import is_within
 from robust_run.snapshot.types import Item, Method, Root
@@ -101,10 +99,10 @@ def _attempt(
     setup: Setup, parent: str, reasons: list[str], on_output: Callable[[bytes], None], *, overlay: bool
 ) -> Captured | None:
     """Capture with what lies in a new folder below `parent`. None: no overlay is possible there, and nothing was run."""
-    folder = os.path.join(os.path.realpath(parent), f"robust-setup-{uuid.uuid4().hex}")
-    os.makedirs(os.path.join(folder, "stage"), mode=0o755)
-    os.chmod(os.path.join(folder, "stage"), 0o755)  # noqa: S103 - the top of an image that all may read
+    folder = make_work(parent)
     try:
+        os.mkdir(os.path.join(folder, "stage"))
+        os.chmod(os.path.join(folder, "stage"), 0o755)  # noqa: S103 - the top of an image that all may read
         run = _Run(setup, folder, on_output)
         found = run.over_overlays(reasons) if overlay else run.by_scan(reasons)
     except BaseException:
@@ -240,33 +238,3 @@ def _counted(root: Root, index: int, items: list[Item]) -> Root:
     mine = [item.kind for item in items if item.root == index]
     removed = mine.count("w")
     return msgspec.structs.replace(root, changed=len(mine) - removed, removed=removed)
-
-
-def remove_work(folder: str) -> None:
-    """Remove a work folder. An overlay leaves a folder in it that even its owner may not enter."""
-    for name in ("", *(_entries(folder))):
-        with suppress(OSError):
-            os.chmod(os.path.join(folder, name), 0o700)
-            if name.startswith(("o", "v")):
-                for below in _entries(os.path.join(folder, name)):
-                    os.chmod(os.path.join(folder, name, below), 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.path.lexists(folder):
-        _open_all(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _open_all(folder: str) -> None:
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            place = os.path.join(parent, name)
-            if not os.path.islink(place):
-                with suppress(OSError):
-                    os.chmod(place, 0o700)
-
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

@@ -1,7 +1,8 @@
 """The process in which set-up commands run: it makes the overlays, runs them one by one, and ends all that they left running.
 
-Started as `python -m robust_run.snapshot.capture.inside ORDER REPORT`; it ends all of that, too, when
-its parent ends or on SIGTERM. Its mounts nobody else sees; they end with it. The commands' output goes to its own.
+Started as `python -m robust_run.snapshot.capture.inside ORDER REPORT`; it ends all of that, too, when its parent ends (then it
+also removes the folder of the order) or on SIGTERM. If it is killed itself, the kernel ends the rest, where it is allowed to
+enclose them (see `enclosed`). Its mounts nobody else sees; they end with it. The commands' output goes to its own.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import msgspec
 
 from robust_run.snapshot import kernel
+from robust_run.snapshot.capture import enclosed
 from robust_run.snapshot.capture.types import Order, Report
-from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.errors import RestoreRefused, SnapshotError
 from robust_run.snapshot.roots import is_within
 
 
@@ -25,11 +28,21 @@ def main(order_path: str, report_path: str) -> int:
     signal.signal(signal.SIGTERM, _stop)
     kernel.die_with_parent(signal.SIGTERM)
     kernel.adopt_orphans()
+    # Whoever starts us may hold signals back, and children inherit that: nothing but SIGKILL would end them.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     with open(order_path, "rb") as file:
         order = msgspec.json.decode(file.read(), type=Order)
     if os.getppid() != order.parent:
         return 1
-    report = _carry_out(order)
+    try:
+        report = _carry_out(order)
+    except SnapshotError as error:
+        report = Report(killed=str(error))
+    except SystemExit:
+        _end_children()
+        if os.getppid() != order.parent:
+            _remove(os.path.dirname(order_path))
+        raise
     with open(report_path + ".part", "wb") as file:
         file.write(msgspec.json.encode(report))
     os.rename(report_path + ".part", report_path)
@@ -50,12 +63,20 @@ def _carry_out(order: Order) -> Report:
         except RestoreRefused as error:
             return Report(refused=str(error), userns=userns)
     began_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE: what file systems stamp files with
+    codes = enclosed.run(lambda: _run_all(order)) if order.enclose else None
+    if codes is None:
+        codes = _run_all(order)
+    return Report(userns=userns, watched=tuple(watched), began_ns=began_ns, codes=codes)
+
+
+def _run_all(order: Order) -> tuple[int, ...]:
+    """Run the commands until one fails. Returns their exit codes."""
     codes = []
     for command in order.commands:
         codes.append(_run(command, order))
         if codes[-1] != 0:
             break
-    return Report(userns=userns, watched=tuple(watched), began_ns=began_ns, codes=tuple(codes))
+    return tuple(codes)
 
 
 def _watch(order: Order, userns: bool) -> list[str]:
@@ -92,6 +113,13 @@ def _stop(_number: int, _frame: object) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
+def _remove(folder: str) -> None:
+    """Remove the work folder: whoever would have done it is gone."""
+    from robust_run.snapshot.capture.work import remove_work
+
+    remove_work(folder)
+
+
 def _end_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
@@ -102,17 +130,16 @@ def _end_group(group: int) -> None:
 def _end_children() -> None:
     """Kill what was adopted, until nothing is left: a daemon would keep the overlay in use and write on."""
     while children := _children():
+        killed = []
         for child in children:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        while True:
-            try:
-                if os.waitpid(-1, 0)[0] == 0:
-                    break
-            except ChildProcessError:
-                break
+                killed.append(child)
+        if not killed:
+            return
+        for child in killed:  # not for any: those that are adopted only now are killed in the next round
+            with suppress(ChildProcessError):
+                os.waitpid(child, 0)
 
 
 def _children() -> list[int]:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from robust_run.snapshot.capture.types import Order, Report
-from robust_run.snapshot.errors import CaptureRefused, SetupFailed
+from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
 from robust_run.snapshot.key import blanked
 
 _LINES_KEPT = 30
 _STOP_S = 10.0
 _LINE_BYTES = 64 << 10
+#: In the environment of all that the commands start: the folder of their order, by which they are known.
+MARK = "_ROBUST_SETUP_WORK"
 #: How often whoever hears the output is asked meanwhile whether to go on.
 _TICK_S = 0.2
 _REPORT_BYTES = 1 << 20
+_LOOKS = 200
 _START = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from robust_run.snapshot.capture import inside; "
 
 
@@ -29,8 +35,8 @@ def run_inside(
 ) -> tuple[Report, list[str]]:
     """Run the order's commands, giving their output line by line. Returns the report and the last lines.
 
-    The calling thread must live until then: the commands are killed when it ends. Raises `CaptureRefused` if it ends without a
-    report.
+    The calling thread must live until then: the commands are killed when it ends. Raises `SnapshotError` if the process that
+    runs them is killed, `CaptureRefused` if it ends without a report otherwise.
     """
     order_path, report_path = os.path.join(folder, "order.json"), os.path.join(folder, "report.json")
     with open(order_path, "wb") as file:
@@ -42,7 +48,7 @@ def run_inside(
     process = subprocess.Popen(
         argv,
         cwd="/",
-        env=dict(environment),
+        env={**environment, MARK: folder},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -50,11 +56,13 @@ def run_inside(
     )
     try:
         assert process.stdout is not None
-        pass_on(process.stdout.fileno(), last, on_output)
+        _pass_on(process.stdout.fileno(), last, on_output, lambda: process.poll() is not None)
         process.wait()
     finally:
         if process.poll() is None:
             _stop(process)
+        if process.returncode < 0:
+            _end_marked(folder)
         if process.stdout is not None:
             process.stdout.close()
     return _report(report_path, process.returncode, last), [_plain(line) for line in last]
@@ -76,13 +84,20 @@ def _nothing() -> None:
     pass
 
 
-def pass_on(descriptor: int, last: deque[bytes], on_output: Callable[[bytes], None]) -> None:
-    """Give what is written line by line, until the end. What `on_output` raises ends the commands."""
+def _pass_on(
+    descriptor: int, last: deque[bytes], on_output: Callable[[bytes], None], is_over: Callable[[], bool]
+) -> None:
+    """Give what is written line by line, until the end. What `on_output` raises ends the commands.
+
+    `is_over`: whether whoever runs them has ended; those that it left may have the descriptor for long.
+    """
     check = on_output.check if isinstance(on_output, Heard) else _nothing
     rest = b""
     while True:
         if not select.select([descriptor], [], [], _TICK_S)[0]:
             check()
+            if is_over():
+                return
             continue
         data = os.read(descriptor, _LINE_BYTES)
         *lines, rest = (rest + data).splitlines(keepends=True) or [b""]
@@ -93,6 +108,27 @@ def pass_on(descriptor: int, last: deque[bytes], on_output: Callable[[bytes], No
             on_output(line)
         if not data:
             return
+
+
+def _end_marked(folder: str) -> None:
+    """Kill what was started by the commands of a folder, which nobody else does where they were not enclosed."""
+    mark = f"{MARK}={folder}".encode()
+    for _ in range(_LOOKS):  # one that is killed may be long in leaving the kernel
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has_mark(pid, mark)]
+        if not found:
+            return
+        for pid in found:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _has_mark(pid: int, mark: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # nothing is read of one that has ended
+            return mark in file.read(4 << 20).split(b"\0")
+    except OSError:
+        return False
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -108,10 +144,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _report(path: str, code: int, last: deque[bytes]) -> Report:
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(_REPORT_BYTES), type=Report)
+            found = msgspec.json.decode(file.read(_REPORT_BYTES), type=Report)
     except (OSError, msgspec.MsgspecError) as error:
-        line = f": {_plain(last[-1])}" if last else ""
-        raise CaptureRefused(f"the process that runs the set-up ended with {code} and no report{line}") from error
+        line = f": {blanked(_plain(last[-1]))[:500]}" if last else ""
+        what = "the process that runs the set-up commands"
+        if code < 0:
+            raise SnapshotError(f"{what} was killed by signal {-code}: see dmesg (out of memory?){line}") from error
+        raise CaptureRefused(f"{what} ended with {code} and no report{line}") from error
+    if found.killed:
+        raise SnapshotError(found.killed)
+    return found
 
 
 def check_codes(order: Order, report: Report, last: list[str]) -> None:

@@ -29,6 +29,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     """Process without which nothing is to be run."""
     shell: str = "/bin/sh"
+    enclose: bool = True
+    """Whether the commands are in a process namespace, so that the kernel ends what they started; their mounts, too."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     refused: str = ""
     """Why nothing was run."""
+    killed: str = ""
+    """How what ran the commands was ended before they were done."""
     userns: bool = False
     watched: tuple[str, ...] = ()
     """Folders over which an overlay was mounted to watch."""

@@ -22,6 +22,8 @@ from robust_run.store.digests import digest
 MARK = ".robust-snapshot.json"
 _PART = ".robust-part"
 _THREADS = 4
+#: What a container writes to: gone with it, and nobody else's.
+_OWN_FILE_SYSTEMS = frozenset(("overlay", "tmpfs", "ramfs"))
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,26 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     image_sha256: str
     key: str
     state: Literal["copying", "done"]
+
+
+def why_not(folder: str, table: str = "/proc/self/mountinfo") -> str:
+    """Return why nothing is copied into an environment; "": it is ours, and of a container that ends with its file system."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} is not ours to write"
+    kind = file_system_of(os.path.realpath(folder), table)
+    return "" if kind in _OWN_FILE_SYSTEMS else f"{folder} is on {kind or 'an unknown file system'}: others may use it"
+
+
+def file_system_of(path: str, table: str) -> str:
+    """Return the kind of file system that a path is on; "": unknown."""
+    best, kind = "", ""
+    with open(table, encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            left, _, right = line.partition(" - ")
+            point = left.split(" ")[4].replace("\\040", " ")
+            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+                best, kind = point, right.split(" ", 1)[0]
+    return kind
 
 
 def state_of(manifest: Manifest) -> Literal["none", "copying", "done"]:

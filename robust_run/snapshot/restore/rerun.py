@@ -1,22 +1,22 @@
 """The last rung: the set-up commands themselves, in the environment, once per node.
 
-A mark in the first captured folder says that they are under way, and then that they are done; a lock lets one process in.
-An environment in which they were under way when they were killed is half a one: they are run again, as installers allow.
+A mark in the first captured folder says that they are under way, and then that they are done and what was installed after them; a
+lock lets one process in. An environment in which they were under way when they were killed is half a one: they are run again, as
+installers allow; so they are where something was installed or removed since.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.snapshot.capture.running import pass_on
-from robust_run.snapshot.errors import RestoreRefused, SetupFailed
-from robust_run.snapshot.key import blanked
+from robust_run.snapshot.capture.running import check_codes, run_inside
+from robust_run.snapshot.capture.types import Order
+from robust_run.snapshot.capture.work import make_work, remove_work
+from robust_run.snapshot.errors import RestoreRefused
 
 MARK, _LOCK = ".robust-setup.json", ".robust-setup.lock"
 
@@ -26,6 +26,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     done: bool
+    installed: str = ""
+    """Digest of what was installed in the environment when they were done."""
 
 
 def why_not(folder: str) -> str:
@@ -35,19 +37,23 @@ def why_not(folder: str) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not ours to write"
 
 
-def run(
+def run(  # noqa: PLR0913 - the world is an argument
     commands: Sequence[str],
     *,
     key: str,
     folder: str,
+    work_folder: str,
     cwd: str,
     environment: Mapping[str, str],
     python: str,
+    installed: Callable[[], str] = lambda: "",
     on_output: Callable[[bytes], None] = lambda _: None,
 ) -> bool:
     """Run the commands unless they were run here for this key. False: they were.
 
-    `folder`: the first captured root. Raises `SetupFailed`, `RestoreRefused`.
+    `folder`: the first captured root; `work_folder`: where a small folder can be made; `installed`: returns a digest of what is
+    installed in the environment. The calling thread must live until then: the commands are killed when it ends.
+    Raises `SetupFailed`, `RestoreRefused`, `SnapshotError`.
     """
     try:
         lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -56,13 +62,16 @@ def run(
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         mark = os.path.join(folder, MARK)
-        if _read(mark) == Ran(key=key, done=True):
+        if _read(mark) == Ran(key=key, done=True, installed=installed()):
             return False
         _write(mark, Ran(key=key, done=False))
         path = os.pathsep.join(filter(None, [os.path.dirname(python), environment.get("PATH", os.defpath)]))
-        for command in commands:
-            _one(command, cwd, {**environment, "PATH": path, "PIP_NO_INPUT": "1"}, on_output)
-        _write(mark, Ran(key=key, done=True))
+        # Not enclosed: what they mount is to stay, here where nothing is captured.
+        order = Order(
+            layers=(), watched=(), commands=tuple(commands), cwd=cwd, private=(), parent=os.getpid(), enclose=False
+        )
+        _in_work(order, work_folder, {**environment, "PATH": path, "PIP_NO_INPUT": "1"}, on_output)
+        _write(mark, Ran(key=key, done=True, installed=installed()))
     except OSError as error:
         raise RestoreRefused(f"{folder}: the set-up cannot be run there: {error.strerror}") from error
     finally:
@@ -70,27 +79,13 @@ def run(
     return True
 
 
-def _one(command: str, cwd: str, environment: dict[str, str], on_output: Callable[[bytes], None]) -> None:
-    last: deque[bytes] = deque(maxlen=20)
-    with subprocess.Popen(
-        ["/bin/sh", "-c", command],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            pass_on(process.stdout.fileno(), last, on_output)
-        except BaseException:
-            process.kill()
-            raise
-        code = process.wait()
-    if code:
-        said = next((line for line in reversed(last) if line.strip()), b"it wrote nothing")
-        words = blanked(said.decode("utf-8", "replace").strip())[:500]
-        raise SetupFailed(f"set-up command {blanked(command)[:200]!r} ended with {code}: {words}")
+def _in_work(order: Order, parent: str, environment: Mapping[str, str], on_output: Callable[[bytes], None]) -> None:
+    work = make_work(parent)
+    try:
+        report, last = run_inside(order, work, environment, on_output)
+    finally:
+        remove_work(work)
+    check_codes(order, report, last)
 
 
 def _read(path: str) -> Ran | None:

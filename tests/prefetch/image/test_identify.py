@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.prefetch import launch
+from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.image import identify
 from robust_run.prefetch.image.errors import ImageRefused
 from tests.prefetch.image.tools import needs, small_tree
@@ -54,6 +56,16 @@ def test_in_a_sif_the_squashfs_is_the_primary_partition(image: Path, tmp_path: P
     found = identify.identify(str(path))
     assert (found.kind, found.offset_bytes, found.size_bytes) == ("sif", 40 << 10, image.stat().st_size)
     assert found.machine == "x86_64"
+
+
+def test_a_sif_of_another_architecture_is_not_started(image: Path, tmp_path: Path) -> None:
+    path = tmp_path / "image.sif"
+    data = bytearray(sif(image.read_bytes()))
+    data[45:47] = b"04"
+    path.write_bytes(data)
+    with pytest.raises(BlockMapRefused, match="made for aarch64, and this machine is x86_64"):
+        launch.prepare(str(path), str(tmp_path / "cache"), "launch", "x86_64")
+    assert launch.prepare(str(path), str(tmp_path / "cache"), "launch", "aarch64").block_map.machine == "aarch64"
 
 
 def test_folders_are_told_apart(tmp_path: Path) -> None:

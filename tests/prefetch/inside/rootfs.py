@@ -60,9 +60,7 @@ def ordinary_user() -> tuple[list[str], dict[str, str]]:
         return [sys.executable], {"PYTHONPATH": python_path()}
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     env = {"PYTHONPATH": python_path(), "PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    check = (
-        "import subprocess, sys, msgspec, robust_run.prefetch.inside; subprocess.check_call([sys.executable, '-c', ''])"
-    )
+    check = "import json, subprocess, sys, msgspec, robust_run.prefetch.inside; subprocess.check_call([sys.executable, '-c', ''])"
     for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
         try:
             done = subprocess.run([*become, python, "-c", check], env=env, capture_output=True, cwd="/", check=False)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from servers.model_origin import ModelOrigin
 
-from robust_run.prefetch import inside
+from robust_run.prefetch import blockmap, inside
+from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.image import build
+from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.inside import binds
 from robust_run.prefetch.inside.errors import InsideFailed
 from robust_run.prefetch.mount.ladder import Facts, Rung
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.server import ServeOptions
+from robust_run.prefetch.types import BlockMap, FetchLimits
 from tests.prefetch.image.test_identify import sif
 from tests.prefetch.inside.plans import can, eventually, family, plan
 from tests.prefetch.inside.rootfs import make_image
@@ -150,6 +155,7 @@ def test_the_end_of_squashfuse_is_told(image: tuple[str, BlockMap], tmp_path: Pa
                 os.kill(pid, 9)
         assert eventually(lambda: bool(told))
         assert told == ["squashfuse was killed by signal 9: what reads the image from now on gets errors"]
+        assert made.reason == told[0], "the place is lost: the next attempt needs another one"
     finally:
         made.stop()
 
@@ -233,11 +239,50 @@ def test_the_window_of_a_sif_is_an_image_too(
 
 
 def test_a_damaged_image_is_refused_in_one_line(image: tuple[str, BlockMap], tmp_path: Path) -> None:
-    from robust_run.prefetch import blockmap
-
     bad = tmp_path / "bad.sqsh"
     bad.write_bytes(b"hsqs" + os.urandom(200_000))
     with pytest.raises(InsideFailed) as caught:
         inside.start(plan((str(bad), blockmap.make(str(bad))), tmp_path))
     assert "\n" not in str(caught.value)
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_an_image_whose_folders_make_no_sense_is_named_and_no_bind_is_blamed(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts
+) -> None:
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+    data = bytearray(Path(image[0]).read_bytes())
+    found = identify(image[0]).squashfs
+    assert found is not None
+    for place in range(found.inode_table, found.inode_table + 200):
+        data[place] ^= 0x5A
+    bad = tmp_path / "bad.sqsh"
+    bad.write_bytes(data)
+    with pytest.raises(InsideFailed) as caught:
+        inside.start(plan((str(bad), blockmap.make(str(bad))), tmp_path, served=False))
+    assert str(caught.value).startswith(str(bad))
+    assert "--bind" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rung", ["kernel", "userns"])
+@pytest.mark.parametrize("fault", ["wrong", "error"])
+def test_reads_that_fail_while_it_is_mounted_are_named_with_their_origin(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung, fault: str
+) -> None:
+    """The superblock comes; the tables at the end do not."""
+    can(my_facts, rung)
+    (tmp_path / "origin").mkdir()
+    path = tmp_path / "origin/train.sqsh"
+    path.write_bytes(Path(image[0]).read_bytes())
+    made = blockmap.make(str(path), block_bytes=64 << 10)
+    with ModelOrigin(tmp_path / "origin") as origin:
+        cache = Cache(str(tmp_path / "cache"), made)
+        cache.put(0, path.read_bytes()[: 64 << 10])
+        cache.close()
+        origin.fault = fault  # type: ignore[assignment]
+        options = ServeOptions(limits=FetchLimits(read_limit_s=2.0, back_off_s=0.2, keep_free_bytes=0))
+        wanted = plan((f"{origin.url}train.sqsh", made), tmp_path, rungs=(rung,), serve_options=options)
+        with pytest.raises(InsideFailed) as caught:
+            inside.start(wanted)
+    assert re.match(r"http://127.*/train.sqsh: it cannot be mounted: block \d+ could not be read: ", str(caught.value))
+    assert ("wrong bytes" if fault == "wrong" else "500") in str(caught.value)

@@ -1,0 +1,64 @@
+"""What a block server tells its keeper."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from robust_run.prefetch.server.config import Ready
+from robust_run.prefetch.server.telling import QUIET_S, Telling
+
+
+class Ear:
+    """A pipe, and a clock that stands."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        self.now_s = 1000.0
+        self.telling = Telling(self.write_end, lambda: self.now_s)
+
+    def heard(self) -> list[str]:
+        try:
+            return os.read(self.read_end, 1 << 20).decode().splitlines()
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        os.close(self.read_end)
+        os.close(self.write_end)
+
+
+@pytest.fixture(name="ear")
+def _ear() -> Iterator[Ear]:
+    ear = Ear()
+    yield ear
+    ear.close()
+
+
+def test_before_it_serves_only_one_line_is_said(ear: Ear) -> None:
+    ear.telling.trouble("block 3", "the origin is gone")
+    ear.telling.ready(Ready("the origin is gone"))
+    ear.telling.ready(Ready())
+    assert ear.heard() == ['{"reason":"the origin is gone"}']
+
+
+def test_the_same_reason_is_told_once_in_a_while_and_another_at_once(ear: Ear) -> None:
+    ear.telling.ready(Ready())
+    for block in range(5):
+        ear.telling.trouble(f"block {block}", "gone")
+    ear.telling.trouble("block 7", "wrong")
+    ear.now_s += QUIET_S
+    ear.telling.trouble("block 9", "gone")
+    _ready, *lost = ear.heard()
+    assert [msgspec.json.decode(line)["sentence"] for line in lost] == ["block 0", "block 7", "block 9"]
+
+
+def test_a_keeper_that_does_not_listen_holds_nobody_up(ear: Ear) -> None:
+    ear.telling.ready(Ready())
+    for number in range(5000):
+        ear.telling.trouble("x" * 100, f"reason {number}")
+    assert 100 < len(ear.heard()) < 5000
