@@ -99,7 +99,7 @@ def test_an_image_is_never_taken_from_a_folder_that_others_can_write(small: Smal
     chosen = options(node if whose.startswith("below") else tmp_path, "mount", "extract")
     restoring.restore(small.plan, small.manifest, small.store, chosen).stop()
     node.chmod(0o777) if whose == "anybody's" else os.chown(node, 65534, 65534)
-    with pytest.raises(RestoreRefused, match="only we can write|others can replace it"):
+    with pytest.raises(RestoreRefused, match=r"only we can write|others can replace it"):
         restoring.restore(small.plan, small.manifest, small.store, chosen)
 
 
