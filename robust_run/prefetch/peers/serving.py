@@ -11,6 +11,8 @@ import hmac
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -36,6 +38,9 @@ _LARGEST_RANGE_BYTES = max(GROUP_BYTES, blockmap.LARGEST_BLOCK_BYTES)
 _MOST_WAITING = 4096
 _HEADER_BYTES = 4096
 _KEEP_OPEN_S = 60.0
+#: What is being sent when it stops may still be sent for so long.
+_HANG_UP_S = 0.2
+_STOP_S = 5.0
 
 
 class PeerServer:
@@ -58,17 +63,30 @@ class PeerServer:
         self._places = asyncio.Semaphore(_MOST_ANSWERS)
         self._uploading = self._waiting = 0
         self.sent_bytes = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="peer-server", daemon=True)
 
     def start(self) -> None:
         """Give from now on."""
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Hang up on everybody. Once, after `start`."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        loop = asyncio.new_event_loop()
-        loop.run_until_complete(self._open())
-        loop.run_forever()
+        loop, readers = self._loop, ThreadPoolExecutor(thread_name_prefix="peer-reader")
+        loop.set_default_executor(readers)
+        try:
+            runner = loop.run_until_complete(self._open())
+            loop.run_forever()
+            loop.run_until_complete(runner.cleanup())
+        finally:
+            readers.shutdown(wait=False, cancel_futures=True)
+            loop.close()
 
-    async def _open(self) -> None:
+    async def _open(self) -> web.AppRunner:
         app = web.Application(client_max_size=0)
         app.router.add_get(f"/blocks/{blockmap.identity(self._map)}", self._give)
         runner = web.AppRunner(
@@ -78,9 +96,11 @@ class PeerServer:
             keepalive_timeout=_KEEP_OPEN_S,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
+            shutdown_timeout=_HANG_UP_S,
         )
         await runner.setup()
         await web.SockSite(runner, self._listening, backlog=512).start()
+        return runner
 
     async def _give(self, request: web.Request) -> web.StreamResponse:
         said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -141,7 +161,8 @@ class PeerServer:
                 future.set_result(data)
 
         def came(data: bytes | None, _why: str) -> None:
-            loop.call_soon_threadsafe(tell, data)
+            with suppress(RuntimeError):  # nobody is given anything any more
+                loop.call_soon_threadsafe(tell, data)
 
         try:
             # In a thread: where the blocks are there, it reads them from the disk before it returns.

@@ -42,6 +42,7 @@ class Together:
         self._map, self._options, self._listening = block_map, options, listening
         self._source = PeerSource(block_map, options, limits)
         self._sent_bytes: Callable[[], int] = lambda: 0
+        self._stop: Callable[[], None] = lambda: None
 
     def sources(self, origin: Source) -> Sequence[Source]:
         """Return the sources of a server, the preferred first."""
@@ -59,10 +60,12 @@ class Together:
         server = PeerServer(self._listening, self._map, cache, self._source, self._options, read)
         self._sent_bytes = lambda: server.sent_bytes
         server.start()
+        self._stop = server.stop
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Ask nobody any more, and give nobody anything. Once."""
         self._source.close()
+        self._stop()
 
     def counts(self) -> PeerCounts:
         """Return what came of it so far."""
