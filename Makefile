@@ -37,6 +37,8 @@ bench: $(STAMP)
 	$(BIN)/python bench/ckpt.py
 	$(BIN)/python bench/striping.py
 	$(BIN)/python bench/fuse.py
+	$(BIN)/python bench/image_start.py --compress zstd
+	$(BIN)/python bench/env_restore.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
 
 # System tools that some tests use. A test that misses one is skipped with its reason.
