@@ -37,7 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/ckpt.py
 	$(BIN)/python bench/striping.py
 	$(BIN)/python bench/fuse.py
-	$(BIN)/python bench/image_start.py --compress zstd
+	$(BIN)/python bench/image_start.py
 	$(BIN)/python bench/env_restore.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
 
