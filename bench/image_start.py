@@ -17,8 +17,8 @@ connection and one for all of them (a: 20 ms, 50 MB/s, 500 MB/s; b: 50 ms, 25 MB
 
 A figure is the seconds from the launch to the end of `import torch` and one step of DistributedDataParallel. Downloads of the
 padded image are thrown away as they come and the small image is started: what a disk would cost is left out, in favour of them.
-The image is compressed with zstd, as `robust image build` does by default. With lz4 (--compress lz4) it has a quarter more hot blocks:
-the lazy way is slower then, and how far ahead of it the second launch is looks better.
+The image is compressed with zstd, as `robust image build` does by default. With lz4 (--compress lz4) it has a quarter more
+hot blocks: the lazy way is slower then, and how far ahead of it the second launch is looks better.
 
 What only the network's rate or delay decides (lazy, one, sixteen of the padded image) runs in the first round only. The last line
 of standard output is one JSON object, with the ratios and what they should be.
