@@ -162,6 +162,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
     image: ImageUse | None = None
     """None: workers run where we do."""
+    code: str = "in-place"
+    """auto, copy or in-place: whether workers run from what was captured (see `code_versions.place`)."""
+    probation_steps: int = 20
+    """Steps of its own after which an update is trusted."""
     prefetch_env: bool = False
     """Read ahead the files of the Python environment that earlier starts read."""
     record_window_s: float = 120.0
@@ -187,6 +191,73 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT where it gives blocks of the job's image to other nodes; empty: nowhere."""
     pid: int = 0
     version: str = ""
+
+
+class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One version of what a job's workers run: code, arguments, variables. See `code_versions`."""
+
+    number: int
+    """From 1, the version the job was started with."""
+    tree: str
+    """Id of its code (see `code_versions.tree_store`); empty: whatever lies in the user's folder."""
+    parents: tuple[int, ...] = ()
+    """The versions it was made from: the newest before it first, then where the change began, if that is another."""
+    settings: dict[str, str] = {}
+    """Arguments that differ from those the job was started with (`--set`)."""
+    env: dict[str, str] = {}
+    """Variables likewise (`--env`)."""
+    by: str = ""
+    at_unix_s: float = 0.0
+    note: str = ""
+    """Why, in the words of whoever did it."""
+    source: str = ""
+    """`host:folder` it was captured from, or `host:folder@commit`."""
+    commit: str = ""
+    summary: str = ""
+    """What changed, as a clause: `train.py +3 -1, lr=1e-4`."""
+
+
+Fate = Literal["trusted", "pending", "probation", "merged", "rolled_back"]
+"""trusted: it survived its probation, or was there first. pending: runs from the next attempt on. probation: it runs, and is
+suspect. merged: part of a later one before it was proven. rolled_back: it failed, or was taken back."""
+
+
+class CodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A version and what became of it."""
+
+    version: CodeVersion
+    fate: Fate
+    why: str = ""
+    first_attempt: int = -1
+    """The first that ran it; -1: none."""
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All versions of a job, and which run. Changed by `code_versions.ledger` alone."""
+
+    records: tuple[CodeRecord, ...] = ()
+    """By number, from 1."""
+    running: int = 0
+    """Of the newest attempt, and of the next where nothing is pending; 0: none was captured."""
+    pending: int = 0
+    due_unix_s: float = 0.0
+    """When what is pending is put in place even without a failure; 0: never."""
+    trusted: int = 0
+    """The newest that proved itself."""
+    usual_step_s: float = 0.0
+    """A step of the trusted version, on the slowest node; 0: not known."""
+    survived: dict[str, float] = {}
+    """Nodes on which the newest attempt survived its first steps, and how long one took."""
+
+
+class CodeUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of a version the nodes of an attempt must know."""
+
+    number: int
+    tree: str = ""
+    settings: dict[str, str] = {}
+    env: dict[str, str] = {}
+    on_probation: bool = False
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

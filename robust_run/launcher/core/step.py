@@ -28,6 +28,8 @@ from robust_run.launcher.events import (
     Action,
     AttemptEnded,
     AttemptStarted,
+    CodeCaptured,
+    CodeLacking,
     ControllerResumed,
     EndAttempt,
     Event,
@@ -41,23 +43,41 @@ from robust_run.launcher.events import (
     NodeLost,
     NodeReadmitted,
     NodeReturned,
+    NotFinite,
     OpenStore,
     RankExited,
     RestartAsked,
+    RollbackAsked,
     SignalReceived,
     SpawnFailed,
     StartAttempt,
+    StepsSurvived,
     StoreLost,
     StoreOpened,
     Tick,
+    UpdateDue,
+    UpdateRefused,
+    UpdateStaged,
     WakeAt,
 )
-from robust_run.launcher.types import Progress
+from robust_run.launcher.types import CodeUse, Progress
 
 SIGKILL = 9
 
 #: Phases in which an attempt is meant to go on.
 GOING = ("opening", "running", "suspecting")
+
+#: Events of versions of the code.
+OF_CODE = (
+    CodeCaptured,
+    UpdateStaged,
+    UpdateRefused,
+    UpdateDue,
+    RollbackAsked,
+    StepsSurvived,
+    NotFinite,
+    CodeLacking,
+)
 
 Step = tuple[JobState, tuple[Action, ...]]
 
@@ -134,7 +154,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         case ControllerResumed():
             return _resumed(policy, state, event, now_s)
         case _:
-            return []
+            return _about_code(policy, state, event, now_s)
 
 
 def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
@@ -163,7 +183,25 @@ def _start_order(state: JobState, only: str = "") -> StartAttempt:
         world_size=state.world_size,
         nodes=len(state.layout),
         peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
+        code=_code(state),
     )
+
+
+def _code(state: JobState) -> CodeUse | None:
+    if not state.code.records:
+        return None
+    from robust_run.launcher.code_versions import ledger
+
+    return ledger.use(state.code)
+
+
+def _about_code(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    """What versions of the code are about; not imported for a job that does not know them."""
+    if not isinstance(event, OF_CODE):
+        return []
+    from robust_run.launcher.core import versions
+
+    return versions.take(policy, state, event, now_s)
 
 
 def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
