@@ -128,9 +128,13 @@ def run_agent(
         link.serve_people_with(lambda: api_of(spec, controller, run_directory, clock, console, host))
         if not resumed:
             journal.open_with(spec, host)
+        if spec.code == "copy" and not resumed:
+            _capture(node, controller)
         _begin(
             controller, NodeInfo(id=agent.node_id, name=host, nproc=spec.nproc, version=__version__), resumed=resumed
         )
+        if not controller.state.code.records:
+            _capture(node, controller)
         _greet(spec, node, resumed=resumed)
         agent.run(lifeline)
         book.flush()
@@ -204,6 +208,15 @@ def _begin(controller: Controller, node: NodeInfo, *, resumed: bool) -> None:
         for each in old:
             controller.tell(NodeLost(node=each, silent_s=0.0))
     controller.tell(NodeJoined(node=node))
+
+
+def _capture(node: Node, controller: Controller) -> None:
+    """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
+    their first imports.
+    """
+    from robust_run.launcher.code_versions.staging import tell_captured
+
+    tell_captured(node.code, controller.tell, node.clock.unix_s())
 
 
 def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:

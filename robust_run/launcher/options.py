@@ -99,6 +99,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     image_cache: str | None = None
     record_window: float = 120.0
     prefetch_env: bool = False
+    code: str = "auto"
+    probation_steps: int = 20
 
 
 _DEFAULTS = Options(training_script="")
@@ -346,6 +348,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "FOLDER",
         "Checkpoints of robust_run.ckpt_io: at each attempt, workers get the newest one's path as ROBUST_RESUME.",
     ),
+    _describe(
+        OWN,
+        "code",
+        "auto|copy|in-place",
+        "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",
+        _Look(choices=("auto", "copy", "in-place")),
+    ),
+    _describe(OWN, "probation-steps", "N", "Optimizer steps after which a code update is trusted.", _WHOLE),
     _describe(
         OWN,
         "resume",

@@ -1,70 +1,18 @@
-"""What git knows of a folder of code: the commit it is at, and the code of any commit. For commands, not for the launcher.
-
-`head_commit` alone starts no process: the launcher uses it.
-"""
+"""The code of any commit, asked of git. For commands: the launcher starts no git, see `work_tree`."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from collections.abc import Sequence
 
 from robust_run.errors import UserError
 from robust_run.launcher.code_versions.errors import CodeError
 from robust_run.launcher.code_versions.names import why_no_link, why_not
-from robust_run.launcher.code_versions.scan import read_file
 from robust_run.launcher.code_versions.types import LIMITS, Left
+from robust_run.launcher.code_versions.work_tree import IS_COMMIT, work_tree_of
 
 GIT_S = 60.0
-_COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
-_SMALL_BYTES = 4 << 20
-
-
-def work_tree_of(folder: str) -> str:
-    """Return the top of the work tree that a folder is in; empty where it is in none."""
-    here = os.path.abspath(folder)
-    while True:
-        if os.path.lexists(os.path.join(here, ".git")):
-            return here
-        parent = os.path.dirname(here)
-        if parent == here:
-            return ""
-        here = parent
-
-
-def head_commit(top: str) -> str:
-    """Return the commit that a work tree is at, read from git's files; empty where they do not say. Never raises."""
-    try:
-        folder = os.path.join(top, ".git")
-        if os.path.isfile(folder):  # a linked work tree, or a submodule
-            said = _text(folder)
-            folder = os.path.join(top, said.removeprefix("gitdir:").strip()) if said.startswith("gitdir:") else ""
-        head = _text(os.path.join(folder, "HEAD"))
-        if not head.startswith("ref:"):
-            return head if _COMMIT.match(head) else ""
-        name = head.removeprefix("ref:").strip()
-        common = folder
-        shared = os.path.join(folder, "commondir")
-        if os.path.exists(shared):
-            common = os.path.join(folder, _text(shared))
-        for place in (folder, common):
-            path = os.path.join(place, name)
-            if ".." not in name and os.path.isfile(path):
-                commit = _text(path)
-                return commit if _COMMIT.match(commit) else ""
-        for line in _text(os.path.join(common, "packed-refs")).splitlines():
-            commit, _, named = line.partition(" ")
-            if named == name and _COMMIT.match(commit):
-                return commit
-    except (OSError, ValueError):
-        pass
-    return ""
-
-
-def _text(path: str) -> str:
-    data = read_file(path, _SMALL_BYTES)
-    return (data or b"").decode(errors="replace").strip()
 
 
 class Commit:
@@ -80,7 +28,7 @@ class Commit:
             raise UserError(f"--ref {ref!r} is no name of a commit")
         found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", check=False)
         self.commit = found.stdout.decode().strip()
-        if found.returncode != 0 or not _COMMIT.match(self.commit):
+        if found.returncode != 0 or not IS_COMMIT(self.commit):
             raise UserError(
                 f"--ref {ref!r}: there is no such commit in {self.top!r}; git log lists them, git fetch may get it"
             )

@@ -59,6 +59,8 @@ class Scan:
         self._clock = clock
         self._until_s = clock() + limits.patience_s if clock is not None else 0.0
         self._entries = self._bytes = 0
+        self._of_runs: set[str] = set()
+        """Folders in which run directories lie."""
         rules = self._rules("", (".git/info/exclude",))
         files, left = self._folder("", rules, 0)
         self.files = sorted(files, key=lambda found: found.path)
@@ -97,6 +99,9 @@ class Scan:
         here = os.path.join(self._root, path)
         if os.path.realpath(here) in self._leave:
             return [], []  # not even led to: it holds the copies themselves
+        if os.path.lexists(os.path.join(here, "journal.jsonl")):
+            self._of_runs.add(path.rpartition("/")[0])
+            return [], []  # a run directory of ours, with copies of its own
         if os.path.lexists(os.path.join(here, "pyvenv.cfg")):
             return [], [Left(path, "is a virtual environment")]
         try:
@@ -106,7 +111,7 @@ class Scan:
                 raise
             return [], [Left(path, "cannot be read")]
         if not files:
-            return [], [Left(path, "holds no code")]
+            return [], [] if path in self._of_runs else [Left(path, "holds no code")]
         return files, left
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:

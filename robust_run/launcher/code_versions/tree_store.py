@@ -12,7 +12,6 @@ share one store: files appear whole, and whoever comes second finds what it want
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -179,6 +178,8 @@ class TreeStore:
             _lead_to(building, tree, links or {})
             os.rename(building, path)
         except OSError as error:
+            import shutil
+
             shutil.rmtree(building, ignore_errors=True)
             if os.path.isdir(path):
                 return path  # another node was faster

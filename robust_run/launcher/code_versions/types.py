@@ -44,13 +44,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much is code. A folder that holds more is no folder of code, and is not captured."""
 
     most_files: int = 5000
-    most_bytes: int = 64 << 20
+    most_bytes: int = 32 << 20
     largest_file_bytes: int = 1 << 20
     """Larger files are left in place."""
     most_entries: int = 20_000
     """Files and folders that are looked at."""
     deepest: int = 40
-    patience_s: float = 2.0
+    patience_s: float = 0.5
     """A file system that takes longer than this to be looked through is too slow to wait for."""
 
 

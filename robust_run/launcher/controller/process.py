@@ -19,6 +19,7 @@ from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher import core, evictions
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.code_versions.staging import store_folder
 from robust_run.launcher.console import DRAIN_S, Console
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
@@ -100,6 +101,7 @@ class ControllerProcess:
         if journal.is_empty():
             journal.open_with(spec, charge.host)
         service = Service(spec, self._many, charge.spec.run_id, self._clock, self._note, charge.host_agent, term)
+        service.code_folder = store_folder(self._run_directory.journal)
         controller = Controller(
             policy=policy_of(spec),
             state=state,
@@ -179,7 +181,16 @@ class ControllerProcess:
                     )
                 )
         if not resumed:
+            self._capture(controller)
             controller.tell(JobStarted())
+
+    def _capture(self, controller: Controller) -> None:
+        """Keep the code that the job is started with, as it is on this node: all others run the same."""
+        from robust_run.launcher.code_versions.node_code import NodeCode
+        from robust_run.launcher.code_versions.staging import tell_captured
+
+        code = NodeCode(self._charge.spec, os.environ, self._run_directory, self._console.say)
+        tell_captured(code, controller.tell, self._clock.unix_s())
 
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many
@@ -193,6 +204,10 @@ class ControllerProcess:
             started_unix_s=self._started_unix_s,
             run_directory="" if charge.temporary else charge.run_path,
             policy=controller.policy,
+            argv=charge.spec.argv,
+            is_python=charge.spec.is_python,
+            cwd=os.getcwd(),
+            code=charge.spec.code,
         )
         handle = Handle(
             facts,
