@@ -165,10 +165,8 @@ def _code_words(subject: e.Event | e.Action) -> str:
         case e.UpdateDue(number=number):
             return f"version {number} has waited for a failure long enough"
         case e.RollbackAsked(to=to, by=by, reason=reason):
-            return (
-                "",
-                f"rollback{f' to version {to}' if to else ''} asked for by {by}: {reason or 'no reason given'}",
-            )
+            which = f" to version {to}" if to else ""
+            return f"rollback{which} asked for by {by}: {reason or 'no reason given'}"
     return ""
 
 

@@ -34,7 +34,7 @@ class NodeCode:
     def __init__(
         self, spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, say: Callable[[str], None]
     ) -> None:
-        user = env.get("USER") or env.get("LOGNAME") or str(os.getuid())
+        user = env.get("USER") or env.get("LOGNAME") or _user_name()
         self.place = CodePlace(spec, os.getcwd(), run_directory.path, time.monotonic, socket.gethostname(), user)
         self.ground: Ground | None = None
         """Of the newest attempt."""
@@ -88,3 +88,12 @@ class NodeCode:
             ((rank, count.not_finite_step) for rank, count in counts if count and count.not_finite_step), None
         )
         return Survival(min(made, default=0), max(paces, default=0.0), broken)
+
+
+def _user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return str(os.getuid())

@@ -133,7 +133,6 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
     if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
         state.trail, decision = healed(state.trail, state.progress, limits)  # what runs next is another program
-        decision = msgspec.structs.replace(decision, reason=f"version {state.code.pending} is put in place")
     incident = RecordIncident(
         attempt=state.attempt,
         symptom=verdict.symptom,
@@ -151,6 +150,8 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
             sentence=verdict.draft.sentence,
         )
         return [incident, *_finish(state, finish)]
+    if state.code.pending:
+        decision = msgspec.structs.replace(decision, reason=f"version {state.code.pending} is put in place")
     before = state.layout
     follow_up = begin(policy, state, now_s)
     action = "rollback" if is_rolled_back else "evict" if verdict.evicts else "relaunch"
