@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -232,15 +234,27 @@ def test_a_launcher_that_is_resumed_knows_the_pending_update(tmp_path: Path) -> 
         write_code(tmp_path, scale=2)
         robust(tmp_path, "update", run=job)
         write_code(tmp_path, scale=99)  # not staged
+        os.kill(job.agent_pid(), 9)
         job.process.kill()
         job.finish()
         job.assert_nothing_left()
-    with running(tmp_path, "--resume", str(job.run_dir), env={"TEST_JOB": job.run_id}) as again:
-        again.run_dir, again.run_id = job.run_dir, job.run_id
+    again = subprocess.Popen(
+        [sys.executable, "-m", "robust_run", "--resume", str(job.run_dir)],
+        cwd="/",
+        env={**os.environ, "TEST_JOB": job.run_id},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        resumed = Job(again, job.run_dir.parent, job.run_id)
         assert began(tmp_path, 1)["scale"] == 2
-        wait_for_fate(job, tmp_path, 2, "trusted")
-        (tmp_path / "enough").touch()
-        assert again.finish() == 0
+        wait_for_fate(resumed, tmp_path, 2, "trusted")
+        assert finish(resumed, tmp_path) == 0, resumed.err
+        resumed.assert_nothing_left()
+    finally:
+        again.kill()
+        again.communicate()
 
 
 def test_code_copy_runs_from_the_copy_from_the_start(tmp_path: Path) -> None:
