@@ -66,7 +66,7 @@ def _stripped(line: str) -> str:
     line = line.rstrip("\r\n")
     while line.endswith(" ") and not line.endswith("\\ "):
         line = line[:-1]
-    return line[1:] if line.startswith(("\\#", "\\!")) and len(line) > 1 and line[1] == "#" else line
+    return line
 
 
 def _expression(pattern: str) -> str:

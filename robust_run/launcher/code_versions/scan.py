@@ -62,16 +62,12 @@ class Scan:
         self._of_runs: set[str] = set()
         """Folders in which run directories lie."""
         rules = self._rules("", (".git/info/exclude",))
-        files, left = self._folder("", rules, 0)
+        files, left = self._folder("", rules)
         self.files = sorted(files, key=lambda found: found.path)
         self.left = sorted(left, key=lambda each: each.path)
 
-    def _folder(self, folder: str, rules: list[Rule], depth: int) -> tuple[list[Found], list[Left]]:
+    def _folder(self, folder: str, rules: list[Rule]) -> tuple[list[Found], list[Left]]:
         """Return the code below a folder and what of it is left, `folder` with a `/` at its end unless it is the root."""
-        if depth > self._limits.deepest:
-            raise TooMuchError(
-                f"{self._root!r} is deeper than {self._limits.deepest} folders; name some in .robustignore"
-            )
         rules = rules + self._rules(folder, RULE_FILES)
         files: list[Found] = []
         left: list[Left] = []
@@ -88,14 +84,14 @@ class Scan:
                     left.append(Left(path, "is ignored"))
                     continue
             if is_folder:
-                below, beside = self._below(path, rules, depth)
+                below, beside = self._below(path, rules)
                 files += below
                 left += beside
             else:
                 self._one(entry, path, files, left)
         return files, left
 
-    def _below(self, path: str, rules: list[Rule], depth: int) -> tuple[list[Found], list[Left]]:
+    def _below(self, path: str, rules: list[Rule]) -> tuple[list[Found], list[Left]]:
         here = os.path.join(self._root, path)
         if os.path.realpath(here) in self._leave:
             return [], []  # not even led to: it holds the copies themselves
@@ -105,7 +101,7 @@ class Scan:
         if os.path.lexists(os.path.join(here, "pyvenv.cfg")):
             return [], [Left(path, "is a virtual environment")]
         try:
-            files, left = self._folder(f"{path}/", rules, depth + 1)
+            files, left = self._folder(f"{path}/", rules)
         except CodeError as error:
             if isinstance(error, TooMuchError):
                 raise

@@ -18,6 +18,7 @@ from hashlib import sha256
 
 import msgspec
 
+from robust_run.errors import RobustRunError
 from robust_run.launcher.code_versions.errors import CodeError, LackingError, StoreError
 from robust_run.launcher.code_versions.names import check_tree, is_digest
 from robust_run.launcher.code_versions.scan import Scan, read_file
@@ -173,14 +174,16 @@ class TreeStore:
             self._put_aside(path)
         building = os.path.join(self.folder, "at", f".{os.urandom(6).hex()}")
         try:
-            os.makedirs(building, mode=_OURS)
+            make_folders(building)
             self.write_out(tree, building)
             _lead_to(building, tree, links or {})
             os.rename(building, path)
-        except OSError as error:
+        except (OSError, RobustRunError) as error:
             import shutil
 
             shutil.rmtree(building, ignore_errors=True)
+            if isinstance(error, RobustRunError):
+                raise
             if os.path.isdir(path):
                 return path  # another node was faster
             raise StoreError(f"cannot put the code into {path!r}: {error.strerror or error}") from error
@@ -218,13 +221,22 @@ class TreeStore:
             try:
                 _create(beside, data, _READ_ONLY)
             except FileNotFoundError:
-                os.makedirs(folder, mode=_OURS, exist_ok=True)
+                make_folders(folder)
                 _create(beside, data, _READ_ONLY)
             os.rename(beside, path)
         except OSError as error:
             with suppress(OSError):
                 os.unlink(beside)
             raise StoreError(f"cannot write {path!r}: {error.strerror or error}") from error
+
+
+def make_folders(path: str) -> None:
+    """Make a folder and those above it that are missing, all of them for us alone. Raises OSError."""
+    if os.path.isdir(path):
+        return
+    make_folders(os.path.dirname(path))
+    with suppress(FileExistsError):
+        os.mkdir(path, _OURS)
 
 
 def _create(path: str, data: bytes, mode: int) -> None:
