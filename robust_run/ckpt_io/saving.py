@@ -6,6 +6,7 @@ save that dies leaves parts that no manifest names; `prune` removes them.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,6 +103,12 @@ def open_file(
     return FileStream(plan, index, name, [stores(folder) for folder in plan.folders], item_bytes or plan.item_bytes)
 
 
+def _written_by(env: Mapping[str, str]) -> dict[str, str]:
+    """Return which version of the job's code writes, where a launcher has said so."""
+    version = env.get("ROBUST_CODE_VERSION", "")
+    return {"code version": version[:64]} if version.isprintable() and version else {}
+
+
 def commit(  # noqa: PLR0913 - all but two are what the manifest says
     plan: SavePlan,
     files: Sequence[LogicalFile],
@@ -113,6 +120,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
     facts: Mapping[str, str] | None = None,
     stores: StoreOpener = open_store,
     now_s: Callable[[], float] = time.time,
+    env: Mapping[str, str] = os.environ,
 ) -> Manifest:
     """Make what was written a checkpoint: called once, by one process, after all files are written. Then it exists.
 
@@ -132,7 +140,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
         tensors=tuple(tensors),
         blobs=tuple(blobs),
         paths=dict(paths or {}),
-        facts=dict(facts or {}),
+        facts={**_written_by(env), **(facts or {})},
     )
     data = manifests.encode(manifest)
     with _opened(plan, stores) as opened, _naming_target():

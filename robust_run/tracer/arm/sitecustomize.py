@@ -212,7 +212,7 @@ def counter(
             times[FIRST_CELL] = monotonic()
         return numbers[PID_CELL] == armed_pid
 
-    def count_step(optimizer: Any, *_: object) -> None:
+    def count_step(optimizer: Any = None, *_: object) -> None:
         nonlocal counting, look
         # While torch.compile traces, this is True: the hook then adds nothing to the graph and does not break it.
         if torch.compiler.is_dynamo_compiling():
