@@ -213,6 +213,8 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     source: str = ""
     """`host:folder` it was captured from, or `host:folder@commit`."""
     commit: str = ""
+    slower: bool = False
+    """Its steps may take longer than those before: a larger batch, more accumulation."""
     summary: str = ""
     """What changed, as a clause: `train.py +3 -1, lr=1e-4`."""
 

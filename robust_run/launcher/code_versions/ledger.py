@@ -138,7 +138,7 @@ def survived(ledger: Ledger, node: str, step_s: float, nodes: Collection[str]) -
     if version is None:
         known = record_of(ledger, ledger.running) is not None and slowest_s > 0
         return (msgspec.structs.replace(ledger, usual_step_s=slowest_s) if known else ledger), ""
-    if usual_s and slowest_s > usual_s * SLOW_FACTOR and slowest_s - usual_s > SLOW_BY_S:
+    if not version.slower and usual_s and slowest_s > usual_s * SLOW_FACTOR and slowest_s - usual_s > SLOW_BY_S:
         return ledger, (
             f"a step takes {slowest_s:.3g} s with version {version.number}, {slowest_s / usual_s:.1f} times the {usual_s:.3g} s "
             f"of version {ledger.trusted}"

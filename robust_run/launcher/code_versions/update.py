@@ -46,6 +46,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     due_after_s: float = 0.0
     check: str = ""
     check_s: float = 300.0
+    slower: bool = False
     base: int = 0
     """The version that the change began at; 0: found out."""
 
@@ -112,7 +113,7 @@ class Maker:
         request = self._request
         if not first.version.tree:
             raise UserError(
-                "this job runs in place, its code is not kept (--code in-place, or robust code log says why); "
+                "this job runs in place, its code is not kept (--code in-place, or robust events says why); "
                 "only --set and --env can be updated"
             )
         host, _, folder = first.version.source.partition(":")
@@ -181,6 +182,7 @@ class Maker:
             env=env,
             by=request.by,
             note=request.note,
+            slower=request.slower,
             source=source.source if source is not None else newest.source,
             commit=source.commit if source is not None else newest.commit,
             summary=summary,

@@ -32,13 +32,16 @@ from robust_run.launcher.controller.office import Office, take_office
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
+    CodeCaptured,
     ControllerResumed,
     Event,
     Finish,
     JobStarted,
     NodeEvicted,
     NodeReadmitted,
+    RollbackAsked,
     SignalReceived,
+    UpdateStaged,
 )
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal, events_of
@@ -62,6 +65,8 @@ IGNORED = (
 )
 #: A resumed controller begins no attempt for this much longer than it waits for nodes: who is silent is known to be lost by then.
 HOLD_MARGIN_S = 0.5
+#: Events that a successor must know of before anything is done about them.
+URGENT = (NodeEvicted, NodeReadmitted, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -237,7 +242,7 @@ class ControllerProcess:
             self._finished.set()
 
     def _changed(self, event: Event, office: Office, state: core.JobState) -> None:
-        office.changed(state, urgent=isinstance(event, (NodeEvicted, NodeReadmitted, SignalReceived)))
+        office.changed(state, urgent=isinstance(event, URGENT))
         path = self._many.evict_list
         if not path:
             return

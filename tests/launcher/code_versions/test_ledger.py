@@ -69,6 +69,12 @@ def test_a_version_that_is_much_slower_is_not_trusted(usual_s: float, now_s: flo
     assert fates(ledger)[1] == ("probation" if is_slow else "trusted")
 
 
+def test_one_that_is_meant_to_be_slower_is_trusted() -> None:
+    ledger, _ = survived(started(), 0.1)
+    ledger = rules.begun(rules.staged(ledger, version(2, 1, slower=True), 0), 1)
+    assert fates(survived(ledger, 0.9)[0])[1] == "trusted"
+
+
 def test_what_fails_goes_back_with_all_that_was_built_on_it_and_is_not_tried_again() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
     ledger = rules.staged(ledger, version(3, 2), 0)
