@@ -150,6 +150,23 @@ def test_arguments_and_variables_are_updated_like_code(tmp_path: Path) -> None:
         assert finish(job, tmp_path) == 0
 
 
+def test_warm_workers_run_the_new_code(tmp_path: Path) -> None:
+    write_code(tmp_path)
+    write_code(tmp_path / "clone", scale=2)
+    with running(tmp_path, *OPTIONS, "train.py") as job:
+        wait_for_steps(tmp_path, 0)
+        wait_captured(job, tmp_path)
+        wait_for(lambda: len(job.events("standby_ready")) >= 2, "standby workers")
+        robust(tmp_path, "update", "--dir", "clone", "--when", "now", run=job)
+        now = began(tmp_path, 1)
+        assert now["scale"] == 2
+        assert "/code/at/" in now["file"], "from a copy, since the folder holds something else"
+        (how,) = [event["how"] for event in job.events("attempt_started") if event["attempt"] == 1]
+        assert how == ["promote", "promote"]
+        wait_for_fate(job, tmp_path, 2, "trusted")
+        assert finish(job, tmp_path) == 0
+
+
 def test_two_updates_at_once_become_one_or_one_is_refused(tmp_path: Path) -> None:
     for name in ("", "ann", "bob"):
         write_code(tmp_path / name)

@@ -12,7 +12,6 @@ from robust_run.errors import UserError
 from robust_run.launcher.code_versions.check import compile_all, smoke
 from robust_run.launcher.code_versions.errors import CodeError
 
-
 #: This very Python, which compiles here, and the same under another name, which is started.
 PYTHONS = ("this", "another")
 

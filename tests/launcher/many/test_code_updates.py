@@ -140,3 +140,31 @@ def test_a_controller_that_comes_back_knows_what_is_pending(cluster: Cluster, tm
     assert "before the fall" in robust(hosts[0], job.run_dir, "code", "show", "2")
     assert finish(job, here) == {0}
     job.assert_nothing_left(hosts)
+
+
+def test_four_nodes_go_back_from_whatever_is_bad(cluster: Cluster, tmp_path: Path) -> None:
+    code, here = tmp_path / "code", cluster.shared
+    write_code(code)
+    job = start_all(cluster, str(code / "train.py"), tmp_path=tmp_path, options=["--nnodes", "4", *OPTIONS])
+    seen(here, 0, 4)
+    wait_for_weights(here)
+    job.wait_for_event("steps_survived", 4, PATIENCE_S)
+    bad = (
+        ("code", {"extra": "pass\nimport no_such_module_anywhere"}),
+        ("nan", {"extra": "net.weight.data.fill_(float('nan')) if step % 5 == 4 and attempt == '3' else None"}),
+        ("slow", {"pause": 0.15}),
+    )
+    for number, (kind, what) in enumerate(bad, start=2):
+        write_code(code, scale=number, **what)  # type: ignore[arg-type]
+        robust(cluster[0], job.run_dir, "update", "--when", "now", "--note", kind)
+        wait_for_fate(cluster[0], job.run_dir, number, "rolled_back")
+        assert [each["scale"] for each in seen(here, 2 * (number - 1), 4)] == [1] * 4, job.said()
+        wait_for(
+            lambda: [event for event in job.events("steps_survived") if event["attempt"] == 2 * (number - 1)],  # noqa: B023
+            "training to go on",
+            PATIENCE_S,
+        )
+    kinds = [action["verdict"]["kind"] for action in job.actions("record_incident") if action["action"] == "rollback"]
+    assert kinds == ["code", "nan", "slow"]
+    assert finish(job, here) == {0}
+    job.assert_nothing_left()
