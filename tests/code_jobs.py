@@ -40,7 +40,7 @@ while not os.path.exists("enough"):
     dist.all_reduce(net.weight.grad)
     optimizer.step()
     step += 1
-    if rank == 0 and step % 5 == 0:
+    if rank == 0 and step % 5 == 0 and bool(torch.isfinite(net.weight).all()):
         torch.save({"step": step, "net": net.state_dict()}, "weights.tmp")
         os.replace("weights.tmp", "weights.pt")
 dist.destroy_process_group()

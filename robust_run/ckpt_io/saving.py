@@ -17,6 +17,7 @@ from robust_run.ckpt_io.address import Address, parse
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
+from robust_run.ckpt_io.newest import WRITTEN_BY, written_by
 from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
 from robust_run.ckpt_io.plan import SavePlan
 from robust_run.ckpt_io.presence import wrong_part
@@ -105,8 +106,8 @@ def open_file(
 
 def _written_by(env: Mapping[str, str]) -> dict[str, str]:
     """Return which version of the job's code writes, where a launcher has said so."""
-    version = env.get("ROBUST_CODE_VERSION", "")
-    return {"code version": version[:64]} if version.isprintable() and version else {}
+    said = written_by(env.get("ROBUST_JOB", ""), env.get("ROBUST_CODE_VERSION", ""))
+    return {WRITTEN_BY: said} if said else {}
 
 
 def commit(  # noqa: PLR0913 - all but two are what the manifest says

@@ -247,9 +247,10 @@ class Node:
     def _newest_checkpoint(self) -> str | None:
         if self.spec.ckpt_dir is None:
             return None
-        from robust_run.ckpt_io.newest import newest_path
+        from robust_run.ckpt_io.newest import newest_path, written_by
 
-        return newest_path(self.spec.ckpt_dir)
+        avoid = self._code.rolled_back if self._code is not None else ()
+        return newest_path(self.spec.ckpt_dir, [written_by(self.spec.run_id, version) for version in avoid])
 
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()

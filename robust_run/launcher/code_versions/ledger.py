@@ -13,6 +13,8 @@ import msgspec
 
 from robust_run.launcher.types import CodeRecord, CodeUse, CodeVersion, Fate, Ledger
 
+#: Digits of a tree's id that people see.
+SHORT = 10
 #: Steps that take so much longer than the trusted version's are a fault of the new one.
 SLOW_FACTOR = 2.0
 #: Shorter differences are noise.
@@ -44,7 +46,17 @@ def use(ledger: Ledger) -> CodeUse | None:
         settings=version.settings,
         env=version.env,
         on_probation=record.fate == "probation",
+        rolled_back=tuple(
+            label(each.version.number, each.version.tree)
+            for each in ledger.records
+            if each.fate == "rolled_back" and each.first_attempt >= 0
+        ),
     )
+
+
+def label(number: int, tree: str) -> str:
+    """Return what ROBUST_CODE_VERSION says of a version."""
+    return f"{number}-{tree[:SHORT]}" if tree else str(number)
 
 
 def on_probation(ledger: Ledger) -> CodeVersion | None:

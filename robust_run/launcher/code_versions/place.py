@@ -19,6 +19,7 @@ import msgspec
 from robust_run.errors import RobustRunError
 from robust_run.launcher.code_versions.capture import Root, commit_of, look_first, roots_of, tree_id_of
 from robust_run.launcher.code_versions.errors import CodeError, LackingError
+from robust_run.launcher.code_versions.ledger import label
 from robust_run.launcher.code_versions.program import in_folder, program_of, with_settings
 from robust_run.launcher.code_versions.scan import Scan
 from robust_run.launcher.code_versions.transfer import Receiver
@@ -143,8 +144,7 @@ def seen_by_program(ground: Ground | None) -> dict[str, str]:
     if ground is None:
         return {}
     use = ground.use
-    short = f"-{use.tree[:SHORT]}" if use.tree else ""
-    return {**use.env, "ROBUST_CODE_VERSION": f"{use.number}{short}"}
+    return {**use.env, "ROBUST_CODE_VERSION": label(use.number, use.tree)}
 
 
 def seen_by_tracer(ground: Ground | None, probation_steps: int) -> Mapping[str, str]:

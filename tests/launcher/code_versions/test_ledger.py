@@ -85,6 +85,13 @@ def test_what_fails_goes_back_with_all_that_was_built_on_it_and_is_not_tried_aga
     assert rules.why_not(ledger, version(4, 1, tree="tree 2", settings={"lr": "1"})) == ""
 
 
+def test_nodes_are_told_what_is_not_to_be_trusted() -> None:
+    ledger = rules.begun(rules.staged(started(), version(2, 1, tree="b" * 64), 0), 1)
+    use = rules.use(rules.rolled_back(ledger, "boom"))
+    assert use is not None
+    assert use.rolled_back == ("2-bbbbbbbbbb",)
+
+
 def test_what_is_pending_on_the_trusted_one_survives_a_rollback() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
     ledger, _ = survived(ledger)
