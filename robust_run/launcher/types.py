@@ -260,6 +260,8 @@ class CodeUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: dict[str, str] = {}
     env: dict[str, str] = {}
     on_probation: bool = False
+    is_only: bool = False
+    """There never was another."""
     rolled_back: tuple[str, ...] = ()
     """Versions that are not to be trusted, nor what they wrote: `3-a1b2c3d4e5`, as ROBUST_CODE_VERSION has it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -32,8 +33,19 @@ def roots_of(argv: Sequence[str], program: Program, cwd: str) -> tuple[Root, ...
         folder = script if os.path.isdir(script) else os.path.dirname(script)
     if not folder:
         return ()
-    tops = dict.fromkeys(each for each in (work_tree_of(folder), folder) if each and each != "/")
+    top = work_tree_of(folder)
+    tops = dict.fromkeys(each for each in (top if not _is_everybodys(top) else "", folder) if each and each != "/")
     return tuple(Root(folder=top, entry=_below(script, top) if script else "") for top in tops)
+
+
+def _is_everybodys(folder: str) -> bool:
+    """Whether a folder is more than one project's: a home, or one like /tmp."""
+    if not folder:
+        return False
+    try:
+        return folder == os.path.expanduser("~") or bool(os.stat(folder).st_mode & stat.S_ISVTX)
+    except OSError:
+        return False
 
 
 def _below(path: str, folder: str) -> str:
@@ -44,7 +56,12 @@ def _below(path: str, folder: str) -> str:
 def look(
     root: Root, leave: Sequence[str] = (), limits: Limits = LIMITS, clock: Callable[[], float] | None = None
 ) -> Scan:
-    """Look through one folder. `leave`: run directories. Raises CodeError, TooMuchError."""
+    """Look through one folder; of a home, or one like /tmp, not what is below. Raises CodeError, TooMuchError.
+
+    `leave`: run directories.
+    """
+    if _is_everybodys(root.folder):
+        limits = msgspec.structs.replace(limits, deepest=1)
     always = (root.entry,) if root.entry else ()
     return Scan(root.folder, leave=tuple(leave), always=always, limits=limits, clock=clock)
 

@@ -46,6 +46,7 @@ def use(ledger: Ledger) -> CodeUse | None:
         settings=version.settings,
         env=version.env,
         on_probation=record.fate == "probation",
+        is_only=len(ledger.records) == 1,
         rolled_back=tuple(
             label(each.version.number, each.version.tree)
             for each in ledger.records

@@ -21,9 +21,9 @@ from robust_run.launcher.code_versions.capture import Root, commit_of, look_firs
 from robust_run.launcher.code_versions.errors import CodeError, LackingError
 from robust_run.launcher.code_versions.ledger import label
 from robust_run.launcher.code_versions.program import in_folder, program_of, with_settings
-from robust_run.launcher.code_versions.scan import Scan
+from robust_run.launcher.code_versions.scan import Scan, is_weak
 from robust_run.launcher.code_versions.transfer import Receiver
-from robust_run.launcher.code_versions.tree_store import SHORT, TreeStore
+from robust_run.launcher.code_versions.tree_store import SHORT, TreeStore, is_intact
 from robust_run.launcher.code_versions.types import LIMITS, Parts
 from robust_run.launcher.types import CodeUse, CodeVersion, JobSpec
 
@@ -121,7 +121,7 @@ class CodePlace:
             root, scan = self._look()
         except CodeError:
             root = self._root or self._roots[0]
-        if self._mode == "auto" and scan is not None and tree_id_of(scan) == use.tree:
+        if self._mode == "auto" and scan is not None and self._is_in(root, scan, use):
             return Ground(use=use, root=root.folder)
         if not self.store.has(use.tree):
             raise LackingError(f"the code {use.tree[:SHORT]} is not here")
@@ -130,6 +130,14 @@ class CodePlace:
         if root.entry and not os.path.exists(os.path.join(copy, root.entry)):
             raise LackingError(f"version {use.number} has no {root.entry}, which is the job's script")
         return Ground(use=use, copy=copy, root=root.folder)
+
+    def _is_in(self, root: Root, scan: Scan, use: CodeUse) -> bool:
+        """Whether the user's folder is the version. Before there was an update, what the program writes beside its code, or may
+        have written, is no difference: nothing would run otherwise in a copy.
+        """
+        if tree_id_of(scan) == use.tree:
+            return True
+        return use.is_only and self.store.has(use.tree) and is_intact(self.store.tree(use.tree), root.folder, is_weak)
 
     def argv(self, argv: Sequence[str], ground: Ground) -> tuple[str, ...]:
         """Return a worker's command line for a version."""

@@ -21,6 +21,11 @@ ENDINGS = (
 ).split()
 _ENDINGS = frozenset(ENDINGS)
 
+WEAK_ENDINGS = frozenset((".json", ".ipynb"))
+"""Of configuration, but as often of what a program writes: alone, such files do not make a folder one of code."""
+CONFIG_FOLDERS = frozenset(("conf", "confs", "config", "configs", "cfg", "cfgs"))
+"""Unless it is called so."""
+
 #: So much of a file is looked at to tell text from data.
 LOOKED_AT_BYTES = 8192
 
@@ -83,7 +88,9 @@ class Scan:
                 if not inside:
                     left.append(Left(path, "is ignored"))
                     continue
-            if is_folder:
+            if is_folder and path.count("/") + 1 >= self._limits.deepest:
+                left.append(Left(path, "is too deep"))
+            elif is_folder:
                 below, beside = self._below(path, rules)
                 files += below
                 left += beside
@@ -106,7 +113,7 @@ class Scan:
             if isinstance(error, TooMuchError):
                 raise
             return [], [Left(path, "cannot be read")]
-        if not files:
+        if all(is_weak(found.path) for found in files):
             return [], [] if path in self._of_runs else [Left(path, "holds no code")]
         return files, left
 
@@ -192,6 +199,12 @@ class Scan:
                 continue
             rules += parse(data.decode(errors="replace"), folder) if data is not None else []
         return rules
+
+
+def is_weak(path: str) -> bool:
+    """Whether a path may as well be what a program writes as what people configure it by."""
+    folders = path.split("/")[:-1]
+    return os.path.splitext(path)[1].lower() in WEAK_ENDINGS and not CONFIG_FOLDERS.intersection(folders)
 
 
 def read_file(path: str, most_bytes: int, *, part: bool = False) -> bytes | None:

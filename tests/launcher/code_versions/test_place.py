@@ -126,3 +126,19 @@ def test_what_cannot_be_captured_runs_in_place_and_says_why(folder: Path) -> Non
     assert "larger than" in why
     nobodys = place(folder, argv=("-m", "torch.distributed.nothing"))
     assert "folder of the user's" in nobodys.capture(1.0)[1]
+
+
+def test_what_the_program_writes_beside_its_code_is_no_edit(folder: Path) -> None:
+    (folder / "state.json").write_text("{}")
+    here = place(folder)
+    version, _ = here.capture(1.0)
+    (folder / "state.json").write_text('{"step": 9}')
+    (folder / "outputs").mkdir()
+    (folder / "outputs" / "config.yaml").write_text("lr: 1")
+    assert here.ground(CodeUse(number=1, tree=version.tree, is_only=True)).copy == ""
+    updated = here.ground(CodeUse(number=1, tree=version.tree))
+    assert (Path(updated.copy) / "state.json").read_text() == "{}", (
+        "but once there are versions, each is exactly what it was"
+    )
+    (folder / "helper.py").write_text("A = 2\n")
+    assert here.ground(CodeUse(number=1, tree=version.tree, is_only=True)).copy

@@ -162,3 +162,19 @@ def test_a_script_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
     program = program_of(("python", "-u", "train.py"), is_python=True)
     with pytest.raises(CodeError, match=r"larger than"):
         look_first(roots_of(("python", "-u", "train.py"), program, str(tmp_path)))
+
+
+def test_what_programs_write_does_not_make_a_folder_one_of_code(tmp_path: Path) -> None:
+    write(tmp_path, **{"a.py": "", "state.json": "{}", "out/metrics.json": "{}", "configs/ds.json": "{}"})
+    files, left = scan(tmp_path)
+    assert files == ["a.py", "configs/ds.json", "state.json"]
+    assert left == {"out": "holds no code"}
+
+
+def test_of_a_folder_that_is_everybodys_only_what_lies_in_it_is_taken(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    write(shared, **{"train.py": "", "helper.py": "", "somebody/elses.py": ""})
+    shared.chmod(0o1777)
+    program = program_of(("python", "-u", "train.py"), is_python=True)
+    _, found = look_first(roots_of(("python", "-u", "train.py"), program, str(shared)))
+    assert [each.path for each in found.files] == ["helper.py", "train.py"]
