@@ -215,6 +215,8 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     commit: str = ""
     slower: bool = False
     """Its steps may take longer than those before: a larger batch, more accumulation."""
+    again: bool = False
+    """The same was rolled back, and somebody thinks that it was not its fault."""
     summary: str = ""
     """What changed, as a clause: `train.py +3 -1, lr=1e-4`."""
 

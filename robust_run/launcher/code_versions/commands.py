@@ -35,6 +35,7 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--check", default="", metavar="COMMAND", help="Run in the new code before it is taken; must end with 0.")
 @click.option("--check-limit", default=300.0, show_default=True, metavar="SECONDS", help="How long --check may take.")
 @click.option("--slower", is_flag=True, help="Its steps may take longer than those before: do not roll back for that.")
+@click.option("--again", is_flag=True, help="Although the same was rolled back before: it was not its fault.")
 @click.option(
     "--base", default=0, metavar="VERSION", help="The version that this change began at, if not the obvious one."
 )
@@ -49,6 +50,7 @@ def update(  # noqa: PLR0913, PLR0917 - its options
     check: str,
     check_limit: float,
     slower: bool,
+    again: bool,
     base: int,
     as_json: bool,
     **which: str,
@@ -80,6 +82,7 @@ def update(  # noqa: PLR0913, PLR0917 - its options
         check=check,
         check_s=check_limit,
         slower=slower,
+        again=again,
         base=base,
     )
     maker = Maker(

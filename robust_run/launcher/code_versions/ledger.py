@@ -86,9 +86,9 @@ def why_not(ledger: Ledger, version: CodeVersion) -> str:
         record = record_of(ledger, number)
         if record is None:
             return f"there is no version {number}"
-    failed = failed_twin(ledger, version)
+    failed = None if version.again else failed_twin(ledger, version)
     if failed is not None:
-        return f"it is what version {failed.version.number} was, which was rolled back: {failed.why}"
+        return f"it is what version {failed.version.number} was, which was rolled back: {failed.why}; --again tries it again"
     return ""
 
 

@@ -47,6 +47,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     check: str = ""
     check_s: float = 300.0
     slower: bool = False
+    again: bool = False
     base: int = 0
     """The version that the change began at; 0: found out."""
 
@@ -183,6 +184,7 @@ class Maker:
             by=request.by,
             note=request.note,
             slower=request.slower,
+            again=request.again,
             source=source.source if source is not None else newest.source,
             commit=source.commit if source is not None else newest.commit,
             summary=summary,

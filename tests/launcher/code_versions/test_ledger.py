@@ -82,6 +82,7 @@ def test_what_fails_goes_back_with_all_that_was_built_on_it_and_is_not_tried_aga
     assert (fates(ledger), ledger.running, ledger.pending) == (["trusted", "rolled_back", "rolled_back"], 1, 0)
     assert "boom" in rules.why_not(ledger, version(4, 1, tree="tree 2"))
     assert rules.why_not(ledger, version(4, 1, tree="tree 3")) == "", "it has never been tried by itself"
+    assert rules.why_not(ledger, version(4, 1, tree="tree 2", again=True)) == "", "unless somebody insists"
     assert rules.why_not(ledger, version(4, 1, tree="tree 2", settings={"lr": "1"})) == ""
 
 
