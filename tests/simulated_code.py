@@ -6,18 +6,23 @@ from typing import Any
 
 from simulated_job import World
 
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
+from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
+    CodeVersion,
     NotFinite,
     RollbackAsked,
-    StartAttempt,
     StepsSurvived,
     UpdateDue,
     UpdateStaged,
 )
-from robust_run.launcher.types import CodeVersion, Placement
+from robust_run.launcher.code_versions import ledger
+from robust_run.launcher.events import (
+    StartAttempt,
+)
+from robust_run.launcher.types import (
+    Placement,
+)
 
 
 def version(number: int, parent: int, **more: object) -> CodeVersion:

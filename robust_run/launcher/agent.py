@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robust_run.errors import InternalError, PlatformError
 from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
+from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.environment import Place
 from robust_run.launcher.events import (
     AttemptEnded,
@@ -27,7 +28,6 @@ from robust_run.launcher.events import (
     Say,
     SignalPassedOn,
     SpawnFailed,
-    StageCode,
     StartAttempt,
     StoreOpened,
     WarmReady,

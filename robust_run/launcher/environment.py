@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.launcher.types import CodeUse, JobSpec
+from robust_run.launcher.code_types import CodeUse
+from robust_run.launcher.types import (
+    JobSpec,
+)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

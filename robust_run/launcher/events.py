@@ -11,9 +11,19 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.launcher.types import (
+from robust_run.launcher.code_types import (
+    CodeCaptured,
+    CodeLacking,
     CodeUse,
-    CodeVersion,
+    NotFinite,
+    RollbackAsked,
+    StageCode,
+    StepsSurvived,
+    UpdateDue,
+    UpdateRefused,
+    UpdateStaged,
+)
+from robust_run.launcher.types import (
     NodeInfo,
     Placement,
     Progress,
@@ -196,76 +206,6 @@ class AttemptEnded(msgspec.Struct, frozen=True, tag="attempt_ended", kw_only=Tru
     """The node ended it by itself, because the controller did not answer for this long."""
 
 
-# --- events: versions of the code -----------------------------------------------------------------------------------
-
-
-class CodeCaptured(msgspec.Struct, frozen=True, tag="code_captured", kw_only=True):
-    """What the job was started with is on record, and kept."""
-
-    version: CodeVersion
-
-
-class UpdateStaged(msgspec.Struct, frozen=True, tag="update_staged", kw_only=True):
-    """A version that was checked is to run from the next attempt on."""
-
-    version: CodeVersion
-    now: bool = False
-    """End the attempt that runs for it."""
-    due_unix_s: float = 0.0
-    """End it then; 0: wait for a failure, however long."""
-
-
-class UpdateRefused(msgspec.Struct, frozen=True, tag="update_refused", kw_only=True):
-    """Somebody's update was not taken: for the record."""
-
-    reason: str
-    by: str = ""
-    note: str = ""
-
-
-class UpdateDue(msgspec.Struct, frozen=True, tag="update_due", kw_only=True):
-    """The time has come for an update that no failure has come for."""
-
-    number: int
-
-
-class RollbackAsked(msgspec.Struct, frozen=True, tag="rollback_asked", kw_only=True):
-    """Somebody wants an earlier version back, at once."""
-
-    to: int = 0
-    """0: the one that was trusted before."""
-    reason: str = ""
-    by: str = "operator"
-
-
-class StepsSurvived(msgspec.Struct, frozen=True, tag="steps_survived", kw_only=True):
-    """All ranks of a node have made so many steps of an attempt as prove a version, or lived so long as does."""
-
-    attempt: int
-    node: str = ""
-    steps: int
-    step_s: float = 0.0
-    """Mean time of a step of the slowest rank; 0: not known."""
-
-
-class NotFinite(msgspec.Struct, frozen=True, tag="not_finite", kw_only=True):
-    """A parameter of a rank's model is no number any more."""
-
-    attempt: int
-    node: str = ""
-    rank: int
-    step: int
-
-
-class CodeLacking(msgspec.Struct, frozen=True, tag="code_lacking", kw_only=True):
-    """A node cannot put the version of an attempt in place."""
-
-    attempt: int
-    node: str = ""
-    number: int
-    message: str
-
-
 # --- events: signals, the warm process, time ------------------------------------------------------------------------
 
 
@@ -404,12 +344,6 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
     code: CodeUse | None = None
     """The version that all of them run; None: what is in the user's folder."""
-
-
-class StageCode(msgspec.Struct, frozen=True, tag="stage_code", kw_only=True):
-    """Have the code of a version here, for an attempt to come."""
-
-    tree: str
 
 
 class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):

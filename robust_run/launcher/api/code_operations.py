@@ -10,11 +10,10 @@ from robust_run.errors import UserError
 from robust_run.launcher.api.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.api.operations import GOING, Granted, RefusedError, one_line
 from robust_run.launcher.api.views import ActionView
+from robust_run.launcher.code_types import CodeVersion, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.code_versions import ledger
 from robust_run.launcher.code_versions.settings import MOST_SETTINGS, check_variables
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import RollbackAsked, UpdateRefused, UpdateStaged
-from robust_run.launcher.types import CodeVersion
 
 LONGEST_DUE_S = 366 * 86400.0
 MOST_VERSIONS = 10_000

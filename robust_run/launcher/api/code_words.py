@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.launcher.types import CodeVersion, Ledger
+from robust_run.launcher.code_types import CodeVersion, Ledger
 
 SCHEMA = 1
 

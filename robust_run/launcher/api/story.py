@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.launcher import code_types as c
 from robust_run.launcher import events as e
 from robust_run.launcher.api.operations import listed
 from robust_run.launcher.api.show import clean, plural
@@ -116,9 +117,9 @@ class Story:
             case e.FirstStep(attempt=attempt, node=node) if attempt > self._first_step_of:
                 self._first_step_of = attempt
                 return self._name(node), f"attempt {attempt} made its first step"
-            case e.NotFinite(rank=rank, step=step):
+            case c.NotFinite(rank=rank, step=step):
                 return self._node_of(rank), f"rank {rank} has parameters that are no numbers after step {step}"
-            case e.CodeLacking(node=node, number=number, message=message):
+            case c.CodeLacking(node=node, number=number, message=message):
                 return self._name(node), f"cannot put version {number} in place: {message}"
             case e.SignalPassedOn(signal=number, ranks=ranks, node=node):
                 return self._name(node), f"{signal_name(number)} passed on to {plural(len(ranks), 'rank')}"
@@ -155,16 +156,16 @@ class Story:
 
 def _code_words(subject: e.Event | e.Action) -> str:
     match subject:
-        case e.CodeCaptured(version=version):
+        case c.CodeCaptured(version=version):
             commit = f", commit {version.commit[:10]}" if version.commit else ""
             return f"the code is version 1 ({version.source}{commit})"
-        case e.UpdateStaged(version=version, now=now):
+        case c.UpdateStaged(version=version, now=now):
             return f"{words(version)} is staged{' and put in place at once' if now else ''}"
-        case e.UpdateRefused(reason=reason, by=by):
+        case c.UpdateRefused(reason=reason, by=by):
             return f"an update by {by or 'nobody known'} was not taken: {reason}"
-        case e.UpdateDue(number=number):
+        case c.UpdateDue(number=number):
             return f"version {number} has waited for a failure long enough"
-        case e.RollbackAsked(to=to, by=by, reason=reason):
+        case c.RollbackAsked(to=to, by=by, reason=reason):
             which = f" to version {to}" if to else ""
             return f"rollback{which} asked for by {by}: {reason or 'no reason given'}"
     return ""

@@ -11,8 +11,8 @@ from robust_run.errors import UserError
 from robust_run.launcher.api.commands import about_a_run, show_lines
 
 if TYPE_CHECKING:
+    from robust_run.launcher.code_types import CodeRecord, Ledger
     from robust_run.launcher.code_versions.remote import Versions
-    from robust_run.launcher.types import CodeRecord, Ledger
 
 #: How long an update waits for a failure, unless told otherwise.
 PATIENCE_S = 24 * 3600.0

@@ -11,7 +11,13 @@ from collections.abc import Collection
 
 import msgspec
 
-from robust_run.launcher.types import CodeRecord, CodeUse, CodeVersion, Fate, Ledger
+from robust_run.launcher.code_types import (
+    CodeRecord,
+    CodeUse,
+    CodeVersion,
+    Fate,
+    Ledger,
+)
 
 #: Digits of a tree's id that people see.
 SHORT = 10

@@ -10,9 +10,12 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from robust_run.launcher.code_types import CodeUse, CodeVersion
 from robust_run.launcher.code_versions.place import CodePlace, Ground, seen_by_program, seen_by_tracer
 from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.types import CodeUse, CodeVersion, JobSpec
+from robust_run.launcher.types import (
+    JobSpec,
+)
 from robust_run.tracer.steps import read as read_steps
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from robust_run.errors import RobustRunError
+from robust_run.launcher.code_types import CodeUse, CodeVersion
 from robust_run.launcher.code_versions.capture import Root, commit_of, look_first, roots_of, tree_id_of
 from robust_run.launcher.code_versions.errors import CodeError, LackingError
 from robust_run.launcher.code_versions.ledger import label
@@ -25,7 +26,9 @@ from robust_run.launcher.code_versions.scan import Scan, is_weak
 from robust_run.launcher.code_versions.transfer import Receiver
 from robust_run.launcher.code_versions.tree_store import SHORT, TreeStore, is_intact
 from robust_run.launcher.code_versions.types import LIMITS, Parts
-from robust_run.launcher.types import CodeUse, CodeVersion, JobSpec
+from robust_run.launcher.types import (
+    JobSpec,
+)
 
 FOLDER = "code"
 """Of the store, in the run directory."""

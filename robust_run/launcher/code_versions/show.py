@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from robust_run.launcher.api.show import clean
+from robust_run.launcher.code_types import CodeRecord, Ledger
 from robust_run.launcher.code_versions.types import FileChange
-from robust_run.launcher.types import CodeRecord, Ledger
 
 _FATES = {"rolled_back": "rolled back", "probation": "on probation"}
 

@@ -6,18 +6,20 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
+from robust_run.launcher.code_types import (
     CodeCaptured,
-    Event,
-    NodeJoined,
-    NodeReturned,
-    Order,
+    CodeVersion,
     StageCode,
     UpdateDue,
     UpdateRefused,
 )
-from robust_run.launcher.types import CodeVersion
+from robust_run.launcher.code_versions import ledger
+from robust_run.launcher.events import (
+    Event,
+    NodeJoined,
+    NodeReturned,
+    Order,
+)
 
 if TYPE_CHECKING:
     from robust_run.launcher.core.state import JobState

@@ -15,6 +15,7 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.launcher.api.code_words import CodeView, RefusedWish, UpdateWish
 from robust_run.launcher.api.views import ActionView
+from robust_run.launcher.code_types import CodeRecord, CodeVersion
 from robust_run.launcher.code_versions import check, ledger
 from robust_run.launcher.code_versions.capture import Root, commit_of, look
 from robust_run.launcher.code_versions.difference import changes, clause
@@ -26,7 +27,6 @@ from robust_run.launcher.code_versions.remote import MovedError, Versions
 from robust_run.launcher.code_versions.settings import check_variables
 from robust_run.launcher.code_versions.tree_store import TreeStore
 from robust_run.launcher.code_versions.types import CodeFile, Tree
-from robust_run.launcher.types import CodeRecord, CodeVersion
 
 #: How often an update is made anew because somebody else's came first.
 MOST_TRIES = 8

@@ -13,6 +13,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher import core
+from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.controller.inquest import Inquest
 from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.events import (
@@ -30,7 +31,6 @@ from robust_run.launcher.events import (
     Order,
     RecordIncident,
     Say,
-    StageCode,
     StartAttempt,
     StoreOpened,
     Tick,

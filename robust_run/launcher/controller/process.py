@@ -19,6 +19,7 @@ from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher import core, evictions
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
 from robust_run.launcher.code_versions.staging import store_folder
 from robust_run.launcher.console import DRAIN_S, Console
 from robust_run.launcher.control import tls
@@ -32,16 +33,13 @@ from robust_run.launcher.controller.office import Office, take_office
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
-    CodeCaptured,
     ControllerResumed,
     Event,
     Finish,
     JobStarted,
     NodeEvicted,
     NodeReadmitted,
-    RollbackAsked,
     SignalReceived,
-    UpdateStaged,
 )
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal, events_of

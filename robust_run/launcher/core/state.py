@@ -10,9 +10,16 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.code_types import Ledger
 from robust_run.launcher.events import EndAttempt, Finish, RankExited
 from robust_run.launcher.restart import Trail
-from robust_run.launcher.types import Ledger, NodeInfo, Placement, Progress, RankEvidence, VerdictDraft
+from robust_run.launcher.types import (
+    NodeInfo,
+    Placement,
+    Progress,
+    RankEvidence,
+    VerdictDraft,
+)
 from robust_run.tracer.types import TraceVerdict
 
 Phase = Literal["new", "gathering", "opening", "running", "suspecting", "ending", "stopping", "over"]

@@ -18,6 +18,17 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.launcher.code_types import (
+    CodeCaptured,
+    CodeLacking,
+    CodeUse,
+    NotFinite,
+    RollbackAsked,
+    StepsSurvived,
+    UpdateDue,
+    UpdateRefused,
+    UpdateStaged,
+)
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import begin, conclude, end_attempt, failure_ending, stopped, try_to_gather
 from robust_run.launcher.core.membership import placement_of
@@ -28,8 +39,6 @@ from robust_run.launcher.events import (
     Action,
     AttemptEnded,
     AttemptStarted,
-    CodeCaptured,
-    CodeLacking,
     ControllerResumed,
     EndAttempt,
     Event,
@@ -43,24 +52,20 @@ from robust_run.launcher.events import (
     NodeLost,
     NodeReadmitted,
     NodeReturned,
-    NotFinite,
     OpenStore,
     RankExited,
     RestartAsked,
-    RollbackAsked,
     SignalReceived,
     SpawnFailed,
     StartAttempt,
-    StepsSurvived,
     StoreLost,
     StoreOpened,
     Tick,
-    UpdateDue,
-    UpdateRefused,
-    UpdateStaged,
     WakeAt,
 )
-from robust_run.launcher.types import CodeUse, Progress
+from robust_run.launcher.types import (
+    Progress,
+)
 
 SIGKILL = 9
 

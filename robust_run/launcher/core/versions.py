@@ -5,24 +5,29 @@ Which version runs is `code_versions.ledger`'s to say; here it is what that mean
 
 from __future__ import annotations
 
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.core.attempts import end_attempt, failure_ending
-from robust_run.launcher.core.membership import name_of
-from robust_run.launcher.core.state import Cause, JobState, Policy
-from robust_run.launcher.events import (
-    Action,
+from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
+    CodeVersion,
     NotFinite,
     RollbackAsked,
-    Say,
     StageCode,
     StepsSurvived,
     UpdateDue,
     UpdateRefused,
     UpdateStaged,
 )
-from robust_run.launcher.types import CodeVersion, VerdictDraft
+from robust_run.launcher.code_versions import ledger
+from robust_run.launcher.core.attempts import end_attempt, failure_ending
+from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.state import Cause, JobState, Policy
+from robust_run.launcher.events import (
+    Action,
+    Say,
+)
+from robust_run.launcher.types import (
+    VerdictDraft,
+)
 
 CodeEvent = (
     CodeCaptured | UpdateStaged | UpdateRefused | UpdateDue | RollbackAsked | StepsSurvived | NotFinite | CodeLacking

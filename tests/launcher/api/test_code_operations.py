@@ -14,12 +14,17 @@ from robust_run.launcher.api.code_words import MOVED, RefusedWish, RollbackWish,
 from robust_run.launcher.api.operations import RefusedError
 from robust_run.launcher.api.story import Story as Told
 from robust_run.launcher.api.views import job_view
+from robust_run.launcher.code_types import (
+    CodeCaptured,
+    CodeVersion,
+    RollbackAsked,
+    UpdateRefused,
+    UpdateStaged,
+)
 from robust_run.launcher.code_versions.commands import parse_when
 from robust_run.launcher.code_versions.show import log_lines, version_lines
 from robust_run.launcher.code_versions.types import FileChange
-from robust_run.launcher.events import CodeCaptured, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.journal import Entry
-from robust_run.launcher.types import CodeVersion
 
 
 def version(number: int, *parents: int, **more: object) -> CodeVersion:

@@ -11,12 +11,11 @@ import pytest
 
 from robust_run.launcher.api.client import SaysNoError
 from robust_run.launcher.api.code_words import LARGEST_PARTS_BYTES, MOVED, CodeView, UpdateWish
+from robust_run.launcher.code_types import CodeCaptured, CodeVersion, UpdateStaged
 from robust_run.launcher.code_versions.errors import LackingError
 from robust_run.launcher.code_versions.remote import MovedError, Versions
 from robust_run.launcher.code_versions.tree_store import TreeStore, encode_tree, id_of
 from robust_run.launcher.code_versions.types import CodeFile, Parts, Tree
-from robust_run.launcher.events import CodeCaptured, UpdateStaged
-from robust_run.launcher.types import CodeVersion
 
 Serve = Callable[..., Any]
 MSGPACK = {"Content-Type": "application/msgpack"}

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.launcher.code_types import CodeUse
 from robust_run.launcher.code_versions.errors import LackingError
 from robust_run.launcher.code_versions.place import CodePlace, seen_by_program, seen_by_tracer
 from robust_run.launcher.code_versions.transfer import parts_of
-from robust_run.launcher.types import CodeUse, JobSpec, Streams
+from robust_run.launcher.types import (
+    JobSpec,
+    Streams,
+)
 
 
 def spec(folder: Path, mode: str = "auto", argv: tuple[str, ...] = ("train.py", "--lr", "1")) -> JobSpec:

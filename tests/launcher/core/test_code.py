@@ -6,25 +6,27 @@ from typing import Any
 
 from stories import BUG, TYPO, Story, evidence, one_node
 
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
+from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
-    EndAttempt,
-    Finish,
+    CodeVersion,
     NotFinite,
-    OpenStore,
-    RecordIncident,
-    RestartAsked,
     RollbackAsked,
-    Say,
     StageCode,
-    StartAttempt,
     StepsSurvived,
     UpdateDue,
     UpdateStaged,
 )
-from robust_run.launcher.types import CodeVersion
+from robust_run.launcher.code_versions import ledger
+from robust_run.launcher.events import (
+    EndAttempt,
+    Finish,
+    OpenStore,
+    RecordIncident,
+    RestartAsked,
+    Say,
+    StartAttempt,
+)
 
 TREE = "a" * 64
 
