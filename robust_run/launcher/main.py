@@ -129,12 +129,12 @@ def run_agent(
         if not resumed:
             journal.open_with(spec, host)
         if spec.code == "copy" and not resumed:
-            _capture(node, controller)
+            _capture(node, controller, None)
         _begin(
             controller, NodeInfo(id=agent.node_id, name=host, nproc=spec.nproc, version=__version__), resumed=resumed
         )
         if not controller.state.code.records:
-            _capture(node, controller)
+            _capture(node, controller, link)
         _greet(spec, node, resumed=resumed)
         agent.run(lifeline)
         book.flush()
@@ -210,13 +210,16 @@ def _begin(controller: Controller, node: NodeInfo, *, resumed: bool) -> None:
     controller.tell(NodeJoined(node=node))
 
 
-def _capture(node: Node, controller: Controller) -> None:
+def _capture(node: Node, controller: Controller, beside: OneNode | None) -> None:
     """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
     their first imports.
     """
-    from robust_run.launcher.code_versions.staging import tell_captured
+    from robust_run.launcher.code_versions.staging import capture_beside, capture_now
 
-    tell_captured(node.code, controller.tell, node.clock.unix_s())
+    if beside is None:
+        capture_now(node.code.place, controller.tell, node.clock.unix_s())
+    else:
+        capture_beside(node.code.place, controller.tell, node.clock.unix_s(), beside.later)
 
 
 def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from robust_run.launcher.code_types import CodeUse, CodeVersion
+from robust_run.launcher.code_types import CodeUse
 from robust_run.launcher.code_versions.place import CodePlace, Ground, seen_by_program, seen_by_tracer
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import (
@@ -46,10 +46,6 @@ class NodeCode:
         self._say = say
         self._said = ""
         self._env: dict[str, str] | None = None
-
-    def capture(self, at_unix_s: float) -> tuple[CodeVersion, str]:
-        """See `CodePlace.capture`."""
-        return self.place.capture(at_unix_s)
 
     def prepare(self, use: CodeUse) -> bool:
         """Put a version in place; return whether its variables differ from those of the attempt before.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,6 +45,17 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """The user's folder that it stands for."""
 
 
+class Seen(NamedTuple):
+    """What a job was started with, in memory."""
+
+    version: CodeVersion
+    """Its tree is not known yet."""
+    scan: Scan | None
+    """None: there is nothing to be kept."""
+    why: str
+    """Why not."""
+
+
 class CodePlace:
     """The code of one job on one node."""
 
@@ -64,27 +76,36 @@ class CodePlace:
 
     # --- capturing
 
-    def capture(self, at_unix_s: float) -> tuple[CodeVersion, str]:
-        """Keep what the job is started with; return version 1 and, where no code could be kept, why."""
+    def see(self, at_unix_s: float) -> Seen:
+        """Read what the job is started with into memory. Takes half a second at most, a few milliseconds as a rule."""
         version = CodeVersion(
             number=1,
             tree="",
             by=f"{self._user}@{self._source}",
             at_unix_s=at_unix_s,
-            note="",
             source=f"{self._source}:{self._folder_of_git}",
             commit=commit_of(self._folder_of_git),
             summary="as the job was started",
         )
         if not self._roots:
-            return version, "" if self._mode == "in-place" else "the program is not in a folder of the user's"
+            return Seen(
+                version, None, "" if self._mode == "in-place" else "the program is not in a folder of the user's"
+            )
         try:
             root, scan = self._look()
-            captured = self.store.put_captured(scan)
-            tree = self.store.put_tree(captured.tree)
+        except CodeError as error:
+            return Seen(version, None, str(error))
+        return Seen(msgspec.structs.replace(version, source=f"{self._source}:{root.folder}"), scan, "")
+
+    def keep(self, seen: Seen) -> tuple[CodeVersion, str]:
+        """Keep that; return version 1 and, where no code could be kept, why. May take long on a slow disk; for any thread."""
+        if seen.scan is None:
+            return seen.version, seen.why
+        try:
+            tree = self.store.put_tree(self.store.put_captured(seen.scan).tree)
         except RobustRunError as error:
-            return version, str(error)
-        return msgspec.structs.replace(version, tree=tree, source=f"{self._source}:{root.folder}"), ""
+            return seen.version, str(error)
+        return msgspec.structs.replace(seen.version, tree=tree), ""
 
     def _look(self) -> tuple[Root, Scan]:
         if self._root is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from robust_run.launcher.code_types import (
     CodeCaptured,
@@ -22,26 +23,65 @@ from robust_run.launcher.events import (
 )
 
 if TYPE_CHECKING:
+    from robust_run.launcher.code_versions.place import CodePlace
     from robust_run.launcher.core.state import JobState
 
+#: A disk that has the code within this time is waited for; others are looked at now and then.
+AT_ONCE_S = 0.1
+LOOK_EVERY_S = 0.1
 #: No timer is set for longer: clocks are set, and machines sleep.
 LONGEST_TIMER_S = 3600.0
 
 
-class Captures(Protocol):
-    """What captures the code of a job."""
+class Capturing:
+    """The first version of a job, on its way to the disk and the record. It is read at once and written beside other work."""
 
-    def capture(self, at_unix_s: float) -> tuple[CodeVersion, str]:
-        """Return version 1 and why its code could not be kept, if so."""
-        ...
+    def __init__(self, place: CodePlace, at_unix_s: float) -> None:
+        self._place = place
+        self._seen = place.see(at_unix_s)
+        self._kept: tuple[CodeVersion, str] | None = None
+        self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
+        self._thread.start()
+
+    def _keep(self) -> None:
+        self._kept = self._place.keep(self._seen)
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until it is kept, or known why it is not; False if that takes longer."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def tell(self, tell: Callable[[Event], None]) -> None:
+        """Put it on record."""
+        version, why = self._kept if self._kept is not None else (self._seen.version, "keeping it failed")
+        tell(CodeCaptured(version=version))
+        if why:
+            tell(UpdateRefused(reason=f"the job's code is not kept, it runs in place: {why}", by="robust-run"))
 
 
-def tell_captured(code: Captures, tell: Callable[[Event], None], at_unix_s: float) -> None:
-    """Put the first version of a job on record."""
-    version, why = code.capture(at_unix_s)
-    tell(CodeCaptured(version=version))
-    if why:
-        tell(UpdateRefused(reason=f"the job's code is not kept, it runs in place: {why}", by="robust-run"))
+def capture_now(place: CodePlace, tell: Callable[[Event], None], at_unix_s: float) -> None:
+    """Put the first version on record before anything runs."""
+    capturing = Capturing(place, at_unix_s)
+    capturing.wait(None)
+    capturing.tell(tell)
+
+
+def capture_beside(
+    place: CodePlace,
+    tell: Callable[[Event], None],
+    at_unix_s: float,
+    later: Callable[[float, Callable[[], None]], object],
+) -> None:
+    """Read the first version now, and put it on record as soon as the disk has it."""
+    capturing = Capturing(place, at_unix_s)
+
+    def look(patience_s: float) -> None:
+        if capturing.wait(patience_s):
+            capturing.tell(tell)
+        else:
+            later(LOOK_EVERY_S, lambda: look(0.0))
+
+    look(AT_ONCE_S)
 
 
 class Staging:

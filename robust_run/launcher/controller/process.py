@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -51,6 +52,9 @@ from robust_run.launcher.token import write_token
 from robust_run.launcher.types import ManyNodes
 from robust_run.version import __version__
 
+if TYPE_CHECKING:
+    from robust_run.launcher.code_versions.staging import Capturing
+
 #: Schedulers signal every process of a job. What a signal means is the agents' to say; this process ends with its agent.
 IGNORED = (
     signal.SIGTERM,
@@ -65,6 +69,8 @@ IGNORED = (
 HOLD_MARGIN_S = 0.5
 #: Events that a successor must know of before anything is done about them.
 URGENT = (NodeEvicted, NodeReadmitted, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
+#: How long the disk may take to keep the code before the first attempt begins without.
+CAPTURE_S = 5.0
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -117,6 +123,8 @@ class ControllerProcess:
             on_change=lambda event: self._changed(event, office, state),
         )
         await self._serve(controller, service, office, term)
+        if not resumed:
+            await self._capture(controller)
         self._begin(controller, service, term, resumed=resumed)
         api = self._serve_people(controller, service)
         try:
@@ -184,16 +192,27 @@ class ControllerProcess:
                     )
                 )
         if not resumed:
-            self._capture(controller)
             controller.tell(JobStarted())
 
-    def _capture(self, controller: Controller) -> None:
-        """Keep the code that the job is started with, as it is on this node: all others run the same."""
+    async def _capture(self, controller: Controller) -> None:
+        """Keep the code that the job is started with, as it is on this node: all others run the same. A disk that is slow is not
+        waited for beyond a time; the first attempt then runs what lies in each node's folder.
+        """
         from robust_run.launcher.code_versions.node_code import NodeCode
-        from robust_run.launcher.code_versions.staging import tell_captured
+        from robust_run.launcher.code_versions.staging import Capturing
 
         code = NodeCode(self._charge.spec, os.environ, self._run_directory, self._console.say)
-        tell_captured(code, controller.tell, self._clock.unix_s())
+        capturing = Capturing(code.place, self._clock.unix_s())
+        give_up_at_s = self._clock.monotonic_s() + CAPTURE_S
+        while not capturing.wait(0.0) and self._clock.monotonic_s() < give_up_at_s:
+            await asyncio.sleep(0.005)
+        self._put_on_record(capturing, controller)
+
+    def _put_on_record(self, capturing: Capturing, controller: Controller) -> None:
+        if capturing.wait(0.0):
+            capturing.tell(controller.tell)
+        else:
+            asyncio.get_running_loop().call_later(0.1, self._put_on_record, capturing, controller)
 
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many

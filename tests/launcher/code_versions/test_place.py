@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.code_types import CodeUse
+from robust_run.launcher.code_types import CodeUse, CodeVersion
 from robust_run.launcher.code_versions.errors import LackingError
 from robust_run.launcher.code_versions.place import CodePlace, seen_by_program, seen_by_tracer
 from robust_run.launcher.code_versions.transfer import parts_of
@@ -34,6 +34,10 @@ def place(folder: Path, mode: str = "auto", run: str = "r", **more: tuple[str, .
     return CodePlace(spec(folder, mode, **more), str(folder), str(folder / "runs" / run), lambda: 0.0, "host", "ann")
 
 
+def captured(here: CodePlace) -> tuple[CodeVersion, str]:
+    return here.keep(here.see(1.0))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text("import helper\n")
@@ -44,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_auto_stays_in_the_folder_until_that_is_edited(folder: Path) -> None:
     here = place(folder)
-    version, why = here.capture(1.0)
+    version, why = captured(here)
     assert (version.number, version.source, why) == (1, f"host:{folder}", "")
     use = CodeUse(number=1, tree=version.tree)
     ground = here.ground(use)
@@ -62,10 +66,10 @@ def test_auto_stays_in_the_folder_until_that_is_edited(folder: Path) -> None:
 
 def test_copy_never_runs_in_the_folder_and_in_place_never_elsewhere(folder: Path) -> None:
     copied = place(folder, "copy")
-    version, _ = copied.capture(1.0)
+    version, _ = captured(copied)
     assert copied.ground(CodeUse(number=1, tree=version.tree)).copy
     there = place(folder, "in-place", "other")
-    version, why = there.capture(1.0)
+    version, why = captured(there)
     assert (version.tree, why) == ("", "")
     assert there.ground(CodeUse(number=1)).copy == ""
     assert not (folder / "runs" / "other").exists()
@@ -81,7 +85,7 @@ def test_arguments_and_variables_are_set_in_place_too(folder: Path) -> None:
 
 def test_a_version_on_probation_in_a_copy_is_armed_for_it(folder: Path) -> None:
     here = place(folder, "copy")
-    version, _ = here.capture(1.0)
+    version, _ = captured(here)
     ground = here.ground(CodeUse(number=2, tree=version.tree, on_probation=True))
     assert seen_by_tracer(ground, 20) == {
         "ROBUST_CODE_ROOT": str(folder),
@@ -93,7 +97,7 @@ def test_a_version_on_probation_in_a_copy_is_armed_for_it(folder: Path) -> None:
 
 def test_what_is_not_here_is_lacking_until_it_comes(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     here = place(folder)
-    version, _ = here.capture(1.0)
+    version, _ = captured(here)
     elsewhere = tmp_path_factory.mktemp("other")
     (elsewhere / "train.py").write_text("something else\n")
     other = place(elsewhere)
@@ -106,7 +110,7 @@ def test_what_is_not_here_is_lacking_until_it_comes(folder: Path, tmp_path_facto
 
 
 def test_a_node_with_the_same_folder_needs_nothing_sent(folder: Path) -> None:
-    version, _ = place(folder).capture(1.0)
+    version, _ = captured(place(folder))
     other = place(folder, run="another")
     assert other.has(version.tree)
     assert other.store.has(version.tree), "and keeps it, for when the folder is edited"
@@ -114,10 +118,10 @@ def test_a_node_with_the_same_folder_needs_nothing_sent(folder: Path) -> None:
 
 def test_a_version_without_the_script_is_not_put_in_place(folder: Path) -> None:
     here = place(folder)
-    here.capture(1.0)
+    captured(here)
     (folder / "train.py").rename(folder / "main.py")
     without = place(folder, run="r", argv=("main.py",))
-    version, _ = without.capture(1.0)
+    version, _ = captured(without)
     (folder / "main.py").rename(folder / "train.py")
     with pytest.raises(LackingError, match=r"train\.py"):
         here.ground(CodeUse(number=2, tree=version.tree))
@@ -125,17 +129,17 @@ def test_a_version_without_the_script_is_not_put_in_place(folder: Path) -> None:
 
 def test_what_cannot_be_captured_runs_in_place_and_says_why(folder: Path) -> None:
     (folder / "train.py").write_bytes(b"#" * (2 << 20))
-    version, why = place(folder).capture(1.0)
+    version, why = captured(place(folder))
     assert version.tree == ""
     assert "larger than" in why
     nobodys = place(folder, argv=("-m", "torch.distributed.nothing"))
-    assert "folder of the user's" in nobodys.capture(1.0)[1]
+    assert "folder of the user's" in captured(nobodys)[1]
 
 
 def test_what_the_program_writes_beside_its_code_is_no_edit(folder: Path) -> None:
     (folder / "state.json").write_text("{}")
     here = place(folder)
-    version, _ = here.capture(1.0)
+    version, _ = captured(here)
     (folder / "state.json").write_text('{"step": 9}')
     (folder / "outputs").mkdir()
     (folder / "outputs" / "config.yaml").write_text("lr: 1")
