@@ -17,6 +17,8 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """From 1, the version the job was started with."""
     tree: str
     """Id of its code (see `code_versions.tree_store`); empty: whatever lies in the user's folder."""
+    taken: str = ""
+    """Id of what its source held before it was merged with others' changes; empty: the same."""
     parents: tuple[int, ...] = ()
     """The versions it was made from: the newest before it first, then where the change began, if that is another."""
     settings: dict[str, str] = {}

@@ -254,7 +254,7 @@ def test_a_launcher_that_is_resumed_knows_the_pending_update(tmp_path: Path) -> 
         os.kill(job.agent_pid(), 9)
         job.process.kill()
         job.finish()
-        job.assert_nothing_left()
+        wait_for(lambda: not job.leftovers(), "its workers to die with it")
     again = subprocess.Popen(
         [sys.executable, "-m", "robust_run", "--resume", str(job.run_dir)],
         cwd="/",

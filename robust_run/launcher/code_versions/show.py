@@ -37,7 +37,9 @@ def version_lines(record: CodeRecord, code: Ledger, changes: list[FileChange]) -
         + (f": {record.why}" if record.why else ""),
         f"  by       {version.by}, {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(version.at_unix_s))}",
         f"  note     {version.note}" if version.note else "",
-        f"  from     {version.source}" + (f", commit {version.commit[:12]}" if version.commit else ""),
+        f"  from     {version.source}" + (f", commit {version.commit[:12]}" if version.commit else "")
+        if version.source
+        else "",
         f"  made of  version {' and '.join(map(str, version.parents))}" if version.parents else "",
         f"  first    in attempt {record.first_attempt}" if record.first_attempt >= 0 else "",
         f"  code     {version.tree}" if version.tree else "  code     in place, not kept",

@@ -97,8 +97,8 @@ class Maker:
         source = self._take(view, first, store) if self._request.is_about_code else None
         for _ in range(MOST_TRIES):
             version = self._version(view, source, store)
-            if version.tree:
-                self._versions.send(version.tree, store)
+            for tree in filter(None, (version.tree, version.taken)):
+                self._versions.send(tree, store)
             try:
                 return self._versions.stage(
                     UpdateWish(version=version, now=self._request.now, due_after_s=self._request.due_after_s)
@@ -178,6 +178,7 @@ class Maker:
         return CodeVersion(
             number=len(code.records) + 1,
             tree=tree_id,
+            taken=source.tree if source is not None and source.tree != tree_id else "",
             parents=tuple(dict.fromkeys((number, base))),
             settings=settings,
             env=env,
@@ -185,7 +186,7 @@ class Maker:
             note=request.note,
             slower=request.slower,
             again=request.again,
-            source=source.source if source is not None else newest.source,
+            source=source.source if source is not None else "",
             commit=source.commit if source is not None else newest.commit,
             summary=summary,
         )
@@ -198,9 +199,11 @@ class Maker:
         record = ledger.record_of(view.code, base)
         if record is None:
             raise UserError(f"--base {base}: there is no such version; robust code log lists them")
-        if base == newest.number or record.version.tree == newest.tree:
+        # The folder was never what others' changes have made of the version: against that, it would seem to undo them.
+        begun_at = record.version.tree if self._request.base else record.version.taken or record.version.tree
+        if begun_at == newest.tree:
             return base, source.tree
-        base_tree = self._versions.fetch(record.version.tree, store)
+        base_tree = self._versions.fetch(begun_at, store)
         merged = merge(base_tree, newest_tree, store.tree(source.tree), store.get)
         if merged.conflicts:
             names = ", ".join(merged.conflicts[:8])
