@@ -7,6 +7,7 @@
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed (`tracer.ring`)
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that
+    code/                               versions of the job's code: see `code_versions.tree_store`
     image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
