@@ -32,7 +32,11 @@ facts = {
 with open(f"began-{attempt}-{rank}.tmp", "w") as file:
     json.dump(facts, file)
 os.replace(f"began-{attempt}-{rank}.tmp", f"began-{attempt}-{rank}")
-while not os.path.exists("enough"):
+while True:
+    enough = torch.tensor([float(os.path.exists("enough"))])
+    dist.all_reduce(enough)
+    if enough:
+        break
     model.at_step(step, net, attempt)
     loss = (net(torch.ones(4)) * model.SCALE).mean() * 0
     optimizer.zero_grad()

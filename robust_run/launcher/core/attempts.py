@@ -131,6 +131,8 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         state.trail, decision = healed(state.trail, state.progress, limits)
     else:
         state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
+    if is_rolled_back:
+        decision = msgspec.structs.replace(decision, reason=f"back to version {state.code.running}")
     if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
         state.trail, decision = healed(state.trail, state.progress, limits)  # what runs next is another program
     incident = RecordIncident(
