@@ -32,7 +32,6 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
-from robust_run.launcher.superior import Superior
 from robust_run.launcher.types import Paces, Progress, Sights
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.node import Node
+    from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
 #: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
