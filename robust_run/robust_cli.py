@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
+    "code": ("robust_run.launcher.code_versions.commands", "code"),
+    "update": ("robust_run.launcher.code_versions.commands", "update"),
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),

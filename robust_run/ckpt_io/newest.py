@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from binascii import a2b_base64
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
 
 #: No manifest is larger (see `manifest.MANIFEST_BYTES`).
+WRITTEN_BY = "code version"
+"""The fact that says so."""
 _LIMIT_BYTES = 257 << 20
 _HEAD_BYTES = 128
 
@@ -33,6 +36,7 @@ class _Brief(msgspec.Struct, frozen=True):
     version: int
     created_s: float
     step: int | None = None
+    facts: dict[str, str] = {}
 
 
 class _Parts(msgspec.Struct, frozen=True):
@@ -46,8 +50,11 @@ class _Parts(msgspec.Struct, frozen=True):
 _Asked = TypeVar("_Asked", _Brief, _Parts)
 
 
-def newest_path(root: str) -> str | None:
-    """Return the path of the newest checkpoint in a folder; None if there is none, or no such folder. Never raises."""
+def newest_path(root: str, avoid: Collection[str] = ()) -> str | None:
+    """Return the path of the newest checkpoint in a folder; None if there is none, or no such folder. Never raises.
+
+    `avoid`: what `written_by` returns for code that is not trusted any more. What that wrote counts if there is nothing else.
+    """
     found = []
     try:
         with os.scandir(root) as entries:
@@ -58,12 +65,19 @@ def newest_path(root: str) -> str | None:
         brief = _read(os.path.join(root, name), _Brief)
         if brief is not None:
             step = -1 if brief.step is None else brief.step
-            found.append((step >= 0, step, brief.created_s, is_own, name))
+            is_trusted = brief.facts.get(WRITTEN_BY, "") not in avoid
+            found.append((is_trusted, step >= 0, step, brief.created_s, is_own, name))
     for *_, name in sorted(found, reverse=True):
         folder = os.path.join(root, name)
         if _has_parts(folder):
             return folder
     return None
+
+
+def written_by(job: str, version: str) -> str:
+    """Return how a checkpoint says which version of which job's code wrote it; empty where nobody knows."""
+    text = f"{job} {version}"[:200]
+    return text if version and text.isprintable() else ""
 
 
 def _has_parts(folder: str) -> bool:

@@ -6,6 +6,7 @@ save that dies leaves parts that no manifest names; `prune` removes them.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from robust_run.ckpt_io.address import Address, parse
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
+from robust_run.ckpt_io.newest import WRITTEN_BY, written_by
 from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
 from robust_run.ckpt_io.plan import SavePlan
 from robust_run.ckpt_io.presence import wrong_part
@@ -102,6 +104,12 @@ def open_file(
     return FileStream(plan, index, name, [stores(folder) for folder in plan.folders], item_bytes or plan.item_bytes)
 
 
+def _written_by(env: Mapping[str, str]) -> dict[str, str]:
+    """Return which version of the job's code writes, where a launcher has said so."""
+    said = written_by(env.get("ROBUST_JOB", ""), env.get("ROBUST_CODE_VERSION", ""))
+    return {WRITTEN_BY: said} if said else {}
+
+
 def commit(  # noqa: PLR0913 - all but two are what the manifest says
     plan: SavePlan,
     files: Sequence[LogicalFile],
@@ -113,6 +121,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
     facts: Mapping[str, str] | None = None,
     stores: StoreOpener = open_store,
     now_s: Callable[[], float] = time.time,
+    env: Mapping[str, str] = os.environ,
 ) -> Manifest:
     """Make what was written a checkpoint: called once, by one process, after all files are written. Then it exists.
 
@@ -132,7 +141,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
         tensors=tuple(tensors),
         blobs=tuple(blobs),
         paths=dict(paths or {}),
-        facts=dict(facts or {}),
+        facts={**_written_by(env), **(facts or {})},
     )
     data = manifests.encode(manifest)
     with _opened(plan, stores) as opened, _naming_target():

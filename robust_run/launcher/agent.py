@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robust_run.errors import InternalError, PlatformError
 from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
+from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.environment import Place
 from robust_run.launcher.events import (
     AttemptEnded,
@@ -31,14 +32,16 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
-from robust_run.launcher.superior import Superior
 from robust_run.launcher.types import Paces, Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
     import socket
 
+    from robust_run.launcher.agent_code import AgentCode
+    from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.node import Node
+    from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
 #: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
@@ -66,6 +69,7 @@ class Agent:
         self._pending_end: EndAttempt | None = None
         self._pending_start: StartAttempt | None = None
         """What is to be started once an earlier attempt has ended here."""
+        self._codes: AgentCode | None = None
         self._stepped = -1
         self._bug: BaseException | None = None
 
@@ -116,6 +120,8 @@ class Agent:
                 self._collect(order)
             case KeepTraces() if self._attempt is not None and order.attempt == self._attempt_number:
                 self._attempt.keep_traces()
+            case StageCode():
+                self.codes.stage(order.tree)
             case Dismiss() | Finish():
                 self.leave(order.exit_code)
 
@@ -150,9 +156,13 @@ class Agent:
             self._pending_start = order
             self._attempt_now.end(EndAttempt(attempt=self._attempt_number))
             return
+        if order.code is not None and not self.codes.is_ready(order):
+            self._pending_start = order if self.codes.is_waiting else None
+            return
         placement = order.placements[0]
         place = Place(
             attempt=order.attempt,
+            code=order.code,
             address=order.address,
             port=order.port,
             first_rank=placement.first_rank,
@@ -167,6 +177,30 @@ class Agent:
         if self._loop is not None:
             self._attempt.watch(self._loop)
             self._watch_store()
+
+    @property
+    def codes(self) -> AgentCode:
+        """What this agent does about versions of the code; imported when that is first needed."""
+        if self._codes is None:
+            from robust_run.launcher.agent_code import AgentCode
+
+            self._codes = AgentCode(self._node, self.node_id, self.report, self._fetch_code)
+        return self._codes
+
+    def _fetch_code(self, tree: str) -> bool:
+        assert self._superior is not None
+        return self._superior.fetch_code(tree)
+
+    def forget_asked(self) -> None:
+        """The connection was lost, and with it what was asked for."""
+        if self._codes is not None:
+            self._codes.forget_asked()
+
+    def take_code(self, parts: Parts) -> None:
+        """Take in a part of a version; an attempt that waits for it starts when it is complete."""
+        if self.codes.take(parts) and self._pending_start is not None and self._has_ended:
+            order, self._pending_start = self._pending_start, None
+            self._start_attempt(order)
 
     def _deliver(self, seen: Sights | Paces) -> None:
         assert self._superior is not None
@@ -282,6 +316,8 @@ class Agent:
 
     def _keep_house(self, rounds: int = 1) -> None:
         self._look_for_first_step()
+        if self._codes is not None or self._node.spec.code != "in-place":
+            self.codes.look(self._attempt if self.is_running else None)
         if self._attempt is not None:
             self._node.workplace.look([each.pid for each in self._attempt.workers], stepped=self._stepped >= 0)
         attempt = self._attempt

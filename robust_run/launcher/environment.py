@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.launcher.types import JobSpec
+from robust_run.launcher.code_types import CodeUse
+from robust_run.launcher.types import (
+    JobSpec,
+)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +23,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     group_rank: int = 0
     world_size: int
     nodes: int = 1
+    code: CodeUse | None = None
+    """The version that all its workers run; None: what is in the user's folder."""
 
 
 def worker_environment(

@@ -11,7 +11,26 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence, Rung, VerdictDraft
+from robust_run.launcher.code_types import (
+    CodeCaptured,
+    CodeLacking,
+    CodeUse,
+    NotFinite,
+    RollbackAsked,
+    StageCode,
+    StepsSurvived,
+    UpdateDue,
+    UpdateRefused,
+    UpdateStaged,
+)
+from robust_run.launcher.types import (
+    NodeInfo,
+    Placement,
+    Progress,
+    RankEvidence,
+    Rung,
+    VerdictDraft,
+)
 from robust_run.tracer.types import TraceVerdict
 
 # --- events: the job and its nodes ----------------------------------------------------------------------------------
@@ -263,6 +282,14 @@ Event = (
     | HangSuspected
     | Inquired
     | AttemptEnded
+    | CodeCaptured
+    | UpdateStaged
+    | UpdateRefused
+    | UpdateDue
+    | RollbackAsked
+    | StepsSurvived
+    | NotFinite
+    | CodeLacking
     | SignalReceived
     | SignalPassedOn
     | WarmReady
@@ -282,6 +309,9 @@ NodeEvent = (
     | FirstStep
     | HangSuspected
     | AttemptEnded
+    | StepsSurvived
+    | NotFinite
+    | CodeLacking
     | SignalPassedOn
     | WarmReady
     | WarmRefused
@@ -312,6 +342,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Nodes of the world."""
     peers: tuple[str, ...] = ()
     """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
+    code: CodeUse | None = None
+    """The version that all of them run; None: what is in the user's folder."""
 
 
 class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):
@@ -379,7 +411,7 @@ class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only
     onset_at_s: float
     detected_at_s: float
     verdict: VerdictDraft
-    action: Literal["relaunch", "evict", "stop", "report"]
+    action: Literal["relaunch", "evict", "rollback", "stop", "report"]
     reason: str
 
 
@@ -401,7 +433,7 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The verdict, where there is one."""
 
 
-Action = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | Say | Finish
+Action = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
-Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces
+Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode
 """What an agent carries out: actions, and questions of the controller."""

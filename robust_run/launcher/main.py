@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -130,7 +130,12 @@ def run_agent(
         if not resumed:
             journal.open_with(spec, host)
         _begin(
-            controller, NodeInfo(id=agent.node_id, name=host, nproc=spec.nproc, version=__version__), resumed=resumed
+            controller,
+            NodeInfo(id=agent.node_id, name=host, nproc=spec.nproc, version=__version__),
+            lambda beside: _capture(node, controller, beside),
+            link,
+            copies=spec.code == "copy",
+            resumed=resumed,
         )
         _greet(spec, node, resumed=resumed)
         agent.run(lifeline)
@@ -199,8 +204,21 @@ def _controller(
     )
 
 
-def _begin(controller: Controller, node: NodeInfo, *, resumed: bool) -> None:
-    """Start the first attempt; or, in a job that goes on, the next: whatever the old agent had started died with it."""
+def _begin(
+    controller: Controller,
+    node: NodeInfo,
+    capture: Callable[[OneNode | None], None],
+    link: OneNode,
+    *,
+    copies: bool,
+    resumed: bool,
+) -> None:
+    """Start the first attempt; or, in a job that goes on, the next: whatever the old agent had started died with it.
+
+    `copies`: workers run from a copy of the code, so it is captured before them.
+    """
+    if copies and not resumed:
+        capture(None)
     if not resumed:
         controller.tell(JobStarted())
     else:
@@ -209,6 +227,20 @@ def _begin(controller: Controller, node: NodeInfo, *, resumed: bool) -> None:
         for each in old:
             controller.tell(NodeLost(node=each, silent_s=0.0))
     controller.tell(NodeJoined(node=node))
+    if not controller.state.code.records:
+        capture(link)
+
+
+def _capture(node: Node, controller: Controller, beside: OneNode | None) -> None:
+    """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
+    their first imports.
+    """
+    from robust_run.launcher.code_versions.staging import capture_beside, capture_now
+
+    if beside is None:
+        capture_now(node.code.place, controller.tell, node.clock.unix_s())
+    else:
+        capture_beside(node.code.place, controller.tell, node.clock.unix_s(), beside.later)
 
 
 def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:

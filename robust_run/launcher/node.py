@@ -36,6 +36,7 @@ from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.code_versions.node_code import NodeCode
     from robust_run.launcher.nccl_arming import NcclArming
     from robust_run.launcher.place import Opened
     from robust_run.launcher.warm.given import WarmStart
@@ -93,6 +94,7 @@ class Node:
         self._resume_from: str | None = None
         self._warm_launched = False
         self._modules_wanted = spec.preload_auto
+        self._code: NodeCode | None = None
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.workplace.enter_through(self.starter, self._start_helper)
@@ -136,6 +138,20 @@ class Node:
     def ras_address(self) -> str:
         """Where the workers' NCCL answers for the job (its RAS), HOST:PORT; empty: it was not told to."""
         return self._nccl.ras_address if self._nccl is not None else ""
+
+    @property
+    def code(self) -> NodeCode:
+        """The versions of the job's code here; imported when that is first needed, after the first workers were started."""
+        if self._code is None:
+            from robust_run.launcher.code_versions.node_code import NodeCode
+
+            self._code = NodeCode(self.spec, self._env, self.run_directory, self.say)
+        return self._code
+
+    def forget_warm(self) -> None:
+        """What workers find in their environment has changed: a warm process of before cannot become one."""
+        self._warm_launched = False
+        self.starter.drop_warm()
 
     def open_store(self, attempt: int) -> tuple[str, int]:
         """Listen for the workers of an attempt and return where. Raises PlatformError."""
@@ -200,16 +216,18 @@ class Node:
             env.update(self.workplace.variables(plain_env))
         if self.spec.is_python:
             env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
+            env.update(self._code.seen_by_tracer() if self._code is not None else {})
         if self._nccl is not None:
             env.update(self._nccl.variables(self.run_directory.steps_file(attempt, rank)))
         output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
-        argv = self.workplace.program(worker_argv(self.spec, slot))
+        words = worker_argv(self.spec, slot)
+        argv = self.workplace.program(words if self._code is None else self._code.argv(words))
         return Plan(slot, rank, argv, plain_env, env, self._cpus_of(slot), output)
 
     def _environment(self, place: Place, slot: int) -> dict[str, str]:
         return worker_environment(
             self.spec,
-            self.workplace.environment(self._env),
+            {**self.workplace.environment(self._env), **self._code_seen()},
             local_rank=slot,
             place=place,
             agent_hosts_store=self._hosts_store,
@@ -218,12 +236,19 @@ class Node:
             resume_from=self._resume_from,
         )
 
+    def _code_seen(self) -> Mapping[str, str]:
+        """Return what a version of the code sets. The first is being captured while its workers start."""
+        if self._code is None or self._code.ground is None:
+            return {} if self.spec.code == "in-place" else {"ROBUST_CODE_VERSION": "1"}
+        return self._code.seen_by_program()
+
     def _newest_checkpoint(self) -> str | None:
         if self.spec.ckpt_dir is None:
             return None
-        from robust_run.ckpt_io.newest import newest_path
+        from robust_run.ckpt_io.newest import newest_path, written_by
 
-        return newest_path(self.spec.ckpt_dir)
+        avoid = self._code.rolled_back if self._code is not None else ()
+        return newest_path(self.spec.ckpt_dir, [written_by(self.spec.run_id, version) for version in avoid])
 
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()

@@ -83,6 +83,10 @@ class OneNode:
         api.start()
         self._api = api
 
+    def fetch_code(self, tree: str) -> bool:  # noqa: ARG002
+        """See `Superior`: what this node lacks, nobody has."""
+        return False
+
     async def close(self) -> None:
         """See `Superior`."""
         if self._api is not None:
@@ -131,6 +135,10 @@ def api_of(
         started_unix_s=clock.unix_s(),
         run_directory="" if run_directory.temporary else run_directory.path,
         policy=controller.policy,
+        argv=spec.argv,
+        is_python=spec.is_python,
+        cwd=os.getcwd(),
+        code=spec.code,
     )
     secret = ""
     if spec.http_port is not None:

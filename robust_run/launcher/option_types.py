@@ -101,6 +101,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     setup_store: str | None = None
     setup_token_file: str | None = None
     refresh_setup: bool = False
+    code: str = "auto"
+    probation_steps: int = 20
 
 
 _DEFAULTS = Options(training_script="")

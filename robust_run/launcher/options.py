@@ -208,6 +208,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         OWN,
+        "code",
+        "auto|copy|in-place",
+        "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",
+        Look(choices=("auto", "copy", "in-place")),
+    ),
+    describe(OWN, "probation-steps", "N", "Optimizer steps after which a code update is trusted.", _WHOLE),
+    describe(
+        OWN,
         "resume",
         "RUN_DIR",
         "Go on with the controller of a job that is in its journal; needs no SCRIPT.",

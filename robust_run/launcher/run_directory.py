@@ -7,6 +7,7 @@
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed (`tracer.ring`)
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that
+    code/                               versions of the job's code: see `code_versions.tree_store`
     image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
     setup/<host>.json                   which set-up its environment has: key, packages, how restored (<host>.log: the installers)
     setup/snapshot.json                 the job's snapshot, for nodes that come later and for a controller that resumes

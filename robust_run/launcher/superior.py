@@ -34,6 +34,10 @@ class Superior(Protocol):
         """The loop runs now."""
         ...
 
+    def fetch_code(self, tree: str) -> bool:
+        """Ask for a version of the code; False where nobody has it who could be asked."""
+        ...
+
     async def close(self) -> None:
         """This node is done."""
         ...

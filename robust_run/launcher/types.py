@@ -181,6 +181,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None: workers run where we do."""
     setup: SetupUse | None = None
     """None: the environment is used as it is."""
+    code: str = "in-place"
+    """auto, copy or in-place: whether workers run from what was captured (see `code_versions.place`)."""
+    probation_steps: int = 20
+    """Steps of its own after which an update is trusted."""
     prefetch_env: bool = False
     """Read ahead the files of the Python environment that earlier starts read."""
     record_window_s: float = 120.0

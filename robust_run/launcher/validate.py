@@ -84,6 +84,8 @@ def resolve(options: Options, world: World) -> JobSpec:
         setup=setup,
         prefetch_env=options.prefetch_env,
         record_window_s=options.record_window,
+        code=options.code if image is None else "in-place",
+        probation_steps=options.probation_steps,
     )
 
 
@@ -157,6 +159,10 @@ def _setup(options: Options, world: World) -> SetupUse | None:
 def _check_numbers(options: Options) -> None:
     if options.max_restarts < 0:
         raise UserError(f"--max-restarts {options.max_restarts}: must be 0 (never restart) or more")
+    if options.probation_steps < 2:
+        raise UserError(
+            f"--probation-steps {options.probation_steps}: must be 2 or more, to tell how long a step takes"
+        )
     check_port("--http-port", options.http_port)
     for name, seconds in (
         ("--restart-grace", options.restart_grace),

@@ -4,7 +4,8 @@ One file of 64 bytes for each worker of an attempt. The launcher creates it, the
 (`robust_run/tracer/arm/sitecustomize.py`), the launcher reads it. It is eight cells of eight bytes in the machine's byte
 order, so every value changes at once:
 
-    0 magic   1 version   2 pid   3 steps   4 monotonic time of the first step   5 of the last step   6, 7 reserved
+    0 magic   1 version   2 pid   3 steps   4 monotonic time of the first step   5 of the last step
+    6 step after which a parameter was no finite number, while code is on probation; 0: none   7 reserved
 
 pid is 0 until a process has made a step; times are seconds, as floating-point numbers.
 """
@@ -20,7 +21,7 @@ import msgspec
 MAGIC = b"RBSTEPS\n"
 VERSION = 1
 FILE_BYTES = 64
-MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL = range(6)
+MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL = range(7)
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,8 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True):
     first_step_monotonic_s: float | None
     """When the first step ended; None before it."""
     last_step_monotonic_s: float | None
+    not_finite_step: int = 0
+    """After this one a parameter was no finite number; 0: none was, as far as anybody looked."""
 
 
 def create(path: str) -> None:
@@ -63,4 +66,5 @@ def read(path: str) -> StepCount | None:
         steps=numbers[STEPS_CELL],
         first_step_monotonic_s=times[FIRST_CELL] if counted and math.isfinite(times[FIRST_CELL]) else None,
         last_step_monotonic_s=times[LAST_CELL] if counted and math.isfinite(times[LAST_CELL]) else None,
+        not_finite_step=numbers[NOT_FINITE_CELL] if counted else 0,
     )

@@ -87,6 +87,8 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "progress-after": "ROBUST_PROGRESS_AFTER",
         "progress-path": "ROBUST_PROGRESS_PATH",
         "no-warm": "ROBUST_NO_WARM",
+        "code": "ROBUST_CODE",
+        "probation-steps": "ROBUST_PROBATION_STEPS",
         "preload": "ROBUST_PRELOAD",
         "on-hang": "ROBUST_ON_HANG",
         "hang-after": "ROBUST_HANG_AFTER",

@@ -322,7 +322,7 @@ def test_code_that_changed_since_the_start_is_what_runs(tmp_path: Path) -> None:
         print("second edition of the script, helper is", helper.VALUE)
         """,
     )
-    with running(tmp_path, path) as job:
+    with running(tmp_path, "--code", "in-place", path) as job:
         standbys(job, 1)
         (tmp_path / "helper.py").write_text("VALUE = 'new and longer'\n")
         os.kill(job.pids(0)[0], signal.SIGKILL)

@@ -32,6 +32,14 @@ class NoAnswerError(PlatformError):
         self.refused = refused
 
 
+class SaysNoError(PlatformError):
+    """The controller answers, and does not do it."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class _Problem(msgspec.Struct):
     error: str
 
@@ -64,10 +72,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """Return the answer to a wish. Raises as `get` does."""
         return self._ask("POST", path, msgspec.json.encode(body), 0.0)
 
-    def _ask(self, method: str, path: str, body: bytes | None, wait_s: float) -> bytes:
+    def send(self, path: str, body: bytes, content_type: str) -> bytes:
+        """Return the answer to what is no JSON. Raises as `get` does."""
+        return self._ask("POST", path, body, 0.0, content_type)
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, wait_s: float, content_type: str = "application/json"
+    ) -> bytes:
         headers = {"Connection": "close"}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = content_type
         if self.token and not self.socket:
             headers["Authorization"] = f"Bearer {self.token}"
         where = self.socket or self.url
@@ -91,7 +105,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         finally:
             connection.close()
         if answer.status != 200:
-            raise PlatformError(_problem(answer.status, data, where))
+            raise SaysNoError(_problem(answer.status, data, where), answer.status)
         return data
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:

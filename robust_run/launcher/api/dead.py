@@ -29,6 +29,10 @@ class DeadJob:
             started_unix_s=entries[0].at if entries else 0.0,
             run_directory=run_directory,
             policy=policy,
+            argv=header.job.argv,
+            is_python=header.job.is_python,
+            cwd=header.cwd,
+            code=header.job.code,
         )
         self.state: JobState = core.replay(
             policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None]
@@ -52,6 +56,11 @@ class DeadJob:
             note="" if over else note,
             resumable=gone and not over,
         )
+
+    @property
+    def facts(self) -> JobFacts:
+        """What the job was."""
+        return self._facts
 
     def nodes(self) -> NodesView:
         """Return its nodes as they were last known."""

@@ -29,6 +29,13 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     run_directory: str
     """Absolute; empty where no logs are kept."""
     policy: Policy
+    argv: tuple[str, ...] = ()
+    """What a worker runs."""
+    is_python: bool = True
+    cwd: str = ""
+    """Where the job was started."""
+    code: str = "in-place"
+    """As `JobSpec.code`."""
 
 
 class ControllerHandle(Protocol):

@@ -23,6 +23,8 @@ def status_lines(job: JobView) -> list[str]:
         lines.append(f"  lost: {', '.join(job.lost)}{more}")
     if job.last_incident is not None and not job.alive and job.outcome != "failed":
         lines.append(f"  last incident: {job.last_incident.sentence}")
+    if job.code:
+        lines.append(f"  {job.code}; robust code log lists them")
     if job.nccl:
         lines.append(f"  {job.nccl}")
     if job.run_directory:

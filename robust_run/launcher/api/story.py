@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.launcher import code_types as c
 from robust_run.launcher import events as e
 from robust_run.launcher.api.operations import listed
 from robust_run.launcher.api.show import clean, plural
+from robust_run.launcher.code_versions.ledger import words
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.types import Placement
 from robust_run.signals import describe_exit, signal_name
@@ -81,7 +83,10 @@ class Story:
     def _words(self, subject: e.Event | e.Action) -> tuple[str, str]:
         """Return where something happened and what it was; nothing for what only a developer wants to know."""
         about_node = self._node_words(subject)
-        return about_node if about_node[1] else self._job_words(subject)
+        if about_node[1]:
+            return about_node
+        about_code = _code_words(subject)
+        return ("", about_code) if about_code else self._job_words(subject)
 
     def _node_words(self, subject: e.Event | e.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
         match subject:
@@ -112,6 +117,10 @@ class Story:
             case e.FirstStep(attempt=attempt, node=node) if attempt > self._first_step_of:
                 self._first_step_of = attempt
                 return self._name(node), f"attempt {attempt} made its first step"
+            case c.NotFinite(rank=rank, step=step):
+                return self._node_of(rank), f"rank {rank} has parameters that are no numbers after step {step}"
+            case c.CodeLacking(node=node, number=number, message=message):
+                return self._name(node), f"cannot put version {number} in place: {message}"
             case e.SignalPassedOn(signal=number, ranks=ranks, node=node):
                 return self._name(node), f"{signal_name(number)} passed on to {plural(len(ranks), 'rank')}"
             case e.Dismiss(node=node, exit_code=exit_code, reason=reason):
@@ -143,6 +152,23 @@ class Story:
             case e.Finish(outcome=outcome, exit_code=exit_code, reason=reason):
                 return "", f"the job is over: {outcome}, exit code {exit_code}{': ' + reason if reason else ''}"
         return "", ""
+
+
+def _code_words(subject: e.Event | e.Action) -> str:
+    match subject:
+        case c.CodeCaptured(version=version):
+            commit = f", commit {version.commit[:10]}" if version.commit else ""
+            return f"the code is version 1 ({version.source}{commit})"
+        case c.UpdateStaged(version=version, now=now):
+            return f"{words(version)} is staged{' and put in place at once' if now else ''}"
+        case c.UpdateRefused(reason=reason, by=by):
+            return f"an update by {by or 'nobody known'} was not taken: {reason}"
+        case c.UpdateDue(number=number):
+            return f"version {number} has waited for a failure long enough"
+        case c.RollbackAsked(to=to, by=by, reason=reason):
+            which = f" to version {to}" if to else ""
+            return f"rollback{which} asked for by {by}: {reason or 'no reason given'}"
+    return ""
 
 
 def _mildness(order: e.EndAttempt) -> str:

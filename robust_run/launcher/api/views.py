@@ -84,6 +84,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     last_incident: IncidentView | None = None
     nccl: str = ""
     """Whether NCCL is traced, and why not; empty: nobody asked."""
+    code: str = ""
+    """Which version of the code runs, and what waits; empty: only one was ever there."""
     outcome: Literal["", "done", "failed", "stopped"] = ""
     exit_code: int | None = None
     reason: str = ""
@@ -190,10 +192,21 @@ def job_view(
         stop_asked=state.stop_signal is not None,
         last_incident=last_incident,
         nccl=state.nccl,
+        code=_code(state),
         outcome=finish.outcome if finish else "",
         exit_code=finish.exit_code if finish else None,
         reason=finish.reason if finish else "",
     )
+
+
+def _code(state: JobState) -> str:
+    code = state.code
+    if len(code.records) < 2:
+        return ""
+    record = code.records[code.running - 1]
+    fate = " (on probation)" if record.fate == "probation" else ""
+    waits = f"; version {code.pending} waits for the next attempt" if code.pending else ""
+    return f"code: version {record.version.number} of {len(code.records)}{fate}{waits}"
 
 
 def incident_view(incident: Incident) -> IncidentView:

@@ -5,8 +5,8 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
 
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
-    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces
-                                 controller: Beat, Orders, Candidates
+    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, CodeWanted
+                                 controller: Beat, Orders, Candidates, CodeParts
 
 Both sides prove that they know the job's token without sending it (see `handshake`).
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.launcher.code_versions.types import Parts
 from robust_run.launcher.events import NodeEvent, Order
 from robust_run.launcher.types import NodeInfo, Paces, Sights
 
@@ -130,5 +131,17 @@ class Candidates(msgspec.Struct, frozen=True, tag="candidates", kw_only=True):
     candidates: tuple[str, ...]
 
 
-FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces
-FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates
+class CodeWanted(msgspec.Struct, frozen=True, tag="code_wanted", kw_only=True):
+    """The agent lacks a version of the code."""
+
+    tree: str
+
+
+class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
+    """Some of it."""
+
+    parts: Parts
+
+
+FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces | CodeWanted
+FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates | CodeParts

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher import core
+from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.controller.inquest import Inquest
 from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.events import (
@@ -41,6 +42,9 @@ from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.types import Paces, Sights
 from robust_run.tracer.nccl.types import CommRate
+
+if TYPE_CHECKING:
+    from robust_run.launcher.code_versions.staging import Staging
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -94,6 +98,7 @@ class Controller:
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
+        self._staging: Staging | None = None
         self._how: dict[str, AttemptStarted] = {}
         self._relaunched = state.attempt if len(state.started) == len(state.layout) else -1
 
@@ -133,6 +138,17 @@ class Controller:
         self._on_change(event)
         for action in actions:
             self._perform(action, now_s)
+        if self.state.code.records:
+            self._code_staging.after(event)
+
+    @property
+    def _code_staging(self) -> Staging:
+        """What is done about versions of the code; imported when there are any."""
+        if self._staging is None:
+            from robust_run.launcher.code_versions.staging import Staging
+
+            self._staging = Staging(self.state, self._outbox.send, self.tell, self._later, self._clock.unix_s)
+        return self._staging
 
     def _note(self, event: Event) -> None:
         """Tell the user what matters to him; nothing of this decides anything."""
@@ -162,7 +178,7 @@ class Controller:
         name = core.name_of(self.state, node) if self.policy.many else ""
         self.book.say(f"{name}: {text}" if name else text)
 
-    def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901 - the table of actions
+    def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901, PLR0912 - the table of actions
         match action:
             case OpenStore():
                 self._open_store(action, now_s)
@@ -186,6 +202,8 @@ class Controller:
                 self.inquest.begin(action)
             case RecordIncident():
                 self._record(action)
+            case StageCode():
+                self._code_staging.stage(action)
             case Finish():
                 self.finish(action)
 

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,6 +20,8 @@ from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher import core, evictions
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
+from robust_run.launcher.code_versions.staging import store_folder
 from robust_run.launcher.console import DRAIN_S, Console
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
@@ -49,6 +52,9 @@ from robust_run.launcher.token import write_token
 from robust_run.launcher.types import ManyNodes
 from robust_run.version import __version__
 
+if TYPE_CHECKING:
+    from robust_run.launcher.code_versions.staging import Capturing
+
 #: Schedulers signal every process of a job. What a signal means is the agents' to say; this process ends with its agent.
 IGNORED = (
     signal.SIGTERM,
@@ -63,6 +69,10 @@ IGNORED = (
 HOLD_MARGIN_S = 0.5
 #: Of a manifest that is told to nodes that come later: it must fit into a frame of a greeting.
 LARGEST_SNAPSHOT_BYTES = 900 << 10
+#: Events that a successor must know of before anything is done about them.
+URGENT = (NodeEvicted, NodeReadmitted, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
+#: How long the disk may take to keep the code before the first attempt begins without.
+CAPTURE_S = 5.0
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -104,6 +114,7 @@ class ControllerProcess:
         service = Service(
             spec, self._many, charge.spec.run_id, self._clock, self._note, charge.host_agent, term, self._snapshot()
         )
+        service.code_folder = store_folder(self._run_directory.journal)
         controller = Controller(
             policy=policy_of(spec),
             state=state,
@@ -116,6 +127,8 @@ class ControllerProcess:
             on_change=lambda event: self._changed(event, office, state),
         )
         await self._serve(controller, service, office, term)
+        if not resumed:
+            await self._capture(controller)
         self._begin(controller, service, term, resumed=resumed)
         api = self._serve_people(controller, service)
         try:
@@ -196,6 +209,26 @@ class ControllerProcess:
         if not resumed:
             controller.tell(JobStarted())
 
+    async def _capture(self, controller: Controller) -> None:
+        """Keep the code that the job is started with, as it is on this node: all others run the same. A disk that is slow is not
+        waited for beyond a time; the first attempt then runs what lies in each node's folder.
+        """
+        from robust_run.launcher.code_versions.node_code import NodeCode
+        from robust_run.launcher.code_versions.staging import Capturing
+
+        code = NodeCode(self._charge.spec, os.environ, self._run_directory, self._console.say)
+        capturing = Capturing(code.place, self._clock.unix_s())
+        give_up_at_s = self._clock.monotonic_s() + CAPTURE_S
+        while not capturing.wait(0.0) and self._clock.monotonic_s() < give_up_at_s:
+            await asyncio.sleep(0.005)
+        self._put_on_record(capturing, controller)
+
+    def _put_on_record(self, capturing: Capturing, controller: Controller) -> None:
+        if capturing.wait(0.0):
+            capturing.tell(controller.tell)
+        else:
+            asyncio.get_running_loop().call_later(0.1, self._put_on_record, capturing, controller)
+
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many
         facts = JobFacts(
@@ -208,6 +241,10 @@ class ControllerProcess:
             started_unix_s=self._started_unix_s,
             run_directory="" if charge.temporary else charge.run_path,
             policy=controller.policy,
+            argv=charge.spec.argv,
+            is_python=charge.spec.is_python,
+            cwd=os.getcwd(),
+            code=charge.spec.code,
         )
         handle = Handle(
             facts,
@@ -237,7 +274,7 @@ class ControllerProcess:
             self._finished.set()
 
     def _changed(self, event: Event, office: Office, state: core.JobState) -> None:
-        office.changed(state, urgent=isinstance(event, (NodeEvicted, NodeReadmitted, SignalReceived)))
+        office.changed(state, urgent=isinstance(event, URGENT))
         path = self._many.evict_list
         if not path:
             return

@@ -11,6 +11,8 @@ from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB
 from robust_run.launcher.control.messages import (
     Candidates,
+    CodeParts,
+    CodeWanted,
     FromAgent,
     Hello,
     Leaving,
@@ -68,6 +70,8 @@ class Service:
         self._lease_s = max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s
         self.roll = Roll(self._lease_s + MARGIN_S)
         self.leads_until_s = float("inf")
+        self.code_folder = ""
+        """Where versions of the code are kept."""
         self._spec = spec
         self._many = many
         self._run_id = run_id
@@ -216,10 +220,19 @@ class Service:
                 self._line_up()
             case Sights() | Paces():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
+            case CodeWanted():
+                self._send_code(peer, message.tree)
             case Notice():
                 self._note(f"{peer.name}: {message.text[:1000]}")
             case _:
                 pass
+
+    def _send_code(self, peer: Peer, tree: str) -> None:
+        from robust_run.launcher.code_versions.transfer import parts_of
+        from robust_run.launcher.code_versions.tree_store import TreeStore
+
+        for parts in parts_of(TreeStore(self.code_folder), tree):
+            peer.send_frame(frames.encode(CodeParts(parts=parts)))
 
     def _report(self, peer: Peer, event: NodeEvent) -> None:
         assert self.controller is not None

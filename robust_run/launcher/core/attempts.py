@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.launcher.core.judge import judge
+from robust_run.launcher.core.judge import Judgement, judge
 from robust_run.launcher.core.membership import Gathering, gather, name_of, wanted
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import (
@@ -94,7 +94,11 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     state.is_traced_end, state.evicted_for, state.reported = False, (), []
     state.detected_at_s = state.deadline_at_s = None
     state.gathering_since_s = state.enough_since_s = None
-    state.ending = None
+    state.ending = state.code_fault = None
+    if state.code.records:
+        from robust_run.launcher.code_versions import ledger
+
+        state.code = ledger.begun(state.code, state.attempt)
     return [OpenStore(attempt=state.attempt, node=layout[0].node)]
 
 
@@ -119,12 +123,18 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         return stopped(state)
     verdict = judge(state)
     if verdict is None:
+        _trust_code(state)
         return _finish(state, Finish(exit_code=0, outcome="done"))
     limits = Limits(max_restarts=policy.max_restarts, progress_after_s=policy.progress_after_s)
-    if verdict.heals:
+    verdict, is_rolled_back = _without_suspect(state, verdict)
+    if verdict.heals or is_rolled_back:
         state.trail, decision = healed(state.trail, state.progress, limits)
     else:
         state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
+    if is_rolled_back:
+        decision = msgspec.structs.replace(decision, reason=f"back to version {state.code.running}")
+    if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
+        state.trail, decision = healed(state.trail, state.progress, limits)  # what runs next is another program
     incident = RecordIncident(
         attempt=state.attempt,
         symptom=verdict.symptom,
@@ -142,13 +152,36 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
             sentence=verdict.draft.sentence,
         )
         return [incident, *_finish(state, finish)]
+    if state.code.pending:
+        decision = msgspec.structs.replace(decision, reason=f"version {state.code.pending} is put in place")
     before = state.layout
     follow_up = begin(policy, state, now_s)
-    action = "evict" if verdict.evicts else "relaunch"
+    action = "rollback" if is_rolled_back else "evict" if verdict.evicts else "relaunch"
     reason = _consequence(policy, state, before, now_s) or decision.reason
     if state.finish is not None:
         action, reason = "stop", state.finish.reason
     return [msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+
+
+def _trust_code(state: JobState) -> None:
+    if state.code.records:
+        from robust_run.launcher.core import versions
+
+        versions.proven(state)
+
+
+def _without_suspect(state: JobState, verdict: Judgement) -> tuple[Judgement, bool]:
+    """Take the version on probation back if the failure is its doing; return what is said of it, and whether it was."""
+    if not state.code.records:
+        return verdict, False
+    from robust_run.launcher.core import versions
+
+    draft = verdict.draft
+    version = versions.roll_back(state, draft.kind, draft.sentence, heals=verdict.heals)
+    if version is None:
+        return verdict, False
+    aftermath = "; ".join(filter(None, (draft.aftermath, versions.clause(state, version))))
+    return msgspec.structs.replace(verdict, draft=msgspec.structs.replace(draft, aftermath=aftermath)), True
 
 
 def _consequence(policy: Policy, state: JobState, before: tuple[Placement, ...], now_s: float) -> str:

@@ -57,6 +57,10 @@ def judge(state: JobState) -> Judgement | None:
         return _from_cause(behind, state)
     if state.all_well or _did_its_work(state):
         return None
+    if state.code_fault is not None:
+        hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in state.code_fault.ranks))))
+        found = msgspec.structs.replace(state.code_fault, nodes=hosts)
+        return Judgement(draft=found, symptom=found.kind, onset_at_s=state.detected_at_s)
     if state.trouble:
         return _platform(state)
     if state.traced is not None and (state.is_traced_end or not state.causes):

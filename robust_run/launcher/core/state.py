@@ -10,9 +10,16 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.code_types import Ledger
 from robust_run.launcher.events import EndAttempt, Finish, RankExited
 from robust_run.launcher.restart import Trail
-from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.types import (
+    NodeInfo,
+    Placement,
+    Progress,
+    RankEvidence,
+    VerdictDraft,
+)
 from robust_run.tracer.types import TraceVerdict
 
 Phase = Literal["new", "gathering", "opening", "running", "suspecting", "ending", "stopping", "over"]
@@ -148,6 +155,10 @@ class JobState(msgspec.Struct, kw_only=True):
     finish: Finish | None = None
     """How it ended, once it is over."""
     trail: Trail = Trail()
+    code: Ledger = Ledger()
+    """Versions of the code, and which run."""
+    code_fault: VerdictDraft | None = None
+    """What the version on probation was found at fault of, in this attempt."""
 
     @property
     def is_quiet(self) -> bool:

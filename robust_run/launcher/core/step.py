@@ -18,6 +18,17 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.launcher.code_types import (
+    CodeCaptured,
+    CodeLacking,
+    CodeUse,
+    NotFinite,
+    RollbackAsked,
+    StepsSurvived,
+    UpdateDue,
+    UpdateRefused,
+    UpdateStaged,
+)
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import begin, conclude, end_attempt, failure_ending, stopped, try_to_gather
 from robust_run.launcher.core.membership import placement_of
@@ -52,12 +63,26 @@ from robust_run.launcher.events import (
     Tick,
     WakeAt,
 )
-from robust_run.launcher.types import Progress
+from robust_run.launcher.types import (
+    Progress,
+)
 
 SIGKILL = 9
 
 #: Phases in which an attempt is meant to go on.
 GOING = ("opening", "running", "suspecting")
+
+#: Events of versions of the code.
+OF_CODE = (
+    CodeCaptured,
+    UpdateStaged,
+    UpdateRefused,
+    UpdateDue,
+    RollbackAsked,
+    StepsSurvived,
+    NotFinite,
+    CodeLacking,
+)
 
 Step = tuple[JobState, tuple[Action, ...]]
 
@@ -134,7 +159,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         case ControllerResumed():
             return _resumed(policy, state, event, now_s)
         case _:
-            return []
+            return _about_code(policy, state, event, now_s)
 
 
 def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
@@ -163,7 +188,25 @@ def _start_order(state: JobState, only: str = "") -> StartAttempt:
         world_size=state.world_size,
         nodes=len(state.layout),
         peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
+        code=_code(state),
     )
+
+
+def _code(state: JobState) -> CodeUse | None:
+    if not state.code.records:
+        return None
+    from robust_run.launcher.code_versions import ledger
+
+    return ledger.use(state.code)
+
+
+def _about_code(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    """What versions of the code are about; not imported for a job that does not know them."""
+    if not isinstance(event, OF_CODE):
+        return []
+    from robust_run.launcher.core import versions
+
+    return versions.take(policy, state, event, now_s)
 
 
 def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:

@@ -72,6 +72,8 @@ def _wanted(
 ) -> tuple[Literal["report", "relaunch", "evict"], str]:
     """Return what to do, and why it is only reported where it is."""
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
+    if asked != "report" and _is_suspect(state):
+        return "relaunch", ""  # from the version before: what changed last is the first suspect, not a machine
     if asked == "report":
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
     if asked == "auto" and verdict.at_work:
@@ -84,6 +86,12 @@ def _wanted(
     if verdict.kind == "slow":
         return "report", "no node can take over"
     return "relaunch", ""
+
+
+def _is_suspect(state: JobState) -> bool:
+    """Whether the version that runs has yet to prove itself."""
+    running = state.code.running
+    return bool(running) and state.code.records[running - 1].fate == "probation"
 
 
 def _report(state: JobState, verdict: TraceVerdict, reason: str, now_s: float) -> RecordIncident:

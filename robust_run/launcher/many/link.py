@@ -19,6 +19,8 @@ from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import (
     Beat,
     Candidates,
+    CodeParts,
+    CodeWanted,
     FromController,
     Heartbeat,
     Hello,
@@ -137,6 +139,13 @@ class Link:
         if self._connection is not None:
             self._connection.send(seen)
 
+    def fetch_code(self, tree: str) -> bool:
+        """Ask the controller for a version; without a connection the order that needs it is heard again anyway."""
+        if self._connection is None:
+            return False
+        self._connection.send(CodeWanted(tree=tree))
+        return True
+
     def told_to_end(self, number: int, *, again: bool) -> None:
         """End the job if the controller is on this node; else this node leaves it."""
         if self.is_led_from_here and self._leaving is None:
@@ -221,6 +230,7 @@ class Link:
         if self._beat is not None:
             self._beat.cancel()
         self._connection = None
+        self._agent.forget_asked()
         self._lease.forget()
 
     def _welcomed(self, welcome: Welcome) -> None:
@@ -265,6 +275,8 @@ class Link:
                     self._agent.obey(order)
                     if isinstance(order, EndAttempt) and not self._agent.is_running:
                         self._lease.guard(running=False)
+            case CodeParts():
+                self._agent.take_code(message.parts)
             case Candidates() if message.term >= self._term:
                 self._set_candidates(message.candidates)
             case Refused():

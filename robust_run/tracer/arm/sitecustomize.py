@@ -32,7 +32,7 @@ MODULE_OF_FUNCTIONS = "torch.distributed._functional_collectives"
 MAGIC = b"RBSTEPS\n"
 VERSION = 1
 FILE_BYTES = 64
-MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL = range(6)
+MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL = range(7)
 
 
 said: list[str] = []
@@ -87,6 +87,18 @@ def undo_arming() -> str:
     elif original is not None:
         os.environ.pop("PYTHONPATH", None)
     return os.environ.pop("ROBUST_STEPS_FILE", "")
+
+
+def redirect_code() -> int:
+    """Have modules imported from a copy of the code where the launcher says so; return how many steps are a probation."""
+    root, copy = os.environ.pop("ROBUST_CODE_ROOT", ""), os.environ.pop("ROBUST_CODE_COPY", "")
+    probation = os.environ.pop("ROBUST_CODE_PROBATION", "")
+    if root and copy:
+        try:
+            load("redirect").install(root, copy)
+        except Exception as error:
+            give_up(error, "importing from the copy of the code")
+    return int(probation) if probation.isdecimal() else 0
 
 
 class WaitForModules:
@@ -163,13 +175,35 @@ def list_modules(path: str) -> None:
             os.close(descriptor)
 
 
-def counter(numbers: memoryview[int], times: memoryview[float], torch: Any, path: str) -> Callable[..., None]:
+def watch_numbers(numbers: memoryview[int], torch: Any, steps: int) -> Callable[[Any], bool]:
+    """Return what looks for NaN after each of the first steps; it says whether to go on looking."""
+    is_finite = load("finite").is_finite
+    left = steps
+
+    def look(optimizer: Any) -> bool:
+        nonlocal left
+        left -= 1
+        try:
+            if is_finite(optimizer, torch):
+                return left > 0
+            numbers[NOT_FINITE_CELL] = max(numbers[STEPS_CELL], 1)
+        except Exception as error:
+            give_up(error, "looking for NaN")
+        return False
+
+    return look
+
+
+def counter(
+    numbers: memoryview[int], times: memoryview[float], torch: Any, path: str, probation: int = 0
+) -> Callable[..., None]:
     """Return the hook. It runs after every step of every optimizer, so it costs well below a microsecond."""
     from time import monotonic
 
     getpid = os.getpid
     armed_pid = getpid()
     counting = True
+    look = watch_numbers(numbers, torch, probation) if probation else None
 
     def start() -> bool:
         # The first process to make a step owns the file: one that only imports torch does not keep others from it.
@@ -178,8 +212,8 @@ def counter(numbers: memoryview[int], times: memoryview[float], torch: Any, path
             times[FIRST_CELL] = monotonic()
         return numbers[PID_CELL] == armed_pid
 
-    def count_step(*_: object) -> None:
-        nonlocal counting
+    def count_step(optimizer: Any = None, *_: object) -> None:
+        nonlocal counting, look
         # While torch.compile traces, this is True: the hook then adds nothing to the graph and does not break it.
         if torch.compiler.is_dynamo_compiling():
             return
@@ -194,6 +228,8 @@ def counter(numbers: memoryview[int], times: memoryview[float], torch: Any, path
                 numbers[STEPS_CELL] += 1
                 for tell in on_step:
                     tell()
+                if look is not None and not look(optimizer):
+                    look = None
         except Exception as error:
             counting = False
             give_up(error)
@@ -201,7 +237,7 @@ def counter(numbers: memoryview[int], times: memoryview[float], torch: Any, path
     return count_step
 
 
-def count_into(path: str) -> Callable[[ModuleType], None]:
+def count_into(path: str, probation: int = 0) -> Callable[[ModuleType], None]:
     """Return what registers the hook in a freshly executed `torch.optim.optimizer`, in this very process only."""
     armed_pid = os.getpid()
 
@@ -211,7 +247,7 @@ def count_into(path: str) -> Callable[[ModuleType], None]:
             if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
                 raise RuntimeError(f"torch {version} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}")
             numbers, times = open_cells(path)
-            module.register_optimizer_step_post_hook(counter(numbers, times, module.torch, path))
+            module.register_optimizer_step_post_hook(counter(numbers, times, module.torch, path, probation))
 
     return register
 
@@ -263,10 +299,11 @@ def arm() -> None:
     """Undo the launcher's changes and, unless ROBUST_TRACE=0, wait for torch."""
     try:
         path = undo_arming()
+        probation = redirect_code()
         if not path or os.environ.get("ROBUST_TRACE") == "0":
             return
         answer_signal(path)
-        awaited = {MODULE_WITH_HOOK: count_into(path), MODULE_TO_RECORD: record_into(path)}
+        awaited = {MODULE_WITH_HOOK: count_into(path, probation), MODULE_TO_RECORD: record_into(path)}
         for name in list(awaited):
             present = sys.modules.get(name)  # where torch was imported before `site` came to us
             if present:

@@ -14,10 +14,17 @@ from typing import Literal, get_args
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from simulated_code import CodeWorld, version
 from simulated_job import BUG, PEER, World, plain
 
 from robust_run.launcher import core
-from robust_run.launcher.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from robust_run.launcher.code_types import CodeCaptured
+from robust_run.launcher.events import (
+    NodeEvicted,
+    NodeReadmitted,
+    RestartAsked,
+    SignalReceived,
+)
 
 EXAMPLES = int(os.environ.get("JOB_PROPERTY_EXAMPLES", "800"))
 
@@ -246,4 +253,31 @@ def test_a_rank_that_ended_before_its_journal_was_cut_is_not_awaited_for_ever() 
     ]
     world = World(policy, policy.most, 0)
     play(world, faults)
+    ends_as_it_should(world)
+
+
+@PLAYS
+@given(
+    policies(max_restarts=1000),
+    st.lists(FAULTS.filter(lambda fault: fault.kind != "journal_cut") | st.integers(0, 24), min_size=1, max_size=30),
+    SEEDS,
+    st.booleans(),
+)
+def test_no_attempt_mixes_versions_whatever_happens(
+    policy: core.Policy, faults: list[Fault | int], seed: int, begun: bool
+) -> None:
+    world = CodeWorld(policy, policy.most + 1, seed)
+    world.tell(CodeCaptured(version=version(1, 0)))
+    if begun:
+        world.run(10.0, lambda: is_up(world))
+    for fault in faults:
+        if isinstance(fault, int):
+            world.run(0.3)
+            world.about_code(fault)
+            continue
+        world.run(fault.after_s)
+        if world.shell is None and fault.kind in ("evict", "readmit", "restart", "stop"):
+            world.controller_resumes()
+        inflict(world, fault)
+    world.run(5.0)
     ends_as_it_should(world)

@@ -29,6 +29,9 @@ class Hands:
     def __init__(self) -> None:
         self.history: list[NodeEvent] = []
 
+    def forget_asked(self) -> None:
+        """Nothing of the code was asked for."""
+
 
 def link_to(
     port: Port, hands: Hands, lease: Lease, between: Callable[[], None] = lambda: None, controller_standby: int = 0

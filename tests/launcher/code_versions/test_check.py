@@ -1,0 +1,65 @@
+"""The checks before a version is taken: syntax by the Python that will run it, and a command of the user's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from robust_run.errors import UserError
+from robust_run.launcher.code_versions.check import compile_all, smoke
+from robust_run.launcher.code_versions.errors import CodeError
+
+#: This very Python, which compiles here, and the same under another name, which is started.
+PYTHONS = ("this", "another")
+
+
+@pytest.fixture(params=PYTHONS)
+def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "this":
+        return sys.executable
+    path = tmp_path_factory.mktemp("python") / "python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_files_that_compile_pass_and_nothing_of_them_runs(tmp_path: Path, python: str) -> None:
+    (tmp_path / "a.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nx = '\\d'\n")
+    (tmp_path / "ü.py").write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xfc'\n")
+    compile_all(str(tmp_path), ["a.py", "ü.py"], python)
+    assert not (tmp_path / "ran").exists()
+    compile_all(str(tmp_path), [], "/no/python")
+
+
+@pytest.mark.parametrize("content", [b"def f(:\n", b"x = '\xff'\n", b"a\0b", b"(" * 5000, b"  x = 1\n"])
+def test_a_file_that_does_not_compile_is_named(tmp_path: Path, content: bytes, python: str) -> None:
+    (tmp_path / "fine.py").write_text("x = 1\n")
+    (tmp_path / "bad.py").write_bytes(content)
+    with pytest.raises(CodeError, match=r"bad\.py:\d+: \w+Error"):
+        compile_all(str(tmp_path), ["fine.py", "bad.py"], python)
+
+
+def test_a_python_that_is_not_there_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    with pytest.raises(UserError, match=r"/no/python"):
+        compile_all(str(tmp_path), ["a.py"], "/no/python")
+
+
+def test_a_command_passes_fails_or_takes_too_long(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("print('looking'); assert 1 == 2, 'not so'\n")
+    smoke("true", str(tmp_path), 60, os.environ)
+    with pytest.raises(CodeError, match=r"ended with 1.*not so"):
+        smoke(f"{sys.executable} test_it.py", str(tmp_path), 60, os.environ)
+    with pytest.raises(CodeError, match=r"did not end within"):
+        smoke("sleep 1000", str(tmp_path), 0.2, os.environ)
+    for wrong in ("", "no-such-program-anywhere", "'"):
+        with pytest.raises(UserError, match=r"--check"):
+            smoke(wrong, str(tmp_path), 60, os.environ)
+
+
+def test_no_shell_reads_the_command(tmp_path: Path) -> None:
+    smoke("echo x > made; touch other", str(tmp_path), 60, os.environ)
+    assert list(tmp_path.iterdir()) == []

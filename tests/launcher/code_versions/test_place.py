@@ -1,0 +1,152 @@
+"""One node's code: what is captured, and where the workers of an attempt find the version that they shall run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robust_run.launcher.code_types import CodeUse, CodeVersion
+from robust_run.launcher.code_versions.errors import LackingError
+from robust_run.launcher.code_versions.place import CodePlace, seen_by_program, seen_by_tracer
+from robust_run.launcher.code_versions.transfer import parts_of
+from robust_run.launcher.types import (
+    JobSpec,
+    Streams,
+)
+
+
+def spec(folder: Path, mode: str = "auto", argv: tuple[str, ...] = ("train.py", "--lr", "1")) -> JobSpec:
+    return JobSpec(
+        argv=("python", "-u", *argv),
+        script=argv[0],
+        is_python=True,
+        nproc=1,
+        run_id="r",
+        rdzv_id="r",
+        log_dir=str(folder / "runs"),
+        streams=Streams(redirects=(), tee=(), shown=()),
+        code=mode,
+    )
+
+
+def place(folder: Path, mode: str = "auto", run: str = "r", **more: tuple[str, ...]) -> CodePlace:
+    return CodePlace(spec(folder, mode, **more), str(folder), str(folder / "runs" / run), lambda: 0.0, "host", "ann")
+
+
+def captured(here: CodePlace) -> tuple[CodeVersion, str]:
+    return here.keep(here.see(1.0))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("import helper\n")
+    (tmp_path / "helper.py").write_text("A = 1\n")
+    (tmp_path / "data.bin").write_bytes(b"\0" * 100)
+    return tmp_path
+
+
+def test_auto_stays_in_the_folder_until_that_is_edited(folder: Path) -> None:
+    here = place(folder)
+    version, why = captured(here)
+    assert (version.number, version.source, why) == (1, f"host:{folder}", "")
+    use = CodeUse(number=1, tree=version.tree)
+    ground = here.ground(use)
+    assert ground.copy == ""
+    assert here.argv(("python", "-u", "train.py", "--lr", "1"), ground) == ("python", "-u", "train.py", "--lr", "1")
+    (folder / "helper.py").write_text("A = 2\n")
+    ground = here.ground(use)
+    assert Path(ground.copy).parent == folder / "runs" / "r" / "code" / "at"
+    assert (Path(ground.copy) / "helper.py").read_text() == "A = 1\n"
+    assert (Path(ground.copy) / "data.bin").resolve() == folder / "data.bin"
+    assert here.argv(("python", "-u", "train.py"), ground) == ("python", "-u", f"{ground.copy}/train.py")
+    (folder / "helper.py").write_text("A = 1\n")
+    assert here.ground(use).copy == "", "and again when the edit is undone"
+
+
+def test_copy_never_runs_in_the_folder_and_in_place_never_elsewhere(folder: Path) -> None:
+    copied = place(folder, "copy")
+    version, _ = captured(copied)
+    assert copied.ground(CodeUse(number=1, tree=version.tree)).copy
+    there = place(folder, "in-place", "other")
+    version, why = captured(there)
+    assert (version.tree, why) == ("", "")
+    assert there.ground(CodeUse(number=1)).copy == ""
+    assert not (folder / "runs" / "other").exists()
+
+
+def test_arguments_and_variables_are_set_in_place_too(folder: Path) -> None:
+    here = place(folder, "in-place")
+    ground = here.ground(CodeUse(number=2, settings={"lr": "9"}, env={"A": "b"}))
+    assert here.argv(("python", "-u", "train.py", "--lr", "1"), ground)[-1] == "9"
+    assert seen_by_program(ground) == {"A": "b", "ROBUST_CODE_VERSION": "2"}
+    assert seen_by_tracer(ground, 20) == {}
+
+
+def test_a_version_on_probation_in_a_copy_is_armed_for_it(folder: Path) -> None:
+    here = place(folder, "copy")
+    version, _ = captured(here)
+    ground = here.ground(CodeUse(number=2, tree=version.tree, on_probation=True))
+    assert seen_by_tracer(ground, 20) == {
+        "ROBUST_CODE_ROOT": str(folder),
+        "ROBUST_CODE_COPY": ground.copy,
+        "ROBUST_CODE_PROBATION": "20",
+    }
+    assert seen_by_program(ground)["ROBUST_CODE_VERSION"] == f"2-{version.tree[:10]}"
+
+
+def test_what_is_not_here_is_lacking_until_it_comes(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    here = place(folder)
+    version, _ = captured(here)
+    elsewhere = tmp_path_factory.mktemp("other")
+    (elsewhere / "train.py").write_text("something else\n")
+    other = place(elsewhere)
+    assert not other.has(version.tree)
+    with pytest.raises(LackingError):
+        other.ground(CodeUse(number=1, tree=version.tree))
+    parts = list(parts_of(here.store, version.tree))
+    assert [other.take(part) for part in parts][-1]
+    assert (Path(other.ground(CodeUse(number=1, tree=version.tree)).copy) / "train.py").read_text() == "import helper\n"
+
+
+def test_a_node_with_the_same_folder_needs_nothing_sent(folder: Path) -> None:
+    version, _ = captured(place(folder))
+    other = place(folder, run="another")
+    assert other.has(version.tree)
+    assert other.store.has(version.tree), "and keeps it, for when the folder is edited"
+
+
+def test_a_version_without_the_script_is_not_put_in_place(folder: Path) -> None:
+    here = place(folder)
+    captured(here)
+    (folder / "train.py").rename(folder / "main.py")
+    without = place(folder, run="r", argv=("main.py",))
+    version, _ = captured(without)
+    (folder / "main.py").rename(folder / "train.py")
+    with pytest.raises(LackingError, match=r"train\.py"):
+        here.ground(CodeUse(number=2, tree=version.tree))
+
+
+def test_what_cannot_be_captured_runs_in_place_and_says_why(folder: Path) -> None:
+    (folder / "train.py").write_bytes(b"#" * (2 << 20))
+    version, why = captured(place(folder))
+    assert version.tree == ""
+    assert "larger than" in why
+    nobodys = place(folder, argv=("-m", "torch.distributed.nothing"))
+    assert "folder of the user's" in captured(nobodys)[1]
+
+
+def test_what_the_program_writes_beside_its_code_is_no_edit(folder: Path) -> None:
+    (folder / "state.json").write_text("{}")
+    here = place(folder)
+    version, _ = captured(here)
+    (folder / "state.json").write_text('{"step": 9}')
+    (folder / "outputs").mkdir()
+    (folder / "outputs" / "config.yaml").write_text("lr: 1")
+    assert here.ground(CodeUse(number=1, tree=version.tree, is_only=True)).copy == ""
+    updated = here.ground(CodeUse(number=1, tree=version.tree))
+    assert (Path(updated.copy) / "state.json").read_text() == "{}", (
+        "but once there are versions, each is exactly what it was"
+    )
+    (folder / "helper.py").write_text("A = 2\n")
+    assert here.ground(CodeUse(number=1, tree=version.tree, is_only=True)).copy

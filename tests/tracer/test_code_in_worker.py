@@ -1,0 +1,137 @@
+"""Inside a worker that runs a version of the code: where its modules come from, and whether its model is still numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worker_side import load_worker_side
+
+from robust_run.tracer import steps
+from robust_run.tracer.arming import arm_environment
+
+LOOK = """
+import json, os, sys
+import plain, pkg.deep, lib.side
+sys.path.insert(0, {root!r} + "/late")
+import later
+sys.path.append({root!r} + "/venv/site")
+import installed
+print(json.dumps({{
+    "plain": plain.__file__, "deep": pkg.deep.__file__, "side": lib.side.__file__, "later": later.__file__,
+    "installed": installed.__file__, "names": sorted(name for name in os.environ if name.startswith("ROBUST_CODE_")),
+    "path": [entry for entry in sys.path if entry.startswith({root!r})],
+}}))
+"""
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder and its copy, in which everything is the same but what is no code."""
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    code = {"plain.py": "", "pkg/__init__.py": "", "pkg/deep.py": "", "src/lib/__init__.py": "", "src/lib/side.py": ""}
+    for folder in (root, copy):
+        write(folder, **code, **{"late/later.py": "", "train.py": LOOK.format(root=str(root))})
+    write(root, **{"venv/site/installed.py": "", "venv/pyvenv.cfg": ""})
+    (copy / "venv").symlink_to(root / "venv")
+    return root, copy
+
+
+def run(root: Path, copy: Path, *argv: str, **more: str) -> subprocess.CompletedProcess[str]:
+    steps_file = str(root.parent / "steps")
+    steps.create(steps_file)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    env = {**kept, "PYTHONPATH": str(root / "src")}
+    env.update(arm_environment(env, steps_file), ROBUST_CODE_ROOT=str(root), ROBUST_CODE_COPY=str(copy), **more)
+    return subprocess.run(
+        [sys.executable, *argv], env=env, cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("argv", [("train.py",), ("-m", "train")])
+def test_whatever_leads_into_the_folder_leads_into_the_copy(two: tuple[Path, Path], argv: tuple[str, ...]) -> None:
+    root, copy = two
+    first = (str(copy / argv[0]),) if len(argv) == 1 else argv
+    done = run(root, copy, *first)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["plain"] == str(copy / "plain.py")
+    assert seen["deep"] == str(copy / "pkg" / "deep.py")
+    assert seen["side"] == str(copy / "src" / "lib" / "side.py"), "PYTHONPATH"
+    assert seen["later"] == str(copy / "late" / "later.py"), "what the program puts on the path itself"
+    assert seen["path"] == [f"{root}/venv/site"], "children that are told the path find the same"
+    assert seen["installed"] == str(root / "venv" / "site" / "installed.py"), "environments stay where they are"
+    assert seen["names"] == [], "the program does not see how"
+
+
+def test_a_copy_that_is_not_there_leaves_all_as_it_was(two: tuple[Path, Path]) -> None:
+    root, _ = two
+    done = run(root, root.parent / "nowhere", str(root / "train.py"))
+    assert json.loads(done.stdout)["plain"] == str(root / "plain.py"), done.stderr
+
+
+def test_a_folder_beside_the_root_is_not_redirected(two: tuple[Path, Path]) -> None:
+    root, copy = two
+    write(root.parent, **{"root-of-another/other.py": "", "look.py": ""})
+    program = (
+        f"import sys; sys.path.insert(0, {str(root.parent / 'root-of-another')!r}); import other; print(other.__file__)"
+    )
+    assert run(root, copy, "-c", program).stdout.strip() == str(root.parent / "root-of-another" / "other.py")
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+class Optimizer:
+    """As much of one as is looked at."""
+
+    def __init__(self, *parameters: object) -> None:
+        self.param_groups = [{"params": list(parameters)}]
+
+
+def test_a_model_is_finite_or_not() -> None:
+    torch = pytest.importorskip("torch")
+    is_finite = load_worker_side().load("finite").is_finite
+    fine, whole = torch.ones(3, requires_grad=True), torch.ones(3, dtype=torch.int64)
+    assert is_finite(Optimizer(fine, whole, torch.empty(0), torch.empty(2, device="meta")), torch)
+    for bad in (float("nan"), float("inf")):
+        assert not is_finite(Optimizer(fine, torch.tensor([1.0, bad], dtype=torch.bfloat16)), torch)
+
+
+def test_a_step_after_which_it_is_not_is_noted_once(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    worker, path = load_worker_side(), str(tmp_path / "steps")
+    steps.create(path)
+    hook = worker.counter(*worker.open_cells(path), torch, path, 5)
+    weights = torch.ones(3)
+    optimizer = Optimizer(weights)
+    for step in range(1, 9):
+        if step == 3:
+            weights[1] = float("nan")
+        hook(optimizer, (), {})
+    count = steps.read(path)
+    assert count is not None
+    assert (count.steps, count.not_finite_step) == (8, 3)
+
+
+def test_after_its_probation_nobody_looks(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    worker, path = load_worker_side(), str(tmp_path / "steps")
+    steps.create(path)
+    hook = worker.counter(*worker.open_cells(path), torch, path, 2)
+    for weights in (torch.ones(1), torch.ones(1), torch.tensor([float("nan")])):
+        hook(Optimizer(weights), (), {})
+    count = steps.read(path)
+    assert count is not None
+    assert (count.steps, count.not_finite_step) == (3, 0)
