@@ -60,7 +60,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("network.device_hung", r"NETDEV WATCHDOG: (?P<of>[\w.-]{1,64}) \(.*transmit queue \d+ timed out"),
     ("network.device_hung", r"^mlx5_core (?P<of>[0-9a-f:.]{7,16}).*(?:health compromised|device's health)"),
     ("gpu.lost", r"NVRM: (?:The )?GPU at (?:PCI:)?(?P<of>[0-9A-Fa-f:.]{5,24}).*has fallen off the bus"),
-    ("gpu.driver", r"NVRM: (?:rm_init_adapter failed|RmInitAdapter failed|.*GPU initialization failed)"),
+    ("gpu.driver", r"NVRM: .{0,80}(?:rm_init_adapter failed|RmInitAdapter failed|GPU initialization failed)"),
     ("cpu.hot", r"^(?P<of>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold"),
 )
 _PATTERNS = tuple((name, re.compile(form)) for name, form in _FORMS)

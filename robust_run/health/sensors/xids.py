@@ -62,7 +62,7 @@ def class_of(number: int) -> XidClass:
 
 def gpu_name(bus_id: str) -> str:
     """Return one name for a GPU however its PCI address is written: `GPU 0000:3b:00`."""
-    text = bus_id.strip().lower().removeprefix("pci:")
+    text = bus_id.strip().lower().removeprefix("pci:").rstrip(":")
     parts = text.partition(".")[0].split(":")
     if len(parts) == 2:
         parts = ["0000", *parts]
