@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from robust_run.health.sensors.runner import Runner
 from robust_run.health.sensors.types import Event, Sensor, World
@@ -51,8 +53,24 @@ class Watched:
 
     def __init__(self, sensors: tuple[Sensor, ...], world: World) -> None:
         self.events: list[Event] = []
-        self.runner = Runner(sensors, world, self.events.append)
+        self._turned: set[int] = set()
+        counted = [self._count(number, sensor) for number, sensor in enumerate(sensors)]
+        self.runner = Runner(counted, world, self.events.append)
         self.runner.start()
+
+    def _count(self, number: int, sensor: Sensor) -> Sensor:
+        def judge(state: Any, sample: Any, now_s: float) -> Any:
+            self._turned.add(number)
+            return sensor.judge(state, sample, now_s)
+
+        return dataclasses.replace(sensor, judge=judge)
+
+    def wait_for_first_turns(self, sensors: int) -> None:
+        """Return when so many sensors have read once: they tell what happens from now on from what was before."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while len(self._turned) < sensors:
+            assert time.monotonic() < deadline_s, "the sensors never came to read"
+            time.sleep(0.01)
 
     def wait_for(self, name: str, kind: str = "alert", limit_s: float = LIMIT_S) -> Event:
         """Return the first event of that name. Fails after `limit_s`."""

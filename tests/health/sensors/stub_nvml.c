@@ -60,8 +60,8 @@ static int reached(void *device) {
 
 #define ANSWER(device, target, what)        \
     do {                                    \
-        int state = reached(device);        \
-        if (state) return state;            \
+        int failure = reached(device);      \
+        if (failure) return failure;        \
         *(target) = (what);                 \
         return SUCCESS;                     \
     } while (0)

@@ -143,7 +143,7 @@ def test_a_real_process_killed_for_memory_is_noticed_in_its_cgroup_and_in_the_ke
         if os.access("/dev/kmsg", os.R_OK):
             sensors.append(kernel_log.sensor(log))
         watched = watch(world, *sensors)
-        time.sleep(0.3)  # let each sensor see the world before; only a kill after that counts as new
+        watched.wait_for_first_turns(len(sensors))
         victim.stdin.write("\n")
         victim.stdin.flush()
         assert victim.wait(LIMIT_S) == -9
