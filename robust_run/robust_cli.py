@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
+    "check": ("robust_run.health.checks.commands", "check"),
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
