@@ -31,8 +31,9 @@ class KernelLogSettings(_Settings, frozen=True, kw_only=True):
 
     interval_s: Seconds = 0.1
     """Rest between two batches, for storms."""
-    wait_s: Seconds = 30.0
-    """How long one reading waits for a record."""
+    wait_s: Seconds = 1.0
+    """How long one reading waits for a record. The kernel wakes us at once, from an interrupt that an idle CPU may put off;
+    so often we look by ourselves."""
     repeat_s: Hold = 30.0
     """The same of the same subject is said again only after this."""
     trust_programs: bool = False

@@ -137,7 +137,7 @@ def test_a_line_written_to_the_real_log_is_noticed(root: None, watch: Callable[.
         deadline_s = time.monotonic() + 20
         while not any(mark in event.detail for event in watched.events):
             assert time.monotonic() < deadline_s, "the line was never noticed"
-            log.write(f"NVRM: Xid (PCI:0000:3b:00): 79, {mark}")
+            log.write(f"NVRM: Xid (PCI:0000:3b:00): 79, {mark}\n")
             log.flush()
             time.sleep(0.1)
     event = next(event for event in watched.events if mark in event.detail)
