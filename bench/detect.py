@@ -38,7 +38,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from sensor_ground import StubDriver, compile_stub  # noqa: E402
 
-from robust_run.health.sensors.process import Setup, command, first_line, parse  # noqa: E402
+from robust_run.health.sensors.process import Attempt, Setup, attempt_line, command, first_line, parse  # noqa: E402
 from robust_run.health.sensors.settings import KernelLogSettings, MountSettings, SensorSettings  # noqa: E402
 from robust_run.health.sensors.types import Event  # noqa: E402
 
@@ -61,7 +61,7 @@ class Sensors:
         self.events: queue.Queue[tuple[float, Event]] = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         assert self.process.stdin is not None
-        self.process.stdin.write(first_line(setup) + b"training\n")
+        self.process.stdin.write(first_line(setup) + attempt_line(Attempt(training=True)))
         self.process.stdin.flush()
         self.reader.start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from robust_run.health.metrics import watching
 from robust_run.health.sensors import (
     clock_skew,
     disk,
@@ -37,6 +38,7 @@ def sensors_of(settings: SensorSettings, world: World) -> tuple[Sensor, ...]:
         (settings.pressure.on, lambda: pressure.sensor(settings.pressure)),
         (settings.neighbours.on, lambda: neighbours.sensor(settings.neighbours)),
         (settings.clock.on, lambda: clock_skew.sensor(settings.clock)),
+        (settings.training.on, lambda: watching.sensor(settings.training)),
     )
     found = [make() for on, make in singles if on]
     found += fsync.sensors(settings.fsync, world) if settings.fsync.on else ()

@@ -2,12 +2,13 @@
 
     python -m robust_run.health.sensors.process
 
-Its standard input is a line of JSON (`Setup`), then lines `training` and `idle`; its end ends the process. Its standard
-output is one event a line, as JSON. It dies with the process that started it.
+Its standard input is a line of JSON (`Setup`), then a line of JSON (`Attempt`) whenever one begins or ends; its end ends the
+process. Its standard output is one event a line, as JSON. It dies with the process that started it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -21,7 +22,7 @@ import msgspec
 from robust_run.health.sensors.settings import SensorSettings
 from robust_run.health.sensors.types import Event, World
 
-MOST_SETUP_BYTES = 1 << 20
+MOST_LINE_BYTES = 1 << 20
 MOST_EVENT_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 
@@ -40,6 +41,17 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    event_folders: tuple[str, ...] = ()
+    """Where to look for event files of TensorBoard and wandb."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs on the node now."""
+
+    training: bool = False
+    """Whether workers run, so that silence on the network is odd."""
+    reports: tuple[str, ...] = ()
+    """Folders of their report files."""
 
 
 def command() -> list[str]:
@@ -52,6 +64,11 @@ def first_line(setup: Setup) -> bytes:
     return msgspec.json.encode(setup) + b"\n"
 
 
+def attempt_line(attempt: Attempt) -> bytes:
+    """Return what is to be written to its standard input when an attempt begins or ends."""
+    return msgspec.json.encode(attempt) + b"\n"
+
+
 def parse(line: bytes) -> Event | None:
     """Return the event in a line of its output, None for anything else. Never raises."""
     if len(line) > MOST_EVENT_BYTES:
@@ -62,7 +79,14 @@ def parse(line: bytes) -> Event | None:
         return None
 
 
-def world_of(setup: Setup, training: threading.Event) -> World:
+class Now:
+    """The attempt that runs; the sensors' threads ask, one other thread tells."""
+
+    def __init__(self) -> None:
+        self.attempt = Attempt()
+
+
+def world_of(setup: Setup, now: Now) -> World:
     """Return where the sensors look."""
     return World(
         proc=setup.proc,
@@ -74,21 +98,23 @@ def world_of(setup: Setup, training: threading.Event) -> World:
         folders=setup.folders,
         interfaces=setup.interfaces,
         stores=setup.stores,
-        is_training=training.is_set,
+        is_training=lambda: now.attempt.training,
+        reports=lambda: now.attempt.reports,
+        event_folders=lambda: setup.event_folders,
     )
 
 
 def serve(source: BinaryIO, output: int) -> None:
-    """Run the sensors until `source` ends; events go to the descriptor `output`. Raises msgspec.ValidationError."""
+    """Run the sensors until `source` ends; events go to the descriptor `output`. Raises msgspec.MsgspecError."""
     from robust_run.health.sensors.every import sensors_of
     from robust_run.health.sensors.runner import Runner
 
-    line = source.readline(MOST_SETUP_BYTES)
+    line = source.readline(MOST_LINE_BYTES)
     if not line:
         return
     setup = msgspec.json.decode(line, type=Setup)
-    training = threading.Event()
-    world = world_of(setup, training)
+    now = Now()
+    world = world_of(setup, now)
 
     def emit(event: Event) -> None:
         try:
@@ -97,17 +123,15 @@ def serve(source: BinaryIO, output: int) -> None:
             runner.stop()
 
     runner = Runner(sensors_of(setup.settings, world), world, emit)
-    listener = threading.Thread(target=_listen, args=(source, training, runner.stop), daemon=True)
+    listener = threading.Thread(target=_listen, args=(source, now, runner.stop), daemon=True)
     listener.start()
     runner.run()
 
 
-def _listen(source: BinaryIO, training: threading.Event, stop: Callable[[], None]) -> None:
-    while line := source.readline(256):
-        if line == b"training\n":
-            training.set()
-        elif line == b"idle\n":
-            training.clear()
+def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:
+    while line := source.readline(MOST_LINE_BYTES):
+        with contextlib.suppress(msgspec.MsgspecError):
+            now.attempt = msgspec.json.decode(line, type=Attempt)
     stop()
 
 

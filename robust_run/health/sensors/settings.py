@@ -194,6 +194,25 @@ class StoreSettings(_Settings, frozen=True, kw_only=True):
     """One slow or failed operation is daily business."""
 
 
+class TrainingSettings(_Settings, frozen=True, kw_only=True):
+    """What the script says about its training: `robust_run.report`, or event files of TensorBoard and wandb."""
+
+    interval_s: Seconds = 1.0
+    timeout_s: Seconds = 20.0
+    nan_losses: Count = 1
+    """So many losses in a row that are NaN or infinite are said."""
+    nan_grad_norms: Count = 5
+    """More than one: mixed precision finds its loss scale by gradients that overflow."""
+    jump_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 5.0
+    """Of the median of the last values (ByteRobust: 5)."""
+    jumps: Count = 2
+    """So many in a row: one spike alone is clipped and forgotten."""
+    slow_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 1.5
+    """Of the least time for a step so far (median of 20)."""
+    slow_hold_s: Hold = 60.0
+    most_series: Count = 64
+
+
 class SensorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All sensors, by name."""
 
@@ -211,3 +230,4 @@ class SensorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     mount: MountSettings = MountSettings()
     clock: ClockSettings = ClockSettings()
     store: StoreSettings = StoreSettings()
+    training: TrainingSettings = TrainingSettings()

@@ -86,6 +86,10 @@ class World:
     """URLs of stores whose operations are timed."""
     is_training: Callable[[], bool] = lambda: True
     """Whether silence on the network is odd."""
+    reports: Callable[[], tuple[str, ...]] = lambda: ()
+    """Folders of the report files of the attempt that runs (`robust_run.health.metrics`)."""
+    event_folders: Callable[[], tuple[str, ...]] = lambda: ()
+    """Folders to look through for event files of TensorBoard and wandb."""
 
     @property
     def process(self) -> str:

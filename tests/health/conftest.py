@@ -16,8 +16,7 @@ from sensor_ground import LIMIT_S, StubDriver, Tree, Watched, compile_stub
 
 from robust_run.health.sensors.types import Sensor, World
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
