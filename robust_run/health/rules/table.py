@@ -115,6 +115,7 @@ _TRAINING: dict[str, Rule] = {
     "training.slow": Rule(
         confidence="low", rung="inquire", why=f"{_BY_BYTEROBUST}: low utilisation; aggregation analysis"
     ),
+    "training.hung": _report("the file system of the event files does not answer: mounts and disks say so too"),
 }
 
 _WORKERS: dict[str, Rule] = {
