@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.health.checks.program import blank, one_line
+from robust_run.health.checks.program import PARENT, blank, one_line
 from robust_run.health.checks.types import MOST_RESULT_BYTES, Order, Result
 from robust_run.signals import describe_exit
 
@@ -78,7 +78,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=dict(env),
+                env={**env, PARENT: str(os.getpid())},
                 start_new_session=True,
                 pass_fds=listening,
             )

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from robust_run.health.checks.devices import Device, open_device
-from robust_run.health.checks.digests import digest, fractions, integers
+from robust_run.health.checks.digests import are_same_bits, bits, digest, fractions, integers
 from robust_run.health.checks.faults import Faults
 from robust_run.health.checks.program import Pace, Rate, main
 from robust_run.health.checks.types import Order, Result
@@ -106,7 +106,7 @@ class _Products:
         self._faults.flip(made[1])
         self.last_digest = self._name
         for expected, got in zip(self._expected, made, strict=True):
-            if not torch.equal(_bits(torch, expected), _bits(torch, got)):
+            if not are_same_bits(torch, [expected], [got]):
                 self.last_digest = digest(torch, made)
                 said = said or _difference(torch, expected, got)
         return said
@@ -134,12 +134,8 @@ def _default_bytes(device: Device) -> int:
     return min(device.free_bytes() // 4, 32 << 30) if device.is_cuda else min(device.free_bytes() // 16, 64 << 20)
 
 
-def _bits(torch: Any, tensor: Any) -> Any:
-    return tensor.view(torch.int32 if tensor.element_size() == 4 else torch.int16)
-
-
 def _difference(torch: Any, expected: Any, got: Any) -> str:
-    places = (_bits(torch, expected) != _bits(torch, got)).nonzero()
+    places = (bits(torch, expected) != bits(torch, got)).nonzero()
     row, column = places[0].tolist()
     left, right = float(expected[row, column]), float(got[row, column])
     return f"a matrix product differs in {len(places)} elements, first [{row}, {column}]: {right!r} instead of {left!r}"

@@ -42,6 +42,17 @@ def digest(torch: Any, tensors: Iterable[Any]) -> str:
     return state.hexdigest()
 
 
+def are_same_bits(torch: Any, one: Iterable[Any], other: Iterable[Any]) -> bool:
+    """Whether tensors are equal bit by bit, compared where they are; NaN equals itself, and 0 differs from -0."""
+    return all(torch.equal(bits(torch, left), bits(torch, right)) for left, right in zip(one, other, strict=True))
+
+
+def bits(torch: Any, tensor: Any) -> Any:
+    """Return a floating-point tensor as integers of the same size."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.detach().contiguous().reshape(-1).view(words).reshape(tensor.shape)
+
+
 def bytes_of(flat: Any) -> Any:
     """Return a buffer over a contiguous uint8 tensor of the CPU, without numpy."""
     import ctypes

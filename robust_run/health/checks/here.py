@@ -16,6 +16,7 @@ import msgspec
 from robust_run.errors import PlatformError
 from robust_run.health.checks.children import child_environment
 from robust_run.health.checks.plan import Place
+from robust_run.health.checks.program import PARENT
 from robust_run.health.checks.types import (
     MOST_RESULT_BYTES,
     Ended,
@@ -119,7 +120,7 @@ class _Runner:
                     stdin=file,
                     stdout=subprocess.PIPE,
                     cwd="/",
-                    env=child_environment(env, os.getcwd()),
+                    env={**child_environment(env, os.getcwd()), PARENT: str(os.getpid())},
                     pass_fds=descriptors,
                     start_new_session=True,  # a Ctrl-C is ours to pass on
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import median
 
 from robust_run.health.checks.bits import Findings
@@ -22,7 +22,7 @@ def judge_rates(results: Iterable[Result], history: History, limits: Limits) -> 
     """Return which nodes are slow by themselves. Groups of several nodes are `slow_groups`."""
     found = Findings()
     own = _own(results)
-    peers = _by_series(own)
+    usual = _usual(own)
     without_history = set()
     for result, figure, value in _values(own):
         name = key(result, figure)
@@ -31,7 +31,7 @@ def judge_rates(results: Iterable[Result], history: History, limits: Limits) -> 
             without_history.add(result.check)
         said, rule = _against_history(value, past, limits), "slow_against_history"
         if not said:
-            said, rule = _against_peers(value, peers[name], limits), "slow_against_peers"
+            said, rule = _against_peers(value, usual[name], limits), "slow_against_peers"
         if said:
             suspect = Suspect(
                 node=result.node,
@@ -68,13 +68,13 @@ def slow_groups(results: Iterable[Result], history: History, limits: Limits) -> 
         if result.outcome == "done" and len(result.group) > 1:
             groups[(result.check, result.round, result.group)].append(result)
     slowest = {name: min(members, key=_bus) for name, members in groups.items()}
-    peers = _by_series(slowest.values())
+    usual = _usual(slowest.values())
     found: dict[GroupKey, str] = {}
     for name, result in slowest.items():
         for _, figure, value in _values([result]):
             series = key(result, figure)
             said = _against_history(value, history.series.get(series, ()), limits)
-            said = said or _against_peers(value, peers[series], limits)
+            said = said or _against_peers(value, usual[series], limits)
             if said:
                 found[name] = f"{figure} is {said}"
     return found
@@ -89,11 +89,12 @@ def _values(results: Iterable[Result]) -> list[tuple[Result, str, float]]:
     ]
 
 
-def _by_series(results: Iterable[Result]) -> dict[str, list[float]]:
+def _usual(results: Iterable[Result]) -> dict[str, tuple[int, float]]:
+    """Return how many values of each series there are in this run, and their median."""
     found: dict[str, list[float]] = defaultdict(list)
     for result, figure, value in _values(results):
         found[key(result, figure)].append(value)
-    return found
+    return {name: (len(values), median(values)) for name, values in found.items()}
 
 
 def _against_history(value: float, past: tuple[float, ...], limits: Limits) -> str:
@@ -103,14 +104,12 @@ def _against_history(value: float, past: tuple[float, ...], limits: Limits) -> s
     return f"{quantity(value)}, usual are {quantity(expected.usual)} ({expected.values} values)"
 
 
-def _against_peers(value: float, all_values: Sequence[float], limits: Limits) -> str:
+def _against_peers(value: float, all_values: tuple[int, float], limits: Limits) -> str:
     """Compare with the median of all in this run, this one among them."""
-    if len(all_values) < LEAST_PEERS:
+    count, usual = all_values
+    if count < LEAST_PEERS or value >= usual * limits.share_of_peers:
         return ""
-    usual = median(all_values)
-    if value >= usual * limits.share_of_peers:
-        return ""
-    return f"{quantity(value)}, the median of {len(all_values)} in this run {quantity(usual)}"
+    return f"{quantity(value)}, the median of {count} in this run {quantity(usual)}"
 
 
 def _bus(result: Result) -> float:

@@ -50,7 +50,8 @@ class Session:
 
     def take(self, made: Round, results: Iterable[Result]) -> None:
         """Note what the nodes of a round answered."""
-        found = list(results)
+        groups = {name: group for group in made.groups for name in group}
+        found = [_belonging(made, groups[result.node], result) for result in results if result.node in groups]
         answered = {result.node for result in found}
         for group in made.groups:
             found += [_silent(made, group, name, self.wish) for name in group if name not in answered]
@@ -91,12 +92,17 @@ class Session:
         return bad
 
 
+def _belonging(made: Round, group: tuple[str, ...], result: Result) -> Result:
+    """Return a result as one of this round: that much is known here, whatever a node says."""
+    return msgspec.structs.replace(result, check=made.check, round=made.number, group=group if len(group) > 1 else ())
+
+
 def _silent(made: Round, group: tuple[str, ...], name: str, wish: Wish) -> Result:
     return Result(
         check=made.check,
         node=name,
         outcome="hung",
         problem=f"the node did not answer within {wish.limit_s:g} s",
-        group=group if made.check not in ALONE else (),
+        group=group if len(group) > 1 else (),
         round=made.number,
     )

@@ -96,7 +96,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     problem: Line = ""
     """Why there is no measurement."""
     group: Annotated[tuple[Name, ...], Meta(max_length=MOST_RANKS)] = ()
-    """All nodes that took part, where it was a check of several; this one among them."""
+    """All nodes that took part, where it was a check of several; this one among them. Whoever gave the orders fills it in:
+    nobody need believe it of a node, nor send it for each of 100 ranks."""
     round: Annotated[int, Meta(ge=0, le=1000)] = 0
     took_s: float = 0.0
     injected: bool = False
