@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from robust_run.health.checks.history import History, output_name
+from robust_run.health.checks.history import History, expected_output, output_name
 from robust_run.health.checks.types import Ambiguity, Result, Suspect
 
 #: A recorded output that fewer nodes gave does not accuse anybody.
@@ -72,7 +72,7 @@ def _compare(voters: Sequence[Result], history: History, found: Findings) -> Non
     """Accuse devices whose output is not that of most others of their kind, or of the past."""
     votes = Counter(_output(each) for each in voters)
     winner, count = votes.most_common(1)[0]
-    known = history.outputs.get(output_name(voters[0]))
+    known = expected_output(history.outputs.get(output_name(voters[0]), ()))
     witnesses = set(known.nodes) - {each.node for each in voters} if known else set()
     if known and len(witnesses) >= LEAST_WITNESSES and 2 * votes[known.digest] <= len(voters):
         _against_history(voters, known.digest, len(witnesses), found)

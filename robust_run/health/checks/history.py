@@ -27,6 +27,8 @@ JUDGED: Mapping[CheckName, tuple[str, ...]] = {
 }
 #: Values of a series that are kept, series and outputs that are kept.
 MOST_VALUES, MOST_SERIES = 200, 2000
+#: Different outputs of one kind that are kept.
+MOST_OUTPUTS = 4
 #: Fewer values say nothing yet.
 LEAST_VALUES = 5
 #: From median absolute deviations to standard deviations of a normal distribution.
@@ -52,8 +54,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         dict[Line, Annotated[tuple[float, ...], Meta(max_length=MOST_VALUES)]], Meta(max_length=MOST_SERIES)
     ] = {}
     """Newest last, by `key`."""
-    outputs: Annotated[dict[Line, Output], Meta(max_length=MOST_SERIES)] = {}
-    """By check and kind."""
+    outputs: Annotated[
+        dict[Line, Annotated[tuple[Output, ...], Meta(max_length=MOST_OUTPUTS)]], Meta(max_length=MOST_SERIES)
+    ] = {}
+    """By check and kind: a bad node may have been the first."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,14 +118,21 @@ def output_name(result: Result) -> str:
     return f"{result.check} {result.kind}"[:500]
 
 
-def _note_output(outputs: dict[str, Output], result: Result) -> None:
+def expected_output(outputs: tuple[Output, ...]) -> Output | None:
+    """Return the output that more nodes gave than gave all others together; None if there is none."""
+    best = max(outputs, key=lambda each: len(each.nodes), default=None)
+    if best is None or 2 * len(best.nodes) <= sum(len(each.nodes) for each in outputs):
+        return None
+    return best
+
+
+def _note_output(outputs: dict[str, tuple[Output, ...]], result: Result) -> None:
+    """Note that a node gave an output; what it gave before does not count any more."""
     name, digest = output_name(result), next(iter(result.digests))
-    known = outputs.pop(name, None)
-    if known is not None and known.digest != digest:
-        outputs[name] = known  # who is right is for people to say: the first one stays
-        return
-    nodes = tuple(dict.fromkeys((*(known.nodes if known else ()), result.node)))
-    outputs[name] = Output(digest=digest, nodes=nodes[:MOST_VALUES])
+    by_digest = {each.digest: [node for node in each.nodes if node != result.node] for each in outputs.pop(name, ())}
+    by_digest.setdefault(digest, []).append(result.node)
+    kept = sorted(by_digest.items(), key=lambda item: -len(item[1]))[:MOST_OUTPUTS]
+    outputs[name] = tuple(Output(digest=each, nodes=tuple(nodes[-MOST_VALUES:])) for each, nodes in kept if nodes)
 
 
 def _newest(table: dict[str, Kept]) -> dict[str, Kept]:

@@ -124,7 +124,7 @@ def test_one_bad_device_of_a_node_is_named(result: Make) -> None:
 
 
 def test_the_past_decides_between_two(result: Make) -> None:
-    history = History(outputs={"model cpu": Output(digest="x", nodes=("old", "older"))})
+    history = History(outputs={"model cpu": (Output(digest="x", nodes=("old", "older")),)})
     judged = judge([model(result, "a", "x"), model(result, "b", "y")], history=history)
     assert [(each.node, each.rule) for each in judged.suspects] == [("b", "other_output_than_before")]
 
@@ -170,9 +170,13 @@ def test_suspects_and_injected_faults_teach_nothing(result: Make) -> None:
     assert list(learned.series.values()) == [(100.0,)]
 
 
-def test_the_first_output_of_a_kind_stays(result: Make) -> None:
-    learned = learn(History(), [model(result, "a", "x"), model(result, "b", "y"), model(result, "c", "x")], "abc")
-    assert learned.outputs == {"model cpu": Output(digest="x", nodes=("a", "c"))}
+def test_a_bad_node_that_was_the_first_does_not_decide_for_ever(result: Make) -> None:
+    first = learn(History(), [model(result, "bad", "y")], ["bad"])
+    assert judge([model(result, "a", "x")], history=first).suspects == ()
+    later = learn(first, [model(result, name, "x") for name in "abc"], "abc")
+    assert [each.node for each in judge([model(result, "bad", "y")], history=later).suspects] == ["bad"]
+    mended = learn(later, [model(result, "bad", "x")], ["bad"])
+    assert mended.outputs == {"model cpu": (Output(digest="x", nodes=("a", "b", "c", "bad")),)}
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
