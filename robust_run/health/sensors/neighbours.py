@@ -16,7 +16,7 @@ from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import NeighbourSettings
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
 
-MOST_PROCESSES = 5000
+MOST_PROCESSES = 3000
 _SOME = re.compile(r"^some avg10=(\d{1,3}(?:\.\d+)?) ")
 
 

@@ -1,9 +1,8 @@
 """The sensors' process: one for each node, started by the agent, so that nothing a sensor does can hold the agent up.
 
-    python -m robust_run.health.sensors.process
-
-Its standard input is a line of JSON (`Setup`), then a line of JSON (`Attempt`) whenever one begins or ends; its end ends the
-process. Its standard output is one event a line, as JSON. It dies with the process that started it.
+It reads a line of JSON (`Setup`), then a line of JSON (`Attempt`) whenever one begins or ends; the end of its input ends the
+process. It writes one event a line, as JSON. Both go over one socket, or over standard input and output. It dies with the
+process that started it.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from robust_run.health.sensors.types import Event, World
 MOST_LINE_BYTES = 1 << 20
 MOST_EVENT_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
+_BOOT = "import sys; del sys.path[0]; from robust_run.health.sensors.process import main; main(*map(int, sys.argv[1:]))"
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,9 +54,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of their report files."""
 
 
-def command() -> list[str]:
-    """Return what starts the process. Its modules are found where ours are."""
-    return [sys.executable, "-m", "robust_run.health.sensors.process"]
+def command(descriptor: int | None = None) -> tuple[str, ...]:
+    """Return what starts the process, with the descriptor of its socket; None: standard input and output.
+
+    No file of the folder it is started in can take the place of a module.
+    """
+    return (sys.executable, "-c", _BOOT, *(() if descriptor is None else (str(descriptor),)))
 
 
 def first_line(setup: Setup) -> bytes:
@@ -151,7 +154,7 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def main() -> None:
+def main(descriptor: int | None = None) -> None:
     """Serve, then go at once: a thread that hangs in a driver must not keep the process."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the agent ends us by closing our input
         signal.signal(number, signal.SIG_IGN)
@@ -159,12 +162,12 @@ def main() -> None:
         return
     code = 0
     try:
-        serve(sys.stdin.buffer, sys.stdout.fileno())
+        if descriptor is None:
+            serve(sys.stdin.buffer, sys.stdout.fileno())
+        else:
+            with open(descriptor, "rb", closefd=False) as source:
+                serve(source, descriptor)
     except (msgspec.MsgspecError, OSError) as error:
         print(f"robust-run: the sensors cannot run: {error}", file=sys.stderr, flush=True)
         code = 1
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -54,9 +54,9 @@ class GpuSettings(_Settings, frozen=True, kw_only=True):
 
 
 class GpuMemorySettings(_Settings, frozen=True, kw_only=True):
-    """ECC errors, remapped rows, PCIe and NVLink: counters that change rarely and cost more to read."""
+    """ECC errors, remapped rows, PCIe and NVLink: a hundred calls for each GPU. What is urgent comes as an Xid event, at once."""
 
-    interval_s: Seconds = 15.0
+    interval_s: Seconds = 60.0
     timeout_s: Seconds = 20.0
     nvlink_errors: Count = 100
     """New errors of one kind on one link between two readings that are said."""
@@ -156,13 +156,13 @@ class PressureSettings(_Settings, frozen=True, kw_only=True):
 class NeighbourSettings(_Settings, frozen=True, kw_only=True):
     """Processes that are not the job's and take its CPUs; looked for only while work waits for CPUs."""
 
-    interval_s: Seconds = 10.0
+    interval_s: Seconds = 30.0
     timeout_s: Seconds = 10.0
     cpu_percent: Amount = 40.0
     """Looked for while some work waited for a CPU for so much of the last 10 s."""
     cores: Amount = 1.5
     """One process group that takes as many cores."""
-    hold_s: Hold = 20.0
+    hold_s: Hold = 25.0
 
 
 class MountSettings(_Settings, frozen=True, kw_only=True):
