@@ -87,7 +87,8 @@ class _State:
     """Of this process: nothing yet, a reporter, or off for good."""
 
     reporter: Reporter | None = None
-    off = False
+    off_in = 0
+    """The pid in which it is off: a fork of a warm process has an environment of its own to look at."""
 
 
 def report(
@@ -103,13 +104,13 @@ def report(
     names of at most 24 bytes). Takes numbers and whatever `float()` takes; of a tensor on a GPU that waits for the GPU, so
     hand over what you have on the host anyway. Never raises; without robust-run it does nothing.
     """
-    if _State.off:
+    if _State.off_in and _State.off_in == os.getpid():
         return
     try:
         if _State.reporter is None:
             path = os.environ.get(VARIABLE, "")
             if path in ("", "off"):
-                _State.off = True
+                _State.off_in = os.getpid()
                 return
             _State.reporter = Reporter(path)
         _State.reporter.write(step, {"loss": loss, "grad_norm": grad_norm, **others})
@@ -118,7 +119,7 @@ def report(
 
 
 def _switch_off(error: Exception) -> None:
-    _State.off = True
+    _State.off_in = os.getpid()
     try:
         text = f"robust-run: report() is off in this process: {type(error).__name__}: {error}"
         print(text[:300], file=sys.stderr, flush=True)

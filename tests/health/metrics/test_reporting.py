@@ -129,6 +129,21 @@ def test_a_fork_of_the_worker_writes_nothing(path: str) -> None:
     assert [point.step for point in read(path).points] == [1, 3]
 
 
+def test_a_fork_of_a_process_that_had_no_launcher_looks_for_its_own(path: str) -> None:
+    """A warm process has no report file; the workers that are forked from it have."""
+    code = f"""if True:
+        import os, robust_run
+        robust_run.report(step=1)
+        if os.fork() == 0:
+            os.environ["ROBUST_REPORT"] = {path!r}
+            robust_run.report(step=2)
+            os._exit(0)
+        os.wait()
+        """
+    assert run(code).returncode == 0
+    assert [point.step for point in read(path).points] == [2]
+
+
 def test_another_process_does_not_take_the_file_over(path: str) -> None:
     Reporter(path)
     done = run("import robust_run\nrobust_run.report(step=2)", ROBUST_REPORT=path)
