@@ -2,6 +2,7 @@
 
     python bench/outliers.py tune --stretches 30          choose each detector's limits (tuning seeds)
     python bench/outliers.py --stretches 150              judge them, on held-out seeds
+    python bench/outliers.py ablate --stretches 60        the default with one rule changed at a time
     python bench/outliers.py time                         one call, at 10, 100 and 1,500 machines
     python bench/outliers.py --only spread --stretches 600
 
@@ -55,6 +56,20 @@ TUNED: dict[str, tuple[float, float]] = {
     "pairwise": (25.0, 1.0),
     "lstm-vae": (25.0, 1.0),
     PAPER: (25.0, 1.0),
+}
+
+
+#: The default's limits, and others that differ in one.
+ABLATIONS = {
+    "none": Limits(),
+    "holds a tenth as long": Limits(hold_factor=0.1),
+    "holds half as long": Limits(hold_factor=0.5),
+    "holds twice as long": Limits(hold_factor=2.0),
+    "apart from 3 spreads on": Limits(apart=3.0),
+    "apart from 6 spreads on": Limits(apart=6.0),
+    "neighbours accused too": Limits(farthest_share=0.0),
+    "crowds accused too": Limits(crowd_share=1.0),
+    "families add up": Limits(families_add=True),
 }
 
 
@@ -276,6 +291,18 @@ def hold_out(chosen: dict[str, Make], count: int, sizes: tuple[int, ...]) -> lis
     return cases
 
 
+def ablate(count: int, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Judge the default with one of its rules changed at a time, on held-out seeds."""
+    rules = {name: Ours(limits) for name, limits in ABLATIONS.items()}
+    scores = {name: Score() for name in rules}
+    for stretch in stretches(count, HELD_OUT, sizes):
+        judge(stretch, SpreadDetector(), rules, scores)
+    cases = [{"detector": "spread", "change": name, **scores[name].row()} for name in rules]
+    for case in cases:
+        print(case, flush=True)
+    return cases
+
+
 def timed(chosen: dict[str, Make]) -> list[dict[str, Any]]:
     """Time one call (one reading of the whole fleet, detector and continuity): the median of many."""
     cases = []
@@ -300,11 +327,13 @@ def timed(chosen: dict[str, Make]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", nargs="?", choices=("judge", "tune", "time"), default="judge")
+    parser.add_argument("mode", nargs="?", choices=("judge", "tune", "time", "ablate"), default="judge")
     parser.add_argument("--stretches", type=int, default=150, help="with a fault, and as many without")
     parser.add_argument("--small", action="store_true", help="fleets of 8 to 64 machines instead of 8 to 256")
     parser.add_argument("--only", action="append", default=[], metavar="DETECTOR")
     arguments = parser.parse_args()
+    if arguments.mode == "ablate":
+        arguments.only = ["spread"]
     sizes = SMALL if arguments.small else SIZES
     wanted = arguments.only or [*SIMPLE, *LEARNT]
     chosen: dict[str, Make] = {name: make for name, make in SIMPLE.items() if name in wanted}
@@ -315,6 +344,9 @@ def main() -> None:
         print(f"LSTM-VAE trained, mean squared error {error:.1e}", flush=True)
     if arguments.mode == "tune":
         print_result("outliers_tune", tune(chosen, arguments.stretches, sizes))
+        return
+    if arguments.mode == "ablate":
+        print_result("outliers_ablate", ablate(arguments.stretches, sizes))
         return
     cases = hold_out(chosen, arguments.stretches, sizes) if arguments.mode == "judge" else timed(chosen)
     print_result("outliers", cases, stretches=arguments.stretches, vae_error=error)

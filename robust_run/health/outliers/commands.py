@@ -92,7 +92,7 @@ def verdicts_of(rows: Iterator[Row], interval_s: float, limits: Limits, oddities
         readings += 1
         yield from verdicts
     if watch is None:
-        raise UserError("there is no row")
+        raise UserError("there is no row with a value")
     if readings * interval_s < limits.settle_s:
         oddities.said.append(
             f"only {readings * interval_s:.0f} s of readings; nobody is accused in the first {limits.settle_s:.0f} s"

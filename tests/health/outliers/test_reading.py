@@ -48,9 +48,10 @@ def test_times(text: str) -> None:
 
 def test_nan_is_missing_and_infinity_is_missing_and_counted() -> None:
     oddities = Oddities()
-    (row,) = rows("time,machine,x,y,z\n1,a,nan,inf,2\n", oddities=oddities)
+    row, other = rows("time,machine,x,y,z\n1,a,nan,inf,2\n2,a,1e300,-1e31,5\n", oddities=oddities)
     assert row.values == {"z": 2.0}
-    assert oddities.infinite == 1
+    assert other.values == {"z": 5.0}
+    assert oddities.infinite == 3
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,16 @@ def test_a_short_gap_is_time_that_passes_and_a_long_one_a_new_start() -> None:
     long = list(Readings(1.0, oddities).of([*stream(range(10)), *stream(range(10**9, 10**9 + 10))]))
     assert len(long) <= 20
     assert oddities.skipped_s > 1e8
+
+
+def test_rows_without_a_single_value_are_no_reading() -> None:
+    assert list(Readings(1.0, Oddities()).of(Row(float(second), "a", "", {}) for second in range(50))) == []
+
+
+def test_more_values_than_memory_allows_are_refused() -> None:
+    wide = {f"m{number}": 1.0 for number in range(200)}
+    with pytest.raises(UserError, match="more than 400000 values"):
+        list(Readings(1.0, Oddities()).of(Row(0.0, f"n{number}", "", wide) for number in range(2001)))
 
 
 def test_more_machines_than_allowed_are_refused() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
 from robust_run.health.outliers.metrics import metric_named
-from robust_run.health.outliers.reading.types import MOST_MACHINES, MOST_METRICS, Oddities, Row
+from robust_run.health.outliers.reading.types import MOST_CELLS, MOST_MACHINES, MOST_METRICS, Oddities, Row
 from robust_run.health.outliers.types import Fleet, Reading
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LATE_INTERVALS = 2
 LONGEST_GAP = 600
 """Intervals without a row from anybody; after more, everything starts again."""
 
-MOST_AHEAD = 120
+MOST_AHEAD = 30
 """Intervals: rows farther ahead of what a second machine says are left out. One wrong clock moves nobody's time."""
 
 _Collected = dict[str, dict[str, float]]
@@ -93,6 +93,8 @@ class Readings:
                     self._metrics[name] = None
 
     def _close(self, until: int) -> Iterator[tuple[Fleet, Reading]]:
+        if not self._metrics:  # nothing but empty cells so far
+            self._open.clear()
         for moment in sorted(each for each in self._open if each <= until):
             collected = self._open.pop(moment)
             fleet = self._fleet or self._assemble()
@@ -108,6 +110,11 @@ class Readings:
             yield fleet, self._reading(fleet, moment, collected)
 
     def _assemble(self) -> Fleet:
+        if len(self._roles) * len(self._metrics) > MOST_CELLS:
+            raise UserError(
+                f"{len(self._roles)} machines with {len(self._metrics)} metrics each are more than {MOST_CELLS} values; "
+                "leave out metrics that say nothing"
+            )
         machines = tuple(sorted(self._roles))
         self._fleet = Fleet(
             machines=machines,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
-from robust_run.health.outliers.reading.types import MOST_METRICS, MOST_NAME, Columns, Oddities, Row
+from robust_run.health.outliers.reading.types import MOST_METRICS, MOST_NAME, MOST_VALUE, Columns, Oddities, Row
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,7 +37,7 @@ def to_row(cells: Mapping[str, Cell], columns: Columns, where: str, oddities: Od
         if name in (columns.time, columns.machine, columns.role) or (name in ("metric", "value") and "value" in cells):
             continue
         number = _number(cell, name, where)
-        if math.isinf(number):
+        if abs(number) > MOST_VALUE:
             oddities.infinite += 1
         elif not math.isnan(number):
             values[name] = number

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 
 MOST_MACHINES = 20_000
 MOST_METRICS = 200
+MOST_CELLS = 400_000
+"""Machines times metrics: what is remembered of each takes some 400 bytes."""
+MOST_VALUE = 1e30
+"""Anything beyond is taken for infinite: no counter reads it, and sums of it overflow."""
 MOST_LINE_BYTES = 1 << 20
 MOST_NAME = 256
 """Characters in a machine's, role's or metric's name."""
