@@ -5,30 +5,14 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-
-import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.children import child_environment
 from robust_run.health.checks.plan import Place
-from robust_run.health.checks.program import PARENT
-from robust_run.health.checks.types import (
-    MOST_RESULT_BYTES,
-    Ended,
-    NodeFacts,
-    NodeOrder,
-    Order,
-    Result,
-    Said,
-)
+from robust_run.health.checks.runner import Runner
+from robust_run.health.checks.types import Ended, NodeFacts, NodeOrder, Order, Result, Said
 
-#: A runner that is told to end kills what it started; after so long it is killed itself.
-END_S = 20.0
 _DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
 
 
@@ -78,11 +62,11 @@ class Here:
         self, work: Mapping[str, tuple[Order, ...]], limit_s: float, tell: Callable[[str, Said], None]
     ) -> Sequence[Result]:
         """Start a runner for each node, and return what they said in time; none of them is left."""
-        runners: list[_Runner] = []
+        runners: list[Runner] = []
         results: list[Result] = []
         try:
             for name, orders in work.items():
-                runners.append(_Runner(name, NodeOrder(steps=(orders,)), self._env, self._sockets(orders)))
+                runners.append(Runner(name, NodeOrder(steps=(orders,)), self._env, self._sockets(orders)))
             for name, said in _lines(runners, time.monotonic() + limit_s):
                 if isinstance(said, Ended):
                     results.append(said.result)
@@ -104,60 +88,7 @@ class Here:
         self._listening.clear()
 
 
-class _Runner:
-    """One runner process."""
-
-    def __init__(self, name: str, order: NodeOrder, env: Mapping[str, str], descriptors: Sequence[int]) -> None:
-        self.name = name
-        self._unread = b""
-        with open(os.memfd_create("checks"), "w+b") as file:
-            file.write(msgspec.json.encode(order))
-            file.flush()
-            file.seek(0)
-            try:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "robust_run.health.checks.node"],
-                    stdin=file,
-                    stdout=subprocess.PIPE,
-                    cwd="/",
-                    env={**child_environment(env, os.getcwd()), PARENT: str(os.getpid())},
-                    pass_fds=descriptors,
-                    start_new_session=True,  # a Ctrl-C is ours to pass on
-                )
-            except OSError as error:
-                raise PlatformError(f"cannot start a runner of checks: {error.strerror}") from error
-        assert self.process.stdout is not None
-        self.output = self.process.stdout.fileno()
-
-    def read(self) -> tuple[list[Said], bool]:
-        """Return what it said since, and whether it may say more."""
-        data = os.read(self.output, 1 << 16)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        if len(self._unread) > MOST_RESULT_BYTES:
-            return [], False
-        found: list[Said] = []
-        for line in lines:
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                found.append(msgspec.json.decode(line, type=Said))
-        return found, bool(data)
-
-    def ask_to_end(self) -> None:
-        """Tell it to end everything."""
-        with suppress(OSError):
-            self.process.terminate()
-
-    def end(self) -> None:
-        """Wait until it has; it is not waited for without limit."""
-        try:
-            self.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-def _lines(runners: Sequence[_Runner], until_s: float) -> Iterator[tuple[str, Said]]:
+def _lines(runners: Sequence[Runner], until_s: float) -> Iterator[tuple[str, Said]]:
     """Yield what runners say, until all have ended or time is up."""
     with selectors.DefaultSelector() as selector:
         for runner in runners:
