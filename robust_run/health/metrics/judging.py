@@ -19,6 +19,7 @@ from robust_run.health.sensors.types import Condition, Event, Levels
 
 _HISTORY = 50
 _LEAST_HISTORY = 20
+_LEAST_WINDOWS, _MOST_WINDOWS = 3, 100
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +40,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     last_s: float = 0.0
     recent_s: tuple[float, ...] = ()
     """Of the last steps."""
-    best_s: float | None = None
-    """The least median of any full window so far: what this job can do."""
+    windows_s: tuple[float, ...] = ()
+    """Medians of the last full windows: what this job does as a rule, some fast (skipped) or slow steps or not."""
     since_window: int = 0
 
 
@@ -116,26 +117,25 @@ def _step(pace: Pace, point: Point) -> Pace:
     if not math.isfinite(each_s) or each_s <= 0:
         return msgspec.structs.replace(pace, last_step=point.step, last_s=point.at_s)
     recent = (*pace.recent_s, each_s)[-_LEAST_HISTORY:]
-    best, since = pace.best_s, pace.since_window + 1
+    windows, since = pace.windows_s, pace.since_window + 1
     if since >= _LEAST_HISTORY:
-        middle = median(recent)
-        best, since = middle if best is None else min(best, middle), 0
-    return Pace(last_step=point.step, last_s=point.at_s, recent_s=recent, best_s=best, since_window=since)
+        windows, since = (*windows, median(recent))[-_MOST_WINDOWS:], 0
+    return Pace(last_step=point.step, last_s=point.at_s, recent_s=recent, windows_s=windows, since_window=since)
 
 
 def _slow(settings: TrainingSettings, subject: str, pace: Pace) -> list[Condition]:
-    if pace.best_s is None or len(pace.recent_s) < _LEAST_HISTORY:
+    if len(pace.windows_s) < _LEAST_WINDOWS:
         return []
-    now_s = median(pace.recent_s)
-    if now_s < settings.slow_ratio * pace.best_s:
+    usual_s, now_s = median(pace.windows_s), median(pace.recent_s)
+    if now_s < settings.slow_ratio * usual_s:
         return []
-    detail = f"a step takes {now_s:.3g} s, {now_s / pace.best_s:.1f} times what it took at best ({pace.best_s:.3g} s)"
+    detail = f"a step takes {now_s:.3g} s, {now_s / usual_s:.1f} times what is usual ({usual_s:.3g} s)"
     condition = Condition(
         name="training.slow",
         subject=subject,
         detail=detail,
         value=now_s,
-        limit=settings.slow_ratio * pace.best_s,
+        limit=settings.slow_ratio * usual_s,
         hold_s=settings.slow_hold_s,
         repeat_s=600.0,
     )

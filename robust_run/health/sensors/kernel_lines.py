@@ -26,6 +26,12 @@ class Meaning(NamedTuple):
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{5,24})\): (\d{1,5})")
 
+_MACHINE_CHECK = re.compile(
+    r"Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: [0-9a-f]+ Bank \d+: ([0-9a-f]{1,16})\b"
+)
+_UNCORRECTED = 1 << 61
+"""Of a bank's status (Intel SDM 3B, 16.3.2.2; AMD's is the same): corrected errors are logged in the same words."""
+
 #: Event, what it looks like. A group named `of` is the subject; `id` a number. The first that fits counts.
 _FORMS: tuple[tuple[str, str], ...] = (
     ("kernel.panic", r"^Kernel panic - not syncing"),
@@ -42,15 +48,14 @@ _FORMS: tuple[tuple[str, str], ...] = (
     (
         "hardware.machine_check",
         r"^EDAC MC\d+: \d+ UE |^\[Hardware Error\]: (?:event severity: (?:fatal|recoverable)|Uncorrected error)"
-        r"|^mce: Uncorrected |^(?:mce: )?\[Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: [0-9a-f]+ Bank"
-        r"|^Memory failure: 0x",
+        r"|^mce: Uncorrected |^Memory failure: 0x",
     ),
     ("hardware.machine_check_logged", r"^mce: \[Hardware Error\]: Machine check events logged"),
     ("disk.read_only", r"^EXT4-fs \((?P<of>[^)]{1,64})\): Remounting filesystem read-only"),
     ("disk.read_only", r"^XFS \((?P<of>[^)]{1,64})\): .*(?:[Ss]hutting down filesystem|has been shut down)"),
     ("disk.read_only", r"^BTRFS(?:: error| error| info) \(device (?P<of>[^)]{1,64})\).*forced readonly"),
     ("disk.lost", r"^nvme (?P<of>nvme\d+): (?:Disabling device after reset failure|Removing after probe failure)"),
-    ("disk.lost", r"^sd [\d:]+: \[(?P<of>sd\w+)\] .*(?:DID_NO_CONNECT|Synchronize Cache\(10\) failed)"),
+    ("disk.lost", r"^sd [\d:]+: \[(?P<of>sd\w+)\] .*DID_NO_CONNECT"),
     ("disk.timeout", r"^nvme (?P<of>nvme\d+): (?:controller is down; will reset|I/O (?:tag )?\d+.* timeout)"),
     ("disk.error", r"(?:I/O error|critical (?:medium|target) error), dev (?P<of>[\w-]{1,64})"),
     ("disk.error", r"^Buffer I/O error on (?:dev|device) (?P<of>[\w-]{1,64})"),
@@ -74,6 +79,10 @@ def meaning_of(line: str) -> Meaning | None:
         number = int(xid.group(2))
         name = "gpu.lost" if number in LOST else f"gpu.xid.{number}"
         return Meaning(name, gpu_name(xid.group(1)), number, f"Xid {number}: {meaning(number)}")
+    check = _MACHINE_CHECK.search(text)
+    if check is not None:
+        is_bad = int(check.group(1), 16) & _UNCORRECTED
+        return Meaning("hardware.machine_check" if is_bad else "hardware.corrected")
     for name, pattern in _PATTERNS:
         found = pattern.search(text)
         if found is not None:

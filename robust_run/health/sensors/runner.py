@@ -9,12 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
 
 #: One sensor says at most so much in a minute; what a tree or a log makes it say beyond that is counted.
 MOST_EVENTS_PER_MINUTE = 60
 LOOK_EVERY_S = 1.0
+STANDSTILL_S = 5.0
+"""We look every second: if we did not for so long, this process was stopped, or its machine was."""
+MOST_TEXT_CHARS = 1000
 
 Emit = Callable[[Event], None]
 
@@ -26,6 +31,8 @@ class Post:
         self.sensor = sensor
         self.reading_since_s: float | None = None
         """When the reading began that has not ended; None between readings."""
+        self.limit_s = sensor.timeout_s + sensor.open_s
+        """What the reading that is under way, or the next one, may take."""
         self._state = sensor.start
         self._failed = ""
         self._minute_s = float("-inf")
@@ -42,6 +49,7 @@ class Post:
             return self._unreadable(error, now_s()), True
         finally:
             self.reading_since_s = None
+            self.limit_s = self.sensor.timeout_s
         self._failed = ""
         self._state, events = self.sensor.judge(self._state, sample, now_s())
         return self._limited(events, now_s()), True
@@ -90,6 +98,8 @@ class Runner:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._hung: Levels = {}
+        self._looked_s = now_s()
+        self._resumed_s = float("-inf")
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -109,7 +119,10 @@ class Runner:
     def look(self) -> None:
         """Say which sensors hang."""
         now_s = self._now_s()
-        self._hung, events = follow(self._hung, hung(self._posts, now_s), now_s)
+        if now_s - self._looked_s > STANDSTILL_S:
+            self._resumed_s = now_s
+        self._looked_s = now_s
+        self._hung, events = follow(self._hung, hung(self._posts, now_s, self._resumed_s), now_s)
         self._say(events)
 
     def stop(self, wait_s: float = 0.0) -> None:
@@ -134,24 +147,38 @@ class Runner:
         if events:
             with self._lock:
                 for event in events:
-                    self._emit(event)
+                    self._emit(cleaned(event))
 
 
-def hung(posts: Iterable[Post], now_s: float) -> list[Condition]:
-    """Return a condition for each sensor whose reading takes longer than it may."""
+def hung(posts: Iterable[Post], now_s: float, resumed_s: float = float("-inf")) -> list[Condition]:
+    """Return a condition for each sensor whose reading takes longer than it may.
+
+    `resumed_s`: when this process last went on after a standstill of its own, which is no reading's fault.
+    """
     found = []
     for post in posts:
         since_s = post.reading_since_s
-        if since_s is None or now_s - since_s <= post.sensor.timeout_s:
+        if since_s is None or now_s - max(since_s, resumed_s) <= post.limit_s:
             continue
         found.append(
             Condition(
                 name=f"{post.sensor.name}.hung",
                 subject=post.sensor.subject,
-                detail=f"no answer for {now_s - since_s:.0f} s (limit {post.sensor.timeout_s:g} s): {post.sensor.about}",
+                detail=f"no answer for {now_s - since_s:.0f} s (limit {post.limit_s:g} s): {post.sensor.about}",
                 value=now_s - since_s,
-                limit=post.sensor.timeout_s,
+                limit=post.limit_s,
                 repeat_s=60.0,
             )
         )
     return found
+
+
+def cleaned(event: Event) -> Event:
+    """Return the event as it may be shown on a terminal: names of processes, mounts and devices are somebody else's to choose."""
+    if len(event.detail) <= MOST_TEXT_CHARS and event.detail.isprintable() and event.subject.isprintable():
+        return event
+    subject, detail = (
+        "".join(character if character.isprintable() else "?" for character in text[:MOST_TEXT_CHARS])
+        for text in (event.subject, event.detail)
+    )
+    return msgspec.structs.replace(event, subject=subject, detail=detail)

@@ -46,6 +46,8 @@ class GpuSettings(_Settings, frozen=True, kw_only=True):
     interval_s: Seconds = 2.0
     timeout_s: Seconds = 10.0
     """A driver that does not answer hangs (ByteRobust: noticed in 10 s)."""
+    open_s: Hold = 120.0
+    """To open the driver, beyond `timeout_s`: without persistence mode it wakes every GPU."""
     hot_celsius: Amount = 90.0
     """Used where the GPU does not say at which temperature it slows down."""
     hot_hold_s: Hold = 10.0
@@ -58,6 +60,8 @@ class GpuMemorySettings(_Settings, frozen=True, kw_only=True):
 
     interval_s: Seconds = 60.0
     timeout_s: Seconds = 20.0
+    open_s: Hold = 120.0
+    """To open the driver, beyond `timeout_s`: without persistence mode it wakes every GPU."""
     nvlink_errors: Count = 100
     """New errors of one kind on one link between two readings that are said."""
 
@@ -189,6 +193,8 @@ class StoreSettings(_Settings, frozen=True, kw_only=True):
 
     interval_s: Seconds = 60.0
     timeout_s: Seconds = 30.0
+    open_s: Hold = 60.0
+    """To load the client and connect, beyond `timeout_s`."""
     slow_s: Seconds = 5.0
     in_row: Count = 2
     """One slow or failed operation is daily business."""
@@ -208,7 +214,7 @@ class TrainingSettings(_Settings, frozen=True, kw_only=True):
     jumps: Count = 2
     """So many in a row: one spike alone is clipped and forgotten."""
     slow_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 1.5
-    """Of the least time for a step so far (median of 20)."""
+    """Of what a step takes as a rule (medians of 20 steps)."""
     slow_hold_s: Hold = 60.0
     most_series: Count = 64
 

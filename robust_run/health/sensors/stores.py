@@ -115,6 +115,7 @@ def _sensor(settings: StoreSettings, url: str, make: Callable[[str], Probe]) -> 
         about="how long a small operation on a store takes, and whether it fails",
         interval_s=settings.interval_s,
         timeout_s=settings.timeout_s,
+        open_s=settings.open_s,
         read=StoreReader(url, make),
         judge=lambda state, sample, now_s: judge(settings, named, state, sample, now_s),
         start=StoreState(),

@@ -115,5 +115,7 @@ class Sensor:
     """(state, sample, now in monotonic seconds) to (state, events). Pure."""
     start: Any
     """The first state."""
+    open_s: float = 0.0
+    """What the first reading may take beyond `timeout_s`: it opens what is read (NVML without persistence mode: a minute)."""
     subject: str = ""
     """Of what, where several sensors share a name: each mount has one of its own, so that a hung one hides no other."""

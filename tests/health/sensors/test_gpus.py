@@ -16,7 +16,7 @@ from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
 from robust_run.health.sensors.types import AbsentError, Event, Levels, World
 from robust_run.health.sensors.xids import XIDS, class_of, gpu_name, meaning
 
-QUICK = GpuSettings(interval_s=0.05, timeout_s=0.5, hot_hold_s=0, throttle_hold_s=0)
+QUICK = GpuSettings(interval_s=0.05, timeout_s=0.5, open_s=0, hot_hold_s=0, throttle_hold_s=0)
 FIRST, SECOND = "GPU 0000:3b:00", "GPU 0000:3c:00"
 GOOD = GpuCounters(gpu=FIRST, uncorrected=0, pcie_width=16, pcie_most_width=16, links=((True, (0, 0, 0, 0)),) * 2)
 

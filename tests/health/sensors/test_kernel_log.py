@@ -36,6 +36,7 @@ LINES = [
     ("kernel.hung_task", "python", 123, "INFO: task python:123 blocked for more than 120 seconds."),
     ("kernel.hung_task", "kworker/u8:2", 55, "INFO: task kworker/u8:2:55 blocked for more than 120 seconds."),
     ("hardware.machine_check", "", 0, "mce: [Hardware Error]: CPU 1: Machine Check Exception: 5 Bank 4: be00000000800400"),
+    ("hardware.corrected", "", 0, "mce: [Hardware Error]: CPU 1: Machine Check: 0 Bank 7: 8c00004000010091"),
     ("hardware.machine_check", "", 0, "EDAC MC0: 1 UE memory read error on CPU_SrcID#0"),
     ("hardware.corrected", "", 0, "EDAC MC0: 1 CE memory read error on CPU_SrcID#0"),
     ("hardware.machine_check_logged", "", 0, "mce: [Hardware Error]: Machine check events logged"),

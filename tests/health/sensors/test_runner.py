@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from sensor_ground import LIMIT_S, Tree, Watched
 
 from robust_run.health.sensors import mounts, stores
 from robust_run.health.sensors.mounts import MountSample, MountState
-from robust_run.health.sensors.runner import MOST_EVENTS_PER_MINUTE, Post, hung
+from robust_run.health.sensors.runner import MOST_EVENTS_PER_MINUTE, MOST_TEXT_CHARS, Post, Runner, cleaned, hung
 from robust_run.health.sensors.settings import MountSettings, StoreSettings
 from robust_run.health.sensors.stores import StoreSample, StoreState
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
@@ -114,6 +115,43 @@ def test_a_reading_hangs_only_after_its_own_limit() -> None:
     post.reading_since_s = 95.0
     assert hung([post], 100.0) == []
     assert [condition.name for condition in hung([post], 105.5)] == ["made.hung"]
+
+
+def test_the_first_reading_may_take_longer_because_it_opens_what_is_read() -> None:
+    post = Post(dataclasses.replace(sensor(lambda _: (), timeout_s=10.0), open_s=120.0))
+    post.reading_since_s = 0.0
+    assert hung([post], 129.0) == []
+    assert len(hung([post], 131.0)) == 1
+    post.turn(WORLD, lambda: 0.0)
+    post.reading_since_s = 0.0
+    assert len(hung([post], 11.0)) == 1
+
+
+def test_a_standstill_of_the_whole_process_is_no_sensor_s_fault() -> None:
+    now = [0.0]
+    said: list[Event] = []
+    release = threading.Event()
+    runner = Runner(
+        [sensor(lambda _: release.wait(LIMIT_S) and (), timeout_s=10.0)], WORLD, said.append, lambda: now[0]
+    )
+    runner.start()
+    for second in (1.0, 2.0, 100.0, 104.0, 108.0):
+        now[0] = second
+        runner.look()
+    assert said == []
+    for second in (110.0, 111.0):
+        now[0] = second
+        runner.look()
+    assert [event.name for event in said] == ["made.hung"]
+    release.set()
+    runner.stop(LIMIT_S)
+
+
+def test_names_that_others_choose_cannot_steer_a_terminal() -> None:
+    evil = Event(name="x", kind="alert", subject="\x1b[2Jproc", detail="a\nb" + "c" * 5000, at_s=0.0)
+    shown = cleaned(evil)
+    assert (shown.subject, shown.detail[:3], len(shown.detail)) == ("?[2Jproc", "a?b", MOST_TEXT_CHARS)
+    assert cleaned(event()) == event()
 
 
 def test_network_mounts_are_found_and_local_ones_are_not_asked(tree: Tree, world: World) -> None:
