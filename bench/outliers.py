@@ -49,13 +49,13 @@ PAPER_HOLD_S = 240.0
 #: What `tune` said: (apart, hold_factor).
 TUNED: dict[str, tuple[float, float]] = {
     "spread": (4.0, 1.0),
-    "zscore": (1.4, 1.0),
-    "ranks": (9.0, 1.0),
+    "zscore": (3.0, 1.0),
+    "ranks": (14.0, 1.0),
     "mahalanobis": (3.0, 1.0),
     "pca": (2.0, 1.0),
     "pairwise": (25.0, 1.0),
     "lstm-vae": (25.0, 1.0),
-    PAPER: (25.0, 1.0),
+    PAPER: (6.0, 1.0),
 }
 
 
@@ -251,7 +251,7 @@ class Ahead:
         chunk = 64
         if self._next % chunk == 0:
             windows = self._windows[self._next : self._next + chunk]
-            self._made = self._model(windows.reshape(-1, *windows.shape[2:])).reshape(windows.shape)
+            self._made = self._model(np.array(windows).reshape(-1, *windows.shape[2:])).reshape(windows.shape)
         self._next += 1
         return self._made[(self._next - 1) % chunk]
 

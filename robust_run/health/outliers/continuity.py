@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from robust_run.health.outliers.types import Array, Distances, Fleet, Limits, Reading
 
 
+MOST_GAIN = 0.25
+"""Evidence of one reading: however far apart readings are, nobody is accused for fewer than four."""
+SETTLE_READINGS = 30
+"""However far apart readings are, so many are needed before anybody is accused (none if `Limits.settle_s` is 0)."""
 MOST_STRENGTH = 4.0
 """Farther apart than so many times what is needed makes no verdict any surer."""
 
@@ -56,7 +60,9 @@ def advance(
     """Return the next state, and a verdict for each machine that has just become a culprit."""
     import numpy as np
 
-    settled = state.readings * fleet.interval_s >= limits.settle_s
+    settled = (
+        state.readings >= min(limits.settle_s, SETTLE_READINGS) and state.readings * fleet.interval_s >= limits.settle_s
+    )
     above, below = _evidence(state, fleet, distances, limits, settled)
     evidence = np.maximum(above, below)
     since = np.where(evidence > 0, np.fmin(state.since_s, reading.at_s), np.nan)
@@ -99,7 +105,7 @@ def _evidence(
         (state.above, spreads > 0, [metric.up_hold_s for metric in fleet.metrics]),
         (state.below, spreads < 0, [metric.down_hold_s for metric in fleet.metrics]),
     ):
-        added = evidence + gain / np.array(holds)
+        added = evidence + np.minimum(gain / np.array(holds), MOST_GAIN)
         lost = np.where(evidence < 0.01, 0.0, evidence * limits.forget)
         kept = np.where(known & ~(side & (strength >= limits.near)), lost, evidence)
         changed = np.where(gains & side, added, kept)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LEARN_S, LEARN_EVERY_S = 150.0, 5.0
 """The first habit is the median of so long, taken so often: an event shorter than half of it does not become a habit."""
+LEARN_READINGS = 30
+"""However far apart readings are, the first habit is the median of no fewer."""
 HABIT_S = 180.0
 """Time constant of a machine's habit later, and of what spread is usual."""
 MOST_STEP = 2.5
@@ -88,7 +90,7 @@ def advance(state: DeviationState, fleet: Fleet, values: Array) -> tuple[Deviati
     usual = np.fmax(usual, MAD_TO_SIGMA * of_machines(medians(np.abs(smooth), state.groups), state.groups))
     seen = Deviations(raw=raw, smooth=smooth, spread=usual)
 
-    if state.readings * fleet.interval_s < LEARN_S:
+    if not _learnt(state.readings, fleet):
         return _learn(replace(state, smooth=smooth, readings=state.readings + 1), fleet, apart), seen
     limit = MOST_STEP * usual
     rate = fleet.interval_s / (HABIT_S + fleet.interval_s)
@@ -98,13 +100,17 @@ def advance(state: DeviationState, fleet: Fleet, values: Array) -> tuple[Deviati
     return replace(state, habit=habit, spread=spread, smooth=smooth, readings=state.readings + 1), seen
 
 
+def _learnt(readings: int, fleet: Fleet) -> bool:
+    return readings >= LEARN_READINGS and readings * fleet.interval_s >= LEARN_S
+
+
 def _learn(state: DeviationState, fleet: Fleet, apart: Array) -> DeviationState:
     """Collect; when there is enough, return the state with its first habit."""
     import numpy as np
 
     every = max(1, round(LEARN_EVERY_S / fleet.interval_s))
     learnt = (*state.learnt, apart) if (state.readings - 1) % every == 0 else state.learnt
-    if state.readings * fleet.interval_s < LEARN_S:
+    if not _learnt(state.readings, fleet):
         return replace(state, learnt=learnt)
     collected = np.stack(learnt)
     empty = np.isnan(collected).all(axis=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,17 @@ def test_a_habit_is_not_a_fault() -> None:
     values = calm(16)
     values[:, 0, CPU] *= 1.8
     assert verdicts(fleet_of(16), values) == []
+
+
+def test_readings_a_minute_apart_need_more_than_one_or_two() -> None:
+    fleet = replace(fleet_of(16), interval_s=60.0)
+    values = calm(16, seconds=60)
+    values[40:42, 3, CPU] *= 0.1
+    assert verdicts(fleet, values) == []
+    values[40:, 3, CPU] *= 0.1
+    (verdict,) = verdicts(fleet, values)
+    assert verdict.machine == "node-3"
+    assert 42 <= verdict.at_s <= 45
 
 
 def test_of_a_culprit_and_a_neighbour_that_shows_it_weaker_the_culprit_is_named() -> None:
