@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
+    "check": ("robust_run.health.checks.commands", "check"),
     "code": ("robust_run.launcher.code_versions.commands", "code"),
     "update": ("robust_run.launcher.code_versions.commands", "update"),
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
+    "outliers": ("robust_run.health.outliers.commands", "outliers"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

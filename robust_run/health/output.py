@@ -26,6 +26,7 @@ import msgspec
 
 from robust_run.health.patterns import can_heal, kind_of
 from robust_run.health.tracebacks import Raised, Report, clean_lines, find_reports, is_noise
+from robust_run.health.troubles import trouble_of
 from robust_run.health.types import Finding, FindingKind
 
 MAX_MESSAGE_CHARS = 500
@@ -115,6 +116,7 @@ def _from_summary(message: str) -> Finding | None:
         message=text[:MAX_MESSAGE_CHARS],
         excerpt=_excerpt(message.strip().split("\n")),
         heals=can_heal(kind, name, ""),
+        trouble=trouble_of(kind, name, text),
     )
 
 
@@ -130,7 +132,13 @@ def _refused(lines: list[str], exit_code: int | None) -> Finding | None:
     if not (absent or refused or missing):
         return None
     kind: FindingKind = "storage" if kind_of("", line) == "storage" else "usage"
-    return Finding(kind=kind, line=_clip(line), excerpt=_excerpt(last[-3:]), heals=kind != "usage")
+    return Finding(
+        kind=kind,
+        line=_clip(line),
+        excerpt=_excerpt(last[-3:]),
+        heals=kind != "usage",
+        trouble="storage" if kind == "storage" else "usage",
+    )
 
 
 def _is_final(report: Report, reports: list[Report], lines: list[str], exit_code: int | None) -> bool:
@@ -164,6 +172,7 @@ def _from_report(report: Report, lines: list[str]) -> Finding | None:
         frame=_frame(report, raised),
         excerpt=_excerpt(lines[report.first : report.end if carries_more else text_end]),
         heals=can_heal(kind, shown.name, shown.frame),
+        trouble=trouble_of(kind, _innermost(decided).name, _innermost(decided).message or decided.message),
     )
 
 
@@ -219,12 +228,14 @@ def _crashed(lines: list[str], exit_code: int | None) -> Finding | None:
     line, said = lines[first], lines[first : first + 8]
     what = next((text for text in said if text.lstrip().startswith("what(): ")), "")
     kind = kind_of("", "\n".join(said)) if what else "exception"
+    kind = "native_crash" if kind == "exception" else kind
     return Finding(
-        kind="native_crash" if kind == "exception" else kind,
+        kind=kind,
         line=_clip(what.strip() or line),
         message=(what.partition("what(): ")[2].strip() if what else line)[:MAX_MESSAGE_CHARS],
         frame="",
         excerpt=_excerpt(lines[first : first + MAX_EXCERPT_LINES]),
+        trouble=trouble_of(kind, "", "\n".join(said)),
     )
 
 
@@ -240,7 +251,13 @@ def _from_last_lines(lines: list[str], exit_code: int | None) -> Finding | None:
     if not known:
         return None
     kind, line = next((pair for pair in known if pair[0] != "peer_connection"), known[0])
-    return Finding(kind=kind, line=_clip(line), message=line[:MAX_MESSAGE_CHARS], excerpt=_excerpt(last))
+    return Finding(
+        kind=kind,
+        line=_clip(line),
+        message=line[:MAX_MESSAGE_CHARS],
+        excerpt=_excerpt(last),
+        trouble=trouble_of(kind, "", line),
+    )
 
 
 def _excerpt(lines: list[str]) -> str:

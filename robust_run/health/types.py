@@ -10,6 +10,23 @@ FindingKind = Literal[
     "exception", "peer_connection", "accelerator", "storage", "out_of_memory", "usage", "native_crash"
 ]
 
+Trouble = Literal[
+    "",
+    "user_exception",
+    "nan",
+    "cuda",
+    "nccl",
+    "ecc",
+    "illegal_memory_access",
+    "gpu_lost",
+    "device_memory",
+    "host_memory",
+    "storage",
+    "peer",
+    "native_crash",
+    "usage",
+]
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What the end of one worker's stderr says about why it failed. A symptom, not yet a cause."""
@@ -31,6 +48,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The lines a person wants to read (the traceback), at most 40 lines."""
     heals: bool = True
     """False where running the same program again cannot help: a syntax error, a missing import, wrong arguments."""
+
+    trouble: Trouble = ""
+    """Finer than `kind`, for the rules (`worker.TROUBLE`); a symptom too. Empty: not looked at."""
 
     @property
     def signature(self) -> str:

@@ -1,0 +1,108 @@
+"""Checks of several nodes, a round at a time, without doing anything: whoever drives it carries the rounds out. Pure.
+
+    session = Session(facts, wish, history)
+    while (made := session.next_round()) is not None:
+        session.take(made, results)          # of all nodes in it; who says nothing is taken to hang
+    session.judgement()
+
+A node that has shown itself bad takes no part in later rounds with others: it would spoil what they show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from robust_run.health.checks.groups import broken_members
+from robust_run.health.checks.history import History, Limits
+from robust_run.health.checks.judge import judge
+from robust_run.health.checks.plan import ALONE, Plan, Round, Wish, plan, rounds_of
+from robust_run.health.checks.types import CHECKS, CheckName, Judgement, NodeFacts, Result
+
+
+class Session:
+    """One run of checks."""
+
+    def __init__(
+        self, facts: Sequence[NodeFacts], wish: Wish, history: History | None = None, limits: Limits | None = None
+    ) -> None:
+        self.facts = tuple(facts)
+        self.wish = wish
+        self.plan: Plan = plan(self.facts, wish)
+        self.results: list[Result] = []
+        self._history, self._limits = history or History(), limits or Limits()
+        self._wanted = [check for check in CHECKS if any(each.check == check for each in self.plan.rounds)]
+        self._queue: list[Round] = []
+        self._left_out: dict[str, CheckName] = {}
+
+    def next_round(self) -> Round | None:
+        """Return what to do next, None if all is done."""
+        while self._queue or self._wanted:
+            if not self._queue:
+                check = self._wanted.pop(0)
+                self._queue = list(rounds_of(check, self._fit(check)))
+                continue
+            made = self._without_bad(self._queue.pop(0))
+            if made.groups:
+                return made
+        return None
+
+    def take(self, made: Round, results: Iterable[Result]) -> None:
+        """Note what the nodes of a round answered."""
+        groups = {name: group for group in made.groups for name in group}
+        found = [_belonging(made, groups[result.node], result) for result in results if result.node in groups]
+        answered = {result.node for result in found}
+        for group in made.groups:
+            found += [_silent(made, group, name, self.wish) for name in group if name not in answered]
+        self.results += found
+
+    def judgement(self) -> Judgement:
+        """Return what all results so far say."""
+        judged = judge(self.results, self.facts, self._history, self._limits)
+        alone = tuple(
+            f"{name} did not take part in {check} any more, nor in what followed, for it had failed"
+            for name, check in self._left_out.items()
+        )
+        return msgspec.structs.replace(judged, notes=(*judged.notes, *alone))
+
+    def _fit(self, check: CheckName) -> tuple[NodeFacts, ...]:
+        if check in ALONE or check == "exchange":
+            return self.facts
+        bad = self._bad(check)
+        return tuple(node for node in self.facts if node.name not in bad)
+
+    def _without_bad(self, made: Round) -> Round:
+        """Return a round without nodes that have shown themselves bad since it was planned."""
+        if made.number == 0 or made.check in ALONE:
+            return made
+        bad = self._bad(made.check)
+        groups = (tuple(name for name in group if name not in bad) for group in made.groups)
+        return msgspec.structs.replace(made, groups=tuple(group for group in groups if len(group) > 1))
+
+    def _bad(self, check: CheckName) -> set[str]:
+        judged = judge(self.results, self.facts, self._history, self._limits)
+        bad = {each.node for each in judged.suspects if each.confidence == "high"}
+        bad |= {
+            each.node for each in self.results if each.outcome in ("hung", "crashed", "failed") and each.check in ALONE
+        }
+        bad |= {each.node for each in broken_members(self.results)}
+        for name in bad:
+            self._left_out.setdefault(name, check)
+        return bad
+
+
+def _belonging(made: Round, group: tuple[str, ...], result: Result) -> Result:
+    """Return a result as one of this round: that much is known here, whatever a node says."""
+    return msgspec.structs.replace(result, check=made.check, round=made.number, group=group if len(group) > 1 else ())
+
+
+def _silent(made: Round, group: tuple[str, ...], name: str, wish: Wish) -> Result:
+    return Result(
+        check=made.check,
+        node=name,
+        outcome="hung",
+        problem=f"the node did not answer within {wish.limit_s:g} s",
+        group=group if len(group) > 1 else (),
+        round=made.number,
+    )

@@ -1,0 +1,27 @@
+"""The ladder's rules by name. What is not in this table is not a rule."""
+
+from __future__ import annotations
+
+RULES: dict[str, str] = {
+    "unexplained_diagnose": "a failure that nothing explains: all nodes are checked",
+    "nan_diagnose": "numbers went wrong: all nodes are checked, bit by bit and for longer",
+    "evicted_in_vain": "it failed again after nodes were evicted for it: all nodes are checked",
+    "suspects_evicted": "nodes that checks found to be at fault are evicted",
+    "ambiguous_evicted": "checks cannot tell which of a few nodes is at fault: all of them are evicted, rather than searched",
+    "ambiguous_kept": "checks cannot tell which of too many nodes is at fault: none is evicted, it is tried again as it is",
+    "too_many_suspects": "more nodes are suspect than may be evicted: what they share is at fault, so none is evicted",
+    "all_passed": "all checks passed: it may pass, so it is tried again as it is",
+    "nothing_certain": "checks found nothing that would justify an eviction: it is tried again as it is",
+    "failed_again_rollback": "it failed again, and the code has changed since it last did well: the earlier code is put back",
+    "failed_again_replay": "it failed again: it is replayed on groups of nodes",
+    "rollback_impossible": "the earlier code could not be put back: it is replayed on groups of nodes",
+    "replay_found": "nodes that the replay found are evicted",
+    "replay_ambiguous_evicted": "the replay leaves a few nodes: all of them are evicted",
+    "replay_too_many": "the replay leaves more nodes than may be evicted: the job ends",
+    "replay_everywhere": "it fails on all groups of nodes: code or data are at fault, the job ends",
+    "replay_clean": "it does not fail in the replay: the job ends with what is known",
+    "nothing_left": "everything was tried: the job ends with what is known",
+    "evict_helped": "the job got further after nodes were evicted: they were at fault",
+    "reattempt_helped": "the job got further as it was: the fault has passed",
+    "rollback_helped": "the job got further with the earlier code: the newer one is at fault, people have to look at it",
+}

@@ -1,0 +1,172 @@
+"""From what happened to what to do about it: one rung after the other. Pure.
+
+    Failed ──► diagnose ──► evict | reattempt ──► (fails again) roll back ──► (again) replay ──► evict | stop
+
+A rung is tried once in an episode. What costs least comes first; what cannot be done here is passed over, and it is said why.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from robust_run.health.checks.types import Judgement
+from robust_run.health.ladder.explain import everything_known
+from robust_run.health.ladder.rules import RULES
+from robust_run.health.ladder.types import (
+    Decision,
+    Diagnosed,
+    Event,
+    Failed,
+    Policy,
+    Replayed,
+    RollbackRefused,
+    Rung,
+    Settled,
+    State,
+)
+
+#: Of a judgement, so many sentences are kept: 10,000 nodes may all have something to say.
+MOST_SAID = 20
+#: What an episode is resolved by, and the rule that says so.
+HELPED: dict[Rung, str] = {"evict": "evict_helped", "reattempt": "reattempt_helped", "rollback": "rollback_helped"}
+
+
+def step(policy: Policy, state: State, event: Event) -> tuple[State, Decision | None]:
+    """Return the state after an event, and what to do; None if nothing follows from it."""
+    if isinstance(event, Failed):
+        return _failed(policy, state, event)
+    if isinstance(event, Settled):
+        return _settled(state, event)
+    waits_for = state.rungs[-1:]
+    if isinstance(event, Diagnosed) and waits_for == ("diagnose",):
+        return _diagnosed(policy, state, event)
+    if isinstance(event, RollbackRefused) and waits_for == ("rollback",):
+        told = _know(state, f"the earlier code could not be put back: {event.reason}")
+        return _replay(policy, told, event.at_s, "rollback_impossible", told.known[-1])
+    if isinstance(event, Replayed) and waits_for == ("replay",):
+        return _replayed(policy, state, event)
+    return state, None
+
+
+def allowed(policy: Policy, state: State) -> int:
+    """Return how many more nodes may be evicted in this episode."""
+    nodes = len(state.failure.nodes) + len(state.evicted) if state.failure else 0
+    return max(int(policy.max_evict_share * nodes), 1) - len(state.evicted)
+
+
+def _failed(policy: Policy, state: State, event: Failed) -> tuple[State, Decision | None]:
+    if state.rungs[-1:] in (("diagnose",), ("replay",)):
+        return state, None  # nothing runs meanwhile: this is an echo of the failure it is about
+    if not state.decisions or state.rungs[-1] == "stop":
+        return _diagnose(policy, state, event)
+    state = _know(msgspec.structs.replace(state, failure=event), f"it failed again: {event.sentence}")
+    if "replay" in state.rungs:
+        return _stop(state, event.at_s, "nothing_left")
+    code = event.code
+    if "rollback" not in state.rungs and policy.may_roll_back and code.last_good and code.last_good != code.running:
+        why = f"{event.sentence}; {code.running or 'the code'} never did well, {code.last_good} did"
+        return _decide(state, event.at_s, "rollback", "failed_again_rollback", why, version=code.last_good)
+    return _replay(policy, state, event.at_s, "failed_again_replay", event.sentence)
+
+
+def _diagnose(policy: Policy, state: State, event: Failed) -> tuple[State, Decision]:
+    fresh = State(number=state.number, episode=state.episode + 1, failure=event, known=(event.sentence,))
+    rule, seconds = "unexplained_diagnose", policy.seconds
+    why = event.sentence
+    if event.evicted_before:
+        rule = "evicted_in_vain"
+        why = f"{event.sentence}, although {', '.join(event.evicted_before)} had been evicted"
+    if event.kind == "nan":
+        rule, seconds = "nan_diagnose", policy.nan_seconds
+    return _decide(fresh, event.at_s, "diagnose", rule, why, seconds=seconds)
+
+
+def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, Decision]:
+    judged = event.judgement
+    state = _know(state, *_said(judged))
+    suspects = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence != "low"))
+    if suspects:
+        said = "; ".join([each.sentence for each in judged.suspects if each.confidence != "low"][:MOST_SAID])
+        if len(suspects) <= allowed(policy, state):
+            return _decide(state, event.at_s, "evict", "suspects_evicted", said, nodes=suspects)
+        many = f"{len(suspects)} nodes are suspect, {allowed(policy, state)} may be evicted: {said}"
+        return _decide(state, event.at_s, "reattempt", "too_many_suspects", many)
+    unclear = [each for each in judged.ambiguous if each.rule != "fleet_wide"]
+    if unclear:
+        nodes = tuple(dict.fromkeys(name for each in unclear for name in each.nodes))
+        said = "; ".join([each.sentence for each in unclear][:MOST_SAID])
+        if len(nodes) <= allowed(policy, state):
+            return _decide(
+                state, event.at_s, "evict", "ambiguous_evicted", said, nodes=nodes, over_evicted=nodes[len(unclear) :]
+            )
+        return _decide(state, event.at_s, "reattempt", "ambiguous_kept", said)
+    if judged.is_clean:
+        return _decide(state, event.at_s, "reattempt", "all_passed", f"nothing was found on {len(judged.passed)} nodes")
+    said = "; ".join(_said(judged)) or "checks found nothing"
+    return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
+
+
+def _replayed(policy: Policy, state: State, event: Replayed) -> tuple[State, Decision]:
+    found = event.conclusion
+    state = _know(state, f"replay: {found.sentence}")
+    nodes = found.machines or found.candidates
+    if nodes and len(nodes) > allowed(policy, state):
+        return _stop(state, event.at_s, "replay_too_many")
+    if found.verdict == "found":
+        return _decide(state, event.at_s, "evict", "replay_found", found.sentence, nodes=nodes)
+    if found.verdict == "ambiguous" and nodes:
+        rule = "replay_ambiguous_evicted"
+        return _decide(state, event.at_s, "evict", rule, found.sentence, nodes=nodes, over_evicted=nodes[1:])
+    return _stop(state, event.at_s, "replay_everywhere" if found.verdict == "everywhere" else "replay_clean")
+
+
+def _replay(policy: Policy, state: State, at_s: float, rule: str, why: str) -> tuple[State, Decision]:
+    nodes = state.failure.nodes if state.failure else ()
+    if not policy.may_replay or len(nodes) < 2 * policy.replay_unit:
+        reason = "it is switched off" if not policy.may_replay else f"{len(nodes)} nodes make no two groups"
+        return _stop(_know(state, f"no replay: {reason}"), at_s, "nothing_left")
+    return _decide(state, at_s, "replay", rule, why)
+
+
+def _settled(state: State, event: Settled) -> tuple[State, Decision | None]:
+    rule = HELPED.get(state.rungs[-1]) if state.decisions else None
+    if rule is None:
+        return state, None
+    said = RULES[rule] + (f" ({', '.join(state.evicted)})" if state.rungs[-1] == "evict" else "")
+    after, decision = _decide(state, event.at_s, "settled", rule, said)
+    return State(number=after.number, episode=after.episode), decision
+
+
+def _stop(state: State, at_s: float, rule: str) -> tuple[State, Decision]:
+    return _decide(state, at_s, "stop", rule, everything_known(state))
+
+
+def _know(state: State, *sentences: str) -> State:
+    return msgspec.structs.replace(state, known=tuple(dict.fromkeys((*state.known, *sentences))))
+
+
+def _said(judged: Judgement) -> tuple[str, ...]:
+    said = [each.sentence for each in judged.suspects] + [each.sentence for each in judged.ambiguous]
+    said += judged.unchecked
+    return (*said[:MOST_SAID], *([f"and {len(said) - MOST_SAID} more findings"] if len(said) > MOST_SAID else []))
+
+
+def _decide(state: State, at_s: float, rung: Rung, rule: str, sentence: str, **more: Any) -> tuple[State, Decision]:
+    made = Decision(
+        number=state.number + 1,
+        episode=state.episode,
+        at_s=at_s,
+        rung=rung,
+        rule=rule,
+        sentence=sentence,
+        **more,
+    )
+    after = msgspec.structs.replace(
+        state,
+        number=made.number,
+        decisions=(*state.decisions, made),
+        evicted=(*state.evicted, *made.nodes),
+    )
+    return after, made

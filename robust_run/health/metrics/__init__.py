@@ -1,0 +1,1 @@
+"""What a script says about its training: loss, gradient norm, speed. How it is said, read, and judged."""

@@ -1,0 +1,1 @@
+"""Which machine of a fleet is the odd one, seen from host metrics alone. Needs numpy, imported on first use."""

@@ -1,0 +1,82 @@
+"""The words of the rules: a row of the table (`Rule`), what was decided by it (`Decision`), the whole table (`Book`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from robust_run.health.sensors.settings import SensorSettings
+from robust_run.health.sensors.types import Event
+
+Confidence = Literal["high", "medium", "low"]
+Rung = Literal["evict", "diagnose", "relaunch", "rollback", "inquire", "stop", "report"]
+"""evict: take the node out at once, no further checks. diagnose: end the attempt, test the nodes. relaunch: start again, the
+node is not to blame. rollback: undo pending code, or stop and show it. inquire: look at all ranks (collective log, stacks).
+stop: nothing can help. report: tell people, do nothing."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One row: what an event of this name means, and what follows."""
+
+    confidence: Confidence
+    """How sure it is that the node (or what `rung` acts on) is to blame."""
+    rung: Rung
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """So many alerts of one node within `within_s` are needed; fewer are tolerated, and told."""
+    within_s: Annotated[float, Meta(ge=0, le=86400 * 30)] = 0.0
+    apart_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
+    """Alerts of one node that are nearer than this are one: a cable shows in several counters at once."""
+    counts_as: str = ""
+    """Rules with the same word here count together; empty: each by its own name."""
+    why: str = ""
+    """Where the row comes from, for people."""
+    on: bool = True
+    """False: events of this name are only kept."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What no rule may go beyond: a bad rule or an event that hits the whole fleet must not eat the job."""
+
+    max_evict_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Of the job's nodes: rules evict no more within `evict_window_s`. At least one, so that small jobs heal too; 0: none."""
+    evict_window_s: Annotated[float, Meta(gt=0, le=86400 * 30)] = 3600.0
+
+
+class Book(msgspec.Struct, frozen=True, kw_only=True):
+    """All rules, and the settings of the sensors that feed them."""
+
+    rules: Mapping[str, Rule]
+    """By the beginning of an event's name; the longest that fits counts."""
+    limits: Limits = Limits()
+    sensors: SensorSettings = SensorSettings()
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from one event. Whoever carries it out writes it to the journal with its rule."""
+
+    rung: Rung
+    rule: str
+    confidence: Confidence
+    node: str
+    event: Event
+    sentence: str
+    """For people: what was seen, where, and why this follows."""
+    tolerated: bool = False
+    """The rule asks for more alerts than there have been: nothing is done yet."""
+    held_back: str = ""
+    """Why an eviction is not carried out though the rule asks for it; then `rung` is report."""
+
+
+Counts = Mapping[tuple[str, str], tuple[float, ...]]
+"""When alerts came that were counted, by what they count as and node: seconds of the decider's clock, oldest first."""
+
+
+class Evicted(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that rules took out."""
+
+    node: str
+    rule: str
+    at_s: float

@@ -1,0 +1,45 @@
+"""From how a worker ended to an event that the rules know: what it said, and what the node's sensors saw at that moment. Pure.
+
+A worker's words are a symptom. What the kernel says of it goes first: a worker killed for memory says nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from robust_run.health.sensors.types import Event
+from robust_run.health.types import Finding
+
+SIGKILL = 9
+NEAR_S = 5.0
+"""A kill that the kernel counted so shortly before or after a worker's death was that worker's, if it died of SIGKILL."""
+
+
+def event_of(
+    rank: int, pid: int, exit_code: int | None, finding: Finding | None, seen: Sequence[Event], at_s: float
+) -> Event | None:
+    """Return the event `worker.TROUBLE` for a rank that ended by itself, None where nothing is known.
+
+    `seen`: what the sensors of its node said lately. `at_s`: when it ended, by the node's monotonic clock.
+    """
+    if exit_code in (-SIGKILL, 128 + SIGKILL):
+        kill = _killed_for_memory(pid, seen, at_s)
+        if kill is not None:
+            detail = f"the kernel killed it because memory ran out: {kill.detail}"
+            return _event("worker.host_memory", rank, detail, at_s, pid)
+    if finding is None or not finding.trouble:
+        return None
+    return _event(f"worker.{finding.trouble}", rank, finding.line, at_s, pid)
+
+
+def _killed_for_memory(pid: int, seen: Sequence[Event], at_s: float) -> Event | None:
+    """The kernel's log names the process; the cgroup's counter only says that there was one."""
+    kills = [event for event in seen if event.name == "memory.oom_kill" and event.kind == "alert"]
+    named = next((event for event in kills if event.number == pid), None)
+    if named is not None:
+        return named
+    return next((event for event in kills if not event.number and abs(event.at_s - at_s) <= NEAR_S), None)
+
+
+def _event(name: str, rank: int, detail: str, at_s: float, pid: int) -> Event:
+    return Event(name=name, kind="alert", subject=f"rank {rank}", detail=detail[:300], at_s=at_s, number=pid)

@@ -1,0 +1,135 @@
+"""The agent's side of the sensors' process: one socket, read by the agent's loop as lines come, so that nothing ever waits.
+
+A process that dies is started again a few times; a job runs well without sensors, and says that it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from robust_run.health.sensors.process import MOST_EVENT_BYTES, Attempt, Setup, attempt_line, command, first_line, parse
+from robust_run.health.sensors.types import Event
+
+MOST_STARTS = 4
+AGAIN_AFTER_S = 5.0
+_MOST_READ_BYTES = 1 << 16
+
+
+class StartsHelpers(Protocol):
+    """Starts a child process of the agent that dies with it; returns its pid."""
+
+    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        """Start `argv` with the descriptors in `keep` open. Raises RobustRunError, OSError."""
+        ...
+
+
+class SensorsHandle:
+    """Starts the sensors, hands their events to `tell`, and tells them which attempt runs. Used from the loop's thread only."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        start: StartsHelpers,
+        env: Mapping[str, str],
+        setup: Setup,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._loop = loop
+        self._start = start
+        self._env = env
+        self._setup = setup
+        self._tell = tell
+        self._socket: socket.socket | None = None
+        self._rest = b""
+        self._attempt = Attempt()
+        self._starts = 0
+        self._again: asyncio.TimerHandle | None = None
+        self.pid: int | None = None
+        """Of the process that was started last."""
+
+    def begin(self) -> None:
+        """Start the process. One that cannot be started is told, not raised."""
+        from robust_run.errors import RobustRunError
+
+        self._again = None
+        self._starts += 1
+        ours, theirs = socket.socketpair()
+        try:
+            self.pid = self._start(command(theirs.fileno()), self._env, (theirs.fileno(),))
+        except (OSError, RobustRunError) as error:
+            ours.close()
+            self._note(f"the sensors cannot be started, so nothing watches this node: {error}")
+            return
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._socket, self._rest = ours, b""
+        self._send(first_line(self._setup))
+        self._send(attempt_line(self._attempt))
+        self._loop.add_reader(ours.fileno(), self._readable)
+
+    def attempt(self, attempt: Attempt) -> None:
+        """Tell the sensors which attempt runs."""
+        self._attempt = attempt
+        self._send(attempt_line(attempt))
+
+    def end(self) -> None:
+        """Let the process end; what it says from now on is not heard. Whoever starts children buries it."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._hang_up()
+
+    def _send(self, line: bytes) -> None:
+        """Lines are few and short: one that does not fit into the socket is for a process that is stuck, and lost."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.send(line)
+
+    def _readable(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            content = self._socket.recv(_MOST_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            content = b""
+        if not content:
+            self._lost()
+            return
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        if len(self._rest) > MOST_EVENT_BYTES:
+            self._rest = b""
+        for line in lines:
+            event = parse(line)
+            if event is not None:
+                self._tell(event)
+
+    def _lost(self) -> None:
+        self._hang_up()
+        if self._starts < MOST_STARTS:
+            self._note(f"the sensors' process ended; it is started again in {AGAIN_AFTER_S:g} s")
+            self._again = self._loop.call_later(AGAIN_AFTER_S, self.begin)
+        else:
+            self._note(f"the sensors' process ended {self._starts} times: nothing watches this node any more")
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _note(self, detail: str) -> None:
+        self._tell(Event(name="sensors.ended", kind="note", subject="", detail=detail, at_s=time.monotonic()))
+
+
+def environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the agent's environment as the sensors may have it: without the job's secret."""
+    return {name: value for name, value in env.items() if name != "ROBUST_TOKEN"}

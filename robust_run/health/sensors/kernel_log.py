@@ -1,0 +1,169 @@
+"""Watches the kernel's log (/dev/kmsg): Xid errors, out-of-memory kills, machine checks, broken file systems, hung tasks.
+
+A record of /dev/kmsg is `priority,sequence,microseconds,flags;text`, one for each read, and lines that begin with a blank
+belong to the record before (Documentation/ABI/testing/dev-kmsg). Any process that may write to /dev/kmsg can put words
+there, but the kernel marks them with a facility that is not its own; only the kernel's own records count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from robust_run.health.sensors.kernel_lines import MOST_DETAIL_CHARS, Meaning, meaning_of
+from robust_run.health.sensors.settings import KernelLogSettings
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+
+MOST_RECORDS = 500
+"""Read at a time; after so many the rest is left out, so that a storm in the log costs no more than this."""
+_RECORD_BYTES = 8192
+_MOST_REMEMBERED = 256
+_WORTH_JUDGING = ("NVRM", "memory", "BUG", "Oops", "panic", "fault", "LOCKUP", "rcu", "task", "rror", "EDAC", "mce")
+_ALSO = ("EXT4", "XFS", "BTRFS", "nvme", "nfs", "WATCHDOG", "mlx5", "temperature", "sd ", "Memory")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One record of the log."""
+
+    facility: int
+    """0: the kernel itself."""
+    text: str
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What was new in the log."""
+
+    records: tuple[Record, ...]
+    lost: bool = False
+    """Whether records were passed over, by us or by the kernel."""
+
+
+class KernelLog:
+    """An open kernel log; each call waits up to `wait_s` for something new. Raises AbsentError, OSError."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._descriptor = -1
+
+    def __call__(self, world: World) -> Batch:
+        """Return the new records, none after `wait_s`."""
+        if self._descriptor < 0:
+            self.open(world.kmsg)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll(self._wait_s * 1000)
+        batch = self._drain()
+        if not batch.records and not batch.lost:
+            time.sleep(0.05)  # what is no log (a plain file) is always ready, and must not keep a core busy
+        return batch
+
+    def open(self, path: str) -> None:
+        """Open the log and go to its end. Raises AbsentError."""
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise AbsentError(f"the kernel's log cannot be read: {path}: {error.strerror}") from error
+        with contextlib.suppress(OSError):  # a pipe has no end to go to
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _drain(self) -> Batch:
+        records: list[Record] = []
+        lost = False
+        while len(records) < MOST_RECORDS:
+            try:
+                content = os.read(self._descriptor, _RECORD_BYTES)
+            except BlockingIOError:
+                return Batch(tuple(records), lost)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # overwritten before we came
+                    lost = True
+                    continue
+                if error.errno in (errno.EINVAL, errno.EINTR):
+                    continue
+                raise
+            if not content:
+                return Batch(tuple(records), lost)
+            records += parse(content.decode("utf-8", "replace"))
+        with contextlib.suppress(OSError):
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+        return Batch(tuple(records), True)
+
+
+def parse(text: str) -> list[Record]:
+    """Return the records in what was read; lines in no known form are left out. Pure."""
+    records = []
+    for line in text.split("\n"):
+        head, separator, message = line.partition(";")
+        priority = head.partition(",")[0]
+        if separator and priority.isdecimal() and priority.isascii() and len(priority) < 6:
+            records.append(Record(int(priority) >> 3, message))
+    return records
+
+
+Said = Mapping[tuple[str, str], float]
+"""When something was last said, by name and subject."""
+
+
+def judge(settings: KernelLogSettings, said: Said, batch: Batch, now_s: float) -> tuple[Said, tuple[Event, ...]]:
+    """Return an event for what each record tells; the same of the same subject again only after `repeat_s`."""
+    events: list[Event] = []
+    for record in batch.records:
+        if record.facility != 0 and not settings.trust_programs:
+            continue
+        meaning = meaning_of(record.text) if _is_worth_it(record.text) else None
+        if meaning is None:
+            continue
+        key = (meaning.name, f"{meaning.subject} {meaning.number}")
+        if now_s - said.get(key, float("-inf")) < settings.repeat_s:
+            continue
+        said = _remember(said, key, now_s)
+        events.append(_event(meaning, record.text, now_s))
+    return said, tuple(events)
+
+
+def _is_worth_it(text: str) -> bool:
+    """Whether a line may match at all: most lines of a log do not, and this is ten times cheaper than the patterns."""
+    return any(word in text for word in _WORTH_JUDGING) or any(word in text for word in _ALSO)
+
+
+def _remember(said: Said, key: tuple[str, str], now_s: float) -> Said:
+    kept = sorted(said.items(), key=lambda item: item[1])[-_MOST_REMEMBERED + 1 :]
+    return {**dict(kept), key: now_s}
+
+
+def _event(meaning: Meaning, text: str, now_s: float) -> Event:
+    line = "".join(character if character.isprintable() else " " for character in text[:MOST_DETAIL_CHARS])
+    return Event(
+        name=meaning.name,
+        kind="alert",
+        subject=meaning.subject,
+        detail=f"{meaning.words}; the kernel's log: {line}" if meaning.words else f"the kernel's log: {line}",
+        at_s=now_s,
+        number=meaning.number,
+    )
+
+
+def sensor(settings: KernelLogSettings) -> Sensor:
+    """Return the sensor."""
+    return Sensor(
+        name="kernel_log",
+        about="the kernel's log: GPU errors (Xid), processes killed for memory, machine checks, file systems gone"
+        " read-only, tasks and CPUs that hang, links and disks that fail",
+        interval_s=settings.interval_s,
+        timeout_s=float("inf"),
+        read=KernelLog(settings.wait_s),
+        judge=lambda said, batch, now_s: judge(settings, said, batch, now_s),
+        start={},
+    )

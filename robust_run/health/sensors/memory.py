@@ -1,0 +1,76 @@
+"""Watches for processes that the kernel killed for memory: in the job's cgroup and below it, and on the whole node.
+
+Reads `memory.events` (cgroup version 2) or `memory.oom_control` (version 1), and `oom_kill` of `/proc/vmstat`. Which
+process it was is said by the kernel's log, where that may be read.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.health.sensors import cgroups
+from robust_run.health.sensors.files import key_values, text_or_none
+from robust_run.health.sensors.settings import MemorySettings
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+
+
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts so far; None: not to be had."""
+
+    in_cgroup: int | None = None
+    on_node: int | None = None
+
+
+def read(world: World) -> MemorySample:
+    """Return the counts. Raises AbsentError where there are none."""
+    found = cgroups.find(world)
+    counts = {}
+    if found.unified:
+        counts = key_values(text_or_none(f"{found.unified}/memory.events") or "")
+    if "oom_kill" not in counts and found.memory:
+        counts = key_values(text_or_none(f"{found.memory}/memory.oom_control") or "")
+    on_node = _kills(text_or_none(f"{world.proc}/vmstat") or "")
+    if "oom_kill" not in counts and on_node is None:
+        raise AbsentError("the kernel does not count processes killed for memory")
+    return MemorySample(in_cgroup=counts.get("oom_kill"), on_node=on_node)
+
+
+def _kills(vmstat: str) -> int | None:
+    at = vmstat.find("\noom_kill ")
+    return None if at < 0 else key_values(vmstat[at + 1 : at + 40].split("\n", 1)[0]).get("oom_kill")
+
+
+def judge(before: MemorySample | None, sample: MemorySample, now_s: float) -> tuple[MemorySample, tuple[Event, ...]]:
+    """Return an event for new kills: the job's own, or else somebody's on the node."""
+    own = _new(before.in_cgroup, sample.in_cgroup) if before is not None else 0
+    anybody = _new(before.on_node, sample.on_node) if before is not None else 0
+    if own:
+        detail = (
+            f"the kernel killed {own} of the job's processes: the limit of its cgroup is reached, or the node is full"
+        )
+        return sample, (_event("memory.oom_kill", detail, own, now_s),)
+    if anybody:
+        detail = f"the kernel killed {anybody} process{'es' if anybody > 1 else ''} on this node for memory"
+        return sample, (_event("memory.oom_kill_on_node", detail, anybody, now_s),)
+    return sample, ()
+
+
+def _new(before: int | None, now: int | None) -> int:
+    return max(0, now - before) if before is not None and now is not None else 0
+
+
+def _event(name: str, detail: str, count: int, now_s: float) -> Event:
+    return Event(name=name, kind="alert", subject="", detail=detail, at_s=now_s, value=float(count))
+
+
+def sensor(settings: MemorySettings) -> Sensor:
+    """Return the sensor."""
+    return Sensor(
+        name="memory",
+        about="processes that the kernel killed because memory ran out, in the job's cgroup and on the node",
+        interval_s=settings.interval_s,
+        timeout_s=settings.timeout_s,
+        read=read,
+        judge=judge,
+        start=None,
+    )

@@ -1,0 +1,173 @@
+"""The sensors' process: one for each node, started by the agent, so that nothing a sensor does can hold the agent up.
+
+It reads a line of JSON (`Setup`), then a line of JSON (`Attempt`) whenever one begins or ends; the end of its input ends the
+process. It writes one event a line, as JSON. Both go over one socket, or over standard input and output. It dies with the
+process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from robust_run.health.sensors.settings import SensorSettings
+from robust_run.health.sensors.types import Event, World
+
+MOST_LINE_BYTES = 1 << 20
+MOST_EVENT_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+_BOOT = "import sys; del sys.path[0]; from robust_run.health.sensors.process import main; main(*map(int, sys.argv[1:]))"
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent tells the sensors: where to look, and how often."""
+
+    settings: SensorSettings = SensorSettings()
+    proc: str = "/proc"
+    sys: str = "/sys"
+    kmsg: str = "/dev/kmsg"
+    cgroups: str = "/sys/fs/cgroup"
+    nvml_library: str = ""
+    pid: int = 0
+    """Whose cgroups and mounts, and whose descendants are the job; 0: the process that started this one."""
+    folders: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    event_folders: tuple[str, ...] = ()
+    """Where to look for event files of TensorBoard and wandb."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs on the node now."""
+
+    training: bool = False
+    """Whether workers run, so that silence on the network is odd."""
+    reports: tuple[str, ...] = ()
+    """Folders of their report files."""
+
+
+def command(descriptor: int | None = None) -> tuple[str, ...]:
+    """Return what starts the process, with the descriptor of its socket; None: standard input and output.
+
+    No file of the folder it is started in can take the place of a module.
+    """
+    return (sys.executable, "-c", _BOOT, *(() if descriptor is None else (str(descriptor),)))
+
+
+def first_line(setup: Setup) -> bytes:
+    """Return what is to be written to its standard input first."""
+    return msgspec.json.encode(setup) + b"\n"
+
+
+def attempt_line(attempt: Attempt) -> bytes:
+    """Return what is to be written to its standard input when an attempt begins or ends."""
+    return msgspec.json.encode(attempt) + b"\n"
+
+
+def parse(line: bytes) -> Event | None:
+    """Return the event in a line of its output, None for anything else. Never raises."""
+    if len(line) > MOST_EVENT_BYTES:
+        return None
+    try:
+        return msgspec.json.decode(line, type=Event)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+
+
+class Now:
+    """The attempt that runs; the sensors' threads ask, one other thread tells."""
+
+    def __init__(self) -> None:
+        self.attempt = Attempt()
+
+
+def world_of(setup: Setup, now: Now) -> World:
+    """Return where the sensors look."""
+    return World(
+        proc=setup.proc,
+        sys=setup.sys,
+        kmsg=setup.kmsg,
+        cgroups=setup.cgroups,
+        nvml_library=setup.nvml_library,
+        pid=setup.pid or os.getppid(),
+        folders=setup.folders,
+        interfaces=setup.interfaces,
+        stores=setup.stores,
+        is_training=lambda: now.attempt.training,
+        reports=lambda: now.attempt.reports,
+        event_folders=lambda: setup.event_folders,
+    )
+
+
+def serve(source: BinaryIO, output: int) -> None:
+    """Run the sensors until `source` ends; events go to the descriptor `output`. Raises msgspec.MsgspecError."""
+    from robust_run.health.sensors.every import sensors_of
+    from robust_run.health.sensors.runner import Runner
+
+    line = source.readline(MOST_LINE_BYTES)
+    if not line:
+        return
+    setup = msgspec.json.decode(line, type=Setup)
+    now = Now()
+    world = world_of(setup, now)
+
+    def emit(event: Event) -> None:
+        try:
+            write_all(output, msgspec.json.encode(event) + b"\n")
+        except OSError:  # nobody listens any more
+            runner.stop()
+
+    runner = Runner(sensors_of(setup.settings, world), world, emit)
+    listener = threading.Thread(target=_listen, args=(source, now, runner.stop), daemon=True)
+    listener.start()
+    runner.run()
+
+
+def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:
+    while line := source.readline(MOST_LINE_BYTES):
+        with contextlib.suppress(msgspec.MsgspecError):
+            now.attempt = msgspec.json.decode(line, type=Attempt)
+    stop()
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of it. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def die_with_parent(parent: int) -> bool:
+    """Ask the kernel to end this process with the one that started it; return whether that one still lives."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        return True
+    return os.getppid() == parent
+
+
+def main(descriptor: int | None = None) -> None:
+    """Serve, then go at once: a thread that hangs in a driver must not keep the process."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the agent ends us by closing our input
+        signal.signal(number, signal.SIG_IGN)
+    if not die_with_parent(os.getppid()):
+        return
+    code = 0
+    try:
+        if descriptor is None:
+            serve(sys.stdin.buffer, sys.stdout.fileno())
+        else:
+            with open(descriptor, "rb", closefd=False) as source:
+                serve(source, descriptor)
+    except (msgspec.MsgspecError, OSError) as error:
+        print(f"robust-run: the sensors cannot run: {error}", file=sys.stderr, flush=True)
+        code = 1
+    os._exit(code)

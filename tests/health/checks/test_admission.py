@@ -1,0 +1,40 @@
+"""Who may join: refused for what is wrong, not for what could not be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from robust_run.health.checks.admission import ADMISSION, admit
+from robust_run.health.checks.history import History, Output
+from robust_run.health.checks.judge import judge
+from robust_run.health.checks.plan import plan
+from robust_run.health.checks.types import NodeFacts, Result
+
+Make = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("change", "admitted", "rule"),
+    [
+        ({}, True, "passed"),
+        ({"wrong": ("pass 7: a matrix product differs",)}, False, "wrong_result"),
+        ({"outcome": "hung", "problem": "killed at its limit"}, False, "hung"),
+        ({"outcome": "failed", "problem": "torch cannot be imported"}, True, "unchecked"),
+    ],
+)
+def test_what_a_standby_shows_decides(result: Make, change: dict[str, object], admitted: bool, rule: str) -> None:
+    found = admit(judge([result("compute", "a", **change)]), "a")
+    assert (found.admitted, found.rule) == (admitted, rule) and found.sentence
+
+
+def test_a_standby_that_computes_otherwise_than_the_fleet_did(result: Make) -> None:
+    history = History(outputs={"model cpu": (Output(digest="x", nodes=("old", "older")),)})
+    found = admit(judge([result("model", "a", digests={"y": 3})], history=history), "a")
+    assert (found.admitted, found.rule) == (False, "other_output_than_before")
+
+
+def test_a_standby_needs_nobody_else() -> None:
+    made = plan([NodeFacts(name="a")], ADMISSION)
+    assert not made.left_out and all(group == ("a",) for each in made.rounds for group in each.groups)

@@ -1,0 +1,97 @@
+"""Several nodes on loopback, with gloo: real processes that meet, faults of one of them, and who is named for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from robust_run.health.checks.fleet import Watcher
+from robust_run.health.checks.here import facts_here
+from robust_run.health.checks.plan import Wish
+from robust_run.health.checks.types import Finished, Said
+
+BRIEF = {"seconds": 0.0, "passes": 3, "size_bytes": 1 << 18}
+
+
+def test_nodes_that_are_well_pass(ground: Any) -> None:
+    session = ground.check(["a", "b"], Wish(only=("exchange", "neighbours", "allreduce"), **BRIEF))
+    judged = session.judgement()
+    assert judged.passed == ("a", "b") and judged.is_clean
+    assert {(each.check, each.outcome, each.passes) for each in session.results} == {
+        (check, "done", 3) for check in ("exchange", "neighbours", "allreduce")
+    }
+    assert all(each.figures["bus_bytes_per_s"] > 0 for each in session.results)
+
+
+def test_a_node_that_sends_other_data_than_it_should(ground: Any) -> None:
+    session = ground.check("abc", Wish(only=("neighbours",), **BRIEF), {"node": "b", "corrupt": 1.0})
+    judged = session.judgement()
+    assert [(each.node, each.rule) for each in judged.suspects] == [("b", "bad_with_all")]
+    assert "on b was not what it sent" in judged.suspects[0].sentence
+    assert judged.passed == ("a", "c")
+
+
+def test_sums_that_are_wrong(ground: Any) -> None:
+    session = ground.check(["a", "b"], Wish(only=("allreduce",), **BRIEF), {"node": "b", "corrupt": 1.0})
+    assert [each.wrong for each in session.results] == [("the sums are wrong (pass 1)",)] * 2
+    assert session.judgement().ambiguous[0].nodes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("names", "fault", "rule", "nodes"),
+    [
+        ("abc", {"flip": 1.0, "stuck": True}, "odd_output", ("b",)),
+        ("ab", {"flip": 1.0, "stuck": True}, "no_majority", ("a", "b")),
+        ("ab", {"flip": 0.3, "seed": 5}, "unstable_output", ("b",)),
+    ],
+)
+def test_the_reference_model_finds_flipped_bits(
+    ground: Any, names: str, fault: dict[str, Any], rule: str, nodes: tuple[str, ...]
+) -> None:
+    wish = Wish(only=("model",), seconds=0.0, passes=10)
+    judged = ground.check(names, wish, {"node": "b", **fault}).judgement()
+    found = [(each.rule, (each.node,)) for each in judged.suspects]
+    found += [(each.rule, each.nodes) for each in judged.ambiguous]
+    assert found == [(rule, nodes)]
+
+
+def test_a_node_that_stands_still_is_told_from_those_that_wait_for_it(ground: Any) -> None:
+    wish = Wish(only=("neighbours",), limit_s=20.0, **BRIEF)
+    session = ground.check("abc", wish, {"node": "b", "stop": True})
+    assert {(each.node, each.outcome) for each in session.results if each.round == 0} == {
+        ("a", "failed"),
+        ("b", "hung"),
+    }
+    assert [(each.node, each.rule) for each in session.judgement().suspects] == [("b", "hung")]
+
+
+def test_runners_say_how_it_goes(ground: Any) -> None:
+    class Noting(Watcher):
+        def __init__(self) -> None:
+            self.said: list[tuple[str, str]] = []
+
+        def on_said(self, node: str, said: Said) -> None:
+            self.said.append((node, type(said).__name__))
+            assert not isinstance(said, Finished) or not said.left
+
+    watcher = Noting()
+    ground.check(["a"], Wish(only=("disk",), **BRIEF), watcher=watcher)
+    assert watcher.said == [("a", "Began"), ("a", "Ended"), ("a", "Finished")]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chosen", "devices"),
+    [
+        (0, None, ("cpu",)),
+        (2, None, ("cuda:0", "cuda:1")),
+        (4, "2,3", ("cuda:0", "cuda:1")),
+        (4, "0,-1,2", ("cuda:0",)),
+        (4, "", ("cpu",)),
+    ],
+)
+def test_what_a_machine_has(tmp_path: Any, gpus: int, chosen: str | None, devices: tuple[str, ...]) -> None:
+    for number in range(gpus):
+        (tmp_path / f"0000:0{number}:00.0").mkdir()
+    env = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
+    assert facts_here("a", env, driver_folder=str(tmp_path)).devices == devices

@@ -1,0 +1,262 @@
+"""From results of all nodes to suspects: each rule by its row, and what must not accuse anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from robust_run.health.checks.history import History, Limits, Output, expectation, key, learn
+from robust_run.health.checks.judge import judge
+from robust_run.health.checks.types import NodeFacts, Result
+
+Make = Callable[..., Result]
+
+
+def pair(
+    make: Make, one: str, other: str, number: int = 0, check: str = "neighbours", **of: dict[str, object]
+) -> list[Result]:
+    """Two results of one pair; `of[node]` changes one of them."""
+    group = (one, other)
+    return [
+        make(check, name, group=group, round=number, figures={"bus_bytes_per_s": 1e9}, **of.get(name, {}))
+        for name in group
+    ]
+
+
+# --- a node by itself -----------------------------------------------------------------------------------------------
+
+
+def test_wrong_results_need_no_second_opinion(result: Make) -> None:
+    judged = judge(
+        [result("compute", "a", device="cuda:3", wrong=("pass 7: a matrix product differs",)), result("compute", "b")]
+    )
+    (found,) = judged.suspects
+    assert (found.node, found.device, found.rule, found.confidence) == ("a", "cuda:3", "wrong_result", "high")
+    assert "cuda:3" in found.sentence and "pass 7" in found.sentence
+    assert judged.passed == ("b",)
+
+
+@pytest.mark.parametrize("outcome", ["hung", "crashed"])
+def test_a_check_that_does_not_end_well_is_a_finding(result: Make, outcome: str) -> None:
+    judged = judge(
+        [result("memory", "a", outcome=outcome, problem="why"), result("memory", "b"), result("memory", "c")]
+    )
+    assert [(each.node, each.rule) for each in judged.suspects] == [("a", outcome)]
+
+
+def test_a_check_that_one_node_alone_cannot_make_is_a_weak_sign(result: Make) -> None:
+    judged = judge(
+        [result("compute", "a", outcome="failed", problem="no torch"), result("compute", "b"), result("compute", "c")]
+    )
+    assert [(each.node, each.rule, each.confidence) for each in judged.suspects] == [("a", "could_not_check", "low")]
+
+
+def test_a_check_that_nobody_can_make_accuses_nobody_and_is_not_a_pass(result: Make) -> None:
+    judged = judge([result("compute", name, outcome="failed", problem="no torch") for name in "ab"])
+    assert not judged.suspects and len(judged.unchecked) == 2
+    assert not judged.is_clean and judged.passed == ()
+
+
+def test_what_happens_to_most_nodes_is_no_fault_of_theirs(result: Make) -> None:
+    judged = judge([result("disk", name, wrong=("no space left",)) for name in "abc"] + [result("disk", "d")])
+    assert not judged.suspects
+    assert [(each.rule, each.nodes) for each in judged.ambiguous] == [("fleet_wide", ("a", "b", "c"))]
+
+
+def test_a_node_that_shows_fewer_devices_than_most(result: Make) -> None:
+    facts = [NodeFacts(name=name, devices=tuple(f"cuda:{n}" for n in range(7 if name == "b" else 8))) for name in "abc"]
+    assert [(each.node, each.rule) for each in judge([], facts).suspects] == [("b", "fewer_devices")]
+
+
+def test_injected_faults_are_said(result: Make) -> None:
+    assert "this is a test" in judge([result("disk", "a", injected=True)]).notes[-1]
+
+
+# --- bits -----------------------------------------------------------------------------------------------------------
+
+
+def model(make: Make, node: str, *outputs: str, **more: object) -> Result:
+    digests = {output: outputs.count(output) for output in outputs}
+    stages = {"hidden": outputs[0], "loss": outputs[0]}
+    return make("model", node, digests=digests, stages=stages, passes=len(outputs), **more)
+
+
+def test_the_majority_names_the_odd_node_and_where_it_parts(result: Make) -> None:
+    judged = judge([model(result, "a", "x"), model(result, "b", "y"), model(result, "c", "x")])
+    (found,) = judged.suspects
+    assert (found.node, found.rule, found.confidence) == ("b", "odd_output", "high")
+    assert "from the hidden on" in found.sentence
+
+
+def test_two_nodes_that_differ_cannot_tell_which_is_wrong(result: Make) -> None:
+    judged = judge([model(result, "a", "x"), model(result, "b", "y")])
+    assert not judged.suspects
+    assert [(each.rule, each.nodes) for each in judged.ambiguous] == [("no_majority", ("a", "b"))]
+    assert "a third could" in judged.ambiguous[0].sentence
+
+
+def test_two_against_two_is_no_majority(result: Make) -> None:
+    judged = judge([model(result, name, output) for name, output in zip("abcd", "xxyy", strict=True)])
+    assert not judged.suspects and judged.ambiguous[0].nodes == ("a", "b", "c", "d")
+
+
+def test_a_node_whose_own_passes_differ_needs_no_majority(result: Make) -> None:
+    judged = judge([model(result, "a", "x", "x", "z"), model(result, "b", "x", "x", "x")])
+    assert [(each.node, each.rule) for each in judged.suspects] == [("a", "unstable_output")]
+    assert "1 of 3 equal passes" in judged.suspects[0].sentence
+
+
+def test_where_most_are_unstable_the_check_is_at_fault(result: Make) -> None:
+    judged = judge([model(result, name, "x", name) for name in "abc"])
+    assert not judged.suspects and "not deterministic" in judged.unchecked[0]
+
+
+def test_devices_of_different_kinds_are_not_compared(result: Make) -> None:
+    judged = judge([model(result, "a", "x", kind="H100"), model(result, "b", "y", kind="A100")])
+    assert not judged.suspects and not judged.ambiguous
+    assert any("among themselves only" in note for note in judged.notes)
+
+
+def test_one_bad_device_of_a_node_is_named(result: Make) -> None:
+    judged = judge([model(result, "a", "y" if number == 5 else "x", device=f"cuda:{number}") for number in range(8)])
+    assert [(each.node, each.device) for each in judged.suspects] == [("a", "cuda:5")]
+
+
+def test_the_past_decides_between_two(result: Make) -> None:
+    history = History(outputs={"model cpu": (Output(digest="x", nodes=("old", "older")),)})
+    judged = judge([model(result, "a", "x"), model(result, "b", "y")], history=history)
+    assert [(each.node, each.rule) for each in judged.suspects] == [("b", "other_output_than_before")]
+
+
+# --- rates ----------------------------------------------------------------------------------------------------------
+
+
+def memory(make: Make, node: str, rate: float) -> Result:
+    return make("memory", node, figures={"bytes_per_s": rate})
+
+
+def test_a_rate_far_below_the_fleets_past(result: Make) -> None:
+    history = History(series={key(memory(result, "a", 1.0), "bytes_per_s"): (100.0, 101.0, 99.0, 100.0, 102.0)})
+    judged = judge([memory(result, "a", 60.0), memory(result, "b", 80.0)], history=history)
+    assert [(each.node, each.rule) for each in judged.suspects] == [("a", "slow_against_history")]
+    assert "usual are 100" in judged.suspects[0].sentence
+
+
+def test_a_rate_far_below_the_others_of_the_run(result: Make) -> None:
+    judged = judge([memory(result, "a", 40.0), memory(result, "b", 100.0), memory(result, "c", 90.0)])
+    assert [(each.node, each.rule) for each in judged.suspects] == [("a", "slow_against_peers")]
+
+
+def test_two_nodes_are_too_few_for_that(result: Make) -> None:
+    assert not judge([memory(result, "a", 1.0), memory(result, "b", 100.0)]).suspects
+
+
+def test_a_fleet_that_varies_widens_its_own_limits() -> None:
+    steady = expectation((100.0, 101.0, 99.0, 100.0, 100.0), Limits())
+    wild = expectation((100.0, 140.0, 60.0, 80.0, 120.0), Limits())
+    assert steady is not None and steady.least == pytest.approx(70.0)
+    assert wild is not None and wild.least < 0
+    assert expectation((100.0,) * 4, Limits()) is None
+
+
+def test_suspects_and_injected_faults_teach_nothing(result: Make) -> None:
+    results = [
+        memory(result, "a", 5.0),
+        memory(result, "b", 100.0),
+        result("memory", "c", figures={"bytes_per_s": 7.0}, injected=True),
+    ]
+    learned = learn(History(), results, passed=("b", "c"))
+    assert list(learned.series.values()) == [(100.0,)]
+
+
+def test_a_bad_node_that_was_the_first_does_not_decide_for_ever(result: Make) -> None:
+    first = learn(History(), [model(result, "bad", "y")], ["bad"])
+    assert judge([model(result, "a", "x")], history=first).suspects == ()
+    later = learn(first, [model(result, name, "x") for name in "abc"], "abc")
+    assert [each.node for each in judge([model(result, "bad", "y")], history=later).suspects] == ["bad"]
+    mended = learn(later, [model(result, "bad", "x")], ["bad"])
+    assert mended.outputs == {"model cpu": (Output(digest="x", nodes=("a", "b", "c", "bad")),)}
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+BROKEN = {"outcome": "failed", "problem": "connection closed by peer"}
+
+
+def test_a_node_that_is_bad_with_both_neighbours(result: Make) -> None:
+    bad = {"wrong": ("what came from rank 1 on b was not what it sent",)}
+    judged = judge(
+        [
+            *pair(result, "a", "b", 0, a=bad),
+            *pair(result, "c", "d", 0),
+            *pair(result, "b", "c", 1, c=bad),
+            *pair(result, "d", "a", 1),
+        ]
+    )
+    assert [(each.node, each.rule, each.confidence) for each in judged.suspects] == [("b", "bad_with_all", "high")]
+    assert not judged.ambiguous and judged.passed == ("a", "c", "d")
+
+
+def test_two_that_do_well_with_others_but_not_together_have_a_bad_link(result: Make) -> None:
+    judged = judge(
+        [
+            *pair(result, "a", "b", 0, a=BROKEN),
+            *pair(result, "c", "d", 0),
+            *pair(result, "b", "c", 1),
+            *pair(result, "d", "a", 1),
+        ]
+    )
+    assert not judged.suspects
+    assert [(each.rule, each.nodes) for each in judged.ambiguous] == [("between", ("a", "b"))]
+
+
+def test_of_a_single_bad_pair_it_cannot_be_told_which(result: Make) -> None:
+    judged = judge(pair(result, "a", "b", a=BROKEN, b=BROKEN))
+    assert [(each.rule, each.nodes) for each in judged.ambiguous] == [("one_of_a_group", ("a", "b"))]
+
+
+def test_who_hangs_explains_the_peers_that_gave_up(result: Make) -> None:
+    hung = {"outcome": "hung", "problem": "killed at its limit"}
+    judged = judge([*pair(result, "a", "b", a=BROKEN, b=hung), *pair(result, "c", "a", 1)])
+    assert [(each.node, each.rule) for each in judged.suspects] == [("b", "hung")]
+    assert judged.passed == ("a", "c")
+
+
+def test_whoever_only_met_a_bad_node_is_not_checked(result: Make) -> None:
+    crashed = {"outcome": "crashed", "problem": "died of SIGSEGV"}
+    judged = judge(pair(result, "a", "b", a=BROKEN, b=crashed))
+    assert [each.node for each in judged.suspects] == ["b"]
+    assert judged.unchecked == ("a: neighbours says nothing: whom it was to meet was bad",)
+
+
+def test_a_group_that_died_as_one_accuses_nobody_by_itself(result: Make) -> None:
+    crashed = {"outcome": "crashed", "problem": "died of SIGABRT"}
+    judged = judge(pair(result, "a", "b", a=crashed, b=crashed))
+    assert not judged.suspects and judged.ambiguous[0].nodes == ("a", "b")
+
+
+def test_slow_groups_of_allreduce_meet_in_the_slow_node(result: Make) -> None:
+    from robust_run.health.checks.plan import rounds_of
+
+    facts = [NodeFacts(name=f"n{number}") for number in range(9)]
+    results = [
+        result(
+            "allreduce",
+            name,
+            group=group,
+            round=made.number,
+            figures={"bus_bytes_per_s": 2e8 if "n4" in group else 1e9},
+        )
+        for made in rounds_of("allreduce", facts)
+        for group in made.groups
+        for name in group
+    ]
+    judged = judge(results, facts)
+    assert [(each.node, each.rule) for each in judged.suspects] == [("n4", "bad_with_all")]
+
+
+def test_one_group_is_judged_by_the_fleets_past(result: Make) -> None:
+    slow = pair(result, "a", "b", check="allreduce")
+    history = History(series={key(slow[0], "bus_bytes_per_s"): (4e9,) * 6})
+    assert judge(slow, history=history).ambiguous[0].nodes == ("a", "b")

@@ -1,0 +1,93 @@
+"""Rounds one after the other: who has shown itself bad does not meet others, who says nothing is taken to hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from robust_run.errors import PlatformError, UserError
+from robust_run.health.checks import records
+from robust_run.health.checks.history import History
+from robust_run.health.checks.plan import Wish
+from robust_run.health.checks.session import Session
+from robust_run.health.checks.types import NodeFacts, Result
+
+Make = Callable[..., Result]
+
+
+def driven(
+    session: Session, make: Make, answer: Callable[[str, str], dict[str, object] | None]
+) -> list[tuple[str, tuple]]:  # type: ignore[type-arg]
+    """Carry all rounds out; `answer(check, node)` changes a result, None leaves it out."""
+    seen = []
+    while (made := session.next_round()) is not None:
+        seen.append((made.check, made.groups))
+        results = []
+        for group in made.groups:
+            for name in group:
+                change = answer(made.check, name)
+                if change is not None:
+                    more = {"group": group} if len(group) > 1 else {}
+                    results.append(make(made.check, name, round=made.number, **more, **change))
+        session.take(made, results)
+    return seen
+
+
+def nodes(names: str) -> list[NodeFacts]:
+    return [NodeFacts(name=name) for name in names]
+
+
+def test_a_bad_node_does_not_spoil_the_checks_of_others(result: Make) -> None:
+    session = Session(nodes("abcd"), Wish(only=("compute", "neighbours")))
+    seen = driven(session, result, lambda check, node: {"wrong": ("x",)} if (check, node) == ("compute", "b") else {})
+    assert ("neighbours", (("a", "c"),)) in seen
+    assert all("b" not in group for check, groups in seen if check == "neighbours" for group in groups)
+    judged = session.judgement()
+    assert [each.node for each in judged.suspects] == ["b"]
+    assert any(note.startswith("b did not take part in neighbours") for note in judged.notes)
+
+
+def test_a_node_that_hangs_with_its_first_neighbour_does_not_meet_the_second(result: Make) -> None:
+    session = Session(nodes("abcd"), Wish(only=("neighbours",)))
+    seen = driven(session, result, lambda check, node: {"outcome": "hung"} if node == "b" else {})
+    assert seen == [("neighbours", (("a", "b"), ("c", "d"))), ("neighbours", (("d", "a"),))]
+    assert [(each.node, each.rule) for each in session.judgement().suspects] == [("b", "hung")]
+
+
+def test_a_node_that_never_answers_is_found(result: Make) -> None:
+    session = Session(nodes("abc"), Wish(only=("memory",)))
+    driven(session, result, lambda check, node: None if node == "c" else {})
+    assert [(each.node, each.rule) for each in session.judgement().suspects] == [("c", "hung")]
+
+
+def test_all_rounds_are_those_of_the_plan_while_nothing_is_found(result: Make) -> None:
+    session = Session(nodes("abcd"), Wish())
+    seen = driven(session, result, lambda check, node: {})
+    assert seen == [(made.check, made.groups) for made in session.plan.rounds]
+    assert session.judgement().passed == ("a", "b", "c", "d")
+
+
+def test_the_history_is_kept_and_read_again(tmp_path: object) -> None:
+    path = f"{tmp_path}/deep/checks.json"
+    assert records.load(path) == History()
+    records.change(path, lambda found: msgspec.structs.replace(found, series={"a": (1.0,)}))
+    records.change(path, lambda found: msgspec.structs.replace(found, series={**found.series, "b": (2.0,)}))
+    assert records.load(path).series == {"a": (1.0,), "b": (2.0,)}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"series": {"a": ["x"]}}', '{"series": ' + "[" * 5000, "\udcff"])
+def test_a_file_that_is_no_history_is_refused_by_name(tmp_path: object, text: str) -> None:
+    path = f"{tmp_path}/checks.json"
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    with pytest.raises(UserError, match=r"checks\.json is no history"):
+        records.load(path)
+
+
+def test_a_history_that_cannot_be_written_is_said(tmp_path: object) -> None:
+    with open(f"{tmp_path}/file", "w", encoding="utf-8"):
+        pass
+    with pytest.raises(PlatformError, match="--history"):
+        records.change(f"{tmp_path}/file/checks.json", lambda found: found)

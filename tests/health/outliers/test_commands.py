@@ -1,0 +1,91 @@
+"""`robust outliers`, as it is typed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from robust_run.errors import UserError
+from robust_run.health.outliers.commands import outliers
+from robust_run.health.outliers.generated.faults import make_stretch
+from robust_run.health.outliers.generated.types import Stretch
+
+
+@pytest.fixture(scope="module")
+def stretch() -> Stretch:
+    return make_stretch(1, machines=8, faulty=True, kind="NIC dropout", seconds=400, onset_s=(250, 251))
+
+
+def records(stretch: Stretch) -> list[dict[str, object]]:
+    names = [metric.name for metric in stretch.fleet.metrics]
+    return [
+        {"time": second, "machine": machine, "role": stretch.fleet.roles[row]}
+        | {name: None if np.isnan(value) else float(value) for name, value in zip(names, values[row], strict=True)}
+        for second, values in enumerate(stretch.values)
+        for row, machine in enumerate(stretch.fleet.machines)
+    ]
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    return CliRunner().invoke(outliers, arguments, input=stdin, standalone_mode=False)
+
+
+def test_a_csv_file(stretch: Stretch, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, records(stretch)[0])
+        writer.writeheader()
+        writer.writerows(records(stretch))
+    result = run(str(path))
+    assert result.return_value == 0
+    (line,) = result.stdout.splitlines()
+    assert stretch.fault is not None
+    assert line.startswith(stretch.fault.machine)
+    assert "spreads below" in line
+    assert "confidence" in line
+
+
+def test_a_stream_of_json(stretch: Stretch) -> None:
+    stdin = "".join(json.dumps(record) + "\n" for record in records(stretch))
+    result = run("--json", stdin=stdin)
+    verdict = json.loads(result.stdout)
+    assert stretch.fault is not None
+    assert verdict["machine"] == stretch.fault.machine
+    assert verdict["at_s"] - stretch.fault.onset_s < 60
+
+
+def test_nothing_found_is_exit_code_1_and_says_what_was_missing() -> None:
+    result = run("--format", "csv", stdin="time,machine,x\n" + "".join(f"{t},a,1\n{t},b,1\n" for t in range(20)))
+    assert result.return_value == 1
+    assert result.stdout == ""
+    assert "only 20 s of readings" in result.stderr
+    assert "2 machines" in result.stderr
+
+
+def test_an_empty_stream_is_an_error() -> None:
+    with pytest.raises(UserError, match="no row"):
+        raise run().exception or AssertionError
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    evil = "\x1b[2Jevil"
+    lines = []
+    for t in range(260):
+        for name in ("a", "b", "c", "d", evil):
+            cpu = 2.0 if name == evil and t > 200 else 30.0 + (t * 7 + len(name)) % 3
+            lines.append(json.dumps({"time": t, "machine": name, "cpu_percent": cpu}))
+    result = run(stdin="\n".join(lines))
+    assert result.return_value == 0
+    assert "\x1b" not in result.stdout
+    assert r"\x1b[2Jevil" in result.stdout
+
+
+@pytest.mark.parametrize(("option", "value"), [("--interval", "0"), ("--apart", "nan"), ("--hold", "-1")])
+def test_options_out_of_range(option: str, value: str) -> None:
+    with pytest.raises(UserError, match=option):
+        raise run(option, value).exception or AssertionError

@@ -1,0 +1,64 @@
+"""The generator: what it promises about fleets and faults; and that the default detector does well on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from robust_run.health.outliers.generated import settings
+from robust_run.health.outliers.generated.faults import make_stretch
+from robust_run.health.outliers.types import Reading
+from robust_run.health.outliers.watch import default_watch
+
+
+def test_the_same_seed_makes_the_same_stretch() -> None:
+    one, other = make_stretch(3, machines=12, faulty=True), make_stretch(3, machines=12, faulty=True)
+    assert one.fault == other.fault
+    assert np.array_equal(one.values, other.values, equal_nan=True)
+
+
+def test_the_shares_of_faults_are_the_papers() -> None:
+    assert sum(kind.share for kind in settings.FAULTS) == pytest.approx(100)
+    drawn = Counter(make_stretch(seed, machines=1, faulty=True, seconds=2).fault.kind for seed in range(400))  # type: ignore[union-attr]
+    assert drawn["ECC error"] / 400 == pytest.approx(0.389, abs=0.08)
+    assert drawn["CUDA execution error"] / 400 == pytest.approx(0.146, abs=0.06)
+
+
+def test_a_fault_leaves_all_before_it_as_it_was() -> None:
+    stretch = make_stretch(5, machines=16, faulty=True, kind="PCIe downgrade")
+    assert stretch.fault is not None
+    culprit = stretch.fleet.machines.index(stretch.fault.machine)
+    peers = [row for row, role in enumerate(stretch.fleet.roles) if role == stretch.fleet.roles[culprit]]
+    pfc = np.log1p(stretch.values[:, :, settings.METRICS.index("pfc_tx_packets_per_s")])
+    onset = int(stretch.fault.onset_s)
+    others = [row for row in peers if row != culprit and stretch.fleet.machines[row] not in stretch.fault.neighbours]
+    before = np.nanmean(pfc[: onset - 5, culprit]) - np.nanmean(pfc[: onset - 5, others])
+    after = np.nanmean(pfc[onset + 10 :, culprit]) - np.nanmean(pfc[onset + 10 :, others])
+    assert abs(before) < 1.5
+    assert after - before > 1.5
+
+
+def test_samples_are_missing_and_values_stay_in_range() -> None:
+    stretch = make_stretch(1, machines=32, faulty=False)
+    assert 0.003 < np.isnan(stretch.values).mean() < 0.02
+    for column, level in enumerate(settings.LEVELS.values()):
+        assert np.nanmin(stretch.values[:, :, column]) >= 0
+        assert np.nanmax(stretch.values[:, :, column]) <= level.most * 1.0001
+
+
+def test_the_default_finds_most_faults_and_accuses_nearly_nobody_else() -> None:
+    found = false = 0
+    for seed in range(20):
+        stretch = make_stretch(2_000_000 + seed, machines=16, faulty=True)
+        assert stretch.fault is not None
+        watch = default_watch(stretch.fleet)
+        state, named = watch.begin(), set()
+        for second, values in enumerate(stretch.values):
+            state, news = watch.step(state, Reading(float(second), values.astype(np.float64)))
+            named |= {(verdict.machine, verdict.at_s >= stretch.fault.onset_s) for verdict in news}
+        found += (stretch.fault.machine, True) in named
+        false += len(named - {(stretch.fault.machine, True)})
+    assert found >= 17
+    assert false <= 1

@@ -1,0 +1,123 @@
+"""The sensors as the agent uses them: from its loop, without ever waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+
+import pytest
+from sensor_ground import LIMIT_S, Tree
+
+from robust_run.errors import PlatformError
+from robust_run.health.metrics.reporting import Reporter
+from robust_run.health.metrics.reports import create, file_of
+from robust_run.health.sensors import handle
+from robust_run.health.sensors.handle import SensorsHandle, environment
+from robust_run.health.sensors.process import Attempt, Setup
+from robust_run.health.sensors.types import Event
+
+
+class Helpers:
+    """Starts processes as the agent does, and buries them."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        self.started.append(subprocess.Popen(argv, env=dict(env), pass_fds=keep, cwd="/"))
+        return self.started[-1].pid
+
+
+@pytest.fixture
+def helpers() -> Iterator[Helpers]:
+    found = Helpers()
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait(LIMIT_S)
+
+
+def setup_of(tree: Tree) -> Setup:
+    tree.put("kmsg", "")
+    return Setup(proc=f"{tree}/proc", sys=f"{tree}/sys", kmsg=f"{tree}/kmsg", cgroups=f"{tree}/cgroup")
+
+
+async def next_of(events: asyncio.Queue[Event], name: str) -> Event:
+    async def find() -> Event:
+        while True:
+            event = await events.get()
+            if event.name == name:
+                return event
+
+    return await asyncio.wait_for(find(), LIMIT_S)
+
+
+def test_events_come_and_the_process_ends_with_the_handle(helpers: Helpers, tree: Tree) -> None:
+    async def scenario() -> None:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup_of(tree), events.put_nowait)
+        sensors.begin()
+        assert (await next_of(events, "infiniband.absent")).kind == "note"
+        sensors.end()
+
+    asyncio.run(scenario())
+    assert helpers.started[0].wait(LIMIT_S) == 0
+
+
+def test_an_attempt_s_report_files_are_watched_once_it_is_told(helpers: Helpers, tree: Tree) -> None:
+    create(file_of(str(tree), 3))
+    Reporter(file_of(str(tree), 3)).write(9, {"loss": float("nan")})
+
+    async def scenario() -> None:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup_of(tree), events.put_nowait)
+        sensors.begin()
+        await next_of(events, "infiniband.absent")
+        sensors.attempt(Attempt(training=True, reports=(str(tree),)))
+        event = await next_of(events, "training.nan")
+        assert (event.subject, event.detail) == ("rank 3", "loss is nan at step 9")
+        sensors.end()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_dies_is_told_and_started_again(
+    helpers: Helpers, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "AGAIN_AFTER_S", 0.01)
+
+    async def scenario() -> None:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup_of(tree), events.put_nowait)
+        sensors.begin()
+        for start in range(handle.MOST_STARTS):
+            await next_of(events, "infiniband.absent")
+            helpers.started[start].kill()
+            ended = await next_of(events, "sensors.ended")
+        assert f"ended {handle.MOST_STARTS} times" in ended.detail
+        sensors.end()
+
+    asyncio.run(scenario())
+    assert len(helpers.started) == handle.MOST_STARTS
+
+
+def test_a_process_that_cannot_be_started_is_told_and_the_job_goes_on(tree: Tree) -> None:
+    def refuse(argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        raise PlatformError("no more processes")
+
+    async def scenario() -> None:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        sensors = SensorsHandle(asyncio.get_running_loop(), refuse, {}, setup_of(tree), events.put_nowait)
+        sensors.begin()
+        assert "no more processes" in (await next_of(events, "sensors.ended")).detail
+        sensors.attempt(Attempt(training=True))
+        sensors.end()
+
+    asyncio.run(scenario())
+
+
+def test_the_job_s_secret_does_not_reach_the_sensors() -> None:
+    assert environment({"ROBUST_TOKEN": "x", "PATH": "/bin"}) == {"PATH": "/bin"}
+    assert "PATH" in environment(os.environ)
