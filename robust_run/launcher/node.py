@@ -14,7 +14,7 @@ from robust_run.launcher.environment import Place, worker_argv, worker_environme
 from robust_run.launcher.events import NodeEvent, StoreLost
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.output.route import OutputRouter
-from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.run_directory import RunDirectory, steady_links
 from robust_run.launcher.starter import Plan, Starter, how_started
 from robust_run.launcher.store import (
     DIED,
@@ -216,7 +216,7 @@ class Node:
             env.update(self.workplace.variables(plain_env))
         if self.spec.is_python:
             env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
-            env.update(self._code.seen_by_tracer() if self._code is not None else {})
+            env.update(self._code_armed())
         if self._nccl is not None:
             env.update(self._nccl.variables(self.run_directory.steps_file(attempt, rank)))
         output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
@@ -241,6 +241,12 @@ class Node:
         if self._code is None or self._code.ground is None:
             return {} if self.spec.code == "in-place" else {"ROBUST_CODE_VERSION": "1"}
         return self._code.seen_by_program()
+
+    def _code_armed(self) -> Mapping[str, str]:
+        """Return what has a version of the code imported as it is. The first is kept while its workers start."""
+        if self._code is None or self._code.ground is None:
+            return {"ROBUST_CODE_STEADY": steady_links(self.run_directory.path)} if self.spec.code == "auto" else {}
+        return self._code.seen_by_tracer()
 
     def _newest_checkpoint(self) -> str | None:
         if self.spec.ckpt_dir is None:

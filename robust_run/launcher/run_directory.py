@@ -174,6 +174,11 @@ class RunDirectory:
             _remove_tree(self.path)
 
 
+def steady_links(run_path: str) -> str:
+    """Return where this node has links to the user's code and to what is kept of it."""
+    return os.path.join(run_path, "code", "in-place", os.uname().nodename)
+
+
 def _who_has(taken: RunDirectory) -> str:
     """Return what to do about a run directory that has a journal already."""
     from robust_run.launcher.journal import is_claimed

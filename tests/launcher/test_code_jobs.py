@@ -230,6 +230,21 @@ def test_a_commit_is_taken_and_one_that_vanished_is_refused(tmp_path: Path) -> N
         assert finish(job, tmp_path) == 0
 
 
+def test_an_edit_does_not_reach_an_attempt_that_imports_it_late(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("WHAT = 'as it was'\n")
+    late = "import late; open(f'late-{step}', 'w').write(late.WHAT)"
+    write_code(tmp_path, extra=f"if os.path.exists('import-now'): {late}")
+    with running(tmp_path, *OPTIONS, "train.py") as job:
+        wait_for_steps(tmp_path, 0)
+        wait_captured(job, tmp_path)
+        (tmp_path / "late.py").write_text("half an edit (\n")
+        (tmp_path / "import-now").touch()
+        wait_for(lambda: next(tmp_path.glob("late-*"), None), "the module to be imported")
+        assert finish(job, tmp_path) == 0
+        assert {path.read_text() for path in tmp_path.glob("late-*")} == {"as it was"}
+        assert "late.py was edited since; this attempt goes on with what it was" in job.out + job.err
+
+
 def test_an_update_during_a_restart_storm(tmp_path: Path) -> None:
     write_code(tmp_path, extra="os._exit(7) if step % 8 == 6 else None")
     with running(tmp_path, *OPTIONS, "--max-restarts", "100", "train.py") as job:

@@ -90,6 +90,76 @@ def test_a_folder_beside_the_root_is_not_redirected(two: tuple[Path, Path]) -> N
     assert run(root, copy, "-c", program).stdout.strip() == str(root.parent / "root-of-another" / "other.py")
 
 
+# --- edits while it runs ---------------------------------------------------------------------------------------------
+
+EDIT = """
+import json, os, pathlib, sys
+{edit}
+import importlib
+found = {{}}
+for name in ("plain", "pkg", "pkg.deep", "fresh", "other"):
+    try:
+        module = importlib.import_module(name)
+        found[name] = [getattr(module, "WHAT", None), module.__file__]
+    except ImportError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+def steadied(tmp_path: Path, edit: str, *, is_kept: bool = True) -> tuple[dict[str, list[str] | None], str, Path, Path]:
+    root, kept, links = tmp_path / "root", tmp_path / "kept", tmp_path / "links"
+    for folder in (root, kept):
+        write(folder, **{"plain.py": "WHAT = 'old'", "pkg/__init__.py": "WHAT = 'old'", "pkg/deep.py": "WHAT = 'old'"})
+    write(root, **{"look.py": EDIT.format(edit=edit), "other.py": "WHAT = 'not kept'"})
+    if is_kept:
+        links.mkdir()
+        (links / "root").symlink_to(root)
+        (links / "kept").symlink_to(kept)
+    steps_file = str(tmp_path / "steps")
+    steps.create(steps_file)
+    env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    env.update(arm_environment(env, steps_file), ROBUST_CODE_STEADY=str(links))
+    done = subprocess.run(
+        [sys.executable, "look.py"], env=env, cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr, root, kept
+
+
+def test_a_file_that_is_edited_while_it_runs_is_imported_as_it_was(tmp_path: Path) -> None:
+    found, said, root, kept = steadied(
+        tmp_path,
+        "pathlib.Path('plain.py').write_text('WHAT = 1'); pathlib.Path('pkg/deep.py').write_text('WHAT = 1')",
+    )
+    assert found["plain"] == ["old", str(kept / "plain.py")]
+    assert found["pkg"] == ["old", str(root / "pkg" / "__init__.py")], "what was not edited runs where it is"
+    assert found["pkg.deep"] == ["old", str(kept / "pkg" / "deep.py")]
+    assert found["other"] == ["not kept", str(root / "other.py")]
+    assert said == "robust-run: plain.py was edited since; this attempt goes on with what it was\n"
+
+
+def test_a_file_that_is_written_again_as_it_was_is_no_edit(tmp_path: Path) -> None:
+    found, said, root, _ = steadied(tmp_path, "pathlib.Path('plain.py').write_text(\"WHAT = 'old'\")")
+    assert found["plain"] == ["old", str(root / "plain.py")]
+    assert not said
+
+
+def test_a_file_that_is_removed_while_it_runs_is_still_there(tmp_path: Path) -> None:
+    found, said, _, kept = steadied(tmp_path, "import shutil; os.unlink('plain.py'); shutil.rmtree('pkg')")
+    assert found["plain"] == ["old", str(kept / "plain.py")]
+    assert found["pkg"] == ["old", str(kept / "pkg" / "__init__.py")]
+    assert found["pkg.deep"] == ["old", str(kept / "pkg" / "deep.py")]
+    assert found["fresh"] is None
+    assert "was edited since" in said
+
+
+def test_before_anything_was_kept_the_folder_counts(tmp_path: Path) -> None:
+    found, said, root, _ = steadied(tmp_path, "pathlib.Path('plain.py').write_text('WHAT = 1')", is_kept=False)
+    assert found["plain"] == [1, str(root / "plain.py")]
+    assert not said
+
+
 # --- numbers --------------------------------------------------------------------------------------------------------
 
 

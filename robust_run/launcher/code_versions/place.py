@@ -27,6 +27,7 @@ from robust_run.launcher.code_versions.scan import Scan, is_weak
 from robust_run.launcher.code_versions.transfer import Receiver
 from robust_run.launcher.code_versions.tree_store import SHORT, TreeStore, is_intact
 from robust_run.launcher.code_versions.types import LIMITS, Parts
+from robust_run.launcher.run_directory import steady_links
 from robust_run.launcher.types import (
     JobSpec,
 )
@@ -43,6 +44,8 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """The folder they run from; empty: the user's."""
     root: str = ""
     """The user's folder that it stands for."""
+    steady: str = ""
+    """Links to what the user's folder held; empty: workers run from a copy, or in place whatever happens there."""
 
 
 class Seen(NamedTuple):
@@ -72,6 +75,7 @@ class CodePlace:
         self._source, self._user = host, user
         self._root: Root | None = None
         self.store = TreeStore(os.path.join(run_path, FOLDER))
+        self.steady = steady_links(run_path)
         self._receiver: Receiver | None = None
 
     # --- capturing
@@ -103,6 +107,7 @@ class CodePlace:
             return seen.version, seen.why
         try:
             tree = self.store.put_tree(self.store.put_captured(seen.scan).tree)
+            self._keep_steady(tree, seen.scan)
         except RobustRunError as error:
             return seen.version, str(error)
         return msgspec.structs.replace(seen.version, tree=tree), ""
@@ -124,6 +129,7 @@ class CodePlace:
             if tree_id_of(scan) != tree_id:
                 return False
             self.store.put_captured(scan)
+            self._keep_steady(tree_id, scan)
         except RobustRunError:
             return False
         return self.store.has(tree_id)
@@ -146,7 +152,9 @@ class CodePlace:
         except CodeError:
             root = self._root or self._roots[0]
         if self._mode == "auto" and scan is not None and self._is_in(root, scan, use):
-            return Ground(use=use, root=root.folder)
+            if self.store.has(use.tree):
+                self._keep_steady(use.tree, scan)
+            return Ground(use=use, root=root.folder, steady=self.steady)
         if not self.store.has(use.tree):
             raise LackingError(f"the code {use.tree[:SHORT]} is not here")
         links = {each.path: os.path.join(root.folder, each.path) for each in scan.left} if scan is not None else {}
@@ -154,6 +162,11 @@ class CodePlace:
         if root.entry and not os.path.exists(os.path.join(copy, root.entry)):
             raise LackingError(f"version {use.number} has no {root.entry}, which is the job's script")
         return Ground(use=use, copy=copy, root=root.folder)
+
+    def _keep_steady(self, tree_id: str, scan: Scan) -> None:
+        """Have the workers that run in the user's folder import what that holds now, whatever is edited from now on."""
+        if self._mode == "auto" and self._root is not None:
+            self.store.lead_to_kept(self.steady, self._root.folder, tree_id, scan)
 
     def _is_in(self, root: Root, scan: Scan, use: CodeUse) -> bool:
         """Whether the user's folder is the version. Before there was an update, what the program writes beside its code, or may
@@ -186,6 +199,8 @@ def seen_by_tracer(ground: Ground | None, probation_steps: int) -> Mapping[str, 
     variables: dict[str, str] = {}
     if ground.copy:
         variables.update(ROBUST_CODE_ROOT=ground.root, ROBUST_CODE_COPY=ground.copy)
+    elif ground.steady:
+        variables["ROBUST_CODE_STEADY"] = ground.steady
     if ground.use.on_probation:
         variables["ROBUST_CODE_PROBATION"] = str(probation_steps)
     return variables

@@ -33,12 +33,13 @@ LOOKED_AT_BYTES = 8192
 class Found:
     """A file of code, or a link to one."""
 
-    __slots__ = ("data", "executable", "link", "path")
+    __slots__ = ("data", "executable", "link", "modified_ns", "path")
 
     def __init__(self, path: str, data: bytes, status: os.stat_result, link: str = "") -> None:
         self.path = path
         self.data = data
         self.executable = bool(status.st_mode & stat.S_IXUSR)
+        self.modified_ns = status.st_mtime_ns
         self.link = link
 
 

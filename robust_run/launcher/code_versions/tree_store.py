@@ -189,6 +189,27 @@ class TreeStore:
             raise StoreError(f"cannot put the code into {path!r}: {error.strerror or error}") from error
         return path
 
+    def lead_to_kept(self, links: str, root: str, tree_id: str, scan: Scan) -> None:
+        """Have two links lead to a folder and to what it held. Raises LackingError, StoreError. See `tracer.arm.steady`."""
+        path = os.path.join(self.folder, "at", tree_id[:SHORT])
+        kept = os.path.join(links, "kept")
+        try:
+            if os.path.islink(kept) and os.readlink(kept) == path and os.path.isdir(path):
+                return
+            path = self.materialise(tree_id, {each.path: os.path.join(root, each.path) for each in scan.left})
+            digests = {file.path: file.digest for file in self.tree(tree_id).files}
+            for found in scan.files:
+                if not found.link and digests.get(found.path) == digest_of(found.data):
+                    times = (found.modified_ns, found.modified_ns)
+                    os.utime(os.path.join(path, found.path), ns=times)  # the same time says: not edited since
+            make_folders(links)
+            for name, target in (("root", root), ("kept", path)):
+                beside = os.path.join(links, f".{os.urandom(6).hex()}")
+                os.symlink(target, beside)
+                os.rename(beside, os.path.join(links, name))
+        except OSError as error:
+            raise StoreError(f"cannot keep the code in {self.folder!r}: {error.strerror or error}") from error
+
     def _put_aside(self, path: str) -> None:
         """Somebody changed what must not change; what runs from there may go on, the next attempt does not."""
         try:

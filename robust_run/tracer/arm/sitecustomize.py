@@ -93,11 +93,17 @@ def redirect_code() -> int:
     """Have modules imported from a copy of the code where the launcher says so; return how many steps are a probation."""
     root, copy = os.environ.pop("ROBUST_CODE_ROOT", ""), os.environ.pop("ROBUST_CODE_COPY", "")
     probation = os.environ.pop("ROBUST_CODE_PROBATION", "")
+    steady = os.environ.pop("ROBUST_CODE_STEADY", "")
     if root and copy:
         try:
             load("redirect").install(root, copy)
         except Exception as error:
             give_up(error, "importing from the copy of the code")
+    elif steady:
+        try:
+            load("steady").install(steady)
+        except Exception as error:
+            give_up(error, "keeping edits out")
     return int(probation) if probation.isdecimal() else 0
 
 
