@@ -11,7 +11,6 @@ from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB
 from robust_run.launcher.control.messages import (
     Candidates,
-    CodeParts,
     CodeWanted,
     FromAgent,
     Hello,
@@ -41,6 +40,7 @@ from robust_run.launcher.many.joining import digest
 from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 
 if TYPE_CHECKING:
+    from robust_run.launcher.controller.code_sending import CodeSending
     from robust_run.launcher.controller.controller import Controller
 
 #: How often silence is looked for.
@@ -72,6 +72,7 @@ class Service:
         self.leads_until_s = float("inf")
         self.code_folder = ""
         """Where versions of the code are kept."""
+        self._code: CodeSending | None = None
         self._spec = spec
         self._many = many
         self._run_id = run_id
@@ -228,11 +229,12 @@ class Service:
                 pass
 
     def _send_code(self, peer: Peer, tree: str) -> None:
-        from robust_run.launcher.code_versions.transfer import parts_of
-        from robust_run.launcher.code_versions.tree_store import TreeStore
+        if self._code is None:
+            from robust_run.launcher.controller.code_sending import CodeSending
 
-        for parts in parts_of(TreeStore(self.code_folder), tree):
-            peer.send_frame(frames.encode(CodeParts(parts=parts)))
+            assert self.server is not None
+            self._code = CodeSending(self.code_folder, self.server.loop.call_later)
+        self._code.send(peer, tree)
 
     def _report(self, peer: Peer, event: NodeEvent) -> None:
         assert self.controller is not None
