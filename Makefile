@@ -30,6 +30,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/recovery.py
+	$(BIN)/python bench/hot_update.py
 	$(BIN)/python bench/node_loss.py
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
