@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.health.rules import deciding, workers
-from robust_run.launcher.core.health import book_of, held, said_by, spoken
+from robust_run.launcher.core.health import TRAINING, book_of, held, said_by, spoken
 from robust_run.launcher.core.membership import node_of_rank
 from robust_run.launcher.core.nodes import recount
 from robust_run.launcher.core.state import Eviction, JobState, Policy
@@ -53,8 +53,12 @@ def _hosts(state: JobState, draft: VerdictDraft) -> set[str]:
 
 
 def _around(state: JobState, hosts: set[str], onset_s: float) -> list[Sign]:
-    """Return what was seen on these hosts; all of it where none is named."""
-    recent = (sign for sign in state.health.recent if not hosts or sign.name in hosts)
+    """Return what was seen on these hosts, all of it where none is named; numbers of an earlier attempt are over."""
+    recent = (
+        sign
+        for sign in state.health.recent
+        if (not hosts or sign.name in hosts) and not sign.event.name.startswith(TRAINING)
+    )
     return [sign for sign in recent if sign.event.at_s >= onset_s - BEFORE_S]
 
 
@@ -79,6 +83,8 @@ def _by_rule(
         return verdict, []
     decision = held(policy, state, decision, now_s)
     draft = verdict.draft
+    if decision.rule in ("worker.user_exception", "worker.usage"):
+        return verdict, [spoken(decision)]  # its traceback says it all
     line = f"the line that decided: {event.detail}"
     also = (line, f"rule {decision.rule}: {decision.rung}" + (f" ({decision.held_back})" * bool(decision.held_back)))
     draft = msgspec.structs.replace(draft, evidence=(*draft.evidence, *also))
