@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 #: What is absent is known by then, and is told as one event.
 ABSENT_AFTER_S = 5.0
 MOST_SEEN = 200
+NVML_VARIABLE = "ROBUST_NVML"
+"""Path of libnvidia-ml where the loader does not find it, or no device file says that there is a driver."""
 _FIRST = (".absent", ".unreadable")
 
 
@@ -60,7 +62,7 @@ class AgentHealth:
         self._harmless.run(self._begin)
 
     def _begin(self) -> None:
-        setup = setup_of(self._node.spec, self._node.run_directory.path)
+        setup = setup_of(self._node.spec, self._node.run_directory.path, os.environ)
         self._handle = SensorsHandle(self._loop, self._node._start_helper, environment(), setup, self._tell)
         self._handle.begin()
         self._loop.call_later(ABSENT_AFTER_S, self._tell_absent)
@@ -149,7 +151,7 @@ def begin(
     return health
 
 
-def setup_of(spec: JobSpec, run_path: str) -> Setup:
+def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str]) -> Setup:
     """Return where the sensors look and how often. No file is looked at here: a file system may hang."""
     settings = SensorSettings()
     if spec.health_rules:
@@ -161,4 +163,5 @@ def setup_of(spec: JobSpec, run_path: str) -> Setup:
         settings=settings,
         folders=tuple(dict.fromkeys(filter(None, folders))),
         event_folders=spec.metrics_from,
+        nvml_library=env.get(NVML_VARIABLE, ""),
     )

@@ -157,8 +157,8 @@ def evict(policy: Policy, state: JobState, decision: Decision, at_unix_s: float,
 def _follow(policy: Policy, state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
     if decision.rung == "evict":
         return evict(policy, state, decision, event.at_unix_s, now_s)
-    if decision.tolerated:
-        return []
+    if decision.tolerated or decision.rung in ("relaunch", "stop"):
+        return []  # a worker that dies of it says so itself
     if decision.rule.startswith(TRAINING) and decision.rung in ("diagnose", "rollback"):
         return _training(policy, state, event, decision, now_s)
     if decision.rung == "inquire":
