@@ -332,6 +332,10 @@ class Agent:
         number = self._attempt_number if self.is_running else -1
         self._health = begin(self._node, self.node_id, self._loop, self.report, number)
 
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call; empty where it is not watched."""
+        return self._health.usage() if self._health is not None else ()
+
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._bug = context.get("exception") or InternalError(str(context.get("message")))
         loop.default_exception_handler(context)

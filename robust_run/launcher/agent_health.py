@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.health.rules.workers import SIGKILL, event_of
-from robust_run.health.sensors import memory
+from robust_run.health.sensors import memory, usage
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import Attempt, Setup
 from robust_run.health.sensors.settings import SensorSettings
@@ -54,6 +54,7 @@ class AgentHealth:
         self._seen: deque[Event] = deque(maxlen=MOST_SEEN)
         self._absent: list[str] | None = []
         """What cannot be watched, until it is told."""
+        self._counters: usage.Counters | None = None
         self._kills: int | None = None
         """Processes of the job's cgroup that were killed for memory, when last looked at."""
 
@@ -109,6 +110,16 @@ class AgentHealth:
     def _tell_absent(self) -> None:
         absent, self._absent = tuple(self._absent or ()), None
         self._harmless.run(lambda: self._report(SensorsBegan(node=self._node_id, absent=absent)))
+
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call (see `health.sensors.usage`)."""
+        before, now_s = self._counters, self._node.clock.monotonic_s()
+
+        def count() -> None:
+            self._counters = usage.read(World(pid=os.getpid()), now_s)
+
+        did_well = self._harmless.run(count)
+        return usage.between(before, self._counters) if did_well and before and self._counters else ()
 
     # --- why a rank was killed
 

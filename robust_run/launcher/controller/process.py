@@ -31,6 +31,7 @@ from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.handle import Handle
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
+from robust_run.launcher.controller.outlook import Outlook
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
@@ -177,6 +178,8 @@ class ControllerProcess:
         server.beat_term = term
         server.on_refused = self._refusals
         service.server, service.controller = server, controller
+        if self._charge.spec.sensors:
+            controller.outlook = Outlook(controller.state, self._clock, asyncio.get_running_loop(), controller.tell)
         listener = socket.socket(fileno=self._charge.listener)
         listener.listen(65535)
         await server.start(listener)

@@ -14,6 +14,7 @@ from robust_run.launcher.control.messages import (
     CodeParts,
     CodeWanted,
     FromAgent,
+    Heartbeat,
     Hello,
     Leaving,
     Notice,
@@ -218,6 +219,8 @@ class Service:
             case Leaving():
                 self.controller.tell(NodeLeft(node=peer.id, reason=message.reason))
                 self._line_up()
+            case Heartbeat():
+                self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
             case CodeWanted():

@@ -25,8 +25,9 @@ from robust_run.launcher.types import VerdictDraft
 
 #: Phases in which an attempt is meant to go on.
 _GOING = ("opening", "running", "suspecting")
-#: Alerts older than this explain nothing.
+#: Alerts are remembered so long; what was seen within half of it before a failure may have to do with it.
 RECENT_S = 120.0
+OUTLIER_S = 1800.0
 MOST_RECENT = 500
 MOST_ACTIVE = 1000
 #: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
@@ -94,8 +95,13 @@ def _remember(state: JobState, sign: Sign, now_s: float) -> None:
     record.active[key] = sign
     while len(record.active) > MOST_ACTIVE:
         record.active.pop(next(iter(record.active)))
-    record.recent = [each for each in record.recent if now_s - each.event.at_s <= RECENT_S][-MOST_RECENT + 1 :]
+    record.recent = [each for each in record.recent if now_s - each.event.at_s <= memory_s(each)][-MOST_RECENT + 1 :]
     record.recent.append(sign)
+
+
+def memory_s(sign: Sign) -> float:
+    """Return for how long something that was said may explain what happens later. Who stands out is named once."""
+    return OUTLIER_S if sign.event.name.startswith("outlier.") else RECENT_S
 
 
 def _is_news(state: JobState, decision: Decision) -> bool:

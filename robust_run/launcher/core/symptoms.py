@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.health.rules import deciding, workers
-from robust_run.launcher.core.health import TRAINING, book_of, held, said_by, spoken
+from robust_run.launcher.core.health import TRAINING, book_of, held, memory_s, said_by, spoken
 from robust_run.launcher.core.membership import node_of_rank
 from robust_run.launcher.core.nodes import recount
 from robust_run.launcher.core.state import Eviction, JobState, Policy
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from robust_run.health.rules.types import Decision
     from robust_run.launcher.core.judge import Judgement
 
-#: What was seen so long before the first sign of a failure may have to do with it.
-BEFORE_S = 60.0
 MOST_LINES = 10
 
 
@@ -59,7 +57,7 @@ def _around(state: JobState, hosts: set[str], onset_s: float) -> list[Sign]:
         for sign in state.health.recent
         if (not hosts or sign.name in hosts) and not sign.event.name.startswith(TRAINING)
     )
-    return [sign for sign in recent if sign.event.at_s >= onset_s - BEFORE_S]
+    return [sign for sign in recent if sign.event.at_s >= onset_s - memory_s(sign) / 2]
 
 
 def _line(sign: Sign, onset_s: float) -> str:
