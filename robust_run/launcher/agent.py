@@ -36,16 +36,19 @@ from robust_run.launcher.types import Paces, Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
-    import socket
 
     from robust_run.launcher.agent_code import AgentCode
+    from robust_run.launcher.agent_health import AgentHealth
     from robust_run.launcher.code_versions.types import Parts
+    from robust_run.launcher.ears import Ears
     from robust_run.launcher.node import Node
     from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
 #: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
 ORPHAN_ROUNDS = 10
+#: Sensors wait so long for the first workers' sake.
+SENSORS_AFTER_S = 1.0
 
 
 class Agent:
@@ -65,11 +68,13 @@ class Agent:
         self._attempt: Attempt | None = None
         self._has_ended = True
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ears: Ears | None = None
         self._done: asyncio.Event | None = None
         self._pending_end: EndAttempt | None = None
         self._pending_start: StartAttempt | None = None
         """What is to be started once an earlier attempt has ended here."""
         self._codes: AgentCode | None = None
+        self._health: AgentHealth | None = None
         self._stepped = -1
         self._bug: BaseException | None = None
 
@@ -89,6 +94,8 @@ class Agent:
         match event:
             case AttemptEnded():
                 self._has_ended = self._has_ended or event.attempt == self._attempt_number
+                if self._health is not None and self._has_ended:
+                    self._health.attempt_ended()
                 self._node.starter.learn(event)
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
@@ -176,7 +183,10 @@ class Agent:
         self._attempt.start()
         if self._loop is not None:
             self._attempt.watch(self._loop)
-            self._watch_store()
+            if self._ears is not None:
+                self._ears.listen_to_store()
+            if self._health is not None:
+                self._health.attempt_began(order.attempt)
 
     @property
     def codes(self) -> AgentCode:
@@ -288,14 +298,17 @@ class Agent:
     async def _live(self, lifeline: int) -> None:
         import asyncio
 
+        from robust_run.launcher.ears import Ears
+
         assert self._superior is not None
         loop = self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         loop.set_exception_handler(self._on_bug)
         AgentSignals(self, self._node.spec, self._node.clock, self._node.say).attach(loop, lifeline)
         self._node.router.attach(loop)
-        self._watch_store()
-        self._node.starter.attach(self._watch_socket)
+        self._ears = Ears(loop, self._node.store)
+        self._ears.listen_to_store()
+        self._node.starter.attach(self._ears.listen)
         if self._attempt is not None:
             self._attempt.watch(loop)
         if self._pending_end is not None:
@@ -304,9 +317,24 @@ class Agent:
         if self.exit_code is not None:
             self._done.set()
         self._keep_house()
+        if self._node.spec.sensors:
+            self._later(SENSORS_AFTER_S, self._begin_health)
         await self._done.wait()
+        if self._health is not None:
+            self._health.end()
         self._look_for_first_step()
         await self._superior.close()
+
+    def _begin_health(self) -> None:
+        from robust_run.launcher.agent_health import begin
+
+        assert self._loop is not None
+        number = self._attempt_number if self.is_running else -1
+        self._health = begin(self._node, self.node_id, self._loop, self.report, number)
+
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call; empty where it is not watched."""
+        return self._health.usage() if self._health is not None else ()
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._bug = context.get("exception") or InternalError(str(context.get("message")))
@@ -316,6 +344,8 @@ class Agent:
 
     def _keep_house(self, rounds: int = 1) -> None:
         self._look_for_first_step()
+        if self._health is not None:
+            self._health.look()
         if self._codes is not None or self._node.spec.code != "in-place":
             self.codes.look(self._attempt if self.is_running else None)
         if self._attempt is not None:
@@ -344,29 +374,6 @@ class Agent:
     def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         assert self._loop is not None
         return self._loop.call_later(delay_s, call)
-
-    def _watch_socket(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
-        assert self._loop is not None
-        if sock.fileno() >= 0:
-            self._loop.remove_reader(sock.fileno())
-            if call is not None:
-                self._loop.add_reader(sock.fileno(), call)
-
-    def _watch_store(self) -> None:
-        """Listen to the store's process, which may be a new one."""
-        assert self._loop is not None
-        descriptor = self._node.store.fileno()
-        if descriptor is not None:
-            self._loop.add_reader(descriptor, self._read_store, descriptor)
-
-    def _read_store(self, descriptor: int) -> None:
-        assert self._loop is not None
-        if self._node.store.fileno() != descriptor:
-            self._loop.remove_reader(descriptor)
-            return
-        self._loop.remove_reader(descriptor)
-        self._node.store.read()
-        self._watch_store()
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """See `agent_signals.Reacts`."""

@@ -319,7 +319,7 @@ class Attempt:
         stderr, spoke_at_s = self._node.router.tail(self.number, worker.rank)
         found = evidence.gather(worker, self.number, self._node.run_directory, stderr, spoke_at_s)
         finding = self._node.workplace.blame(found.finding, found.exit_code)
-        return found if finding is found.finding else msgspec.structs.replace(found, finding=finding)
+        return self._node.explain(msgspec.structs.replace(found, finding=finding))
 
     def _progress(self, ranks: tuple[RankEvidence, ...]) -> Progress:
         files = progress.look_at(self._node.spec.progress_paths, self._node.run_directory.path)

@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """The version that all its workers run; None: what is in the user's folder."""
 
 
-def worker_environment(
+def worker_environment(  # noqa: PLR0913 - all that a worker is told
     spec: JobSpec,
     base: Mapping[str, str],
     *,
@@ -37,8 +37,9 @@ def worker_environment(
     error_file: str,
     run_dir: str,
     resume_from: str | None = None,
+    reports: str = "",
 ) -> dict[str, str]:
-    """Return the complete environment of one worker."""
+    """Return the complete environment of one worker. `reports`: folder of what workers say of their training."""
     world = str(place.world_size)
     rank = str(place.first_rank + local_rank)
     env = without_outer_nccl(base)
@@ -63,6 +64,8 @@ def worker_environment(
         ROBUST_JOB=spec.run_id,
         ROBUST_RUN_DIR=run_dir,
     )
+    if env.get("ROBUST_REPORT") != "off":
+        env["ROBUST_REPORT"] = f"{reports}/rank_{rank}.report" if reports and spec.sensors else ""
     if spec.ckpt_dir is not None:
         env.pop("ROBUST_RESUME", None)  # somebody else's
         if resume_from is not None:

@@ -23,6 +23,7 @@ from robust_run.launcher.code_types import (
     UpdateRefused,
     UpdateStaged,
 )
+from robust_run.launcher.health_events import HealthEvent, RuleSpoke
 from robust_run.launcher.types import (
     NodeInfo,
     Placement,
@@ -290,6 +291,7 @@ Event = (
     | StepsSurvived
     | NotFinite
     | CodeLacking
+    | HealthEvent
     | SignalReceived
     | SignalPassedOn
     | WarmReady
@@ -312,6 +314,7 @@ NodeEvent = (
     | StepsSurvived
     | NotFinite
     | CodeLacking
+    | HealthEvent
     | SignalPassedOn
     | WarmReady
     | WarmRefused
@@ -433,7 +436,19 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The verdict, where there is one."""
 
 
-Action = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
+Action = (
+    OpenStore
+    | StartAttempt
+    | EndAttempt
+    | Dismiss
+    | WakeAt
+    | Inquire
+    | RecordIncident
+    | StageCode
+    | RuleSpoke
+    | Say
+    | Finish
+)
 
 Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode
 """What an agent carries out: actions, and questions of the controller."""

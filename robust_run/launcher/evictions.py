@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -24,6 +25,9 @@ LARGEST_BYTES = 16 << 20
 """Of the whole file."""
 LONGEST_REASON = 1000
 """Characters that are written; more are cut off."""
+
+BY_RULE = "rule "
+"""Who took out a host begins so where nobody did."""
 
 _NODE = re.compile(r"[\w.:%-]{1,255}")
 _COMMENT = re.compile(r"(^|\s)#.*$")
@@ -63,6 +67,13 @@ def load(path: str) -> dict[str, Eviction]:
         if not line.readmitted:
             evicted[line.node] = Eviction(reason=line.reason, by=line.by, at_unix_s=line.at)
     return evicted
+
+
+def remember_rules(path: str, evicted: Mapping[str, Eviction], known: set[str]) -> None:
+    """Append the hosts that rules of health took out and that are not known to be in it; then they are. Raises as `remember`."""
+    for name in [name for name, why in evicted.items() if why.by.startswith(BY_RULE) and name not in known]:
+        known.add(name)
+        remember(path, name, evicted[name])
 
 
 def remember(path: str, node: str, eviction: Eviction) -> None:

@@ -14,7 +14,6 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.launcher.options import NODES, OPTIONS, Options
 from robust_run.launcher.rendezvous import check_backend, check_port, job_id, parse_endpoint, parse_host, parse_settings
-from robust_run.launcher.spares import standby_count
 from robust_run.launcher.types import ManyNodes
 from robust_run.launcher.world import World, absolute, shown
 
@@ -138,6 +137,8 @@ def _nothing_for_one_node(options: Options) -> tuple[str, ...]:
 
 def _standby(text: str, most: int) -> int:
     if text.strip() == "auto":
+        from robust_run.launcher.spares import standby_count
+
         return standby_count(most)
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
         raise UserError(f"--standby {text!r} is neither a number of nodes, 0 or more, nor auto")

@@ -26,7 +26,7 @@ from robust_run.launcher.store import (
     torch_is_installed,
     with_last_line,
 )
-from robust_run.launcher.types import JobSpec, Rung
+from robust_run.launcher.types import JobSpec, RankEvidence, Rung
 from robust_run.launcher.watch import prepare
 from robust_run.launcher.workplace import Workplace
 from robust_run.launcher.world import RealFiles
@@ -89,6 +89,8 @@ class Node:
             self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
         self.spare: Callable[[], list[int]] = list
         """Further children of this process that outlive an attempt."""
+        self.explain: Callable[[RankEvidence], RankEvidence] = lambda rank: rank
+        """Adds what the sensors know of a rank that was killed."""
         self._twin: Plan | None = None
         self._first_rank = 0
         self._resume_from: str | None = None
@@ -234,6 +236,7 @@ class Node:
             error_file=self.run_directory.error_file(place.attempt, place.first_rank + slot),
             run_dir=self.run_directory.path,
             resume_from=self._resume_from,
+            reports=self.run_directory.reports(place.attempt),
         )
 
     def _code_seen(self) -> Mapping[str, str]:
@@ -304,12 +307,8 @@ class Node:
             return
         from robust_run.launcher.warm import known
 
-        try:
-            with open(self.run_directory.modules_file(), encoding="utf-8") as file:
-                imported = known.read_list(file.read())
-        except OSError:
-            return
-        if imported and self.starter.preload(known.worth_preloading(imported, self.spec.preload)):
+        chosen = known.to_preload(self.run_directory.modules_file(), self.spec.preload)
+        if chosen and self.starter.preload(chosen):
             self._modules_wanted = False
 
     def first_step_s(self, attempt: int, first_rank: int = 0) -> float | None:
@@ -326,6 +325,7 @@ class Node:
         try:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
+            os.makedirs(self.run_directory.reports(attempt), exist_ok=True)
             if self._modules_wanted and attempt == 0 and rank == 0:
                 with open(self.run_directory.modules_file(), "xb"):
                     pass  # asks the worker to list what it had imported before its first step

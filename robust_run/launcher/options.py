@@ -9,6 +9,7 @@ from __future__ import annotations
 from robust_run.launcher.option_types import (
     ENDINGS,
     GROUPS,
+    HEALTH,
     HELP,
     IMAGES,
     NODES,
@@ -300,6 +301,29 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(SETUPS, "setup-token-file", "FILE", "A secret that signs what is kept; what others made is refused."),
     describe(SETUPS, "refresh-setup", "", "Run the commands anew, though what they brought is there."),
+    describe(
+        HEALTH, "no-sensors", "", "Start no process that watches GPUs, links, disks, memory and the kernel's log."
+    ),
+    describe(
+        HEALTH,
+        "health-rules",
+        "FILE",
+        "TOML that changes what follows from what is seen, and how sensors look; the same on every node.",
+    ),
+    describe(
+        HEALTH,
+        "max-evict-share",
+        "FRACTION",
+        "Rules evict no more than this of the nodes within an hour, but at least one; 0: none (default 0.1).",
+        _DECIMAL,
+    ),
+    describe(
+        HEALTH,
+        "metrics-from",
+        "FOLDER",
+        "Look for NaN, jumps and a loss of speed in event files of TensorBoard or wandb there. May be repeated.",
+        Look(kind="paths"),
+    ),
 )
 """All options that end up in `Options`."""
 

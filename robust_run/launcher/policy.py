@@ -17,6 +17,8 @@ def policy_of(spec: JobSpec) -> Policy:
         shutdown_timeout_s=spec.shutdown_timeout_s,
         on_hang=spec.on_hang,
         on_slow=spec.on_slow,
+        health_rules=spec.health_rules,
+        max_evict_share=spec.max_evict_share,
     )
     many = spec.many
     if many is None:

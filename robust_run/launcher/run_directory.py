@@ -136,6 +136,10 @@ class RunDirectory:
         """Path of the step counter."""
         return os.path.join(self.memory, f"attempt_{attempt}-{rank}.steps")
 
+    def reports(self, attempt: int) -> str:
+        """Folder where the workers of an attempt report how training goes (`robust_run.report`)."""
+        return os.path.join(self.memory, f"attempt_{attempt}-reports")
+
     def modules_file(self) -> str:
         """Path of the list of modules that rank 0 of the first attempt had imported before its first step."""
         return f"{self.steps_file(0, 0)}.modules"

@@ -189,6 +189,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Read ahead the files of the Python environment that earlier starts read."""
     record_window_s: float = 120.0
     """How long what a start reads is recorded at most."""
+    sensors: bool = True
+    """Whether a process on each node watches its health."""
+    health_rules: str = ""
+    """Text of the file that changes rules and sensors (see `health.rules.book`); empty: the defaults."""
+    max_evict_share: float | None = None
+    """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
+    metrics_from: tuple[str, ...] = ()
+    """Absolute folders with event files of TensorBoard or wandb."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):

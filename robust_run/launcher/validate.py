@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import signal
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.devices import count_workers
@@ -15,6 +18,9 @@ from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
 from robust_run.launcher.types import ImageUse, JobSpec, SetupUse
 from robust_run.launcher.world import World, absolute
+
+if TYPE_CHECKING:
+    from robust_run.launcher.health_use import HealthUse
 
 MOST_WORKERS = 4096
 """More workers than any node runs: a larger number is a slip of the finger."""
@@ -41,13 +47,14 @@ def resolve(options: Options, world: World) -> JobSpec:
     shutdown_timeout_s = _shutdown_timeout_s(options, world)
     image = _image(options, world)
     setup = _setup(options, world)
+    health = _health(options, world)
     entrypoint = resolve_entrypoint(options, world)
     nproc = _workers(options.nproc_per_node, world, in_image=image is not None)
     streams, stream_notes = resolve_streams(options, nproc, world.env)
     accepted_notes = _accepted_for_compatibility(options)
     log_dir, log_notes = resolve_log_dir(options, world)
     run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None)
-    return JobSpec(
+    job = JobSpec(
         argv=entrypoint.argv,
         script=options.training_script,
         is_python=entrypoint.is_python,
@@ -86,6 +93,12 @@ def resolve(options: Options, world: World) -> JobSpec:
         record_window_s=options.record_window,
         code=options.code if image is None else "in-place",
         probation_steps=options.probation_steps,
+        sensors=not options.no_sensors,
+    )
+    if health is None:
+        return job
+    return msgspec.structs.replace(
+        job, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
     )
 
 
@@ -154,6 +167,15 @@ def _setup(options: Options, world: World) -> SetupUse | None:
     from robust_run.launcher.setup_use import resolve_setup  # for jobs with a set-up only
 
     return resolve_setup(options, world)
+
+
+def _health(options: Options, world: World) -> HealthUse | None:
+    """Return what was asked for beyond the defaults. Raises UserError."""
+    if options.health_rules is None and options.max_evict_share is None and not options.metrics_from:
+        return None
+    from robust_run.launcher.health_use import resolve_health  # and the rules, for jobs that change them only
+
+    return resolve_health(options, world)
 
 
 def _check_numbers(options: Options) -> None:

@@ -83,7 +83,8 @@ def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
     if finding is not None and finding.kind in ("exception", "usage") and not _was_killed(rank):
         kind, rule, confidence = "code", "user_exception", "high"
     elif rank.exit_code is not None and rank.exit_code < 0 and not told:
-        kind, rule, confidence = "crash", "died_of_signal", "high"
+        is_oom = finding is not None and finding.kind == "out_of_memory"
+        kind, rule, confidence = "crash", "out_of_memory" if is_oom else "died_of_signal", "high"
     else:
         kind, rule, confidence = "crash", finding.kind if finding else "exit_code", "high" if finding else "medium"
     others = f"{followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""

@@ -47,6 +47,7 @@ def import_what_failures_need() -> None:
     """Import now what is needed when a rank fails: then every millisecond is one of a restart."""
     import shutil  # noqa: F401
 
+    from robust_run.launcher.core import symptoms  # noqa: F401
     from robust_run.tracer import verdict  # noqa: F401
     from robust_run.tracer.sight import collect  # noqa: F401
 

@@ -83,6 +83,10 @@ def test_our_own_options_read_variables_of_ours() -> None:
     ours = {option.name: option.env for option in OPTIONS if option.group in OURS}
     assert ours == {
         "run-id": "ROBUST_RUN_ID",
+        "no-sensors": "ROBUST_NO_SENSORS",
+        "health-rules": "ROBUST_HEALTH_RULES",
+        "max-evict-share": "ROBUST_MAX_EVICT_SHARE",
+        "metrics-from": "ROBUST_METRICS_FROM",
         "restart-grace": "ROBUST_RESTART_GRACE",
         "progress-after": "ROBUST_PROGRESS_AFTER",
         "progress-path": "ROBUST_PROGRESS_PATH",

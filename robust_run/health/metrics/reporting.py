@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import zlib
+from contextlib import suppress
 from typing import SupportsFloat
 
 from robust_run.health.metrics.ring_format import (
@@ -66,7 +67,9 @@ class Reporter:
 
 
 def _open(path: str, pid: int) -> mmap.mmap:
-    """Map the file and claim it. Raises OSError, ValueError."""
+    """Map the file, made if it is not there, and claim it. Raises OSError, ValueError."""
+    with suppress(FileExistsError):
+        _create(path)
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_size != FILE_BYTES:
@@ -81,6 +84,16 @@ def _open(path: str, pid: int) -> mmap.mmap:
         raise ValueError(f"process {owner} writes {path}")
     HEADER.pack_into(file, 0, magic, version, slots, pid)
     return file
+
+
+def _create(path: str) -> None:
+    """Write an empty file: only scripts that report take up memory for it. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(descriptor, HEADER.pack(MAGIC, VERSION, SLOTS, 0))
+        os.ftruncate(descriptor, FILE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 class _State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from robust_run.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from robust_run.health.outliers.of_run import Standout
     from robust_run.health.outliers.reading.types import Columns, Oddities, Row
     from robust_run.health.outliers.types import Limits, Verdict
 
@@ -43,8 +45,11 @@ def outliers(
 
     FILE is CSV, JSON lines or Parquet, a row for each machine and moment, in order of time: columns `time`, `machine`, `role`
     (optional) and a column for each metric; or `metric` and `value`, one value a row. Without FILE, JSON lines are read from
-    standard input, and machines are named as soon as they stand out.
+    standard input, and machines are named as soon as they stand out. A run directory in place of FILE: who stood out in that job
+    so far, which is compared while it trains.
     """
+    if os.path.isdir(file):
+        return _of_run(file, as_json=as_json)
     from robust_run.health.outliers.reading.sources import open_rows
     from robust_run.health.outliers.reading.types import Oddities
     from robust_run.health.outliers.types import Limits
@@ -63,6 +68,19 @@ def outliers(
         click.echo(f"robust: {line}", err=True)
     if not found:
         click.echo("robust: no machine stays apart from its peers", err=True)
+    return 0 if found else 1
+
+
+def _of_run(path: str, *, as_json: bool) -> int:
+    from robust_run.health.outliers.of_run import standouts
+
+    found = 0
+    for each in standouts(path):
+        found += 1
+        line = f"{_printable(each.machine)}  {_printable(each.detail)}, at {_moment(each.at_unix_s)}"
+        click.echo(_encoded(each) if as_json else line)
+    if not found:
+        click.echo("robust: no node of that job stood out while it was compared with its peers", err=True)
     return 0 if found else 1
 
 
@@ -130,7 +148,7 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def _encoded(verdict: Verdict) -> bytes:
+def _encoded(verdict: Verdict | Standout) -> bytes:
     import msgspec
 
     return msgspec.json.encode(verdict)

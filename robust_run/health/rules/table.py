@@ -152,4 +152,8 @@ def _xids() -> dict[str, Rule]:
     return rows
 
 
-DEFAULTS: Mapping[str, Rule] = {**_GPUS, **_xids(), **_HOST, **_DISKS, **_LINKS, **_TRAINING, **_WORKERS}
+_PEERS: dict[str, Rule] = {
+    "outlier": _report("Minder: a node apart from its peers; a symptom, weighed together with a hang or a crash there"),
+}
+
+DEFAULTS: Mapping[str, Rule] = {**_PEERS, **_GPUS, **_xids(), **_HOST, **_DISKS, **_LINKS, **_TRAINING, **_WORKERS}

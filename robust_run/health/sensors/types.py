@@ -8,32 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-EventKind = Literal["alert", "clear", "note"]
+from robust_run.health.types import Event, EventKind
 
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing a sensor says. A symptom: what follows from it is said by the rules (`robust_run.health.rules`)."""
-
-    name: str
-    """What it is, by dots from the general to the particular: `network.link_down`, `gpu.xid.79`. Rules go by it."""
-    kind: EventKind
-    """alert: it happened, or it has lasted long enough to be said (again). clear: it is over. note: for people only."""
-    subject: str
-    """Of what: `GPU 0000:3b:00`, `eth0`, `/data`. Empty: of the node."""
-    detail: str
-    """One sentence without the subject, for people."""
-    at_s: float
-    """When it was noticed: seconds of the node's monotonic clock."""
-    value: float | None = None
-    """What was measured, where it is a number; its unit is in `detail`."""
-    limit: float | None = None
-    """The threshold that it went over or under."""
-    number: int = 0
-    """An Xid's number, a killed process's id; 0: none."""
+__all__ = ["AbsentError", "Condition", "Event", "EventKind", "Levels", "Sensor", "Standing", "World"]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,11 @@ def status_lines(job: JobView) -> list[str]:
     if job.lost:
         more = f" and {job.nodes_lost - len(job.lost)} more" if job.nodes_lost > len(job.lost) else ""
         lines.append(f"  lost: {', '.join(job.lost)}{more}")
+    for finding in job.findings:
+        ago = age(job.now_unix_s - finding.at_unix_s)
+        lines.append(f"  health: {finding.node}: {finding.text} ({finding.name}, {ago} ago)")
+    if job.findings_count > len(job.findings):
+        lines.append(f"  health: {job.findings_count - len(job.findings)} more")
     if job.last_incident is not None and not job.alive and job.outcome != "failed":
         lines.append(f"  last incident: {job.last_incident.sentence}")
     if job.code:

@@ -90,6 +90,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", kw_only=True):
     number: int
     now_s: float = 0.0
     """The agent's monotonic clock."""
+    usage: tuple[float, ...] = ()
+    """What the node did since the one before (see `health.sensors.usage`); empty: it is not watched."""
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat", kw_only=True):

@@ -221,6 +221,8 @@ class Peer(asyncio.Protocol):
                 term = self._server.beat_term
                 if term is not None and self.last_heard_s < self._server.beat_until_s:
                     self.send_frame(frames.encode(Beat(number=message.number, term=term)))
+                if message.usage:
+                    self._server.handler.received(self, message)
             elif type(message) is Hello:
                 raise ProtocolError("a second Hello")
             else:

@@ -45,7 +45,7 @@ class Handler(Protocol):
         ...
 
     def received(self, peer: Peer, message: FromAgent) -> None:
-        """Take a message of an agent that was let in. Heartbeats and Hellos do not come here."""
+        """Take a message of an agent that was let in. Hellos do not come here, and Heartbeats only with `usage`."""
         ...
 
     def gone(self, peer: Peer, why: str) -> None:

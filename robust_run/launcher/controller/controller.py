@@ -45,6 +45,7 @@ from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Staging
+    from robust_run.launcher.controller.outlook import Outlook
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -95,6 +96,8 @@ class Controller:
         self._on_change = on_change
         self.inquest = Inquest(state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say)
         self._pacing = Pacing(state=state, clock=clock, ask=self.inquest.ask, tell=self.tell, say=book.say)
+        self.outlook: Outlook | None = None
+        """Compares nodes with their peers; None: nobody does."""
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
@@ -120,6 +123,11 @@ class Controller:
             self._pacing.take(node, seen)
         else:
             self.inquest.take(node, seen)
+
+    def see_usage(self, node: str, usage: Sequence[float]) -> None:
+        """Take in what a node did in the last second."""
+        if self.outlook is not None:
+            self.outlook.take(node, usage)
 
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
@@ -164,6 +172,8 @@ class Controller:
                     self.book.relaunched(event.attempt, rungs, why)
             case FirstStep():
                 self.book.first_step(event)
+                if self.outlook is not None:
+                    self.outlook.begin(event.attempt)
             case WarmReady():
                 for module in event.skipped:
                     self._say(f"--preload: left out {module}", event.node)
@@ -239,6 +249,8 @@ class Controller:
 
     def finish(self, action: Finish) -> None:
         """Tell every node that the job is over, and whoever runs us."""
+        if self.outlook is not None:
+            self.outlook.end()
         for member in list(self.state.members.values()):
             if member.present:
                 self._outbox.send(member.info.id, action)

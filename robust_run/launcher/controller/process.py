@@ -31,9 +31,11 @@ from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.handle import Handle
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
+from robust_run.launcher.controller.outlook import Outlook
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
+    AttemptEnded,
     ControllerResumed,
     Event,
     Finish,
@@ -42,6 +44,7 @@ from robust_run.launcher.events import (
     NodeReadmitted,
     SignalReceived,
 )
+from robust_run.launcher.health_events import HealthSeen
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal, events_of
 from robust_run.launcher.leadership.types import JobFinished
@@ -70,7 +73,7 @@ HOLD_MARGIN_S = 0.5
 #: Of a manifest that is told to nodes that come later: it must fit into a frame of a greeting.
 LARGEST_SNAPSHOT_BYTES = 900 << 10
 #: Events that a successor must know of before anything is done about them.
-URGENT = (NodeEvicted, NodeReadmitted, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
+URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
 #: How long the disk may take to keep the code before the first attempt begins without.
 CAPTURE_S = 5.0
 #: How long agents may take to go home before the controller does.
@@ -175,6 +178,8 @@ class ControllerProcess:
         server.beat_term = term
         server.on_refused = self._refusals
         service.server, service.controller = server, controller
+        if self._charge.spec.sensors:
+            controller.outlook = Outlook(controller.state, self._clock, asyncio.get_running_loop(), controller.tell)
         listener = socket.socket(fileno=self._charge.listener)
         listener.listen(65535)
         await server.start(listener)
@@ -285,6 +290,8 @@ class ControllerProcess:
                 )
             elif isinstance(event, NodeReadmitted):
                 evictions.forget(path, event.name, event.by, self._clock.unix_s())
+            elif isinstance(event, (HealthSeen, AttemptEnded)):
+                evictions.remember_rules(path, state.evicted, self._known_evictions)
         except (OSError, RobustRunError) as error:
             self._console.say(f"--evict-list {path}: {error}; the eviction holds for this job only")
         if isinstance(event, (NodeEvicted, NodeReadmitted)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.launcher.events import AttemptEnded, FirstStep, NodeEvent
+from robust_run.launcher.health_events import HealthSeen
 from robust_run.launcher.types import Paces, RankEvidence, Sights
 from robust_run.tracer.types import Op, RankSight
 
@@ -13,6 +14,9 @@ def rebase(event: NodeEvent, ahead_s: float) -> NodeEvent:
     """Return the event with its monotonic times moved by what the controller's clock is ahead of the agent's."""
     if isinstance(event, FirstStep):
         return msgspec.structs.replace(event, at_s=event.at_s + ahead_s)
+    if isinstance(event, HealthSeen):
+        sign = msgspec.structs.replace(event.event, at_s=event.event.at_s + ahead_s)
+        return msgspec.structs.replace(event, event=sign)
     if isinstance(event, AttemptEnded):
         ranks = tuple(_rank(rank, ahead_s) for rank in event.ranks)
         return msgspec.structs.replace(event, started_at_s=event.started_at_s + ahead_s, ranks=ranks)

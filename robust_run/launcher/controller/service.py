@@ -13,6 +13,7 @@ from robust_run.launcher.control.messages import (
     Candidates,
     CodeWanted,
     FromAgent,
+    Heartbeat,
     Hello,
     Leaving,
     Notice,
@@ -219,6 +220,8 @@ class Service:
             case Leaving():
                 self.controller.tell(NodeLeft(node=peer.id, reason=message.reason))
                 self._line_up()
+            case Heartbeat():
+                self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
             case CodeWanted():

@@ -125,6 +125,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     if verdict is None:
         _trust_code(state)
         return _finish(state, Finish(exit_code=0, outcome="done"))
+    verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
     limits = Limits(max_restarts=policy.max_restarts, progress_after_s=policy.progress_after_s)
     verdict, is_rolled_back = _without_suspect(state, verdict)
     if verdict.heals or is_rolled_back:
@@ -151,7 +152,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
             reason=decision.reason,
             sentence=verdict.draft.sentence,
         )
-        return [incident, *_finish(state, finish)]
+        return [*spoken, incident, *_finish(state, finish)]
     if state.code.pending:
         decision = msgspec.structs.replace(decision, reason=f"version {state.code.pending} is put in place")
     before = state.layout
@@ -160,7 +161,18 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     reason = _consequence(policy, state, before, now_s) or decision.reason
     if state.finish is not None:
         action, reason = "stop", state.finish.reason
-    return [msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+    return [*spoken, msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+
+
+def _with_symptoms(policy: Policy, state: JobState, verdict: Judgement, now_s: float) -> tuple[Judgement, list[Action]]:
+    """Add what the rules say of the culprit's last words and what sensors saw; nothing is imported where there is neither."""
+    culprit = verdict.draft.culprit
+    has_words = culprit is not None and culprit.finding is not None
+    if not has_words and not state.health.recent:
+        return verdict, []
+    from robust_run.launcher.core import symptoms
+
+    return symptoms.explained(policy, state, verdict, now_s)
 
 
 def _trust_code(state: JobState) -> None:

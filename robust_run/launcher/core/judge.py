@@ -14,6 +14,8 @@ from robust_run.tracer.types import TraceVerdict
 
 #: How many of many nodes a sentence names.
 SHOWN = 5
+#: What is wrong with a machine is seen so soon after, or before, a rank dies of it.
+SEEN_WITHIN_S = 15.0
 
 _SYMPTOMS = {
     "lost": "node_lost",
@@ -70,6 +72,9 @@ def judge(state: JobState) -> Judgement | None:
     if draft is None:
         return _from_cause(cause, state) if cause is not None else _unexplained(state)
     failure = own_failure(draft.culprit) if draft.culprit is not None else None
+    machine = _machine_at_fault(state, draft, failure.at_s if failure is not None else None)
+    if machine is not None:
+        return _of_machine(machine, draft, state)
     is_first = cause is None or (draft.rule != "only_peer_errors" and failure is not None and failure.at_s < cause.at_s)
     if cause is not None and not is_first:
         return _from_cause(cause, state)
@@ -81,6 +86,30 @@ def judge(state: JobState) -> Judgement | None:
         symptom="worker_failed",
         onset_at_s=min((each.at_s for each in failures), default=None),
     )
+
+
+def _machine_at_fault(state: JobState, draft: VerdictDraft, failed_at_s: float | None) -> Cause | None:
+    """Return why the culprit's node was evicted by a rule of health, if that was seen at about the time the rank failed.
+
+    Sensors look every few seconds, so the victim may be seen before the culprit. A program's own exception is no victim.
+    """
+    if draft.kind == "code" or failed_at_s is None:
+        return None
+    hosts = {node_of_rank(state, rank) for rank in draft.ranks}
+    return next(
+        (
+            cause
+            for cause in state.causes
+            if cause.rule and cause.node in hosts and abs(cause.at_s - failed_at_s) <= SEEN_WITHIN_S
+        ),
+        None,
+    )
+
+
+def _of_machine(cause: Cause, victim: VerdictDraft, state: JobState) -> Judgement:
+    judged = _from_cause(cause, state)
+    aftermath = "; ".join(filter(None, (judged.draft.aftermath, victim.sentence)))
+    return msgspec.structs.replace(judged, draft=msgspec.structs.replace(judged.draft, aftermath=aftermath))
 
 
 def _from_trace(traced: TraceVerdict, state: JobState) -> Judgement:
@@ -151,7 +180,7 @@ def _from_cause(cause: Cause, state: JobState) -> Judgement:
         ranks=tuple(sorted({rank for each in same for rank in each.ranks})),
         nodes=hosts,
         confidence="high",
-        rule={"asked": "operator", "behind": "journal_behind"}.get(cause.kind, f"node_{cause.kind}"),
+        rule=cause.rule or {"asked": "operator", "behind": "journal_behind"}.get(cause.kind, f"node_{cause.kind}"),
         sentence=sentence,
         aftermath=_clauses(others),
         exit_code=1,

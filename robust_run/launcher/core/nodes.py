@@ -135,6 +135,10 @@ def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: fl
     if state.evicted.pop(event.name, None) is None:
         return []
     recount(state)
+    if state.health.recent or state.health.evicted:
+        from robust_run.launcher.core import health
+
+        health.forget(state, event.name)
     text = f"readmitted by {event.by}; this node stands by"
     actions: list[Action] = [
         Say(text=text, node=member.info.id)

@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.launcher.code_types import Ledger
 from robust_run.launcher.events import EndAttempt, Finish, RankExited
+from robust_run.launcher.health_events import HealthRecord
 from robust_run.launcher.restart import Trail
 from robust_run.launcher.types import (
     NodeInfo,
@@ -49,6 +50,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_slow: str = "report"
     many: bool = False
     """A job of several nodes: the loss of one is healed, not the end."""
+    health_rules: str = ""
+    """Text of the file that changes the table of rules; empty: none does."""
+    max_evict_share: float | None = None
+    """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
 
 
 class Eviction(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +88,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the host."""
     ranks: tuple[int, ...] = ()
     text: str = ""
+    rule: str = ""
+    """The rule of health that had it evicted; empty: none did."""
 
 
 class JobState(msgspec.Struct, kw_only=True):
@@ -158,7 +165,8 @@ class JobState(msgspec.Struct, kw_only=True):
     code: Ledger = Ledger()
     """Versions of the code, and which run."""
     code_fault: VerdictDraft | None = None
-    """What the version on probation was found at fault of, in this attempt."""
+    """What the version on probation, or the training itself, was found at fault of, in this attempt."""
+    health: HealthRecord = msgspec.field(default_factory=HealthRecord)
 
     @property
     def is_quiet(self) -> bool:

@@ -63,6 +63,7 @@ from robust_run.launcher.events import (
     Tick,
     WakeAt,
 )
+from robust_run.launcher.health_events import HealthSeen
 from robust_run.launcher.types import (
     Progress,
 )
@@ -158,6 +159,10 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return begin(policy, state, now_s)
         case ControllerResumed():
             return _resumed(policy, state, event, now_s)
+        case HealthSeen():
+            from robust_run.launcher.core import health  # and the rules: for those jobs that need them
+
+            return health.seen(policy, state, event, now_s)
         case _:
             return _about_code(policy, state, event, now_s)
 
@@ -316,6 +321,10 @@ def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: f
     """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
     state.term = max(state.term, event.term)
     state.is_inquiring = False
+    if state.health.recent or state.health.evicted:
+        from robust_run.launcher.core import health
+
+        health.resumed(state, now_s)
     state.hold_until_s = now_s + event.hold_s if event.hold_s else None
     state.detected_at_s = None if state.detected_at_s is None else now_s
     if state.phase in ("new", "gathering"):

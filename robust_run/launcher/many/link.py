@@ -255,7 +255,7 @@ class Link:
         self._number += 1
         now_s = self._clock.monotonic_s()
         self._lease.sent(self._number, now_s)
-        self._connection.send(Heartbeat(number=self._number, now_s=now_s))
+        self._connection.send(Heartbeat(number=self._number, now_s=now_s, usage=self._agent.usage()))
         self._beat = self._loop.call_later(self._heartbeat_s, self._heartbeat)
 
     def _on_message(self, message: FromController) -> None:

@@ -29,3 +29,12 @@ def read_list(text: str) -> list[str]:
     if not lines or lines[-1] != ".":
         return []
     return [line for line in lines[:-1] if all(part.isidentifier() for part in line.split("."))]
+
+
+def to_preload(path: str, already: Iterable[str]) -> tuple[str, ...]:
+    """Return what to preload too, by a worker's list in a file; nothing while that is not there or not complete."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return worth_preloading(read_list(file.read()), already)
+    except OSError:
+        return ()

@@ -89,3 +89,33 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 def test_options_out_of_range(option: str, value: str) -> None:
     with pytest.raises(UserError, match=option):
         raise run(option, value).exception or AssertionError
+
+
+def test_a_run_directory_shows_who_stood_out_in_that_job(tmp_path: Path) -> None:
+    lines = [
+        {"schema": 1, "job": {}},
+        {"at": 1.0, "mono": 1.0, "event": {"type": "node_joined", "node": {"id": "1f", "name": "gpu-7", "nproc": 8}}},
+        {"event": {"type": "health_seen", "node": "1f", "event": {"name": "gpu.hot", "kind": "alert", "detail": "x"}}},
+        {
+            "event": {
+                "type": "health_seen",
+                "node": "1f",
+                "event": {"name": "outlier.cpu_percent", "kind": "alert", "subject": "", "detail": "cpu is 9 \x1b[2J"},
+                "at_unix_s": 1.8e9,
+            }
+        },
+    ]
+    (tmp_path / "journal.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"event":{"type":"health')
+    shown, as_json = run(str(tmp_path)), run(str(tmp_path), "--json")
+    assert shown.return_value == 0
+    assert shown.stdout == "gpu-7  cpu is 9 \\x1b[2J, at 2027-01-15T08:00:00Z\n"
+    assert json.loads(as_json.stdout)["machine"] == "gpu-7"
+
+
+def test_a_run_in_which_nobody_stood_out(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text('{"schema": 1}\n')
+    assert run(str(tmp_path)).return_value == 1
+
+
+def test_a_folder_that_is_no_run_directory_is_refused(tmp_path: Path) -> None:
+    assert isinstance(run(str(tmp_path)).exception, UserError)

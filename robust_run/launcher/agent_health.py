@@ -1,0 +1,178 @@
+"""An agent's part in its node's health: starts the sensors' process, passes on what it says, and knows why a rank was killed.
+
+Nothing here waits: all that may hang is in the sensors' process. Imported after the first workers have been started.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from robust_run.health.rules.workers import SIGKILL, event_of
+from robust_run.health.sensors import memory, usage
+from robust_run.health.sensors.handle import SensorsHandle, environment
+from robust_run.health.sensors.process import Attempt, Setup
+from robust_run.health.sensors.settings import SensorSettings
+from robust_run.health.sensors.types import AbsentError, World
+from robust_run.health.types import Event, Finding
+from robust_run.launcher.events import NodeEvent
+from robust_run.launcher.harmless import Harmless
+from robust_run.launcher.health_events import HealthSeen, SensorsBegan
+from robust_run.launcher.types import RankEvidence
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from robust_run.launcher.node import Node
+    from robust_run.launcher.types import JobSpec
+
+#: What is absent is known by then, and is told as one event.
+ABSENT_AFTER_S = 5.0
+MOST_SEEN = 200
+NVML_VARIABLE = "ROBUST_NVML"
+"""Path of libnvidia-ml where the loader does not find it, or no device file says that there is a driver."""
+_FIRST = (".absent", ".unreadable")
+
+
+class AgentHealth:
+    """One agent's."""
+
+    def __init__(
+        self, node: Node, node_id: str, loop: asyncio.AbstractEventLoop, report: Callable[[NodeEvent], None]
+    ) -> None:
+        self._node = node
+        self._node_id = node_id
+        self._loop = loop
+        self._report = report
+        self._harmless = Harmless("watching this node's health", node.say)
+        self._handle: SensorsHandle | None = None
+        self._seen: deque[Event] = deque(maxlen=MOST_SEEN)
+        self._absent: list[str] | None = []
+        """What cannot be watched, until it is told."""
+        self._counters: usage.Counters | None = None
+        self._kills: int | None = None
+        """Processes of the job's cgroup that were killed for memory, when last looked at."""
+
+    def begin(self) -> None:
+        """Start the sensors."""
+        self._harmless.run(self._begin)
+
+    def _begin(self) -> None:
+        setup = setup_of(self._node.spec, self._node.run_directory.path, os.environ)
+        self._handle = SensorsHandle(self._loop, self._node._start_helper, environment(), setup, self._tell)
+        self._handle.begin()
+        self._loop.call_later(ABSENT_AFTER_S, self._tell_absent)
+
+    def attempt_began(self, number: int) -> None:
+        """Watch what the workers of this attempt report; the files of the one before are not needed any more."""
+
+        def tell() -> None:
+            import shutil
+
+            folders = self._node.run_directory
+            shutil.rmtree(folders.reports(number - 1), ignore_errors=True)
+            if self._handle is not None:
+                self._handle.attempt(Attempt(training=True, reports=(folders.reports(number),)))
+
+        self._harmless.run(tell)
+
+    def attempt_ended(self) -> None:
+        """No workers run: silence on the network is not odd."""
+        handle = self._handle
+        if handle is not None:
+            self._harmless.run(lambda: handle.attempt(Attempt()))
+
+    def end(self) -> None:
+        """Let the sensors' process end."""
+        if self._handle is not None:
+            self._handle.end()
+
+    # --- what sensors say
+
+    def _tell(self, event: Event) -> None:
+        self._harmless.run(lambda: self._tell_now(event))
+
+    def _tell_now(self, event: Event) -> None:
+        if event.kind == "note" and self._absent is not None and event.name.endswith(_FIRST):
+            self._absent.append(f"{event.name}: {event.detail}"[:300])
+            return
+        if event.kind == "alert":
+            self._seen.append(event)
+        if event.name == "sensors.ended":
+            self._node.say(event.detail)
+        self._report(HealthSeen(node=self._node_id, event=event, at_unix_s=self._node.clock.unix_s()))
+
+    def _tell_absent(self) -> None:
+        absent, self._absent = tuple(self._absent or ()), None
+        self._harmless.run(lambda: self._report(SensorsBegan(node=self._node_id, absent=absent)))
+
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call (see `health.sensors.usage`)."""
+        before, now_s = self._counters, self._node.clock.monotonic_s()
+
+        def count() -> None:
+            self._counters = usage.read(World(pid=os.getpid()), now_s)
+
+        did_well = self._harmless.run(count)
+        return usage.between(before, self._counters) if did_well and before and self._counters else ()
+
+    # --- why a rank was killed
+
+    def look(self) -> None:
+        """Count what the kernel killed for memory: a kill that is counted later than this is news."""
+        self._harmless.run(self._count)
+
+    def _count(self) -> None:
+        try:
+            now = memory.read(World(pid=os.getpid())).in_cgroup
+        except AbsentError:
+            now = None
+        if now is not None and self._kills is not None and now > self._kills:
+            detail = "the counter of the job's cgroup has grown"
+            at_s = self._node.clock.monotonic_s()
+            self._seen.append(Event(name="memory.oom_kill", kind="alert", subject="", detail=detail, at_s=at_s))
+        self._kills = now
+
+    def explain(self, rank: RankEvidence) -> RankEvidence:
+        """Return what is known of a rank with the kernel's word, if it was killed for memory: such a rank says nothing."""
+        if rank.exit_code not in (-SIGKILL, 128 + SIGKILL) or rank.signalled_at_s is not None:
+            return rank
+        self.look()
+        event = event_of(rank.rank, rank.pid, rank.exit_code, rank.finding, tuple(self._seen), rank.exited_at_s)
+        if event is None or event.name != "worker.host_memory":
+            return rank
+        finding = Finding(kind="out_of_memory", line=event.detail, trouble="host_memory")
+        return msgspec.structs.replace(rank, finding=finding)
+
+
+def begin(
+    node: Node, node_id: str, loop: asyncio.AbstractEventLoop, report: Callable[[NodeEvent], None], attempt: int
+) -> AgentHealth:
+    """Watch this node from now on. `attempt`: the one that runs here; -1: none."""
+    health = AgentHealth(node, node_id, loop, report)
+    node.explain = health.explain
+    health.begin()
+    if attempt >= 0:
+        health.attempt_began(attempt)
+    return health
+
+
+def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str]) -> Setup:
+    """Return where the sensors look and how often. No file is looked at here: a file system may hang."""
+    settings = SensorSettings()
+    if spec.health_rules:
+        from robust_run.health.rules.book import parse
+
+        settings = parse(spec.health_rules).sensors
+    folders = (run_path, spec.ckpt_dir or "", tempfile.gettempdir())
+    return Setup(
+        settings=settings,
+        folders=tuple(dict.fromkeys(filter(None, folders))),
+        event_folders=spec.metrics_from,
+        nvml_library=env.get(NVML_VARIABLE, ""),
+    )

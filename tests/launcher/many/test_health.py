@@ -1,0 +1,164 @@
+"""What sensors of several hosts see, and what becomes of the job: a lost GPU, a line of a kernel's log, links that fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import TRAIN, ClusterJob, start_all, write
+from hosts import Cluster, Host, need_hosts
+from jobs import wait_for
+from sensor_ground import StubDriver, compile_stub
+
+#: On each host a second card whose cable can be pulled without the controller noticing, and a kernel's log of its own.
+GROUND = """
+set -e
+ip link add ours type veth peer name theirs
+ip link set ours up
+ip link set theirs up
+mkfifo -m 600 /run/tmp/kmsg
+mount --bind /run/tmp/kmsg /dev/kmsg
+"""
+OPTIONS = ["--nnodes", "2", "--standby", "1"]
+PANIC = "2,1,1,-;EXT4-fs (sda1): Remounting filesystem read-only\n"
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    need_hosts()
+    with Cluster(3, tmp_path) as cluster:
+        for host in cluster:
+            host.run(["sh", "-c", GROUND])
+        yield cluster
+
+
+def start(three: Cluster, tmp_path: Path, *options: str, env: dict[str, str] | None = None) -> ClusterJob:
+    """Start a job whose workers need no network, and wait until all of it is watched."""
+    job = start_all(three, write(tmp_path, TRAIN), tmp_path=tmp_path, options=[*OPTIONS, *options], env=env)
+    job.wait_for_event("sensors_began", 3)
+    job.wait_for_steps(0, 2)
+    return job
+
+
+def pull(host: Host, *, out: bool = True) -> None:
+    """Pull the cable of the second card, or put it back."""
+    host.run(["ip", "link", "set", "theirs", "down" if out else "up"])
+
+
+def alerts(job: ClusterJob, name: str, kind: str = "alert") -> list[dict[str, Any]]:
+    return [e for e in job.events("health_seen") if (e["event"]["name"], e["event"]["kind"]) == (name, kind)]
+
+
+def of_world(three: Cluster, job: ClusterJob, place: int) -> Host:
+    name = job.layout(0)[place]
+    return next(host for host in three if host.name == name)
+
+
+def assert_replaced(three: Cluster, job: ClusterJob, culprit: Host, rule: str) -> dict[str, Any]:
+    """Check that a host was evicted by a rule and the standby took its place; return the incident."""
+    incident = job.wait_for_incident()
+    verdict = incident["verdict"]
+    assert (incident["action"]["name"], verdict["kind"]) == ("evict", "node_fault"), incident
+    assert (verdict["rule"], verdict["nodes"]) == (rule, [culprit.name])
+    job.wait_for_steps(1, 2)
+    world = job.layout(1)
+    assert culprit.name not in world
+    assert len(world) == 2
+    job.finish()
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+    return incident
+
+
+def test_the_node_of_a_lost_gpu_is_evicted_and_remembered_and_the_standby_takes_over(
+    three: Cluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("needs a C compiler for the stub of libnvidia-ml")
+    (tmp_path / "driver").mkdir()
+    library = compile_stub(compiler, tmp_path / "driver")
+    drivers = {host.name: StubDriver(library, host.root / "run/tmp/gpus") for host in three}
+    for driver in drivers.values():
+        driver.set(count=2)
+    evicted = tmp_path / "evicted.list"
+    env = {"ROBUST_NVML": library, "STUB_NVML_STATE": "/run/tmp/gpus"}
+    job = start(three, tmp_path, "--evict-list", str(evicted), "--trace-nccl", "off", env=env)
+    culprit = of_world(three, job, 1)
+    drivers[culprit.name].set(lost_1=1)
+    incident = assert_replaced(three, job, culprit, "gpu.lost")
+    assert "GPU" in incident["verdict"]["sentence"]
+    assert f'"node":"{culprit.name}"' in evicted.read_text()
+    spoke = [action for action in job.actions("rule_spoke") if action["rung"] == "evict"]
+    assert (spoke[0]["rule"], spoke[0]["node"]) == ("gpu.lost", culprit.name)
+
+
+def test_a_line_of_the_kernel_s_log_evicts_its_node(three: Cluster, tmp_path: Path) -> None:
+    job = start(three, tmp_path)
+    culprit = of_world(three, job, 0)
+    with (culprit.root / "run/tmp/kmsg").open("w") as log:
+        log.write(PANIC)
+    incident = assert_replaced(three, job, culprit, "disk.read_only")
+    assert "Remounting filesystem read-only" in incident["verdict"]["sentence"]
+
+
+def test_a_link_that_fails_once_is_tolerated_and_the_second_time_evicts(three: Cluster, tmp_path: Path) -> None:
+    job = start(three, tmp_path)
+    culprit = of_world(three, job, 1)
+    pull(culprit)
+    wait_for(lambda: job.actions("rule_spoke"), "the rule to speak")
+    pull(culprit, out=False)
+    wait_for(lambda: alerts(job, "network.link_down", "clear"), "the link to be seen up again")
+    job.wait_for_more_steps(0, 2, more=1500)  # alerts that are nearer than 5 s are one
+    assert not job.incidents()
+    assert {(each["node"], each["tolerated"]) for each in job.actions("rule_spoke")} == {(culprit.name, True)}
+    pull(culprit)
+    assert_replaced(three, job, culprit, "network.link_down")
+
+
+def test_a_bad_rule_does_not_eat_the_job(three: Cluster, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[rules."network.link_down"]\ncount = 1\nconfidence = "high"\n')
+    options = ["--nnodes", "1:3", "--standby", "0", "--health-rules", str(rules), "--rdzv-conf", "last_call_timeout=30"]
+    job = start_all(three, write(tmp_path, TRAIN), tmp_path=tmp_path, options=options)
+    job.wait_for_event("sensors_began", 3)
+    job.wait_for_steps(0, 3)
+    for host in three:
+        pull(host)
+    wait_for(lambda: len(job.actions("rule_spoke")) >= 3, "the rule to speak of all hosts")
+    job.wait_for_steps(1, 2)
+    spoke = job.actions("rule_spoke")
+    assert [action["rung"] for action in spoke].count("evict") == 1
+    assert all("--max-evict-share" in action["held_back"] for action in spoke if action["rung"] != "evict")
+    job.finish()
+    job.assert_nothing_left()
+
+
+def test_training_goes_on_where_sensors_are_killed_and_an_agent_takes_them_with_it(
+    three: Cluster, tmp_path: Path
+) -> None:
+    job = start(three, tmp_path)
+    victim = of_world(three, job, 1)
+    (pid,) = sensors_on(job, victim)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: alerts(job, "sensors.ended", "note"), "the end of the sensors to be noted")
+    job.wait_for_more_steps(0, 2)
+    (again,) = wait_for(lambda: sensors_on(job, victim), "the sensors to be started again")
+    launcher = next(each for each in job.launchers if each.host is victim)
+    os.kill(launcher.agent_pid(), signal.SIGKILL)
+    wait_for(lambda: not sensors_on(job, victim), "the sensors to end with their agent")
+    assert again != pid
+    job.wait_for_steps(1, 2)
+    job.finish()
+    job.assert_nothing_left()
+
+
+def sensors_on(job: ClusterJob, host: Host) -> list[int]:
+    """Return the pids of the sensors on a host, as the harness has them."""
+    return [int(line.partition(":")[0]) for line in job.left_on(host) if "sensors.process" in line]
