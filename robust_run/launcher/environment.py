@@ -25,6 +25,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     code: CodeUse | None = None
     """The version that all its workers run; None: what is in the user's folder."""
+    replay_steps: int = 0
+    """It is a replay of so many steps; 0: it is none."""
 
 
 def worker_environment(
@@ -63,6 +65,10 @@ def worker_environment(
         ROBUST_JOB=spec.run_id,
         ROBUST_RUN_DIR=run_dir,
     )
+    env.pop("ROBUST_REPLAY", None)
+    env.pop("ROBUST_REPLAY_STEPS", None)
+    if place.replay_steps:  # see docs/ladder.md: it is not to save anything
+        env.update(ROBUST_REPLAY="1", ROBUST_REPLAY_STEPS=str(place.replay_steps))
     if spec.ckpt_dir is not None:
         env.pop("ROBUST_RESUME", None)  # somebody else's
         if resume_from is not None:

@@ -17,6 +17,10 @@ def policy_of(spec: JobSpec) -> Policy:
         shutdown_timeout_s=spec.shutdown_timeout_s,
         on_hang=spec.on_hang,
         on_slow=spec.on_slow,
+        diagnose=spec.diagnose,
+        no_replay=spec.no_replay,
+        replay_unit=spec.replay_unit,
+        max_evict_share=spec.max_evict_share,
     )
     many = spec.many
     if many is None:

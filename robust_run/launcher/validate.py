@@ -11,6 +11,7 @@ from robust_run.launcher.entrypoint import resolve_entrypoint
 from robust_run.launcher.many_nodes import resolve_many
 from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
+from robust_run.launcher.replay_use import admission_checks, check_numbers, why_no_replay
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
 from robust_run.launcher.types import ImageUse, JobSpec, SetupUse
@@ -77,6 +78,11 @@ def resolve(options: Options, world: World) -> JobSpec:
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
         on_slow=options.on_slow,
+        diagnose=options.diagnose,
+        no_replay=why_no_replay(options, many, world),
+        replay_unit=options.replay_unit,
+        max_evict_share=options.max_evict_share,
+        admission_checks=admission_checks(options, many),
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
@@ -163,6 +169,7 @@ def _check_numbers(options: Options) -> None:
         raise UserError(
             f"--probation-steps {options.probation_steps}: must be 2 or more, to tell how long a step takes"
         )
+    check_numbers(options)
     check_port("--http-port", options.http_port)
     for name, seconds in (
         ("--restart-grace", options.restart_grace),

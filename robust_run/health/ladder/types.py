@@ -21,8 +21,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     max_evict_share: float = 0.1
     """Of the nodes of a job, in one episode; one node is always allowed."""
+    may_evict: bool = True
+    """There are other nodes."""
     may_roll_back: bool = True
     may_replay: bool = True
+    why_no_replay: str = "it is switched off"
     replay_unit: int = 1
     """Nodes that one replica of the model needs."""
     seconds: float = 3.0

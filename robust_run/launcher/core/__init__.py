@@ -6,6 +6,6 @@ benches and the journal's replay feed the same events and must get the same acti
 
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import Eviction, JobState, Member, Policy
-from robust_run.launcher.core.step import replay, step
+from robust_run.launcher.core.step import awaits_store, replay, step
 
-__all__ = ["Eviction", "JobState", "Member", "Policy", "name_of", "replay", "step"]
+__all__ = ["Eviction", "JobState", "Member", "Policy", "awaits_store", "name_of", "replay", "step"]
