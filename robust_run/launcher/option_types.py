@@ -79,6 +79,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     hang_after: float = 5.0
     on_slow: str = "report"
     diagnose: str = "auto"
+    diagnose_checks: str = ""
     replay: str = "auto"
     replay_unit: int = 1
     max_evict_share: float = 0.1

@@ -204,7 +204,10 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "replay",
         "auto|always|never",
         "Let groups of nodes run SCRIPT to find a bad one; auto: where SCRIPT minds ROBUST_REPLAY, so that it saves nothing.",
-        Look(choices=("auto", "always", "never")),
+        Look(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
+    ),
+    describe(
+        OWN, "diagnose-checks", "CHECK,...", "Which checks; all that make sense unless given. See robust check --list."
     ),
     describe(OWN, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE),
     describe(OWN, "max-evict-share", "SHARE", "Of the nodes, what rules may evict together; one always.", _DECIMAL),

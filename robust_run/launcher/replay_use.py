@@ -37,6 +37,18 @@ def admission_checks(options: Options, many: ManyNodes | None) -> bool:
     return options.admission_checks == "always" or many.standby > 0
 
 
+def diagnose_checks(options: Options) -> tuple[str, ...]:
+    """Return the checks that were chosen; none: all. Raises UserError for an unknown one."""
+    if not options.diagnose_checks:
+        return ()
+    from robust_run.health.checks.plan import parse_only
+
+    try:
+        return parse_only(options.diagnose_checks)
+    except UserError as error:
+        raise UserError(str(error).replace("--only", "--diagnose-checks", 1)) from None
+
+
 def check_numbers(options: Options) -> None:
     """Raise UserError for numbers of the ladder that cannot be."""
     share = options.max_evict_share

@@ -171,6 +171,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """report or evict."""
     diagnose: str = "auto"
     """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder`)."""
+    diagnose_checks: tuple[str, ...] = ()
+    """Which checks; empty: all that make sense."""
     no_replay: str = ""
     """Why the program is not run on groups of nodes; empty: it may be."""
     replay_unit: int = 1

@@ -11,7 +11,7 @@ from robust_run.launcher.entrypoint import resolve_entrypoint
 from robust_run.launcher.many_nodes import resolve_many
 from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
-from robust_run.launcher.replay_use import admission_checks, check_numbers, why_no_replay
+from robust_run.launcher.replay_use import admission_checks, check_numbers, diagnose_checks, why_no_replay
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
 from robust_run.launcher.types import ImageUse, JobSpec, SetupUse
@@ -79,6 +79,7 @@ def resolve(options: Options, world: World) -> JobSpec:
         hang_after_s=options.hang_after,
         on_slow=options.on_slow,
         diagnose=options.diagnose,
+        diagnose_checks=diagnose_checks(options),
         no_replay=why_no_replay(options, many, world),
         replay_unit=options.replay_unit,
         max_evict_share=options.max_evict_share,

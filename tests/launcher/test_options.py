@@ -111,6 +111,12 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "image-writable": "ROBUST_IMAGE_WRITABLE",
         "bind": None,  # a bind has colons, which part the paths of a variable
         "image-cache": "ROBUST_IMAGE_CACHE",
+        "diagnose": "ROBUST_DIAGNOSE",
+        "diagnose-checks": "ROBUST_DIAGNOSE_CHECKS",
+        "replay": None,
+        "replay-unit": "ROBUST_REPLAY_UNIT",
+        "max-evict-share": "ROBUST_MAX_EVICT_SHARE",
+        "admission-checks": "ROBUST_ADMISSION_CHECKS",
         "record-window": "ROBUST_RECORD_WINDOW",
         "prefetch-env": "ROBUST_PREFETCH_ENV",
         "setup": "ROBUST_SETUP",

@@ -94,8 +94,11 @@ class Checking:
         tell: Callable[[Event], None],
         book: IncidentBook,
         history_path: str,
+        chosen: Sequence[str] = (),
     ) -> None:
+        """`chosen`: the only checks that are wanted for admission; none: all."""
         self.drives: list[Drive] = []
+        self.chosen = chosen
         self._state = state
         self._clock = clock
         self._send = send
@@ -145,7 +148,9 @@ class Checking:
                 )
             )
 
-        self._begin("admission", ADMISSION, self._named((node,)), done)
+        only = tuple(check for check in ADMISSION.only if not self.chosen or check in self.chosen)
+        if only:
+            self._begin("admission", msgspec.structs.replace(ADMISSION, only=only), self._named((node,)), done)
 
     def ask(self, nodes: Sequence[str], wish: Wish) -> Drive:
         """Check these nodes for a person."""

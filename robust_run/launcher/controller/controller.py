@@ -179,6 +179,7 @@ class Controller:
                 tell=self.tell,
                 book=self.book,
                 history_path=default_path(os.environ),
+                chosen=self.policy.diagnose_checks,
             )
         return self._checking
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.health.checks.types import Judgement
+from robust_run.health.checks.types import CHECKS, CheckName, Judgement
 from robust_run.health.ladder import rules
 from robust_run.health.ladder import step as rungs
 from robust_run.health.ladder.explain import everything_known
@@ -43,6 +43,8 @@ AT_ONCE = frozenset(("illegal_memory_access", "nccl", "ecc", "gpu_lost"))
 LEAST_FOR_REPLAY = 4
 #: How long checks measure on a job's only node, which has nobody to be compared with; and else.
 LONE_S, USUAL_S, NAN_S = 1.0, 3.0, 30.0
+#: What a job's only node is checked for: what says something by itself, within seconds.
+LONE: tuple[CheckName, ...] = ("compute", "model", "exchange")
 
 ADMISSION = "robust-run, admission"
 LADDER = "robust-run"
@@ -168,7 +170,7 @@ def follow(policy: Policy, state: JobState, decision: Decision, incident: Record
         return [record, _decided(state, decision), *begin(policy, state, now_s)]
     if decision.rung == "diagnose":
         record = msgspec.structs.replace(incident, action="diagnose", reason=rules.RULES[decision.rule])
-        return [record, *_diagnose(state, decision)]
+        return [record, *_diagnose(policy, state, decision)]
     if decision.rung == "replay":
         from robust_run.launcher.core import replaying
 
@@ -186,13 +188,14 @@ def _roll_back(state: JobState, decision: Decision) -> bool:
     return state.code.running != before
 
 
-def _diagnose(state: JobState, decision: Decision) -> list[Action]:
+def _diagnose(policy: Policy, state: JobState, decision: Decision) -> list[Action]:
     state.phase, state.deadline_at_s = "diagnosing", None
     there = [each.node for each in state.layout if _is_usable(state, each.node)]
+    chosen = tuple(check for check in CHECKS if check in policy.diagnose_checks)
     order = Diagnose(
         attempt=state.attempt,
         nodes=tuple(there),
-        checks=decision.checks or (("compute", "model", "exchange") if len(there) == 1 else ()),
+        checks=chosen or decision.checks or (LONE if len(there) == 1 else ()),
         seconds=decision.seconds,
     )
     return [_decided(state, decision), order]
@@ -228,10 +231,10 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
     return []
 
 
-def diagnose_again(state: JobState) -> list[Action]:
+def diagnose_again(policy: Policy, state: JobState) -> list[Action]:
     """Begin a diagnosis anew: whoever was about to carry it out is gone."""
     decisions = climb_of(state).ladder.decisions
-    return _diagnose(state, decisions[-1])[1:] if decisions else []
+    return _diagnose(policy, state, decisions[-1])[1:] if decisions else []
 
 
 def advance(policy: Policy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0) -> list[Action]:

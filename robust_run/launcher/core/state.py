@@ -54,6 +54,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """A job of several nodes: the loss of one is healed, not the end."""
     diagnose: str = "never"
     """never, always, or auto: when the ladder begins (see `core.ladder`)."""
+    diagnose_checks: tuple[str, ...] = ()
+    """Which checks; empty: all that make sense."""
     max_evict_share: float = 0.1
     """Of the nodes, that rules may evict together; one node always."""
     no_replay: str = "it is switched off"

@@ -345,7 +345,7 @@ def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: f
     if state.phase == "diagnosing":
         from robust_run.launcher.core import ladder
 
-        return ladder.diagnose_again(state)
+        return ladder.diagnose_again(policy, state)
     if state.phase == "suspecting":
         state.deadline_at_s = now_s + policy.patience_s
         return [WakeAt(state.deadline_at_s)]
