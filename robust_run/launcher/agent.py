@@ -14,7 +14,7 @@ from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.check_events import CheckAnswer, EndChecks, OpenPlace, RunChecks, TellFacts
 from robust_run.launcher.code_types import StageCode
-from robust_run.launcher.environment import Place
+from robust_run.launcher.environment import place_of
 from robust_run.launcher.events import (
     AttemptEnded,
     Collect,
@@ -33,11 +33,11 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
+from robust_run.launcher.store_watch import StoreWatch
 from robust_run.launcher.types import Paces, Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
-    import socket
 
     from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
@@ -75,6 +75,7 @@ class Agent:
         self._checks: AgentChecks | None = None
         self._stepped = -1
         self._bug: BaseException | None = None
+        self._store_watch: StoreWatch
 
     def serve(self, superior: Superior) -> None:
         """Report to this one from now on."""
@@ -172,25 +173,13 @@ class Agent:
         if order.code is not None and not self.codes.is_ready(order):
             self._pending_start = order if self.codes.is_waiting else None
             return
-        placement = order.placements[0]
-        place = Place(
-            attempt=order.attempt,
-            code=order.code,
-            replay_steps=order.replay_steps,
-            address=order.address,
-            port=order.port,
-            first_rank=placement.first_rank,
-            group_rank=placement.group_rank,
-            world_size=order.world_size,
-            nodes=order.nodes,
-        )
         self._has_ended = False
         self._node.workplace.meet(order.peers)
-        self._attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
+        self._attempt = Attempt(place_of(order), self._node, self.node_id, self.report, self._deliver)
         self._attempt.start()
         if self._loop is not None:
             self._attempt.watch(self._loop)
-            self._watch_store()
+            self._store_watch.look()
 
     @property
     def codes(self) -> AgentCode:
@@ -320,12 +309,13 @@ class Agent:
 
         assert self._superior is not None
         loop = self._loop = asyncio.get_running_loop()
+        self._store_watch = StoreWatch(loop, self._node)
         self._done = asyncio.Event()
         loop.set_exception_handler(self._on_bug)
         AgentSignals(self, self._node.spec, self._node.clock, self._node.say).attach(loop, lifeline)
         self._node.router.attach(loop)
-        self._watch_store()
-        self._node.starter.attach(self._watch_socket)
+        self._store_watch.look()
+        self._node.starter.attach(self._store_watch.watch_socket)
         if self._attempt is not None:
             self._attempt.watch(loop)
         if self._pending_end is not None:
@@ -376,29 +366,6 @@ class Agent:
     def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         assert self._loop is not None
         return self._loop.call_later(delay_s, call)
-
-    def _watch_socket(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
-        assert self._loop is not None
-        if sock.fileno() >= 0:
-            self._loop.remove_reader(sock.fileno())
-            if call is not None:
-                self._loop.add_reader(sock.fileno(), call)
-
-    def _watch_store(self) -> None:
-        """Listen to the store's process, which may be a new one."""
-        assert self._loop is not None
-        descriptor = self._node.store.fileno()
-        if descriptor is not None:
-            self._loop.add_reader(descriptor, self._read_store, descriptor)
-
-    def _read_store(self, descriptor: int) -> None:
-        assert self._loop is not None
-        if self._node.store.fileno() != descriptor:
-            self._loop.remove_reader(descriptor)
-            return
-        self._loop.remove_reader(descriptor)
-        self._node.store.read()
-        self._watch_store()
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """See `agent_signals.Reacts`."""

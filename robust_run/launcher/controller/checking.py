@@ -21,7 +21,7 @@ from robust_run.health.checks.fleet import SLACK_S
 from robust_run.health.checks.history import History, learn
 from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
-from robust_run.health.checks.types import Ended, Judgement, NodeFacts, Result
+from robust_run.health.checks.types import Judgement, NodeFacts, Result
 from robust_run.launcher.check_events import (
     CheckAnswer,
     ChecksSaid,
@@ -35,6 +35,7 @@ from robust_run.launcher.check_events import (
     StandbyChecked,
     TellFacts,
 )
+from robust_run.launcher.controller.asking import Asking, Question, is_there
 from robust_run.launcher.core import JobState
 from robust_run.launcher.events import Event, Order
 
@@ -51,20 +52,10 @@ LIMIT_S = 60.0
 Made = TypeVar("Made")
 
 
-class Question(msgspec.Struct, kw_only=True):
-    """One order to some agents, and what they have answered."""
-
-    drive: Drive
-    awaited: set[str]
-    answers: dict[str, CheckAnswer] = {}
-    results: list[Result] = []
-    then: Callable[[Question], None]
-    timer: Any = None
-
-
 class Drive(msgspec.Struct, kw_only=True, eq=False):
     """One session of checks."""
 
+    number: int
     purpose: str
     """ladder, admission or operator."""
     wish: Wish
@@ -106,8 +97,8 @@ class Checking:
         self._tell = tell
         self._book = book
         self._history_path = history_path
-        self._questions: dict[int, Question] = {}
         self._number = 0
+        self._asking = Asking(state, send, later)
 
     # --- who wants checks
 
@@ -161,6 +152,14 @@ class Checking:
         members = self._state.members.values()
         return [each.info.id for each in members if not each.checked and self._is_idle(each.info.id)]
 
+    def take(self, node: str, answer: CheckAnswer) -> None:
+        """Take in what an agent answers."""
+        asker = self._asking.take(node, answer)
+        problem = answer.problem if isinstance(answer, ChecksSaid) else ""
+        for each in self.drives if problem else ():
+            if each.number == asker:
+                each.lines.append(f"  {self._state.members[node].info.name}: {problem}")
+
     def after(self, _event: Event) -> None:
         """End what the job's state does not allow any more; wait for nobody who is gone."""
         for drive in list(self.drives):
@@ -171,17 +170,11 @@ class Checking:
                 self.give_up(drive, "the job is over")
             elif any(node in self._state.unended for node in drive.agents.values()):
                 self.give_up(drive, "a node was needed by the job")
-        for number, question in list(self._questions.items()):
-            question.awaited = {node for node in question.awaited if self._is_there(node)}
-            self._close_if_answered(number)
-
-    def _is_there(self, node: str) -> bool:
-        member = self._state.members.get(node)
-        return member is not None and member.present
+        self._asking.wait_for_nobody_gone()
 
     def _is_idle(self, node: str) -> bool:
         state = self._state
-        usable = self._is_there(node) and state.members[node].info.name not in state.evicted
+        usable = is_there(self._state, node) and state.members[node].info.name not in state.evicted
         in_world = node in state.places and state.phase not in ("new", "gathering", "over")
         return usable and state.phase in ("running", "suspecting") and not in_world and node not in state.unended
 
@@ -198,13 +191,20 @@ class Checking:
     def _begin(
         self, purpose: str, wish: Wish, agents: dict[str, str], done: Callable[[Drive, Judgement | None], None]
     ) -> Drive:
-        drive = Drive(purpose=purpose, wish=wish, agents=agents, done=done, began_s=self._clock.monotonic_s())
+        self._number += 1
+        drive = Drive(
+            number=self._number, purpose=purpose, wish=wish, agents=agents, done=done, began_s=self._clock.monotonic_s()
+        )
         self.drives.append(drive)
-        self._ask(drive, {node: TellFacts(number=0) for node in agents.values()}, ANSWER_S, self._got_facts)
+        self._asking.ask(
+            drive.number,
+            {node: TellFacts(number=0) for node in agents.values()},
+            ANSWER_S,
+            lambda question: self._got_facts(drive, question),
+        )
         return drive
 
-    def _got_facts(self, question: Question) -> None:
-        drive = question.drive
+    def _got_facts(self, drive: Drive, question: Question) -> None:
         facts: list[NodeFacts] = []
         for name, node in drive.agents.items():
             told = question.answers.get(node)
@@ -234,7 +234,9 @@ class Checking:
             self._run(drive, made, {})
             return
         firsts = {drive.agents[group[0]]: OpenPlace(number=0) for group in made.groups}
-        self._ask(drive, firsts, ANSWER_S, lambda question: self._run(drive, made, _places(drive, made, question)))
+        self._asking.ask(
+            drive.number, firsts, ANSWER_S, lambda question: self._run(drive, made, _places(drive, made, question))
+        )
 
     def _run(self, drive: Drive, made: Round, places: Mapping[str, Place]) -> None:
         assert drive.session is not None
@@ -244,7 +246,7 @@ class Checking:
         work = orders(ready, facts, drive.wish, places)
         told = {drive.agents[name]: RunChecks(number=0, orders=its) for name, its in work.items()}
         limit_s = drive.wish.limit_s + SLACK_S
-        self._ask(drive, told, limit_s, lambda question: self._ran(drive, made, question.results))
+        self._asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question.results))
 
     def _ran(self, drive: Drive, made: Round, results: list[Result]) -> None:
         session = drive.session
@@ -255,7 +257,6 @@ class Checking:
 
     def _judged(self, drive: Drive, judged: Judgement) -> None:
         drive.judgement = judged
-        drive.lines += show.judgement_lines(judged)
         self._learn(drive, judged)
         self._end(drive, judged)
 
@@ -270,10 +271,7 @@ class Checking:
         if drive.is_over:
             return
         drive.given_up = why
-        for number, question in list(self._questions.items()):
-            if question.drive is drive:
-                self._questions.pop(number)
-                question.timer.cancel()
+        self._asking.forget(drive.number)
         for node in drive.agents.values():
             self._send(node, EndChecks())
         self._end(drive, None)
@@ -301,47 +299,6 @@ class Checking:
             self.give_up(drive, f"{type(made).__name__}: {made}"[:300])
         elif not drive.is_over:
             then(made)
-
-    # --- questions
-
-    def _ask(self, drive: Drive, told: Mapping[str, Order], limit_s: float, then: Callable[[Question], None]) -> None:
-        self._number += 1
-        number = self._number
-        question = Question(drive=drive, awaited={node for node in told if self._is_there(node)}, then=then)
-        self._questions[number] = question
-        question.timer = self._later(limit_s, lambda: self._close(number))
-        for node, order in told.items():
-            self._send(node, msgspec.structs.replace(order, number=number))
-        self._close_if_answered(number)
-
-    def take(self, node: str, answer: CheckAnswer) -> None:
-        """Take in what an agent answers."""
-        question = self._questions.get(answer.number)
-        if question is None or node not in question.awaited:
-            return
-        if isinstance(answer, ChecksSaid):
-            name = self._state.members[node].info.name
-            question.results += [
-                msgspec.structs.replace(each.result, node=name) for each in answer.said if isinstance(each, Ended)
-            ]
-            if answer.problem:
-                question.drive.lines.append(f"  {name}: {answer.problem}")
-            if not answer.is_over:
-                return
-        question.answers[node] = answer
-        question.awaited.discard(node)
-        self._close_if_answered(answer.number)
-
-    def _close_if_answered(self, number: int) -> None:
-        question = self._questions.get(number)
-        if question is not None and not question.awaited:
-            question.timer.cancel()
-            question.timer = self._later(0.0, lambda: self._close(number))  # not within what is happening
-
-    def _close(self, number: int) -> None:
-        question = self._questions.pop(number, None)
-        if question is not None and not question.drive.is_over:
-            question.then(question)
 
     # --- what was measured before
 

@@ -149,3 +149,13 @@ def node_of_rank(state: JobState, rank: int) -> str:
 def ranks_of(placement: Placement) -> range:
     """Return the ranks of a placement."""
     return range(placement.first_rank, placement.first_rank + placement.nproc)
+
+
+def awaits_store(state: JobState, attempt: int) -> bool:
+    """Whether a store of this attempt is still to be opened."""
+    if state.phase == "replaying":
+        from robust_run.launcher.core.climb import climb_of
+
+        run = climb_of(state).replay
+        return run is not None and any(each.attempt == attempt and not each.outcome for each in run.runs)
+    return state.phase == "opening" and attempt == state.attempt

@@ -170,16 +170,6 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return _about_code(policy, state, event, now_s)
 
 
-def awaits_store(state: JobState, attempt: int) -> bool:
-    """Whether a store of this attempt is still to be opened."""
-    if state.phase == "replaying":
-        from robust_run.launcher.core.climb import climb_of
-
-        run = climb_of(state).replay
-        return run is not None and any(each.attempt == attempt and not each.outcome for each in run.runs)
-    return state.phase == "opening" and attempt == state.attempt
-
-
 def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
     return state.phase == "opening" and attempt == state.attempt and state.layout[0].node == node
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from clusters import STEPS, ClusterJob, start_all, wait_for, write
-from hosts import Cluster, need_hosts
+from hosts import Cluster, Host, need_hosts
 
 START = Callable[..., tuple[Cluster, ClusterJob]]
 
@@ -75,6 +76,16 @@ def decided(job: ClusterJob, count: int) -> list[dict[str, Any]]:
     return found
 
 
+ROBUST = (sys.executable, "-c", "from robust_run.robust_cli import main; main()")
+
+
+def robust(host: Host, job: ClusterJob, *arguments: str, code: int = 0) -> tuple[str, str]:
+    """Run a `robust` command on a host; return what it prints and says."""
+    done = host.run([*ROBUST, *arguments], check=False, env=job.env)
+    assert done.returncode == code, f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout, done.stderr
+
+
 def wrong(*nodes: str, check: str = "model") -> str:
     return json.dumps([{"node": node, "check": check, "flip": 1.0} for node in nodes])
 
@@ -93,8 +104,38 @@ def test_a_node_that_flips_bits_is_evicted_and_the_spare_takes_over(start: START
     assert len(job.events("diagnosed")) == 1
     measured = json.loads((job.run_dir / "incidents" / "0002.checks.json").read_bytes())
     assert {each["node"] for each in measured["results"]} == {"node-0", "node-1", "node-2"}
+    told, _ = robust(cluster[0], job, "explain", "2", str(job.run_dir))
+    assert "1. diagnose" in told and "2. evict node-1" in told
+    assert "rule suspects_evicted: nodes that checks found to be at fault are evicted" in told
+    assert "checks: node-1 (high, odd_output)" in told
     assert set(job.finish().values()) == {0}
     job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
+def test_idle_nodes_are_checked_for_whoever_asks_and_those_that_train_are_not(start: START) -> None:
+    options = ("--nnodes", "1", "--standby", "2", "--admission-checks", "never")
+    cluster, job = start(
+        3, CRASHES_WITH, *options, at_first=1, TEST_BAD="", ROBUST_CHECK_FAULTS=wrong("node-2", check="compute")
+    )
+    job.wait_for_steps(0, 1)
+    for host in (cluster[1], cluster[2]):
+        job.join(host)
+    job.wait_for_event("node_joined", 3)
+    wait_for((job.run_dir / "api.json").exists, "the API", CHECKED_S)
+    asked = ("check", str(job.run_dir), "--only", "compute", "--seconds", "0.2")
+    found, went = robust(cluster[0], job, *asked, "--all", code=1)
+    assert "left out: node-0 trains in attempt 0" in went
+    assert "compute on node-1:" in went and "SUSPECT node-2" in found
+    assert "nothing was found on node-1" in found
+    report = json.loads(robust(cluster[1], job, *asked, "--node", "node-1", "--json")[0])
+    assert report["judgement"]["passed"] == ["node-1"]
+    _, refused = robust(cluster[0], job, *asked, "--node", "node-0", code=1)
+    assert (
+        "node-0 trains in attempt 0: checks beside training only measure training; idle are node-1, node-2" in refused
+    )
+    assert len(job.events("attempt_started")) == 1
+    assert set(job.finish().values()) == {0}
     job.assert_nothing_left()
 
 
