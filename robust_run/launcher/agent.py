@@ -33,7 +33,6 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
-from robust_run.launcher.store_watch import StoreWatch
 from robust_run.launcher.types import Paces, Progress, Sights
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.node import Node
+    from robust_run.launcher.store_watch import StoreWatch
     from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
@@ -306,6 +306,8 @@ class Agent:
 
     async def _live(self, lifeline: int) -> None:
         import asyncio
+
+        from robust_run.launcher.store_watch import StoreWatch
 
         assert self._superior is not None
         loop = self._loop = asyncio.get_running_loop()

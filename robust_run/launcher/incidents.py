@@ -13,7 +13,6 @@ from robust_run.launcher.events import FirstStep, RecordIncident
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
-from robust_run.report import incident as incident_file
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Scene
@@ -59,6 +58,8 @@ class IncidentBook:
 
         A launcher that was killed had put an incident on record a moment before it wrote the file.
         """
+        from robust_run.report import incident as incident_file
+
         recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
         for entry, action in recorded:
             path = self._run_directory.incident(len(self.incidents) + 1)
@@ -120,6 +121,8 @@ class IncidentBook:
         """Write the newest incident if its file is not up to date."""
         if not self._dirty:
             return
+        from robust_run.report import incident as incident_file
+
         self._dirty = False
         incident = self.incidents[-1]
         path = self._run_directory.incident(incident.id)

@@ -17,7 +17,6 @@ from robust_run.launcher import core
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import DRAIN_S, Console
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.events import (
     ControllerResumed,
     JobStarted,
@@ -143,6 +142,8 @@ def run_agent(
         node.end_helpers(link.finish.exit_code if link.finish is not None else 1)
         assert link.finish is not None
         lived_s = clock.monotonic_s() - started_at_s
+        from robust_run.launcher.controller.last_word import say_goodbye
+
         say_goodbye(console.say, run_directory, book, link.finish, controller.state, lived_s)
         journal.wait_durable(DRAIN_S)
         return link.finish.exit_code

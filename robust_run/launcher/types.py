@@ -173,7 +173,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder`)."""
     diagnose_checks: tuple[str, ...] = ()
     """Which checks; empty: all that make sense."""
-    no_replay: str = ""
+    no_replay: str = "the job has one node"
     """Why the program is not run on groups of nodes; empty: it may be."""
     replay_unit: int = 1
     """Nodes that one replica of the model needs."""

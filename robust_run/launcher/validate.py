@@ -11,7 +11,6 @@ from robust_run.launcher.entrypoint import resolve_entrypoint
 from robust_run.launcher.many_nodes import resolve_many
 from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
-from robust_run.launcher.replay_use import admission_checks, check_numbers, diagnose_checks, why_no_replay
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
 from robust_run.launcher.types import ImageUse, JobSpec, SetupUse
@@ -27,6 +26,9 @@ _DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
 _UNSTOPPABLE = (signal.SIGKILL, signal.SIGSTOP)
 DEFAULT_PRELOAD = ("torch", "torch.distributed")
 _DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
+
+#: Options that say how the ladder goes.
+LADDER_OPTIONS = frozenset(("diagnose-checks", "replay", "replay-unit", "max-evict-share", "admission-checks"))
 
 
 def resolve(options: Options, world: World) -> JobSpec:
@@ -48,7 +50,7 @@ def resolve(options: Options, world: World) -> JobSpec:
     accepted_notes = _accepted_for_compatibility(options)
     log_dir, log_notes = resolve_log_dir(options, world)
     run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None)
-    return JobSpec(
+    spec = JobSpec(
         argv=entrypoint.argv,
         script=options.training_script,
         is_python=entrypoint.is_python,
@@ -78,12 +80,6 @@ def resolve(options: Options, world: World) -> JobSpec:
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
         on_slow=options.on_slow,
-        diagnose=options.diagnose,
-        diagnose_checks=diagnose_checks(options),
-        no_replay=why_no_replay(options, many, world),
-        replay_unit=options.replay_unit,
-        max_evict_share=options.max_evict_share,
-        admission_checks=admission_checks(options, many),
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
@@ -93,7 +89,13 @@ def resolve(options: Options, world: World) -> JobSpec:
         record_window_s=options.record_window,
         code=options.code if image is None else "in-place",
         probation_steps=options.probation_steps,
+        diagnose=options.diagnose,
     )
+    if many is None and not options.given & LADDER_OPTIONS:
+        return spec
+    from robust_run.launcher.ladder_use import with_ladder  # for jobs that have more to decide than one node
+
+    return with_ladder(spec, options, world)
 
 
 def _preload(text: str) -> tuple[str, ...]:
@@ -170,7 +172,6 @@ def _check_numbers(options: Options) -> None:
         raise UserError(
             f"--probation-steps {options.probation_steps}: must be 2 or more, to tell how long a step takes"
         )
-    check_numbers(options)
     check_port("--http-port", options.http_port)
     for name, seconds in (
         ("--restart-grace", options.restart_grace),

@@ -36,7 +36,6 @@ from robust_run.launcher.core.attempts import begin, conclude, end_attempt, fail
 from robust_run.launcher.core.membership import placement_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
-from robust_run.launcher.core.traced import inquired, suspected
 from robust_run.launcher.events import (
     Action,
     AttemptEnded,
@@ -134,10 +133,10 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return _trouble(state, message, now_s)
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
             return _trouble(state, detail, now_s)
-        case HangSuspected(attempt=attempt) if attempt == state.attempt:
-            return suspected(state, event, now_s)
-        case Inquired(attempt=attempt) if attempt == state.attempt:
-            return inquired(policy, state, event, now_s)
+        case HangSuspected(attempt=attempt) | Inquired(attempt=attempt) if attempt == state.attempt:
+            from robust_run.launcher.core import traced  # seldom needed, and the way to the first worker is short
+
+            return traced.take(policy, state, event, now_s)
         case NodeJoined():
             ends = strayed(policy, state, event.node.id, event.attempt, now_s)
             return ends + nodes.joined(policy, state, event, now_s)
