@@ -15,6 +15,10 @@ from robust_run.launcher.api.trace_commands import COMMANDS as TRACE_COMMANDS
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from robust_run.health.checks.plan import Wish
+    from robust_run.health.checks.show import Report
     from robust_run.launcher.warm.manage import Seen
 
 #: Groups of commands by name, and where each is.
@@ -25,6 +29,7 @@ LATE_GROUPS = {
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
+    "explain": ("robust_run.launcher.api.explain_command", "explain"),
     "outliers": ("robust_run.health.outliers.commands", "outliers"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -69,8 +74,17 @@ class _Robust(click.Group):
 
 @click.group(cls=_Robust, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
-def robust() -> None:
+@click.pass_context
+def robust(context: click.Context) -> None:
     """Look after jobs of robust-run and what they need."""
+    context.ensure_object(dict)["check_nodes"] = _check_nodes
+
+
+def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> Report:
+    """Reach the nodes of a job, for `robust check`, which knows nothing of jobs."""
+    from robust_run.launcher.api.check_client import check_nodes
+
+    return check_nodes(os.environ, run, nodes, wish, say)
 
 
 for _command in (*COMMANDS, *TRACE_COMMANDS):

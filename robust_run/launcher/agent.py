@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from robust_run.errors import InternalError, PlatformError
 from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
+from robust_run.launcher.check_events import CheckAnswer, EndChecks, OpenPlace, RunChecks, TellFacts
 from robust_run.launcher.code_types import StageCode
-from robust_run.launcher.environment import Place
+from robust_run.launcher.environment import place_of
 from robust_run.launcher.events import (
     AttemptEnded,
     Collect,
@@ -37,6 +38,7 @@ from robust_run.launcher.types import Paces, Progress, Sights
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.agent_health import AgentHealth
     from robust_run.launcher.code_versions.types import Parts
@@ -75,6 +77,7 @@ class Agent:
         """What is to be started once an earlier attempt has ended here."""
         self._codes: AgentCode | None = None
         self._health: AgentHealth | None = None
+        self._checks: AgentChecks | None = None
         self._stepped = -1
         self._bug: BaseException | None = None
 
@@ -105,6 +108,10 @@ class Agent:
             self.history.append(event)
         assert self._superior is not None
         self._superior.report(event)
+        self._start_pending()
+
+    def _start_pending(self) -> None:
+        """Start what waited for something else to end or to come."""
         if self._pending_start is not None and self._has_ended:
             order, self._pending_start = self._pending_start, None
             if not self._is_leaving:
@@ -129,6 +136,8 @@ class Agent:
                 self._attempt.keep_traces()
             case StageCode():
                 self.codes.stage(order.tree)
+            case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
+                self.checks.obey(order)
             case Dismiss() | Finish():
                 self.leave(order.exit_code)
 
@@ -140,6 +149,7 @@ class Agent:
         if attempt < self.newest_attempt or (attempt == self.newest_attempt and self._attempt_number == attempt):
             return
         self._begin(attempt)
+        self._end_checks()
         try:
             address, port = self._node.open_store(attempt)
         except PlatformError as error:
@@ -163,23 +173,15 @@ class Agent:
             self._pending_start = order
             self._attempt_now.end(EndAttempt(attempt=self._attempt_number))
             return
+        if not self._end_checks():
+            self._pending_start = order  # the job needs this node now
+            return
         if order.code is not None and not self.codes.is_ready(order):
             self._pending_start = order if self.codes.is_waiting else None
             return
-        placement = order.placements[0]
-        place = Place(
-            attempt=order.attempt,
-            code=order.code,
-            address=order.address,
-            port=order.port,
-            first_rank=placement.first_rank,
-            group_rank=placement.group_rank,
-            world_size=order.world_size,
-            nodes=order.nodes,
-        )
         self._has_ended = False
         self._node.workplace.meet(order.peers)
-        self._attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
+        self._attempt = Attempt(place_of(order), self._node, self.node_id, self.report, self._deliver)
         self._attempt.start()
         if self._loop is not None:
             self._attempt.watch(self._loop)
@@ -197,22 +199,35 @@ class Agent:
             self._codes = AgentCode(self._node, self.node_id, self.report, self._fetch_code)
         return self._codes
 
+    @property
+    def checks(self) -> AgentChecks:
+        """What this agent does about checks; imported when they are first asked for."""
+        if self._checks is None:
+            from robust_run.launcher.agent_checks import AgentChecks
+
+            self._checks = AgentChecks(self._node, self._deliver, self._later, self._start_pending)
+        return self._checks
+
+    def _end_checks(self) -> bool:
+        """Have checks end here; whether none runs any more."""
+        return self._checks is None or self._checks.end()
+
     def _fetch_code(self, tree: str) -> bool:
         assert self._superior is not None
         return self._superior.fetch_code(tree)
 
     def forget_asked(self) -> None:
         """The connection was lost, and with it what was asked for."""
+        self._end_checks()
         if self._codes is not None:
             self._codes.forget_asked()
 
     def take_code(self, parts: Parts) -> None:
         """Take in a part of a version; an attempt that waits for it starts when it is complete."""
-        if self.codes.take(parts) and self._pending_start is not None and self._has_ended:
-            order, self._pending_start = self._pending_start, None
-            self._start_attempt(order)
+        if self.codes.take(parts):
+            self._start_pending()
 
-    def _deliver(self, seen: Sights | Paces) -> None:
+    def _deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
         assert self._superior is not None
         self._superior.deliver(seen)
 
@@ -255,6 +270,7 @@ class Agent:
     def fence(self, silent_s: float) -> None:
         """End the workers at once: the controller has been silent, and somebody else may be about to take our place."""
         self._pending_start = None  # if it still holds, it is said again
+        self._end_checks()
         if self.is_running and self._attempt is not None and self._loop is not None:
             if self._attempt.fenced_after_s is None:
                 self._attempt.fenced_after_s = silent_s
@@ -265,12 +281,14 @@ class Agent:
         """End the workers because this node was told to go."""
         self._is_leaving = True
         self._pending_start = None
+        self._end_checks()
         if self.is_running and self._attempt is not None and self._loop is not None:
             order = EndAttempt(attempt=self._attempt.number, signal=number, grace_s=grace_s, leftovers_s=leftovers_s)
             self._attempt.end(order)
 
     def leave(self, exit_code: int) -> None:
         """Be no longer needed: `run` returns when nothing runs here any more."""
+        self._end_checks()
         if self.exit_code is None:
             self.exit_code = exit_code
         if self._done is not None:
@@ -351,6 +369,8 @@ class Agent:
         if self._attempt is not None:
             self._node.workplace.look([each.pid for each in self._attempt.workers], stepped=self._stepped >= 0)
         attempt = self._attempt
+        if attempt is not None and attempt.replay_steps and self.is_running:
+            self.checks.look(attempt, self.node_id, self.report)
         if attempt is not None and self.is_running and not attempt.is_ending:
             age_s = self._node.clock.monotonic_s() - attempt.started_at_s
             self._node.launch_warm(age_s)

@@ -53,6 +53,7 @@ class Attempt:
     ) -> None:
         self.number = place.attempt
         self.first_rank = place.first_rank
+        self.replay_steps = place.replay_steps
         self.started_at_s = node.clock.monotonic_s()
         self.workers: list[Worker] = []
         self.fenced_after_s: float | None = None

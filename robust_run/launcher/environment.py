@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,6 +11,9 @@ from robust_run.launcher.code_types import CodeUse
 from robust_run.launcher.types import (
     JobSpec,
 )
+
+if TYPE_CHECKING:
+    from robust_run.launcher.events import StartAttempt
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +29,24 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     code: CodeUse | None = None
     """The version that all its workers run; None: what is in the user's folder."""
+    replay_steps: int = 0
+    """It is a replay of so many steps; 0: it is none."""
+
+
+def place_of(order: StartAttempt) -> Place:
+    """Return the place of the node that an order is for."""
+    placement = order.placements[0]
+    return Place(
+        attempt=order.attempt,
+        code=order.code,
+        replay_steps=order.replay_steps,
+        address=order.address,
+        port=order.port,
+        first_rank=placement.first_rank,
+        group_rank=placement.group_rank,
+        world_size=order.world_size,
+        nodes=order.nodes,
+    )
 
 
 def worker_environment(  # noqa: PLR0913 - all that a worker is told
@@ -66,6 +88,10 @@ def worker_environment(  # noqa: PLR0913 - all that a worker is told
     )
     if env.get("ROBUST_REPORT") != "off":
         env["ROBUST_REPORT"] = f"{reports}/rank_{rank}.report" if reports and spec.sensors else ""
+    env.pop("ROBUST_REPLAY", None)
+    env.pop("ROBUST_REPLAY_STEPS", None)
+    if place.replay_steps:  # see docs/ladder.md: it is not to save anything
+        env.update(ROBUST_REPLAY="1", ROBUST_REPLAY_STEPS=str(place.replay_steps))
     if spec.ckpt_dir is not None:
         env.pop("ROBUST_RESUME", None)  # somebody else's
         if resume_from is not None:

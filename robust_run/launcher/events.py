@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.launcher.check_events import CheckAction, CheckEvent, CheckOrder, ReplayStepped
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -292,6 +293,7 @@ Event = (
     | NotFinite
     | CodeLacking
     | HealthEvent
+    | CheckEvent
     | SignalReceived
     | SignalPassedOn
     | WarmReady
@@ -315,6 +317,7 @@ NodeEvent = (
     | NotFinite
     | CodeLacking
     | HealthEvent
+    | ReplayStepped
     | SignalPassedOn
     | WarmReady
     | WarmRefused
@@ -347,6 +350,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
     code: CodeUse | None = None
     """The version that all of them run; None: what is in the user's folder."""
+    replay_steps: int = 0
+    """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
 
 
 class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):
@@ -414,7 +419,7 @@ class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only
     onset_at_s: float
     detected_at_s: float
     verdict: VerdictDraft
-    action: Literal["relaunch", "evict", "rollback", "stop", "report"]
+    action: Literal["relaunch", "evict", "diagnose", "rollback", "replay", "stop", "report"]
     reason: str
 
 
@@ -446,9 +451,10 @@ Action = (
     | RecordIncident
     | StageCode
     | RuleSpoke
+    | CheckAction
     | Say
     | Finish
 )
 
-Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode
+Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""

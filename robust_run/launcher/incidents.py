@@ -8,14 +8,27 @@ from typing import Any
 import msgspec
 
 from robust_run.clock import Clock
+from robust_run.launcher.check_events import Decided
 from robust_run.launcher.events import FirstStep, RecordIncident
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
-from robust_run.report import incident as incident_file
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Scene
+
+#: What the ladder does, as people are told.
+RUNGS = {
+    "diagnose": "checking the nodes",
+    "evict": "evicting",
+    "reattempt": "trying again as it is",
+    "rollback": "putting earlier code back",
+    "replay": "replaying on groups of nodes",
+    "stop": "the ladder ends",
+    "settled": "settled",
+}
+#: What an incident's action becomes by it.
+OUTCOMES = {"evict": "evict", "reattempt": "diagnose", "stop": "stop"}
 
 
 class IncidentBook:
@@ -45,6 +58,8 @@ class IncidentBook:
 
         A launcher that was killed had put an incident on record a moment before it wrote the file.
         """
+        from robust_run.report import incident as incident_file
+
         recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
         for entry, action in recorded:
             path = self._run_directory.incident(len(self.incidents) + 1)
@@ -106,6 +121,8 @@ class IncidentBook:
         """Write the newest incident if its file is not up to date."""
         if not self._dirty:
             return
+        from robust_run.report import incident as incident_file
+
         self._dirty = False
         incident = self.incidents[-1]
         path = self._run_directory.incident(incident.id)
@@ -114,6 +131,28 @@ class IncidentBook:
             if self._scene is not None:
                 scene, self._scene = self._scene, None
                 incident_file.write_scene(self._run_directory.scene(incident.id), scene)
+        except OSError as error:
+            self._complain(path, error)
+
+    def decided(self, action: Decided) -> None:
+        """Say what the ladder decided; an incident whose action was to look further gets what came of it."""
+        self.say(f"{RUNGS[action.rung]}: {action.sentence} [{action.rule}]")
+        last = self.incidents[-1] if self.incidents else None
+        if last is None or last.action.name not in ("diagnose", "replay") or action.rung not in OUTCOMES:
+            return
+        came = Action(name=OUTCOMES[action.rung], nodes=action.nodes, reason=action.sentence)  # type: ignore[arg-type]
+        self.incidents[-1] = msgspec.structs.replace(last, action=came)
+        self._awaits_step_of = action.attempt + 1
+        self._dirty = True
+        self.flush()
+
+    def keep_checks(self, report: bytes) -> None:
+        """Write what checks measured beside the newest incident."""
+        self.flush()
+        path = self._run_directory.checks(len(self.incidents))
+        try:
+            with open(path, "wb") as file:
+                file.write(report)
         except OSError as error:
             self._complain(path, error)
 

@@ -144,6 +144,7 @@ def run_agent(
         from robust_run.launcher.controller.last_word import say_goodbye
 
         lived_s = clock.monotonic_s() - started_at_s
+
         say_goodbye(console.say, run_directory, book, link.finish, controller.state, lived_s)
         journal.wait_durable(DRAIN_S)
         return link.finish.exit_code

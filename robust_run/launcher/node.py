@@ -76,7 +76,7 @@ class Node:
         self.router = router
         self.complain = complain
         self._tell = tell
-        self._env = env
+        self.env = env
         self._setup = workers.ChildSetup(mask)
         self._helpers: list[workers.Worker] = []
         self._listener: Listener | None = None
@@ -128,13 +128,13 @@ class Node:
     def _nccl_arming(self) -> NcclArming | None:
         """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and nobody insists."""
         spec = self.spec
-        cannot_tell = not self.workplace.has_our_torch or not has_nvidia(RealFiles(), self._env)  # which NCCL there is
+        cannot_tell = not self.workplace.has_our_torch or not has_nvidia(RealFiles(), self.env)  # which NCCL there is
         if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and cannot_tell):
             return None
         from robust_run.launcher.nccl_arming import NcclArming
 
         memory = self.run_directory.memory if self.run_directory.memory != self.run_directory.path else None
-        return NcclArming(spec, self._env, memory, self.say, self._start_helper)
+        return NcclArming(spec, self.env, memory, self.say, self._start_helper)
 
     @property
     def ras_address(self) -> str:
@@ -147,7 +147,7 @@ class Node:
         if self._code is None:
             from robust_run.launcher.code_versions.node_code import NodeCode
 
-            self._code = NodeCode(self.spec, self._env, self.run_directory, self.say)
+            self._code = NodeCode(self.spec, self.env, self.run_directory, self.say)
         return self._code
 
     def forget_warm(self) -> None:
@@ -229,7 +229,7 @@ class Node:
     def _environment(self, place: Place, slot: int) -> dict[str, str]:
         return worker_environment(
             self.spec,
-            {**self.workplace.environment(self._env), **self._code_seen()},
+            {**self.workplace.environment(self.env), **self._code_seen()},
             local_rank=slot,
             place=place,
             agent_hosts_store=self._hosts_store,
@@ -331,7 +331,7 @@ class Node:
                     pass  # asks the worker to list what it had imported before its first step
         except OSError as error:
             self.complain(self.run_directory.rank(attempt, rank), error)
-        if self._env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
+        if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
             try:
                 prepare(self.run_directory, attempt, rank, place.world_size)
             except OSError as error:

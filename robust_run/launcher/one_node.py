@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.launcher.agent import Agent
+from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.console import Console
 from robust_run.launcher.controller.controller import Controller, Timer
 from robust_run.launcher.events import Event, Finish, GuardLost, NodeEvent, Order, SignalReceived
@@ -43,7 +44,7 @@ class OneNode:
         """See `Superior`."""
         self._tell(event)
 
-    def deliver(self, seen: Sights | Paces) -> None:
+    def deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
         """See `Superior`."""
         if self.controller is not None:
             self.controller.see(self._agent.node_id, seen)

@@ -79,6 +79,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     on_hang: str = "auto"
     hang_after: float = 5.0
     on_slow: str = "report"
+    diagnose: str = "auto"
+    diagnose_checks: str = ""
+    replay: str = "auto"
+    replay_unit: int = 1
+    admission_checks: str = "auto"
     slow_round: float = 10.0
     trace_nccl: str = "auto"
     ckpt_dir: str | None = None

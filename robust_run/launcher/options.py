@@ -193,6 +193,24 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "When a rank or a node is slower than its peers for five rounds in a row.",
         Look(choices=("report", "evict")),
     ),
+    describe(
+        OWN,
+        "diagnose",
+        "auto|always|never",
+        "When a failure is unexplained: check the nodes, try again, roll back, replay; auto: not for the first plain crash.",
+        Look(choices=("auto", "always", "never")),
+    ),
+    describe(
+        OWN,
+        "replay",
+        "auto|always|never",
+        "Let groups of nodes run SCRIPT to find a bad one; auto: where SCRIPT minds ROBUST_REPLAY, so that it saves nothing.",
+        Look(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
+    ),
+    describe(
+        OWN, "diagnose-checks", "CHECK,...", "Which checks; all that make sense unless given. See robust check --list."
+    ),
+    describe(OWN, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE),
     describe(OWN, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
     describe(
         OWN,
@@ -231,6 +249,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "SECONDS",
         "After a loss without standby: wait so long for a node before going on with fewer.",
         _DECIMAL,
+    ),
+    describe(
+        NODES,
+        "admission-checks",
+        "auto|always|never",
+        "Check nodes that no attempt needs before they are counted on; auto: with --standby.",
+        Look(choices=("auto", "always", "never")),
     ),
     describe(NODES, "evict-list", "FILE", "Remember evicted nodes in this file, and use none that is in it."),
     describe(NODES, "controller-standby", "K", "Nodes that stand ready to take the controller over.", _WHOLE),

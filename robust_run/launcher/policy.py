@@ -18,6 +18,10 @@ def policy_of(spec: JobSpec) -> Policy:
         on_hang=spec.on_hang,
         on_slow=spec.on_slow,
         health_rules=spec.health_rules,
+        diagnose=spec.diagnose,
+        diagnose_checks=spec.diagnose_checks,
+        no_replay=spec.no_replay,
+        replay_unit=spec.replay_unit,
         max_evict_share=spec.max_evict_share,
     )
     many = spec.many

@@ -6,6 +6,7 @@
     attempt_N/<rank>/error.json         written by torch's @record in the worker
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed (`tracer.ring`)
     incidents/0001.json                 one detected failure, its verdict and what was done
+    incidents/0001.checks.json          what checks of the nodes measured after it, where the ladder wanted them
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that
     code/                               versions of the job's code: see `code_versions.tree_store`
     image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
@@ -160,6 +161,10 @@ class RunDirectory:
     def scene(self, number: int) -> str:
         """Path of what an incident was concluded from, where it was."""
         return os.path.join(self.path, "incidents", f"{number:04d}.scene.json")
+
+    def checks(self, number: int) -> str:
+        """Path of what checks after an incident measured, where there were any."""
+        return os.path.join(self.path, "incidents", f"{number:04d}.checks.json")
 
     def ring_copy(self, attempt: int, rank: int) -> str:
         """Path of a copy of a rank's ring."""

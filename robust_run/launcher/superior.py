@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.events import NodeEvent
 from robust_run.launcher.types import Paces, Sights
 
@@ -18,8 +19,8 @@ class Superior(Protocol):
         """Pass on what happened here."""
         ...
 
-    def deliver(self, seen: Sights | Paces) -> None:
-        """Pass on what is seen of the ranks here."""
+    def deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
+        """Pass on what is seen of the ranks here, and what checks say."""
         ...
 
     def told_to_end(self, number: int, *, again: bool) -> None:

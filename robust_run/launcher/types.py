@@ -169,6 +169,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Least time a rank is waited for before evidence is collected."""
     on_slow: str = "report"
     """report or evict."""
+    diagnose: str = "auto"
+    """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder`)."""
+    diagnose_checks: tuple[str, ...] = ()
+    """Which checks; empty: all that make sense."""
+    no_replay: str = "the job has one node"
+    """Why the program is not run on groups of nodes; empty: it may be."""
+    replay_unit: int = 1
+    """Nodes that one replica of the model needs."""
+    admission_checks: bool = False
+    """Whether nodes are checked that no attempt needs."""
     slow_round_s: float = 10.0
     """Length of a round of comparing ranks' own times; 0: none."""
     trace_nccl: str = "auto"

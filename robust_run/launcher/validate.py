@@ -33,6 +33,9 @@ _UNSTOPPABLE = (signal.SIGKILL, signal.SIGSTOP)
 DEFAULT_PRELOAD = ("torch", "torch.distributed")
 _DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
 
+#: Options that say how the ladder goes.
+LADDER_OPTIONS = frozenset(("diagnose-checks", "replay", "replay-unit", "admission-checks"))
+
 
 def resolve(options: Options, world: World) -> JobSpec:
     """Return the job the options describe; not for --resume, whose job is in a journal.
@@ -54,7 +57,7 @@ def resolve(options: Options, world: World) -> JobSpec:
     accepted_notes = _accepted_for_compatibility(options)
     log_dir, log_notes = resolve_log_dir(options, world)
     run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None)
-    job = JobSpec(
+    spec = JobSpec(
         argv=entrypoint.argv,
         script=options.training_script,
         is_python=entrypoint.is_python,
@@ -94,12 +97,17 @@ def resolve(options: Options, world: World) -> JobSpec:
         code=options.code if image is None else "in-place",
         probation_steps=options.probation_steps,
         sensors=not options.no_sensors,
+        diagnose=options.diagnose,
     )
-    if health is None:
-        return job
-    return msgspec.structs.replace(
-        job, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
-    )
+    if health is not None:
+        spec = msgspec.structs.replace(
+            spec, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
+        )
+    if many is None and not options.given & LADDER_OPTIONS:
+        return spec
+    from robust_run.launcher.ladder_use import with_ladder  # for jobs that have more to decide than one node
+
+    return with_ladder(spec, options, world)
 
 
 def _preload(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from robust_run.health.checks.fleet import Fleet
     from robust_run.health.checks.plan import Round, Wish
+    from robust_run.health.checks.show import Report
     from robust_run.health.checks.types import Said
 
 
@@ -46,9 +47,14 @@ def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone:
 
     if run and not (nodes or everyone):
         raise UserError(f"robust check {run}: say which nodes of the run: --node NAME or --all")
+    if typed["only_list"] and (nodes or everyone) and context.find_object(FleetFinder) is None:
+        raise UserError("--list is about this node; leave --node and --all out")
     if nodes and everyone:
         raise UserError("--node and --all: give one of them")
     wish = _wish(typed)
+    remote = (context.find_object(dict) or {}).get("check_nodes") if nodes or everyone else None
+    if remote is not None:
+        return _of_a_job(remote(run, nodes, wish, _say), typed)
     fleet = _fleet(context, run, nodes) if nodes or everyone else _here(os.environ, wish.folder)
     if typed["only_list"]:
         return _list(fleet, wish, as_json=typed["as_json"])
@@ -88,6 +94,21 @@ def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> Fleet:
     if finder is None:
         raise UserError("checks of a job's nodes cannot be started from here yet; type robust check on the node itself")
     return finder.find(run, nodes)
+
+
+def _say(line: str) -> None:
+    click.echo(f"robust: {line}", err=True)
+
+
+def _of_a_job(report: Report, typed: dict[str, Any]) -> int:
+    """Show what came of checks that the controller of a job had carried out."""
+    import msgspec
+
+    from robust_run.health.checks import show
+
+    for line in [msgspec.json.encode(report).decode()] if typed["as_json"] else show.judgement_lines(report.judgement):
+        click.echo(line)
+    return 0 if report.judgement.is_clean else 1
 
 
 def _list(fleet: Fleet, wish: Wish, *, as_json: bool) -> int:

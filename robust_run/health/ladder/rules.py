@@ -10,6 +10,7 @@ RULES: dict[str, str] = {
     "ambiguous_evicted": "checks cannot tell which of a few nodes is at fault: all of them are evicted, rather than searched",
     "ambiguous_kept": "checks cannot tell which of too many nodes is at fault: none is evicted, it is tried again as it is",
     "too_many_suspects": "more nodes are suspect than may be evicted: what they share is at fault, so none is evicted",
+    "lone_node": "the only node is at fault: the job ends",
     "all_passed": "all checks passed: it may pass, so it is tried again as it is",
     "nothing_certain": "checks found nothing that would justify an eviction: it is tried again as it is",
     "failed_again_rollback": "it failed again, and the code has changed since it last did well: the earlier code is put back",

@@ -50,10 +50,15 @@ def step(policy: Policy, state: State, event: Event) -> tuple[State, Decision | 
     return state, None
 
 
+def most_evicted(share: float, nodes: int) -> int:
+    """Return how many nodes a share is."""
+    return max(int(share * nodes + 1e-9), 1) if share > 0 else 0
+
+
 def allowed(policy: Policy, state: State) -> int:
     """Return how many more nodes may be evicted in this episode."""
     nodes = len(state.failure.nodes) + len(state.evicted) if state.failure else 0
-    return max(int(policy.max_evict_share * nodes), 1) - len(state.evicted)
+    return most_evicted(policy.max_evict_share, nodes) - len(state.evicted) - policy.evicted_before
 
 
 def _failed(policy: Policy, state: State, event: Failed) -> tuple[State, Decision | None]:
@@ -89,12 +94,14 @@ def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, D
     suspects = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence != "low"))
     if suspects:
         said = "; ".join([each.sentence for each in judged.suspects if each.confidence != "low"][:MOST_SAID])
+        if not policy.may_evict:
+            return _lone(state, event, said)
         if len(suspects) <= allowed(policy, state):
             return _decide(state, event.at_s, "evict", "suspects_evicted", said, nodes=suspects)
         many = f"{len(suspects)} nodes are suspect, {allowed(policy, state)} may be evicted: {said}"
         return _decide(state, event.at_s, "reattempt", "too_many_suspects", many)
     unclear = [each for each in judged.ambiguous if each.rule != "fleet_wide"]
-    if unclear:
+    if unclear and policy.may_evict:
         nodes = tuple(dict.fromkeys(name for each in unclear for name in each.nodes))
         said = "; ".join([each.sentence for each in unclear][:MOST_SAID])
         if len(nodes) <= allowed(policy, state):
@@ -105,6 +112,13 @@ def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, D
     if judged.is_clean:
         return _decide(state, event.at_s, "reattempt", "all_passed", f"nothing was found on {len(judged.passed)} nodes")
     said = "; ".join(_said(judged)) or "checks found nothing"
+    return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
+
+
+def _lone(state: State, event: Diagnosed, said: str) -> tuple[State, Decision]:
+    """Nobody can take over: the job ends where the fault is certain, and else goes on as it is."""
+    if any(each.confidence == "high" for each in event.judgement.suspects):
+        return _stop(state, event.at_s, "lone_node")
     return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
 
 
@@ -125,7 +139,7 @@ def _replayed(policy: Policy, state: State, event: Replayed) -> tuple[State, Dec
 def _replay(policy: Policy, state: State, at_s: float, rule: str, why: str) -> tuple[State, Decision]:
     nodes = state.failure.nodes if state.failure else ()
     if not policy.may_replay or len(nodes) < 2 * policy.replay_unit:
-        reason = "it is switched off" if not policy.may_replay else f"{len(nodes)} nodes make no two groups"
+        reason = policy.why_no_replay if not policy.may_replay else f"{len(nodes)} nodes make no two groups"
         return _stop(_know(state, f"no replay: {reason}"), at_s, "nothing_left")
     return _decide(state, at_s, "replay", rule, why)
 

@@ -20,9 +20,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What is allowed."""
 
     max_evict_share: float = 0.1
-    """Of the nodes of a job, in one episode; one node is always allowed."""
+    """Of the nodes of a job, in one episode; one node is always allowed, unless it is 0."""
+    evicted_before: int = 0
+    """How many of these other rules have evicted."""
+    may_evict: bool = True
+    """There are other nodes."""
     may_roll_back: bool = True
     may_replay: bool = True
+    why_no_replay: str = "it is switched off"
     replay_unit: int = 1
     """Nodes that one replica of the model needs."""
     seconds: float = 3.0

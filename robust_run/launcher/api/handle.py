@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -12,6 +12,9 @@ from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
+
+if TYPE_CHECKING:
+    from robust_run.launcher.controller.checking import Checking
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +76,10 @@ class ControllerHandle(Protocol):
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         """Have all ranks looked at, and call with what is seen, within seconds. False where nothing runs."""
+        ...
+
+    def checking(self) -> Checking:
+        """Return what has checks carried out."""
         ...
 
     def keep_traces(self) -> bool:

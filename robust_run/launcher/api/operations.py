@@ -190,6 +190,8 @@ def _check_alive(state: JobState) -> None:
 def _now(state: JobState) -> str:
     return {
         "new": "the job is starting",
+        "diagnosing": "the nodes are being checked, and the job goes on by itself when that is over",
+        "replaying": "groups of nodes replay the failure, and the job goes on by itself when that is over",
         "gathering": "the job waits for nodes, and starts by itself when they are there",
         "ending": f"attempt {state.attempt} is being ended",
         "stopping": "the job is being stopped",

@@ -6,6 +6,7 @@
     POST /v1/traces                                 copy all rings to the run directory
     GET  /v1/events?after=N&limit=M&wait=SECONDS    lines of the journal from number N; negative: from the end
     POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.Wish
+    /v1/checks...                                   checks of nodes: see `check_routes`
     /v1/code...                                     versions of the code: see `code_routes`
     GET  /                                          the status as text
     GET  /metrics                                   numbers for Prometheus
@@ -29,6 +30,7 @@ from aiohttp import web
 
 from robust_run.clock import Clock
 from robust_run.launcher.api import gauges, operations, show, views
+from robust_run.launcher.api.check_routes import CheckRoutes
 from robust_run.launcher.api.code_routes import CodeRoutes
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.operations import Granted, RefusedError, Wish
@@ -102,6 +104,7 @@ class Api:
         app.router.add_post("/v1/restart", self._restart)
         app.router.add_post("/v1/stop", self._stop)
         CodeRoutes(self._controller, self._clock).add_to(app)
+        CheckRoutes(self._controller).add_to(app)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None, logger=_quiet(), shutdown_timeout=0.5)
         await self._runner.setup()
 

@@ -63,6 +63,8 @@ def _doing(job: JobView) -> str:
         "opening": f"starting: {work}",
         "running": f"running: {work}",
         "suspecting": f"running: {work}, but a rank lost its connection and the reason is awaited",
+        "diagnosing": f"checking the nodes of attempt {job.attempt}",
+        "replaying": "replaying a failure on groups of nodes",
         "ending": f"ending: {work}",
         "stopping": f"stopping: {work}",
         "over": "over",

@@ -14,6 +14,7 @@ from robust_run.launcher import code_types as c
 from robust_run.launcher import events as e
 from robust_run.launcher.api.operations import listed
 from robust_run.launcher.api.show import clean, plural
+from robust_run.launcher.check_events import Decided, Diagnosed, StandbyChecked
 from robust_run.launcher.code_versions.ledger import words
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.types import Placement
@@ -85,7 +86,7 @@ class Story:
         about_node = self._node_words(subject)
         if about_node[1]:
             return about_node
-        about_code = _code_words(subject)
+        about_code = _code_words(subject) or _check_words(subject)
         return ("", about_code) if about_code else self._job_words(subject)
 
     def _node_words(self, subject: e.Event | e.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
@@ -152,6 +153,20 @@ class Story:
             case e.Finish(outcome=outcome, exit_code=exit_code, reason=reason):
                 return "", f"the job is over: {outcome}, exit code {exit_code}{': ' + reason if reason else ''}"
         return "", ""
+
+
+def _check_words(subject: e.Event | e.Action) -> str:
+    """Return what checks and the ladder say."""
+    match subject:
+        case Decided(rung=rung, sentence=sentence, rule=rule):
+            return f"the ladder: {rung}: {sentence} [{rule}]"
+        case Diagnosed(judgement=judged, took_s=took_s):
+            found = plural(len(judged.suspects), "suspicion")
+            return f"checks took {took_s:.0f} s: {found}, nothing was found on {plural(len(judged.passed), 'node')}"
+        case StandbyChecked(name=name, admitted=admitted, sentence=sentence):
+            return f"{name} {'is admitted' if admitted else 'is not admitted'}: {sentence}"
+        case _:
+            return ""
 
 
 def _code_words(subject: e.Event | e.Action) -> str:

@@ -5,7 +5,8 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
 
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
-    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, CodeWanted
+    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, CodeWanted,
+                                        FactsTold, PlaceOpened, ChecksSaid
                                  controller: Beat, Orders, Candidates, CodeParts
 
 Both sides prove that they know the job's token without sending it (see `handshake`).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.code_versions.types import Parts
 from robust_run.launcher.events import NodeEvent, Order
 from robust_run.launcher.types import NodeInfo, Paces, Sights
@@ -145,5 +147,5 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
     parts: Parts
 
 
-FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces | CodeWanted
+FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces | CodeWanted | CheckAnswer
 FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates | CodeParts

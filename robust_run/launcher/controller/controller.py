@@ -13,6 +13,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher import core
+from robust_run.launcher.check_events import CheckAnswer, Decided, Diagnose
 from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.controller.inquest import Inquest
 from robust_run.launcher.controller.pacing import Pacing
@@ -27,6 +28,8 @@ from robust_run.launcher.events import (
     FirstStep,
     Inquire,
     KeepTraces,
+    NodeJoined,
+    NodeReturned,
     OpenStore,
     Order,
     RecordIncident,
@@ -45,12 +48,15 @@ from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Staging
+    from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.outlook import Outlook
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
 #: How often that is looked at where other nodes wait for answers meanwhile.
 DURABLE_LOOK_S = 0.005
+#: A node that joins is left alone for so long: it may be needed at once.
+ADMIT_AFTER_S = 3.0
 
 
 class Outbox(Protocol):
@@ -102,6 +108,9 @@ class Controller:
         self._pending: deque[Event] = deque()
         self._busy = False
         self._staging: Staging | None = None
+        self._checking: Checking | None = None
+        self.admits = False
+        """Whether nodes are checked before they are counted on, where no attempt needs them."""
         self._how: dict[str, AttemptStarted] = {}
         self._relaunched = state.attempt if len(state.started) == len(state.layout) else -1
 
@@ -117,12 +126,14 @@ class Controller:
         finally:
             self._busy = False
 
-    def see(self, node: str, seen: Sights | Paces) -> None:
+    def see(self, node: str, seen: Sights | Paces | CheckAnswer) -> None:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
             self._pacing.take(node, seen)
-        else:
+        elif isinstance(seen, Sights):
             self.inquest.take(node, seen)
+        else:
+            self.checking.take(node, seen)
 
     def see_usage(self, node: str, usage: Sequence[float]) -> None:
         """Take in what a node did in the last second."""
@@ -148,6 +159,37 @@ class Controller:
             self._perform(action, now_s)
         if self.state.code.records:
             self._code_staging.after(event)
+        if self._checking is not None:
+            self._checking.after(event)
+        if self.admits and isinstance(event, (NodeJoined, NodeReturned, StoreOpened)):
+            self._later(ADMIT_AFTER_S, self._admit)
+
+    def _admit(self) -> None:
+        """Have standbys checked that nobody has checked."""
+        if self.state.phase in ("running", "suspecting"):
+            for node in self.checking.idle():
+                self.checking.admit(node)
+
+    @property
+    def checking(self) -> Checking:
+        """What is done about checks; imported when they are first wanted."""
+        if self._checking is None:
+            import os
+
+            from robust_run.health.checks.records import default_path
+            from robust_run.launcher.controller.checking import Checking
+
+            self._checking = Checking(
+                state=self.state,
+                clock=self._clock,
+                send=self._outbox.send,
+                later=self._later,
+                tell=self.tell,
+                book=self.book,
+                history_path=default_path(os.environ),
+                chosen=self.policy.diagnose_checks,
+            )
+        return self._checking
 
     @property
     def _code_staging(self) -> Staging:
@@ -212,6 +254,10 @@ class Controller:
                 self.inquest.begin(action)
             case RecordIncident():
                 self._record(action)
+            case Diagnose():
+                self.checking.diagnose(action)
+            case Decided():
+                self.book.decided(action)
             case StageCode():
                 self._code_staging.stage(action)
             case Finish():
@@ -240,7 +286,7 @@ class Controller:
         self._outbox.send(order.node, order)
 
     def _open_when_durable(self, order: OpenStore, lines: int, give_up_at_s: float) -> None:
-        if self.state.attempt != order.attempt or self.state.phase != "opening":
+        if not core.awaits_store(self.state, order.attempt):
             return  # it was given up meanwhile
         if self._journal.is_durable(lines) or self._clock.monotonic_s() >= give_up_at_s:
             self._outbox.send(order.node, order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.controller.controller import Controller
@@ -11,6 +12,9 @@ from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
+
+if TYPE_CHECKING:
+    from robust_run.launcher.controller.checking import Checking
 
 
 class Handle:
@@ -51,6 +55,10 @@ class Handle:
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         """Have all ranks looked at."""
         return self._controller.inquest.ask(then, samples=samples)
+
+    def checking(self) -> Checking:
+        """Return what has checks carried out."""
+        return self._controller.checking
 
     def keep_traces(self) -> bool:
         """Have all rings copied."""

@@ -20,6 +20,7 @@ from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher import core, evictions
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
 from robust_run.launcher.code_versions.staging import store_folder
 from robust_run.launcher.console import DRAIN_S, Console
@@ -129,6 +130,7 @@ class ControllerProcess:
             on_finish=self._on_finish,
             on_change=lambda event: self._changed(event, office, state),
         )
+        controller.admits = spec.admission_checks
         await self._serve(controller, service, office, term)
         if not resumed:
             await self._capture(controller)
@@ -284,6 +286,8 @@ class ControllerProcess:
         if not path:
             return
         try:
+            if isinstance(event, (Diagnosed, StandbyChecked)):
+                self._remember_all(path, state)
             if isinstance(event, NodeEvicted) and event.name not in self._known_evictions:
                 evictions.remember(
                     path, event.name, core.Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
@@ -296,6 +300,13 @@ class ControllerProcess:
             self._console.say(f"--evict-list {path}: {error}; the eviction holds for this job only")
         if isinstance(event, (NodeEvicted, NodeReadmitted)):
             self._known_evictions.discard(event.name)
+
+    def _remember_all(self, path: str, state: core.JobState) -> None:
+        """Remember what checks have led to."""
+        for name, eviction in state.evicted.items():
+            if name not in self._known_evictions:
+                self._known_evictions.add(name)
+                evictions.remember(path, name, eviction)
 
     async def _wait(self, office: Office, service: Service) -> None:
         """Return when the job is over or somebody else leads."""

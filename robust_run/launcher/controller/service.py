@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
+from robust_run.launcher.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB
 from robust_run.launcher.control.messages import (
@@ -224,6 +225,8 @@ class Service:
                 self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
+            case FactsTold() | PlaceOpened() | ChecksSaid():
+                self.controller.see(peer.id, message)
             case CodeWanted():
                 self._send_code(peer, message.tree)
             case Notice():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from robust_run.launcher.core.judge import Judgement, judge
+from robust_run.launcher.core.judge import Judgement, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import Gathering, gather, name_of, wanted
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import (
@@ -16,9 +18,12 @@ from robust_run.launcher.events import (
     Say,
     WakeAt,
 )
-from robust_run.launcher.restart import Limits, decide, healed
+from robust_run.launcher.restart import Limits, decide, has_progressed, healed
 from robust_run.launcher.types import Placement, Progress
 from robust_run.signals import signal_name
+
+if TYPE_CHECKING:
+    from robust_run.launcher.core.ladder import Concluded
 
 SIGTERM = 15
 
@@ -49,7 +54,7 @@ def try_to_gather(policy: Policy, state: JobState, now_s: float) -> list[Action]
     if found.decision == "start":
         return _open(state, found.layout)
     if found.decision == "give_up":
-        return _finish(state, Finish(exit_code=1, outcome="failed", reason=found.reason))
+        return finish(state, Finish(exit_code=1, outcome="failed", reason=found.reason))
     return _wait(policy, state, found, now_s)
 
 
@@ -121,12 +126,18 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     state.attempt = max(state.attempt, state.told_of)
     if state.stop_signal is not None:
         return stopped(state)
+    if state.phase == "replaying":
+        return _replay_ended(policy, state, now_s)
     verdict = judge(state)
     if verdict is None:
         _trust_code(state)
-        return _finish(state, Finish(exit_code=0, outcome="done"))
+        done = _asked_ladder(policy, state, None, progressed=True, may_go_on=False, now_s=now_s)
+        return [*(done.said if done is not None else ()), *finish(state, Finish(exit_code=0, outcome="done"))]
     verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
     limits = Limits(max_restarts=policy.max_restarts, progress_after_s=policy.progress_after_s)
+    progressed = has_progressed(state.trail, state.progress, limits)
+    if policy.diagnose != "never" and is_nan(verdict.draft):
+        verdict = msgspec.structs.replace(verdict, draft=msgspec.structs.replace(verdict.draft, kind="nan"))
     verdict, is_rolled_back = _without_suspect(state, verdict)
     if verdict.heals or is_rolled_back:
         state.trail, decision = healed(state.trail, state.progress, limits)
@@ -145,14 +156,22 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         action="stop",
         reason=decision.reason,
     )
+    may_go_on = decision.relaunch and not is_rolled_back and not state.code.pending
+    climbed = _asked_ladder(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
+    settled = climbed.said if climbed is not None else ()
     if not decision.relaunch:
-        finish = Finish(
+        known = climbed.known if climbed is not None else ""
+        end = Finish(
             exit_code=verdict.draft.exit_code,
             outcome="failed",
-            reason=decision.reason,
+            reason="; ".join(filter(None, (decision.reason, known))),
             sentence=verdict.draft.sentence,
         )
-        return [*spoken, incident, *_finish(state, finish)]
+        return [*spoken, *settled, incident, *finish(state, end)]
+    if climbed is not None and climbed.decision is not None:
+        from robust_run.launcher.core import ladder
+
+        return [*spoken, *settled, *ladder.follow(policy, state, climbed.decision, incident, now_s)]
     if state.code.pending:
         decision = msgspec.structs.replace(decision, reason=f"version {state.code.pending} is put in place")
     before = state.layout
@@ -161,7 +180,36 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     reason = _consequence(policy, state, before, now_s) or decision.reason
     if state.finish is not None:
         action, reason = "stop", state.finish.reason
-    return [*spoken, msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+    return [*spoken, *settled, msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+
+
+def _asked_ladder(
+    policy: Policy, state: JobState, verdict: Judgement | None, *, progressed: bool, may_go_on: bool, now_s: float
+) -> Concluded | None:
+    """Return what the ladder says of the end of an attempt. What cannot concern it does not even import it."""
+    if policy.diagnose == "never" or (
+        not state.climb and (verdict is None or not _may_concern_ladder(policy, verdict))
+    ):
+        return None
+    from robust_run.launcher.core import ladder
+
+    return ladder.concluded(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
+
+
+def _may_concern_ladder(policy: Policy, verdict: Judgement) -> bool:
+    if verdict.evicts or policy.diagnose == "always":
+        return True
+    draft = verdict.draft
+    if draft.kind not in ("crash", "unknown"):
+        return draft.kind == "nan"
+    finding = draft.culprit.finding if draft.culprit is not None else None
+    return not was_sent_a_signal(draft) and (finding is not None or draft.rule == "died_of_signal")
+
+
+def _replay_ended(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    from robust_run.launcher.core import replaying
+
+    return replaying.pass_over(policy, state, now_s)
 
 
 def _with_symptoms(policy: Policy, state: JobState, verdict: Judgement, now_s: float) -> tuple[Judgement, list[Action]]:
@@ -216,9 +264,10 @@ def stopped(state: JobState) -> list[Action]:
     """End the job because it was told to."""
     number = state.stop_signal or 0
     by = f"stopped by {state.stopped_by}" if state.stopped_by else f"stopped by {signal_name(number)}"
-    return _finish(state, Finish(exit_code=128 + number, outcome="stopped", reason=by))
+    return finish(state, Finish(exit_code=128 + number, outcome="stopped", reason=by))
 
 
-def _finish(state: JobState, finish: Finish) -> list[Action]:
-    state.phase, state.finish = "over", finish
-    return [finish]
+def finish(state: JobState, end: Finish) -> list[Action]:
+    """The job is over."""
+    state.phase, state.finish = "over", end
+    return [end]

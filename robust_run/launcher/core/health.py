@@ -17,7 +17,7 @@ from robust_run.health.types import Event
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of, placement_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import LADDER, JobState, Policy
 from robust_run.launcher.core.traced import suspected
 from robust_run.launcher.events import Action, HangSuspected, NodeEvicted, RecordIncident, Say
 from robust_run.launcher.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
@@ -126,7 +126,9 @@ def held(policy: Policy, state: JobState, decision: Decision, now_s: float) -> D
     if not policy.many:
         return _instead(decision, "the job has no other node")
     by_rules = [Evicted(node=each.name, rule=each.rule, at_s=each.at_s) for each in state.health.evicted]
-    gone = {each.name for each in state.health.evicted if each.name in state.evicted}
+    by_ladder = [name for name, each in state.evicted.items() if each.by == LADDER]
+    by_rules += [Evicted(node=name, rule="ladder", at_s=now_s) for name in by_ladder]
+    gone = {each.node for each in by_rules if each.node in state.evicted}
     names = {member.info.name for member in state.members.values() if member.present} | gone
     decision = deciding.hold_back(book_of(policy).limits, decision, len(names), by_rules, now_s)
     if decision.rung != "evict" or decision.confidence == "high":

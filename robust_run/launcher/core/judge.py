@@ -36,6 +36,10 @@ _KINDS: dict[str, Literal["node_lost", "node_fault", "unknown"]] = {
 }
 
 
+#: Signals that are sent: HUP, INT, QUIT, KILL, PIPE, ALRM, TERM.
+FROM_OUTSIDE = frozenset((1, 2, 3, 9, 13, 14, 15))
+
+
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and what it means for the job."""
 
@@ -46,6 +50,18 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Not the program's doing: it is always started again."""
     evicts: bool = False
     """The job goes on without the nodes at fault."""
+
+
+def is_nan(draft: VerdictDraft) -> bool:
+    """Whether numbers went wrong: found so, or an exception says so."""
+    finding = draft.culprit.finding if draft.culprit is not None else None
+    return draft.kind == "nan" or (finding is not None and finding.trouble == "nan")
+
+
+def was_sent_a_signal(draft: VerdictDraft) -> bool:
+    """Whether somebody ended the rank at fault: no program and no device raises these signals by a fault of theirs."""
+    exit_code = draft.culprit.exit_code if draft.culprit is not None else None
+    return draft.rule == "died_of_signal" and exit_code is not None and -exit_code in FROM_OUTSIDE
 
 
 def judge(state: JobState) -> Judgement | None:

@@ -15,6 +15,9 @@ import msgspec
 from robust_run.launcher.core.state import JobState, Member, Policy
 from robust_run.launcher.types import Placement
 
+#: Whom to take first: who was checked and is well, before who was not, before who is not.
+CHECKED = ("admitted", "", "refused")
+
 
 class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     """What to do with the nodes that are there."""
@@ -68,8 +71,7 @@ def arrange(there: list[Member], before: tuple[Placement, ...], most: int) -> tu
     places = {placement.node: placement.group_rank for placement in before}
     survivors = sorted((m for m in there if m.info.id in places), key=lambda m: places[m.info.id])
     newcomers = [m for m in there if m.info.id not in places]
-    if not before:
-        newcomers = sorted(newcomers, key=_first_order)
+    newcomers = sorted(newcomers, key=_first_order if not before else lambda m: CHECKED.index(m.checked))
     chosen = survivors[:most]
     free = iter(newcomers[: most - len(chosen)])
     by_place: dict[int, Member] = {places[m.info.id]: m for m in chosen}
@@ -147,3 +149,13 @@ def node_of_rank(state: JobState, rank: int) -> str:
 def ranks_of(placement: Placement) -> range:
     """Return the ranks of a placement."""
     return range(placement.first_rank, placement.first_rank + placement.nproc)
+
+
+def awaits_store(state: JobState, attempt: int) -> bool:
+    """Whether a store of this attempt is still to be opened."""
+    if state.phase == "replaying":
+        from robust_run.launcher.core.climb import climb_of
+
+        run = climb_of(state).replay
+        return run is not None and any(each.attempt == attempt and not each.outcome for each in run.runs)
+    return state.phase == "opening" and attempt == state.attempt

@@ -78,6 +78,7 @@ def returned(policy: Policy, state: JobState, event: NodeReturned, now_s: float)
 def _goes(state: JobState, member: Member, gone: Literal["lost", "left"], reason: str, now_s: float) -> None:
     member.gone, member.present, member.reason, member.since_s = gone, False, reason, now_s
     state.usable -= member.info.name not in state.evicted
+    member.checked = ""  # it may come back as another
 
 
 def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list[Action]:

@@ -23,9 +23,12 @@ from robust_run.launcher.types import (
 )
 from robust_run.tracer.types import TraceVerdict
 
-Phase = Literal["new", "gathering", "opening", "running", "suspecting", "ending", "stopping", "over"]
+Phase = Literal[
+    "new", "gathering", "opening", "running", "suspecting", "ending", "stopping", "over", "diagnosing", "replaying"
+]
 """gathering: waits for nodes. opening: the store of the next attempt is being opened. suspecting: a rank lost its connection, a
-peer is about to say why. ending, stopping: the attempt is being ended, to go on or for good."""
+peer is about to say why. ending, stopping: the attempt is being ended, to go on or for good. diagnosing: nothing of the job runs,
+its nodes are checked. replaying: groups of its nodes run the program at the same time (`core.replaying`)."""
 
 Standing = Literal["active", "standby", "evicted", "lost", "left"]
 """active: part of the current attempt. standby: joined and not needed now. lost: silent. left: went in good order."""
@@ -54,6 +57,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Text of the file that changes the table of rules; empty: none does."""
     max_evict_share: float | None = None
     """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
+    diagnose: str = "never"
+    """never, always, or auto: when the ladder begins (see `core.ladder`)."""
+    diagnose_checks: tuple[str, ...] = ()
+    """Which checks; empty: all that make sense."""
+    no_replay: str = "it is switched off"
+    """Why there is no replay; empty: there may be one."""
+    replay_unit: int = 1
+    """Nodes that one replica of the model needs."""
+
+
+LADDER = "robust-run, ladder"
+"""By whom a node is evicted that stop-time checks or a replay have found at fault."""
 
 
 class Eviction(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +91,8 @@ class Member(msgspec.Struct, kw_only=True):
     reason: str = ""
     since_s: float = 0.0
     """When it joined, was lost or left."""
+    checked: Literal["", "admitted", "refused"] = ""
+    """What checks said of it while no attempt needed it; refused: and it stays all the same."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +179,8 @@ class JobState(msgspec.Struct, kw_only=True):
     finish: Finish | None = None
     """How it ended, once it is over."""
     trail: Trail = Trail()
+    climb: bytes = b""
+    """What the ladder remembers (`core.climb`), packed: most jobs never need it."""
     code: Ledger = Ledger()
     """Versions of the code, and which run."""
     code_fault: VerdictDraft | None = None

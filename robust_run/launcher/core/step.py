@@ -6,6 +6,7 @@
         │                          │                                     │          │ a rank failed, a node went,
         │                          ▼                                     ▼          ▼ an operator asked
         └──every node said AttemptEnded, or is lost──◄───────────── ending ◄────────┘
+    ending ──the ladder wants it──► diagnosing or replaying ──► gathering or Finish (see `core.ladder`, `core.replaying`)
     a signal or `robust stop`, at any time: stopping ──every node ended──► Finish
 
 An attempt is over when nothing of it can still run anywhere: each node has said so, or has been silent for so long that it
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -34,7 +36,6 @@ from robust_run.launcher.core.attempts import begin, conclude, end_attempt, fail
 from robust_run.launcher.core.membership import placement_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
-from robust_run.launcher.core.traced import inquired, suspected
 from robust_run.launcher.events import (
     Action,
     AttemptEnded,
@@ -107,6 +108,12 @@ def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
 def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:  # noqa: C901, PLR0912 - the table of events
     if state.phase == "over":
         return nodes.too_late(state, event)
+    if state.phase == "replaying":
+        from robust_run.launcher.core import replaying
+
+        taken = replaying.take(policy, state, event, now_s)
+        if taken is not None:
+            return taken
     match event:
         case RankExited(attempt=attempt, rank=rank) if attempt == state.attempt and rank in state.live:
             return _rank_exited(policy, state, event, now_s)
@@ -127,10 +134,10 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             return _trouble(state, message, now_s)
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
             return _trouble(state, detail, now_s)
-        case HangSuspected(attempt=attempt) if attempt == state.attempt:
-            return suspected(state, event, now_s)
-        case Inquired(attempt=attempt) if attempt == state.attempt:
-            return inquired(policy, state, event, now_s)
+        case HangSuspected(attempt=attempt) | Inquired(attempt=attempt) if attempt == state.attempt:
+            from robust_run.launcher.core import traced  # seldom needed, and the way to the first worker is short
+
+            return traced.take(policy, state, event, now_s)
         case NodeJoined():
             ends = strayed(policy, state, event.node.id, event.attempt, now_s)
             return ends + nodes.joined(policy, state, event, now_s)
@@ -206,7 +213,11 @@ def _code(state: JobState) -> CodeUse | None:
 
 
 def _about_code(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
-    """What versions of the code are about; not imported for a job that does not know them."""
+    """What versions of the code and checks are about; not imported for a job that does not know them."""
+    if isinstance(event, (Diagnosed, StandbyChecked)):
+        from robust_run.launcher.core import ladder
+
+        return ladder.take(policy, state, event, now_s)
     if not isinstance(event, OF_CODE):
         return []
     from robust_run.launcher.core import versions
@@ -280,7 +291,7 @@ def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action]:
     if state.stop_signal is None:
         state.stop_signal, state.stopped_by = event.signal, event.by
-    if state.phase in ("new", "gathering") and not state.strays:
+    if state.phase in ("new", "gathering", "diagnosing") and not state.strays:
         return stopped(state)
     before, state.phase = state.phase, "stopping"
     if event.again:
@@ -329,6 +340,10 @@ def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: f
     state.detected_at_s = None if state.detected_at_s is None else now_s
     if state.phase in ("new", "gathering"):
         return begin(policy, state, now_s)
+    if state.phase == "diagnosing":
+        from robust_run.launcher.core import ladder
+
+        return ladder.diagnose_again(policy, state)
     if state.phase == "suspecting":
         state.deadline_at_s = now_s + policy.patience_s
         return [WakeAt(state.deadline_at_s)]

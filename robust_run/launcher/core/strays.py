@@ -38,7 +38,7 @@ def _fall_behind(policy: Policy, state: JobState, attempt: int, now_s: float) ->
     state.told_of = attempt
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
     was = state.phase
-    if was in ("new", "gathering"):
+    if was in ("new", "gathering", "diagnosing"):
         state.phase, state.deadline_at_s, state.ending = "ending", None, None
         state.evidence, state.causes, state.live = [], [], set()
         state.progress, state.trouble, state.all_well = Progress(), "", False
@@ -61,7 +61,7 @@ def stray_ended(policy: Policy, state: JobState, node: str, now_s: float) -> lis
         return []
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    return conclude(policy, state, now_s) if state.phase in ("ending", "stopping") else []
+    return conclude(policy, state, now_s) if state.phase in ("ending", "stopping", "replaying") else []
 
 
 def end_strays_now(state: JobState) -> list[Action]:

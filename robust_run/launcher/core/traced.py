@@ -15,6 +15,13 @@ from robust_run.tracer.types import TraceVerdict
 OF_MACHINES = ("hang", "stopped", "comm_stall", "slow", "unknown")
 
 
+def take(policy: Policy, state: JobState, event: HangSuspected | Inquired, now_s: float) -> list[Action]:
+    """Ask, or act on the answer."""
+    if isinstance(event, HangSuspected):
+        return suspected(state, event, now_s)
+    return inquired(policy, state, event, now_s)
+
+
 def suspected(state: JobState, event: HangSuspected, now_s: float) -> list[Action]:
     """Ask for the evidence, unless that has been done."""
     if state.phase != "running" or state.is_inquiring:

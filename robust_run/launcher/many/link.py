@@ -15,6 +15,7 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent import Agent
+from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import (
     Beat,
@@ -134,7 +135,7 @@ class Link:
             if self._leaving is not None and not self._agent.is_running:
                 self._agent.leave(128 + self._leaving)
 
-    def deliver(self, seen: Sights | Paces) -> None:
+    def deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
         """Pass on what is seen of the ranks here; without a connection nobody asks for it."""
         if self._connection is not None:
             self._connection.send(seen)

@@ -1,0 +1,350 @@
+"""Has checks carried out by agents, and judged: for the ladder, before a standby is counted on, and for a person who asks.
+
+The plan, the rounds and the judging are pure (`health.checks.session`); here is only the asking, each question with a time
+limit: a node that does not answer is one that hung. Results are too much for the journal; it gets what they say, and a file
+beside the incident keeps them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import RobustRunError
+from robust_run.health.checks import records, show
+from robust_run.health.checks.admission import ADMISSION, admit
+from robust_run.health.checks.fleet import SLACK_S
+from robust_run.health.checks.history import History, learn
+from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
+from robust_run.health.checks.session import Session
+from robust_run.health.checks.types import Judgement, NodeFacts, Result
+from robust_run.launcher.check_events import (
+    CheckAnswer,
+    ChecksSaid,
+    Diagnose,
+    Diagnosed,
+    EndChecks,
+    FactsTold,
+    OpenPlace,
+    PlaceOpened,
+    RunChecks,
+    StandbyChecked,
+    TellFacts,
+)
+from robust_run.launcher.controller.asking import Asking, Question, is_there
+from robust_run.launcher.core import JobState
+from robust_run.launcher.events import Event, Order
+
+if TYPE_CHECKING:
+    from robust_run.launcher.incidents import IncidentBook
+
+#: How long an agent may take to say what it has, or to listen.
+ANSWER_S = 10.0
+#: More nodes take longer than a moment to be judged; how often is asked whether that is done.
+NODES_AT_ONCE, ASK_S = 200, 0.05
+#: A check program's limit beyond what it measures: its start, and the import of torch.
+LIMIT_S = 60.0
+
+Made = TypeVar("Made")
+
+
+class Drive(msgspec.Struct, kw_only=True, eq=False):
+    """One session of checks."""
+
+    number: int
+    purpose: str
+    """ladder, admission or operator."""
+    wish: Wish
+    agents: dict[str, str]
+    """Agent by name of its host."""
+    done: Callable[[Drive, Judgement | None], None]
+    """None: it was given up."""
+    began_s: float
+    lines: list[str] = []
+    """How it goes, for people."""
+    session: Session | None = None
+    judgement: Judgement | None = None
+    is_over: bool = False
+    given_up: str = ""
+
+
+class Checking:
+    """The sessions under way."""
+
+    def __init__(
+        self,
+        *,
+        state: JobState,
+        clock: Clock,
+        send: Callable[[str, Order], None],
+        later: Callable[[float, Callable[[], None]], Any],
+        tell: Callable[[Event], None],
+        book: IncidentBook,
+        history_path: str,
+        chosen: Sequence[str] = (),
+    ) -> None:
+        """`chosen`: the only checks that are wanted for admission; none: all."""
+        self.drives: list[Drive] = []
+        self.chosen = chosen
+        self._state = state
+        self._clock = clock
+        self._send = send
+        self._later = later
+        self._tell = tell
+        self._book = book
+        self._history_path = history_path
+        self._number = 0
+        self._asking = Asking(state, send, later)
+
+    # --- who wants checks
+
+    def diagnose(self, order: Diagnose) -> None:
+        """Check the nodes of an attempt that failed; then tell `Diagnosed`."""
+        wish = Wish(only=order.checks, seconds=order.seconds, limit_s=LIMIT_S + order.seconds)
+
+        def done(drive: Drive, judged: Judgement | None) -> None:
+            if judged is None and self._state.phase != "diagnosing":
+                return
+            said = judged or Judgement(unchecked=(f"the checks were given up: {drive.given_up}",))
+            self._keep(drive)
+            took_s = self._clock.monotonic_s() - drive.began_s
+            now = self._clock.unix_s()
+            self._tell(Diagnosed(attempt=order.attempt, judgement=said, took_s=took_s, at_unix_s=now))
+
+        self._begin("ladder", wish, self._named(order.nodes), done)
+
+    def admit(self, node: str) -> None:
+        """Check a node that no attempt needs, if that is still so; then tell `StandbyChecked`."""
+        if not self._is_idle(node) or any(node in each.agents.values() for each in self.drives):
+            return
+
+        def done(drive: Drive, judged: Judgement | None) -> None:
+            if judged is None:
+                return
+            name = next(iter(drive.agents))
+            found = admit(judged, name)
+            now = self._clock.unix_s()
+            self._tell(
+                StandbyChecked(
+                    node=node,
+                    name=name,
+                    admitted=found.admitted,
+                    rule=found.rule,
+                    sentence=found.sentence,
+                    at_unix_s=now,
+                )
+            )
+
+        only = tuple(check for check in ADMISSION.only if not self.chosen or check in self.chosen)
+        if only:
+            self._begin("admission", msgspec.structs.replace(ADMISSION, only=only), self._named((node,)), done)
+
+    def ask(self, nodes: Sequence[str], wish: Wish) -> Drive:
+        """Check these nodes for a person."""
+        return self._begin("operator", wish, self._named(nodes), lambda _drive, _judged: None)
+
+    def idle(self) -> list[str]:
+        """Return the agents that nothing runs on, and that nobody has checked."""
+        members = self._state.members.values()
+        return [each.info.id for each in members if not each.checked and self._is_idle(each.info.id)]
+
+    def take(self, node: str, answer: CheckAnswer) -> None:
+        """Take in what an agent answers."""
+        asker = self._asking.take(node, answer)
+        problem = answer.problem if isinstance(answer, ChecksSaid) else ""
+        for each in self.drives if problem else ():
+            if each.number == asker:
+                each.lines.append(f"  {self._state.members[node].info.name}: {problem}")
+
+    def after(self, _event: Event) -> None:
+        """End what the job's state does not allow any more; wait for nobody who is gone."""
+        for drive in list(self.drives):
+            if drive.purpose == "ladder":
+                if self._state.phase != "diagnosing":
+                    self.give_up(drive, "the job goes on without them")
+            elif self._state.phase == "over":
+                self.give_up(drive, "the job is over")
+            elif any(node in self._state.unended for node in drive.agents.values()):
+                self.give_up(drive, "a node was needed by the job")
+        self._asking.wait_for_nobody_gone()
+
+    def _is_idle(self, node: str) -> bool:
+        state = self._state
+        usable = is_there(self._state, node) and state.members[node].info.name not in state.evicted
+        in_world = node in state.places and state.phase not in ("new", "gathering", "over")
+        return usable and state.phase in ("running", "suspecting") and not in_world and node not in state.unended
+
+    def _named(self, nodes: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for node in nodes:
+            member = self._state.members.get(node)
+            if member is not None:
+                found.setdefault(member.info.name, node)
+        return found
+
+    # --- one session, step by step
+
+    def _begin(
+        self, purpose: str, wish: Wish, agents: dict[str, str], done: Callable[[Drive, Judgement | None], None]
+    ) -> Drive:
+        self._number += 1
+        drive = Drive(
+            number=self._number, purpose=purpose, wish=wish, agents=agents, done=done, began_s=self._clock.monotonic_s()
+        )
+        self.drives.append(drive)
+        self._asking.ask(
+            drive.number,
+            {node: TellFacts(number=0) for node in agents.values()},
+            ANSWER_S,
+            lambda question: self._got_facts(drive, question),
+        )
+        return drive
+
+    def _got_facts(self, drive: Drive, question: Question) -> None:
+        facts: list[NodeFacts] = []
+        for name, node in drive.agents.items():
+            told = question.answers.get(node)
+            own = told.facts if isinstance(told, FactsTold) else NodeFacts(name=name)
+            facts.append(msgspec.structs.replace(own, name=name, address=self._state.members[node].info.address))
+        if not facts:
+            self.give_up(drive, "no node is there")
+            return
+        self._work(drive, lambda: Session(facts, drive.wish, self._history()), lambda made: self._planned(drive, made))
+
+    def _planned(self, drive: Drive, session: Session) -> None:
+        drive.session = session
+        self._next(drive)
+
+    def _next(self, drive: Drive) -> None:
+        session = drive.session
+        assert session is not None
+        self._work(drive, session.next_round, lambda made: self._prepare(drive, made))
+
+    def _prepare(self, drive: Drive, made: Round | None) -> None:
+        if made is None:
+            assert drive.session is not None
+            self._work(drive, drive.session.judgement, lambda judged: self._judged(drive, judged))
+            return
+        drive.lines.append(f"{made.check}: {show.who(made)}")
+        if not needs_places(made):
+            self._run(drive, made, {})
+            return
+        firsts = {drive.agents[group[0]]: OpenPlace(number=0) for group in made.groups}
+        self._asking.ask(
+            drive.number, firsts, ANSWER_S, lambda question: self._run(drive, made, _places(drive, made, question))
+        )
+
+    def _run(self, drive: Drive, made: Round, places: Mapping[str, Place]) -> None:
+        assert drive.session is not None
+        groups = tuple(group for group in made.groups if not needs_places(made) or group[0] in places)
+        ready = Round(check=made.check, number=made.number, groups=groups)
+        facts = {each.name: each for each in drive.session.facts}
+        work = orders(ready, facts, drive.wish, places)
+        told = {drive.agents[name]: RunChecks(number=0, orders=its) for name, its in work.items()}
+        limit_s = drive.wish.limit_s + SLACK_S
+        self._asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question.results))
+
+    def _ran(self, drive: Drive, made: Round, results: list[Result]) -> None:
+        session = drive.session
+        assert session is not None
+        session.take(made, results)
+        drive.lines += [f"  {show.result_line(each)}" for each in session.results[-len(results) :] if results]
+        self._next(drive)
+
+    def _judged(self, drive: Drive, judged: Judgement) -> None:
+        drive.judgement = judged
+        self._learn(drive, judged)
+        self._end(drive, judged)
+
+    def _end(self, drive: Drive, judged: Judgement | None) -> None:
+        drive.is_over = True
+        if drive in self.drives:
+            self.drives.remove(drive)
+            drive.done(drive, judged)
+
+    def give_up(self, drive: Drive, why: str) -> None:
+        """End a session before it is over."""
+        if drive.is_over:
+            return
+        drive.given_up = why
+        self._asking.forget(drive.number)
+        for node in drive.agents.values():
+            self._send(node, EndChecks())
+        self._end(drive, None)
+
+    def _work(self, drive: Drive, work: Callable[[], Made], then: Callable[[Made], None]) -> None:
+        """Do what takes a while with many nodes beside the loop: leases are to be renewed meanwhile."""
+        if len(drive.agents) <= NODES_AT_ONCE:
+            self._after_work(drive, _outcome(work), then)
+            return
+        found: list[Made | Exception] = []
+        threading.Thread(target=lambda: found.append(_outcome(work)), daemon=True).start()
+
+        def look() -> None:
+            if drive.is_over:
+                return
+            if found:
+                self._after_work(drive, found[0], then)
+            else:
+                self._later(ASK_S, look)
+
+        self._later(ASK_S, look)
+
+    def _after_work(self, drive: Drive, made: Made | Exception, then: Callable[[Made], None]) -> None:
+        if isinstance(made, Exception):
+            self.give_up(drive, f"{type(made).__name__}: {made}"[:300])
+        elif not drive.is_over:
+            then(made)
+
+    # --- what was measured before
+
+    def _history(self) -> History:
+        try:
+            return records.load(self._history_path) if self._history_path else History()
+        except RobustRunError:
+            return History()
+
+    def _learn(self, drive: Drive, judged: Judgement) -> None:
+        session, path = drive.session, self._history_path
+        if session is None or not path:
+            return
+        results = tuple(session.results)
+
+        def keep() -> None:
+            try:
+                records.change(path, lambda found: learn(found, results, judged.passed))
+            except RobustRunError:
+                return  # the next check has less to compare with
+
+        threading.Thread(target=keep, name="history", daemon=True).start()
+
+    def _keep(self, drive: Drive) -> None:
+        """Write what was measured beside the incident."""
+        session = drive.session
+        if session is not None:
+            report = show.Report(
+                nodes=session.facts,
+                results=tuple(session.results),
+                judgement=drive.judgement or Judgement(),
+            )
+            self._book.keep_checks(msgspec.json.encode(report))
+
+
+def _places(drive: Drive, made: Round, question: Question) -> dict[str, Place]:
+    found: dict[str, Place] = {}
+    for group in made.groups:
+        opened = question.answers.get(drive.agents[group[0]])
+        if isinstance(opened, PlaceOpened) and opened.port:
+            found[group[0]] = Place(address=opened.address, port=opened.port)
+    return found
+
+
+def _outcome(work: Callable[[], Made]) -> Made | Exception:
+    try:
+        return work()
+    except Exception as error:
+        return error
