@@ -266,7 +266,7 @@ class Controller:
     def _record(self, action: RecordIncident) -> None:
         scene = self.inquest.scene
         self.book.record(action, self._later, scene if scene is not None and scene.attempt == action.attempt else None)
-        if action.action == "report":
+        if action.action == "report" and action.symptom != "health":
             self.keep_traces()
 
     def keep_traces(self) -> bool:
