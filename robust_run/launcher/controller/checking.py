@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.errors import RobustRunError
-from robust_run.health.checks import records, show
+from robust_run.health.checks import show
 from robust_run.health.checks.admission import ADMISSION, admit
 from robust_run.health.checks.fleet import SLACK_S
-from robust_run.health.checks.history import History, learn
 from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import Judgement, NodeFacts, Result
@@ -36,8 +34,9 @@ from robust_run.launcher.check_events import (
     TellFacts,
 )
 from robust_run.launcher.controller.asking import Asking, Question, is_there
+from robust_run.launcher.controller.fleet_history import FleetHistory
 from robust_run.launcher.core import JobState
-from robust_run.launcher.events import Event, Order
+from robust_run.launcher.events import Event, NodeLeft, NodeLost, Order
 
 if TYPE_CHECKING:
     from robust_run.launcher.incidents import IncidentBook
@@ -66,6 +65,9 @@ class Drive(msgspec.Struct, kw_only=True, eq=False):
     began_s: float
     lines: list[str] = []
     """How it goes, for people."""
+    told: dict[str, NodeFacts] = {}
+    """What agents have said of their nodes."""
+    has_asked_again: bool = False
     session: Session | None = None
     judgement: Judgement | None = None
     is_over: bool = False
@@ -96,7 +98,7 @@ class Checking:
         self._later = later
         self._tell = tell
         self._book = book
-        self._history_path = history_path
+        self._history = FleetHistory(history_path)
         self._number = 0
         self._asking = Asking(state, send, later)
 
@@ -160,7 +162,7 @@ class Checking:
             if each.number == asker:
                 each.lines.append(f"  {self._state.members[node].info.name}: {problem}")
 
-    def after(self, _event: Event) -> None:
+    def after(self, event: Event) -> None:
         """End what the job's state does not allow any more; wait for nobody who is gone."""
         for drive in list(self.drives):
             if drive.purpose == "ladder":
@@ -170,7 +172,8 @@ class Checking:
                 self.give_up(drive, "the job is over")
             elif any(node in self._state.unended for node in drive.agents.values()):
                 self.give_up(drive, "a node was needed by the job")
-        self._asking.wait_for_nobody_gone()
+        if isinstance(event, (NodeLost, NodeLeft)):
+            self._asking.wait_for_nobody_gone()
 
     def _is_idle(self, node: str) -> bool:
         state = self._state
@@ -205,15 +208,25 @@ class Checking:
         return drive
 
     def _got_facts(self, drive: Drive, question: Question) -> None:
+        for node, told in question.answers.items():
+            if isinstance(told, FactsTold):
+                drive.told[node] = told.facts
+        missing = [node for node in drive.agents.values() if node not in drive.told and is_there(self._state, node)]
+        if missing and not drive.has_asked_again:  # after a restart of the controller, they are about to return
+            drive.has_asked_again = True
+            again = {node: TellFacts(number=0) for node in missing}
+            self._asking.ask(drive.number, again, ANSWER_S, lambda later: self._got_facts(drive, later))
+            return
         facts: list[NodeFacts] = []
         for name, node in drive.agents.items():
-            told = question.answers.get(node)
-            own = told.facts if isinstance(told, FactsTold) else NodeFacts(name=name)
+            own = drive.told.get(node) or NodeFacts(name=name)
             facts.append(msgspec.structs.replace(own, name=name, address=self._state.members[node].info.address))
         if not facts:
             self.give_up(drive, "no node is there")
             return
-        self._work(drive, lambda: Session(facts, drive.wish, self._history()), lambda made: self._planned(drive, made))
+        self._work(
+            drive, lambda: Session(facts, drive.wish, self._history.load()), lambda made: self._planned(drive, made)
+        )
 
     def _planned(self, drive: Drive, session: Session) -> None:
         drive.session = session
@@ -257,7 +270,8 @@ class Checking:
 
     def _judged(self, drive: Drive, judged: Judgement) -> None:
         drive.judgement = judged
-        self._learn(drive, judged)
+        if drive.session is not None:
+            self._history.learn(tuple(drive.session.results), judged.passed)
         self._end(drive, judged)
 
     def _end(self, drive: Drive, judged: Judgement | None) -> None:
@@ -299,28 +313,6 @@ class Checking:
             self.give_up(drive, f"{type(made).__name__}: {made}"[:300])
         elif not drive.is_over:
             then(made)
-
-    # --- what was measured before
-
-    def _history(self) -> History:
-        try:
-            return records.load(self._history_path) if self._history_path else History()
-        except RobustRunError:
-            return History()
-
-    def _learn(self, drive: Drive, judged: Judgement) -> None:
-        session, path = drive.session, self._history_path
-        if session is None or not path:
-            return
-        results = tuple(session.results)
-
-        def keep() -> None:
-            try:
-                records.change(path, lambda found: learn(found, results, judged.passed))
-            except RobustRunError:
-                return  # the next check has less to compare with
-
-        threading.Thread(target=keep, name="history", daemon=True).start()
 
     def _keep(self, drive: Drive) -> None:
         """Write what was measured beside the incident."""

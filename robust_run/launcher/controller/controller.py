@@ -109,6 +109,7 @@ class Controller:
         self._busy = False
         self._staging: Staging | None = None
         self._checking: Checking | None = None
+        self._admits_soon = False
         self.admits = False
         """Whether nodes are checked before they are counted on, where no attempt needs them."""
         self._how: dict[str, AttemptStarted] = {}
@@ -162,10 +163,16 @@ class Controller:
         if self._checking is not None:
             self._checking.after(event)
         if self.admits and isinstance(event, (NodeJoined, NodeReturned, StoreOpened)):
+            self._admit_soon()
+
+    def _admit_soon(self) -> None:
+        if not self._admits_soon:  # thousands may join at once
+            self._admits_soon = True
             self._later(ADMIT_AFTER_S, self._admit)
 
     def _admit(self) -> None:
         """Have standbys checked that nobody has checked."""
+        self._admits_soon = False
         if self.state.phase in ("running", "suspecting"):
             for node in self.checking.idle():
                 self.checking.admit(node)
