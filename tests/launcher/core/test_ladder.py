@@ -16,6 +16,7 @@ from robust_run.launcher import core
 from robust_run.launcher.check_events import Decided, Diagnose, Diagnosed, ReplayStepped, StandbyChecked
 from robust_run.launcher.code_types import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
 from robust_run.launcher.core.climb import climb_of
+from robust_run.launcher.core.state import LADDER
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
@@ -212,7 +213,7 @@ def test_suspects_are_evicted_and_a_standby_takes_over() -> None:
     again(story)
     actions = checked(story, suspect("b"))
     assert [(each.rung, each.nodes) for each in of(Decided, actions)] == [("evict", ("b",))]
-    assert story.state.evicted["b"].by == "robust-run"
+    assert story.state.evicted["b"].by == LADDER
     assert story.world == ["a", "spare", "c", "d"]
     story.starts()
     assert of(Decided, crash(story, steps=7))[0].rule == "evict_helped", "it got further"
