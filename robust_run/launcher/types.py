@@ -189,6 +189,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Read ahead the files of the Python environment that earlier starts read."""
     record_window_s: float = 120.0
     """How long what a start reads is recorded at most."""
+    notify: tuple[str, ...] = ()
+    """Whom to tell of incidents, see `notify.target`; in a journal without what may be secret."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,6 +295,10 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
     pace: NodePace
     nccl: Rates = ()
     """What NCCL completed on them meanwhile, where that is traced."""
+    steps: int = 0
+    """Most steps that any of them has made in the attempt."""
+    since_step_s: float | None = None
+    """How long ago it made the newest."""
 
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.

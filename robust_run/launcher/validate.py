@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 
 from robust_run.errors import UserError
@@ -86,7 +87,29 @@ def resolve(options: Options, world: World) -> JobSpec:
         record_window_s=options.record_window,
         code=options.code if image is None else "in-place",
         probation_steps=options.probation_steps,
+        notify=resolve_notify(options.notify, world),
     )
+
+
+def resolve_notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:
+    """Return whom to tell, files by their absolute paths. Raises UserError, which shows no secret."""
+    if not words:
+        return ()
+    from robust_run.launcher.notify.target import parse
+
+    found = []
+    for word in words:
+        if word.startswith("@"):
+            path = absolute(word[1:], world)
+            if not world.files.access(path, os.R_OK):
+                raise UserError(f"--notify {word}: the file is not there, or may not be read")
+            lines = world.files.text(path).splitlines()
+            parse(lines[0] if lines else "")
+            found.append(f"@{path}")
+        else:
+            parse(word)
+            found.append(word)
+    return tuple(found)
 
 
 def _preload(text: str) -> tuple[str, ...]:

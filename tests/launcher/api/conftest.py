@@ -21,6 +21,7 @@ from robust_run.launcher import core
 from robust_run.launcher.api.client import Target
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import (
     AttemptEnded,
@@ -91,6 +92,8 @@ class Controller:
         """What is seen of the ranks; None: nothing runs."""
         self.samples: list[int] = []
         self.rates: list[CommRate] = []
+        self.noticed: dict[str, int] = {}
+        self.book = StepBook()
         self.kept = 0
         self._journal = Journal(self.journal_path, SystemClock(), fail)
         self._journal.open_with(self.spec, self.facts.host)
@@ -108,6 +111,12 @@ class Controller:
 
     def nccl_rates(self) -> list[CommRate]:
         return self.rates
+
+    def notices(self) -> dict[str, int]:
+        return self.noticed
+
+    def steps(self) -> StepBook:
+        return self.book
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         self.samples.append(samples)
