@@ -80,7 +80,7 @@ def _restarts_often(job: JobView) -> bool:
 def findings_of(job: JobView, nodes: Sequence[LiveNode]) -> tuple[str, ...]:
     """Return what is not as it should be, most pressing first. `nodes`: odd ones first."""
     found = []
-    silent = [node for node in nodes if node.odd.startswith("silent")]
+    silent = [node for node in nodes if node.standing == "active" and node.odd.startswith("silent")]
     if silent:
         found.append(f"{_named(silent)}: no heartbeat for {silent[0].silent_s or 0.0:.1f} s")
     if _is_late(job):

@@ -59,6 +59,7 @@ class LiveIncident(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     reason: str = ""
     nodes: tuple[str, ...] = ()
+    onset_unix_s: float
     detected_unix_s: float
     resumed_unix_s: float | None = None
 
@@ -185,6 +186,7 @@ def _incident(incident: Incident) -> LiveIncident:
         sentence=incident.verdict.sentence,
         reason=incident.action.reason,
         nodes=incident.verdict.nodes[:8],
+        onset_unix_s=incident.onset_s,
         detected_unix_s=incident.detected_s,
         resumed_unix_s=incident.resumed_s,
     )

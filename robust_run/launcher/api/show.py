@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from robust_run.launcher.api.advice import next_step
 from robust_run.launcher.api.views import AttemptView, IncidentView, JobView, NodesView, NodeView
 
@@ -49,12 +51,13 @@ def _attempts(job: JobView) -> list[str]:
     if len(job.attempts) < 2:
         return []
     shown = job.attempts[::-1][:MOST_ATTEMPTS]
-    lines = [f"attempt {each.number}: {_attempt(each, job)}" for each in shown]
+    lines = [f"attempt {each.number}: {attempt_words(each, job)}" for each in shown]
     older = job.attempt + 1 - len(shown)
     return [*lines, f"attempts: {plural(older, 'older one')}; robust events tells of them"] if older > 0 else lines
 
 
-def _attempt(each: AttemptView, job: JobView) -> str:
+def attempt_words(each: AttemptView, job: JobView) -> str:
+    """Return what an attempt was and what ended it."""
     facts = [plural(each.ranks, "rank")]
     if each.ended_unix_s is None:
         facts.append(f"for {age(job.now_unix_s - each.began_unix_s)}")
@@ -94,8 +97,8 @@ def tone(job: JobView) -> str:
     return {"running": "good", "suspecting": "bad"}.get(job.phase, "busy")
 
 
-def headline(job: JobView) -> str:
-    """Return what somebody woken at night must know, as one line."""
+def headline(job: JobView, *, brief: bool = False) -> str:
+    """Return what somebody woken at night must know, as one line. `brief`: without the last incident of a job that lives."""
     if job.outcome:
         why = f": {job.reason}" if job.reason else ""
         if job.outcome == "failed" and job.last_incident is not None:
@@ -106,7 +109,8 @@ def headline(job: JobView) -> str:
     if not job.alive:
         mend = f"; robust-run --resume {job.run_directory} continues it" if job.resumable else ""
         return clean(f"{job.note or 'nobody answers'}; last known: {_doing(job)}{mend}")
-    return clean(f"{_doing(job)}{_others(job)}{_past(job)}")
+    past = _past(msgspec.structs.replace(job, last_incident=None) if brief else job)
+    return clean(f"{_doing(job)}{_others(job)}{past}")
 
 
 def _doing(job: JobView) -> str:
@@ -127,7 +131,10 @@ def _doing(job: JobView) -> str:
 
 
 def _step(job: JobView) -> str:
-    return f", step {job.step}" if job.step else ""
+    if job.step:
+        return f", step {job.step}"
+    awaits = job.attempts and job.attempts[-1].startup_s is None and any(each.startup_s for each in job.attempts)
+    return ", no step yet" if awaits else ""
 
 
 def _others(job: JobView) -> str:

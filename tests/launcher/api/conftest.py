@@ -73,6 +73,8 @@ class Controller:
     def __init__(self, run_directory: Path, spec: JobSpec | None = None) -> None:
         self.spec = spec or spec_of()
         self.now_s = 100.0
+        self.pace_s = 1.0
+        """How much time goes on with each event."""
         self.journal_path = str(run_directory / "journal.jsonl")
         self.told: list[Event] = []
         self.facts = JobFacts(
@@ -130,7 +132,7 @@ class Controller:
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
-        self.now_s += 1.0
+        self.now_s += self.pace_s
         self._journal.event(event, self.now_s)
         _, actions = core.step(self.facts.policy, self._state, event, self.now_s)
         for action in actions:
