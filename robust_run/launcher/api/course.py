@@ -14,9 +14,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.report.spread import Spread
+
 #: Attempts that are told apart; of older ones only sums are kept.
 MOST_ATTEMPTS = 100
 HOUR_S = 3600.0
+#: Seconds. Waiting workers make their first step within one, loading a large checkpoint takes minutes.
+START_EDGES_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 
 #: Lines of a journal that tell the course; what is in others is known from the state, or to developers only.
 TELLING = frozenset(
@@ -111,8 +115,8 @@ class Course:
         self.restarts: Counter[str] = Counter()
         """By the slowest way any worker of the attempt was started."""
         self.worker_starts: Counter[str] = Counter()
-        self.starts_s: deque[float] = deque(maxlen=MOST_ATTEMPTS)
-        """From the order to start workers to the first step, of the newest attempts that made one."""
+        self.starts_s = Spread(START_EDGES_S)
+        """From the order to start workers to the first step, of the attempts that made one."""
         self._old_trained_s = 0.0
         self._old_steps = 0
         self._term = 0
@@ -168,7 +172,7 @@ class Course:
             case "first_step" if fact.at_s is not None:
                 first_s = min(fact.at_s + offset_s, at_s)
                 if attempt.first_step_s is None:
-                    self.starts_s.append(max(first_s - attempt.began_s, 0.0))
+                    self.starts_s.add(max(first_s - attempt.began_s, 0.0))
                 attempt.first_step_s = min(first_s, attempt.first_step_s or first_s)
             case "record_incident" if fact.verdict is not None:
                 if fact.action == "evict":

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from robust_run.launcher.api.course import START_EDGES_S
 from robust_run.launcher.api.gauges.facts import Facts
 from robust_run.report.metrics import Family, Sample, number, spread_of
 from robust_run.report.spread import Spread
 
 #: Seconds. What is seen at once (an exit) takes milliseconds, a hang seconds, a slow node minutes.
 DETECTION_EDGES_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-#: Seconds. A restart from waiting workers takes less than one, loading a large checkpoint minutes.
-RECOVERY_EDGES_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 RUNGS = ("promote", "fork", "spawn")
 EVICTORS = ("operator", "rule", "list")
 
@@ -84,15 +83,15 @@ def _recovery(facts: Facts) -> Family:
     return spread_of(
         "recovery_seconds",
         "From the onset of an incident until the first step of the next attempt.",
-        _spread(RECOVERY_EDGES_S, lags),
+        _spread(START_EDGES_S, lags),
     )
 
 
 def _startup(facts: Facts) -> Family:
     return spread_of(
         "startup_seconds",
-        "From the order to start workers to the first step, of the newest 100 attempts that made one.",
-        _spread(RECOVERY_EDGES_S, facts.course.starts_s) if facts.course is not None else None,
+        "From the order to start workers to the first step, of the attempts that made one.",
+        facts.course.starts_s if facts.course is not None else None,
     )
 
 
