@@ -31,6 +31,6 @@ class Limiter(msgspec.Struct, frozen=True, kw_only=True):
         """
         gained = (now_s - self.at_s) / self.every_s if self.at_s > float("-inf") else float(self.burst)
         tokens = min(self.tokens + max(gained, 0.0), float(self.burst))
-        if tokens >= 1.0 or must:
+        if tokens >= 1.0 - 1e-9 or must:  # tenths add up to a little less
             return msgspec.structs.replace(self, tokens=max(tokens - 1.0, 0.0), at_s=now_s, suppressed=0), True
         return msgspec.structs.replace(self, tokens=tokens, at_s=now_s, suppressed=self.suppressed + 1), False

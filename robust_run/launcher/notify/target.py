@@ -62,7 +62,7 @@ def shown(text: str) -> str:
             host = parts.hostname or ""
             port = f":{parts.port}" if parts.port else ""
         except ValueError:
-            return f"{HIDDEN}"
+            return HIDDEN
         return f"{parts.scheme}://{host}{port}/{HIDDEN}"
     name = text.split(maxsplit=1)
     return f"{name[0]} {HIDDEN}" if len(name) > 1 else text
@@ -70,4 +70,4 @@ def shown(text: str) -> str:
 
 def is_hidden(text: str) -> bool:
     """Whether this is what `shown` made: a journal holds it, and nothing can be sent there."""
-    return text.endswith(f"/{HIDDEN}") or text.endswith(f" {HIDDEN}")
+    return text == HIDDEN or text.endswith((f"/{HIDDEN}", f" {HIDDEN}"))

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from dashboards import job_view
 from prometheus_client.parser import text_string_to_metric_families
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.api.gauges import SOURCES, Facts, families
 from robust_run.launcher.api.server import HttpPlace
-from robust_run.launcher.api.views import JobView
 from robust_run.launcher.events import NodeEvicted
 from robust_run.tracer.nccl.rates import NAMES, CommRate, Totals
 
@@ -81,35 +81,10 @@ def test_a_fault_while_gathering_is_told_to_whoever_asked(serve: Serve):
         served.unix().get("/metrics")
 
 
-def job() -> JobView:
-    return JobView(
-        run_id="run",
-        script="train.py",
-        alive=True,
-        phase="running",
-        attempt=0,
-        term=1,
-        restarts=0,
-        world_size=10_000,
-        nodes_needed=1,
-        nodes_wanted=1,
-        nodes_active=1,
-        nodes_standby=0,
-        nodes_evicted=0,
-        nodes_lost=0,
-        started_unix_s=1.0,
-        now_unix_s=2.0,
-        host="h",
-        pid=1,
-        version="0.1.0",
-        run_directory="",
-    )
-
-
 def test_names_follow_the_conventions_and_lines_stay_few():
     totals = Totals()
     totals.add(CommRate(f"dp_{number}", 1, 1, 1, 0.1) for number in range(5000))
-    found = families(Facts(job=job(), nccl=totals.rows()))
+    found = families(Facts(job=job_view(), nccl=totals.rows()))
     names = [family.name for family in found]
     assert len(set(names)) == len(names)
     for family in found:
@@ -121,7 +96,7 @@ def test_names_follow_the_conventions_and_lines_stay_few():
 
 
 def test_without_nccl_nothing_is_said_of_it():
-    found = families(Facts(job=job()))
+    found = families(Facts(job=job_view()))
     assert len(found) < len(SOURCES)
     assert not any("nccl" in family.name for family in found)
     assert msgspec.to_builtins(found)
