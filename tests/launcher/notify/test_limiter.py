@@ -47,4 +47,4 @@ def test_no_more_pass_than_are_allowed_and_none_is_lost(waits: list[tuple[float,
         forced += must
         told += before if passes else 0
     assert passed + told + limiter.suppressed == len(waits)
-    assert passed - forced <= 5 + now_s / 30.0
+    assert passed - forced <= 5 + now_s / 30.0 + 1e-6
