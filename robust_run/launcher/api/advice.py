@@ -54,7 +54,7 @@ def _after_the_end(job: JobView) -> str:
 
 
 def _while_gathering(job: JobView) -> str:
-    missing = job.nodes_needed - job.nodes_active - job.nodes_standby
+    missing = job.nodes_needed - job.nodes_active - job.nodes_standby  # gathering: all that are here stand by
     if missing <= 0:
         return ""
     if job.evicted:

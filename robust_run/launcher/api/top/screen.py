@@ -45,7 +45,7 @@ def screen(view: LiveView, looking: Looking, width: int, height: int, trouble: s
 
 def plain(view: LiveView, width: int, rows: int = 40) -> Group:
     """Return all there is to say once, for a pipe: no colours, no keys."""
-    parts: list[RenderableType] = [*head(view, width), Text("")]
+    parts: list[RenderableType] = [*head(view, width, most=9), Text("")]
     parts.append(nodes_table(view.nodes[:rows], width))
     if view.nodes_total > rows:
         parts.append(Text(f"... and {view.nodes_total - rows} more nodes; robust nodes lists them"))
@@ -64,21 +64,25 @@ def rows_of(view: LiveView, width: int, height: int, trouble: str = "") -> int:
 # --- the upper part
 
 
-def head(view: LiveView, width: int, trouble: str = "") -> list[Text]:
-    """Return what happens now, what to do about it, how much of the time was training, and what is odd: a line each."""
+def head(view: LiveView, width: int, trouble: str = "", most: int = 2) -> list[Text]:
+    """Return what happens now, what to do about it, how much of the time was training, and what is odd.
+
+    What is too long for a line takes `most` at most.
+    """
     job = view.job
-    lines = [_line(show.headline(job, brief=True), COLOURS[show.tone(job)], width)]
+    lines = _lines(show.headline(job, brief=True), COLOURS[show.tone(job)], width, most)
     if trouble:
-        lines.append(_line(f"! {trouble}", "bold red", width))
+        lines += _lines(f"! {trouble}", "bold red", width, most)
     if todo := next_step(job):
-        lines.append(_line(f"next: {todo}", "bold yellow", width))
-    lines.append(_line(_numbers(view), "", width))
+        lines += _lines(f"next: {todo}", "bold yellow", width, most)
+    lines += _lines(_numbers(view), "", width, most)
     shown = view.findings[:MOST_FINDINGS]
-    lines += [_line(f"! {finding}", "yellow", width) for finding in shown]
+    for finding in shown:
+        lines += _lines(f"! {finding}", "yellow", width, most)
     if len(view.findings) > len(shown):
-        lines.append(_line(f"! {len(view.findings) - len(shown)} more", "yellow", width))
+        lines += _lines(f"! {len(view.findings) - len(shown)} more", "yellow", width, most)
     for each in job.attempts[-MOST_ATTEMPTS:] if len(job.attempts) > 1 else ():
-        lines.append(_line(f"attempt {each.number}: {show.attempt_words(each, job)}", "dim", width))
+        lines += _lines(f"attempt {each.number}: {show.attempt_words(each, job)}", "dim", width, most - 1)
     return lines
 
 
@@ -201,6 +205,17 @@ def _line(text: str, style: str, width: int) -> Text:
     line = _text(text, style)
     line.truncate(width, overflow="ellipsis")
     return line
+
+
+def _lines(text: str, style: str, width: int, most: int) -> list[Text]:
+    """Return a text in lines that fit, at most so many; the last says if there was more."""
+    lines: list[str] = []
+    rest = show.clean(text)
+    while len(lines) < most - 1 and len(rest) > width and " " in rest[:width]:
+        cut = rest.rindex(" ", 0, width + 1)
+        lines.append(rest[:cut])
+        rest = f"  {rest[cut:].lstrip()}"
+    return [_line(line, style, width) for line in (*lines, rest)]
 
 
 def _text(text: str, style: str = "") -> Text:
