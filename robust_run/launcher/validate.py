@@ -100,7 +100,7 @@ def resolve_notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:
     found = []
     for word in words:
         if word.startswith("@"):
-            path = absolute(word[1:], world)
+            path = absolute(os.path.expanduser(word[1:]), world)
             if not world.files.access(path, os.R_OK):
                 raise UserError(f"--notify {word}: the file is not there, or may not be read")
             lines = world.files.text(path).splitlines()

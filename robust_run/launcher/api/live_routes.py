@@ -13,6 +13,7 @@ from robust_run.launcher.api import gauges, live, views
 from robust_run.launcher.api.course_reader import CourseReader
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.operations import RefusedError, number_in
+from robust_run.launcher.api.startup_phases import StartupPhases
 from robust_run.report.metrics import exposition
 
 #: How often the nodes are sorted anew, however many watch: 10,000 of them take some 50 ms of the loop that keeps leases alive.
@@ -29,6 +30,7 @@ class LiveRoutes:
         self._controller = controller
         self._clock = clock
         self._reader = CourseReader(controller.journal_path)
+        self._phases = StartupPhases(controller.facts.run_directory)
         self._reading = asyncio.Lock()
         self._is_known = False
         self._sorted: tuple[float, list[live.LiveNode]] | None = None
@@ -105,6 +107,7 @@ class LiveRoutes:
             silence_s=max(silences, default=None),
             notices=self._controller.notices(),
             checkpoint=await self._newest_checkpoint(),
+            phases=self._phases.of_newest(),
             name_nodes=named,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -100,3 +101,42 @@ def test_without_nccl_nothing_is_said_of_it():
     assert len(found) < len(SOURCES)
     assert not any("nccl" in family.name for family in found)
     assert msgspec.to_builtins(found)
+
+
+def test_start_up_phases_are_those_of_the_newest_attempt(serve: Serve):
+    served = serve()
+    path = served.run_directory / "startup.json"
+    assert b"startup_phase" not in served.unix().get("/metrics")
+    path.write_text(
+        '{"schema":1,"attempts":[{"attempt":0,"phases":[{"phase":"image","longest_s":9.5}]},'
+        '{"attempt":1,"phases":[{"phase":"imports","longest_s":1.5},{"phase":"a b\\n","longest_s":1.0}]}]}'
+    )
+    found = numbers(served.unix().get("/metrics"))
+    assert {key[1]: value for key, value in found.items() if key[0] == "robust_run_startup_phase_seconds"} == {
+        "imports": 1.5
+    }
+    path.write_text("no JSON")
+    assert b"startup_phase" not in served.unix().get("/metrics")
+
+
+def test_the_newest_checkpoint_has_an_age_and_a_step(tmp_path: Path):
+    from robust_run.launcher.api.live_routes import newest_checkpoint
+
+    assert newest_checkpoint(str(tmp_path)) is None
+    assert newest_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_a_large_job_has_as_many_series_as_a_small_one(
+    serve: Serve, make_controller: Callable[..., Any], tmp_path: Path
+):
+    def series(nodes: int, folder: Path) -> int:
+        controller = make_controller(nodes, folder=folder)
+        controller.pace_s = 0.001
+        served = serve(controller.start(nodes), folder=folder)
+        body = served.unix().get("/metrics").decode()
+        return len([line for line in body.splitlines() if not line.startswith("#")])
+
+    folders = [tmp_path / "small", tmp_path / "large"]
+    for folder in folders:
+        folder.mkdir()
+    assert series(2, folders[0]) == series(2000, folders[1])
