@@ -30,7 +30,7 @@ class LiveRoutes:
         self._controller = controller
         self._clock = clock
         self._reader = CourseReader(controller.journal_path)
-        self._phases = StartupPhases(controller.facts.run_directory)
+        self._phases: StartupPhases | None = None
         self._reading = asyncio.Lock()
         self._is_known = False
         self._sorted: tuple[float, list[live.LiveNode]] | None = None
@@ -94,6 +94,7 @@ class LiveRoutes:
         job = await self.job()
         state = self._controller.state()
         code = state.code
+        self._phases = self._phases or StartupPhases(self._controller.facts.run_directory)
         silences = [node.silent_s for node in self.nodes() if node.silent_s is not None]
         return gauges.Facts(
             job=job,
