@@ -89,8 +89,6 @@ def head(view: LiveView, width: int, trouble: str = "", most: int = 2) -> list[T
 def _numbers(view: LiveView) -> str:
     job = view.job
     words = [f"job {job.run_id} ({job.script})"]
-    if job.step is not None:
-        words.append(f"step {job.step}")
     if job.step_s:
         words.append(f"{show.length(job.step_s)} a step ({1 / job.step_s:.3g}/s)")
     if job.ettr is not None:
