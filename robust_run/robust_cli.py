@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
+    "top": ("robust_run.launcher.api.top_command", "top"),
     "check": ("robust_run.health.checks.commands", "check"),
     "code": ("robust_run.launcher.code_versions.commands", "code"),
     "update": ("robust_run.launcher.code_versions.commands", "update"),

@@ -74,6 +74,12 @@ def newest_path(root: str, avoid: Collection[str] = ()) -> str | None:
     return None
 
 
+def age_of(path: str) -> tuple[float, int | None] | None:
+    """Return when a checkpoint was written (seconds since the epoch), and its step; None if it is none. Never raises."""
+    brief = _read(path, _Brief)
+    return None if brief is None else (brief.created_s, brief.step)
+
+
 def written_by(job: str, version: str) -> str:
     """Return how a checkpoint says which version of which job's code wrote it; empty where nobody knows."""
     text = f"{job} {version}"[:200]

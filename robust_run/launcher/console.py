@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.launcher.output.files import FileSink
 from robust_run.launcher.output.route import OutputRouter
 from robust_run.launcher.output.sinks import BoundedWriter, open_console
 from robust_run.launcher.types import JobSpec, Std
+
+if TYPE_CHECKING:
+    from robust_run.launcher.notify.notifier import Notifier
+    from robust_run.launcher.run_directory import RunDirectory
 
 #: How long a reader of our output that has stopped reading may hold up our exit.
 DRAIN_S = 5.0
@@ -28,6 +34,26 @@ class Complaint:
             why = error.strerror or error
             line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out\n"
             self._console.offer(line.encode(errors="surrogateescape"))
+
+
+def telling(
+    spec: JobSpec, run_directory: RunDirectory, clock: Clock, console: Console
+) -> Callable[[], Notifier | None] | None:
+    """Return what makes whoever tells others of this job's incidents (`--notify`), None where nobody is to be told."""
+    if not spec.notify:
+        return None
+
+    def make() -> Notifier | None:
+        from socket import gethostname
+
+        from robust_run.launcher.notify.notifier import notifier_of
+        from robust_run.launcher.notify.wording import About
+
+        path = "" if run_directory.temporary else run_directory.path
+        about = About(run_id=spec.run_id, script=spec.script, host=gethostname(), run_directory=path)
+        return notifier_of(spec.notify, about, clock, console.say)
+
+    return make
 
 
 class Console:

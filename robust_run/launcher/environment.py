@@ -65,7 +65,8 @@ def worker_environment(  # noqa: PLR0913 - all that a worker is told
     world = str(place.world_size)
     rank = str(place.first_rank + local_rank)
     env = without_outer_nccl(base)
-    env.pop("ROBUST_TOKEN", None)  # whoever has it may steer the job: it is not the program's business
+    for secret in ("ROBUST_TOKEN", "ROBUST_NOTIFY"):  # who has the one may steer the job: not the program's business
+        env.pop(secret, None)
     env.update(
         RANK=rank,
         LOCAL_RANK=str(local_rank),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.check_events import Decided
-from robust_run.launcher.events import FirstStep, RecordIncident
+from robust_run.launcher.events import Finish, FirstStep, RecordIncident
+from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Scene
+
+if TYPE_CHECKING:
+    from robust_run.launcher.notify.notifier import Notifier
 
 #: What the ladder does, as people are told.
 RUNGS = {
@@ -40,10 +44,16 @@ class IncidentBook:
         run_directory: RunDirectory,
         say: Callable[[str], None],
         complain: Callable[[str, OSError], None],
+        make_notifier: Callable[[], Notifier | None] | None = None,
     ) -> None:
+        """`make_notifier` returns who tells others; called when there is something to tell."""
         self.incidents: list[Incident] = []
         self.culprit: RankEvidence | None = None
         """The rank at fault in the newest incident."""
+        self.notifier: Notifier | None = None
+        """Who tells others of incidents; None: nobody does, or there was nothing to tell."""
+        self._make_notifier = make_notifier
+        self._notifying = Harmless("notifying", say)
         self.say = say
         self._clock = clock
         self._run_directory = run_directory
@@ -87,6 +97,7 @@ class IncidentBook:
             self.say(summary.incident_line(incident))
         self._dirty = True
         later(0.0, self.flush)
+        self._notify(lambda notifier: notifier.opened(incident))
 
     def relaunched(self, attempt: int, how: tuple[Rung, ...], why: str) -> None:
         """Say how the attempt after the newest incident was started."""
@@ -165,6 +176,28 @@ class IncidentBook:
         self._awaits_step_of = None
         self._dirty = True
         self.flush()
+        self._notify(lambda notifier: notifier.resolved(self.incidents[-1]))
+
+    def ended(self, finish: Finish) -> None:
+        """Tell others that the job is over; waits a moment until they were told."""
+        last = self.incidents[-1] if self.incidents else None
+        self._notify(lambda notifier: notifier.ended(finish.outcome, finish.exit_code, finish.reason, last))
+
+    def _notify(self, tell: Callable[[Notifier], object]) -> None:
+        if self._make_notifier is not None and self.notifier is None:
+            make, self._make_notifier = self._make_notifier, None
+            self._notifying.run(lambda: setattr(self, "notifier", make()))
+        notifier = self.notifier
+        if notifier is not None:
+            self._notifying.run(lambda: _do(tell, notifier))
+
+    def notifier_pids(self) -> list[int]:
+        """Return commands that run to tell others: no part of an attempt."""
+        return self.notifier.pids() if self.notifier is not None else []
+
+
+def _do(tell: Callable[[Notifier], object], notifier: Notifier) -> None:
+    tell(notifier)
 
 
 def _sentence(draft: VerdictDraft) -> str:

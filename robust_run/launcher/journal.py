@@ -65,6 +65,10 @@ class Journal:
 
     def open_with(self, job: JobSpec, host: str) -> None:
         """Write the first line."""
+        if job.notify:
+            from robust_run.launcher.notify.target import shown
+
+            job = msgspec.structs.replace(job, notify=tuple(shown(each) for each in job.notify))
         header = Header(schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job, cwd=_folder())
         self._append(header)
 

@@ -15,7 +15,7 @@ from robust_run.clock import Clock, SystemClock
 from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher import core
 from robust_run.launcher.agent import Agent
-from robust_run.launcher.console import DRAIN_S, Console
+from robust_run.launcher.console import DRAIN_S, Console, telling
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.events import (
     ControllerResumed,
@@ -123,7 +123,10 @@ def run_agent(
         journal = Journal(run_directory.journal, clock, on_error=console.complain)
         if not journal.claim():
             raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
-        book = IncidentBook(clock, run_directory, console.say, console.complain)
+        book = IncidentBook(
+            clock, run_directory, console.say, console.complain, telling(spec, run_directory, clock, console)
+        )
+        node.spare = book.notifier_pids
         controller = link.controller = _controller(spec, clock, link, journal, book, resumed=resumed)
         link.serve_people_with(lambda: api_of(spec, controller, run_directory, clock, console, host))
         if not resumed:

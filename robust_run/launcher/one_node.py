@@ -14,7 +14,6 @@ from robust_run.launcher.controller.controller import Controller, Timer
 from robust_run.launcher.events import Event, Finish, GuardLost, NodeEvent, Order, SignalReceived
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Paces, Sights
-from robust_run.version import __version__
 
 if TYPE_CHECKING:
     import asyncio
@@ -122,25 +121,11 @@ def api_of(
 ) -> ApiServer:
     """Return what answers people; a TCP port only where one was asked for."""
     from robust_run.launcher import token
-    from robust_run.launcher.api.handle import JobFacts
     from robust_run.launcher.api.server import ApiServer, HttpPlace
-    from robust_run.launcher.controller.handle import Handle
+    from robust_run.launcher.controller.handle import Handle, job_facts
 
-    facts = JobFacts(
-        run_id=spec.run_id,
-        rdzv_id=spec.rdzv_id,
-        script=spec.script,
-        host=host,
-        pid=os.getpid(),
-        version=__version__,
-        started_unix_s=clock.unix_s(),
-        run_directory="" if run_directory.temporary else run_directory.path,
-        policy=controller.policy,
-        argv=spec.argv,
-        is_python=spec.is_python,
-        cwd=os.getcwd(),
-        code=spec.code,
-    )
+    path = "" if run_directory.temporary else run_directory.path
+    facts = job_facts(spec, controller, host, clock.unix_s(), path)
     secret = ""
     if spec.http_port is not None:
         secret = token.job_token(os.urandom(32).hex(), spec.run_id)

@@ -26,7 +26,7 @@ GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETU
 OURS = (OWN, NODES, IMAGES, SETUPS, HEALTH)
 """Groups of options that torchrun does not have."""
 
-RESUMABLE = ("http-port", "token-file", "tls-cert", "tls-key", "tls-ca")
+RESUMABLE = ("http-port", "notify", "token-file", "tls-cert", "tls-key", "tls-ca")
 """Options that may stand beside --resume: they are the machine's, not the job's."""
 
 
@@ -75,6 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     no_warm: bool = False
     preload: str = "torch,torch.distributed"
     http_port: int | None = None
+    notify: tuple[str, ...] = ()
     resume: str | None = None
     on_hang: str = "auto"
     hang_after: float = 5.0

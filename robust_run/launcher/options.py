@@ -235,6 +235,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
     describe(OWN, "probation-steps", "N", "Optimizer steps after which a code update is trusted.", _WHOLE),
     describe(
         OWN,
+        "notify",
+        "URL|CMD|@FILE",
+        "Tell a webhook or a command of incidents; @FILE: the one in its first line, which keeps a secret. May be repeated.",
+        Look(kind="lines"),
+    ),
+    describe(
+        OWN,
         "resume",
         "RUN_DIR",
         "Go on with the controller of a job that is in its journal; needs no SCRIPT.",

@@ -24,6 +24,7 @@ from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import check_port
 from robust_run.launcher.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.types import JobSpec
+from robust_run.launcher.validate import resolve_notify
 from robust_run.launcher.world import World, absolute
 
 #: How long a controller that was killed a moment ago may take to be gone.
@@ -64,6 +65,8 @@ def with_options(job: JobSpec, path: str, options: Options, world: World) -> Job
     if "http-port" in options.given:
         check_port("--http-port", options.http_port)
         job = msgspec.structs.replace(job, http_port=options.http_port)
+    if options.notify:
+        job = msgspec.structs.replace(job, notify=resolve_notify(options.notify, world))
     many = job.many
     if many is None:
         return job

@@ -207,6 +207,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
     metrics_from: tuple[str, ...] = ()
     """Absolute folders with event files of TensorBoard or wandb."""
+    notify: tuple[str, ...] = ()
+    """Whom to tell of incidents, see `notify.target`; in a journal without what may be secret."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,6 +313,10 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
     pace: NodePace
     nccl: Rates = ()
     """What NCCL completed on them meanwhile, where that is traced."""
+    steps: int = 0
+    """Most steps that any of them has made in the attempt."""
+    since_step_s: float | None = None
+    """How long ago it made the newest."""
 
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,7 @@ def resolve(options: Options, world: World) -> JobSpec:
         probation_steps=options.probation_steps,
         sensors=not options.no_sensors,
         diagnose=options.diagnose,
+        notify=resolve_notify(options.notify, world),
     )
     if health is not None:
         spec = msgspec.structs.replace(
@@ -108,6 +110,27 @@ def resolve(options: Options, world: World) -> JobSpec:
     from robust_run.launcher.ladder_use import with_ladder  # for jobs that have more to decide than one node
 
     return with_ladder(spec, options, world)
+
+
+def resolve_notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:
+    """Return whom to tell, files by their absolute paths. Raises UserError, which shows no secret."""
+    if not words:
+        return ()
+    from robust_run.launcher.notify.target import parse
+
+    found = []
+    for word in words:
+        if word.startswith("@"):
+            path = absolute(os.path.expanduser(word[1:]), world)
+            if not world.files.access(path, os.R_OK):
+                raise UserError(f"--notify {word}: the file is not there, or may not be read")
+            lines = world.files.text(path).splitlines()
+            parse(lines[0] if lines else "")
+            found.append(f"@{path}")
+        else:
+            parse(word)
+            found.append(word)
+    return tuple(found)
 
 
 def _preload(text: str) -> tuple[str, ...]:

@@ -176,15 +176,18 @@ class Watch:
 
         now_s = self._clock.monotonic_s()
         found: list[RankPace] = []
+        newest: tuple[int, float | None] = (0, None)
         for rank, reader in self._readers.items():
             trace = reader.trace(0)
             if trace is None:
                 continue
+            if trace.steps > newest[0] and trace.marks:
+                newest = trace.steps, round(max(now_s - trace.marks[-1].at_s, 0.0), 3)
             pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
             if pace is not None:
                 found.append(pace)
         node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
-        self._deliver(Paces(pace=node, nccl=self._completed(now_s)))
+        self._deliver(Paces(pace=node, nccl=self._completed(now_s), steps=newest[0], since_step_s=newest[1]))
 
     def _completed(self, now_s: float) -> tuple[CommRate, ...]:
         """Return what NCCL completed since the round before, where it is traced."""

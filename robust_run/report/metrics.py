@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from robust_run.report.spread import Spread
+
 PREFIX = "robust_run_"
 
 
@@ -32,17 +34,28 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Without `PREFIX`; of a counter, with `_total`."""
-    kind: Literal["counter", "gauge"]
-    """counter: only grows while one controller runs. gauge: goes up and down."""
+    kind: Literal["counter", "gauge", "histogram"]
+    """counter: only grows while one controller runs. gauge: goes up and down. histogram: how numbers spread (`buckets`)."""
     about: str
     """For people. One line."""
     labels: tuple[str, ...] = ()
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...] = ()
+    buckets: tuple[tuple[str, int], ...] = ()
+    """Of a histogram: upper ends, rising to `+Inf`, and how many numbers are at most as large; empty: nobody knows yet."""
+    total: float = 0.0
+    """Of a histogram: the sum of its numbers."""
 
 
 def number(name: str, kind: Literal["counter", "gauge"], about: str, value: float) -> Family:
     """Return a family of one number."""
     return Family(name=name, kind=kind, about=about, samples=(Sample((), value),))
+
+
+def spread_of(name: str, about: str, spread: Spread | None) -> Family:
+    """Return a family of numbers that spread; without any where there is no spread."""
+    if spread is None:
+        return Family(name=name, kind="histogram", about=about)
+    return Family(name=name, kind="histogram", about=about, buckets=tuple(spread.cumulative()), total=spread.total)
 
 
 def exposition(families: Sequence[Family], accept: str = "") -> tuple[bytes, str]:
@@ -67,8 +80,12 @@ def exposition(families: Sequence[Family], accept: str = "") -> tuple[bytes, str
 
 def _metric(family: Family) -> Metric:
     """Return a family as prometheus-client knows it."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+    if family.kind == "histogram":
+        spread = HistogramMetricFamily(PREFIX + family.name, family.about)
+        spread.add_metric((), [(end, float(count)) for end, count in family.buckets], family.total)
+        return spread
     made: type[CounterMetricFamily | GaugeMetricFamily]
     made = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric = made(PREFIX + family.name, family.about, labels=family.labels)

@@ -210,3 +210,19 @@ def test_a_named_job_shows_its_name_to_the_workers_and_in_the_folder(machine: Ma
 def test_a_standalone_job_has_a_fresh_id(machine: Machine) -> None:
     spec = job(machine, "--standalone", "--rdzv-id", "exp7")
     assert spec.rdzv_id == spec.run_id == "20260309-140506-0123"
+
+
+def test_whom_to_tell_is_checked_and_files_are_absolute(tmp_path: Path) -> None:
+    from robust_run.launcher.validate import resolve_notify
+    from robust_run.launcher.world import system_world
+
+    hook = tmp_path / "hook"
+    hook.write_text("https://hooks.example.com/secret\n")
+    world = system_world()
+    assert resolve_notify((f"@{hook}", "page-me"), world) == (f"@{hook}", "page-me")
+    with pytest.raises(UserError, match="is not there"):
+        resolve_notify((f"@{tmp_path / 'none'}",), world)
+    hook.write_text("ftp://example.com/secret\n")
+    with pytest.raises(UserError) as caught:
+        resolve_notify((f"@{hook}",), world)
+    assert "secret" not in str(caught.value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -45,8 +46,32 @@ def status(as_json: bool, **which: str) -> int:
     from robust_run.launcher.api.which import subject
 
     job, encoded = subject(os.environ, **which).job()
-    show_lines([encoded.decode()] if as_json else show.status_lines(job))
+    if as_json:
+        show_lines([encoded.decode()])
+        return 0
+    first, *others = show.status_lines(job)
+    if has_colours(sys.stdout, os.environ):
+        first = click.style(first, fg=_COLOURS[show.tone(job)], bold=True)
+        others = [_coloured(line) for line in others]
+    show_lines([first, *others])
     return 0
+
+
+#: Of the first line of a status, by `show.tone`.
+_COLOURS = {"good": "green", "busy": "yellow", "bad": "red", "over": "blue"}
+
+
+def has_colours(stream: IO[str], env: Mapping[str, str]) -> bool:
+    """Whether colours may be used: on a terminal that knows them, unless NO_COLOR says no (https://no-color.org)."""
+    return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
+
+
+def _coloured(line: str) -> str:
+    """Return a line of a status with its heading set apart."""
+    heading, colon, rest = line.partition(": ")
+    if heading.strip() == "next":
+        return click.style(line, fg="yellow", bold=True)
+    return f"{click.style(heading + colon, bold=True)}{rest}" if colon and len(heading) < 24 else line
 
 
 @click.command()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 
 from robust_run.errors import PlatformError
 from robust_run.launcher import core
+from robust_run.launcher.api.course import Course
+from robust_run.launcher.api.course_reader import CourseReader
 from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.live import with_course
 from robust_run.launcher.api.views import IncidentView, JobView, NodesView, job_view, node_views
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import RecordIncident
@@ -38,6 +42,14 @@ class DeadJob:
             policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None]
         )
 
+    @cached_property
+    def course(self) -> Course:
+        """Its attempts, and how much of its time was training; nothing where its journal has gone."""
+        try:
+            return CourseReader(os.path.join(self._facts.run_directory, "journal.jsonl")).read_all()
+        except OSError:
+            return Course()
+
     @property
     def first_process(self) -> tuple[str, int]:
         """Host and pid of the controller that wrote the journal's first line."""
@@ -46,7 +58,7 @@ class DeadJob:
     def job(self, now_unix_s: float, note: str, *, gone: bool) -> JobView:
         """Return its status. `note`: why nobody answers, for a job that has not ended; `gone`: no controller runs."""
         over = self.state.finish is not None
-        return job_view(
+        job = job_view(
             self._facts,
             self.state,
             now_unix_s,
@@ -56,6 +68,7 @@ class DeadJob:
             note="" if over else note,
             resumable=gone and not over,
         )
+        return with_course(job, self.course)
 
     @property
     def facts(self) -> JobFacts:

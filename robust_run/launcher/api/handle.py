@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import Event
 from robust_run.report.types import Incident
@@ -39,6 +40,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the job was started."""
     code: str = "in-place"
     """As `JobSpec.code`."""
+    ckpt_dir: str | None = None
+    """As `JobSpec.ckpt_dir`."""
 
 
 class ControllerHandle(Protocol):
@@ -72,6 +75,14 @@ class ControllerHandle(Protocol):
 
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator, where it is traced."""
+        ...
+
+    def notices(self) -> Mapping[str, int]:
+        """Return how many notifications were sent, failed and suppressed; empty where nobody is notified."""
+        ...
+
+    def steps(self) -> StepBook:
+        """Return what nodes said of their steps; it is only read."""
         ...
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -200,3 +200,17 @@ def _now(state: JobState) -> str:
 
 def _by(wish: Wish) -> str:
     return one_line(wish.by) or "operator"
+
+
+def number_in(query: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    """Return a number of a question. Raises RefusedError for what is none, or beyond its limits."""
+    text = query.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise RefusedError(400, f"{name}={one_line(text)!r} is no number from {least:g} to {most:g}")
+    return value

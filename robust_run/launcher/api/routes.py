@@ -9,7 +9,8 @@
     /v1/checks...                                   checks of nodes: see `check_routes`
     /v1/code...                                     versions of the code: see `code_routes`
     GET  /                                          the status as text
-    GET  /metrics                                   numbers for Prometheus
+    GET  /metrics?nodes=K                           numbers for Prometheus; K: name the K slowest nodes
+    GET  /v1/live?first=N&count=M                   what `robust top` shows, with M nodes from place N on
 
 An error is `{"error": "one line"}`. Actions take JSON only: no page of another site can send that for a browser.
 """
@@ -29,13 +30,13 @@ import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
-from robust_run.launcher.api import gauges, operations, show, views
+from robust_run.launcher.api import operations, show, views
 from robust_run.launcher.api.check_routes import CheckRoutes
 from robust_run.launcher.api.code_routes import CodeRoutes
 from robust_run.launcher.api.handle import ControllerHandle
-from robust_run.launcher.api.operations import Granted, RefusedError, Wish
+from robust_run.launcher.api.live_routes import LiveRoutes
+from robust_run.launcher.api.operations import Granted, RefusedError, Wish, number_in
 from robust_run.launcher.api.pages import MOST_LINES, JournalPages
-from robust_run.report.metrics import exposition
 from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
@@ -83,6 +84,7 @@ class Api:
         self._token = token.encode()
         self._gate = gate
         self._pages = JournalPages(controller.journal_path)
+        self._live = LiveRoutes(controller, clock)
         self._counting = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._closing = asyncio.Event()
@@ -92,7 +94,6 @@ class Api:
         """Make ready to answer; then `protocol` may be called."""
         app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[self._guard], logger=_quiet())
         app.router.add_get("/", self._page, allow_head=False)
-        app.router.add_get("/metrics", self._metrics, allow_head=False)
         app.router.add_get("/v1/status", self._status, allow_head=False)
         app.router.add_get("/v1/nodes", self._nodes, allow_head=False)
         app.router.add_get("/v1/events", self._events, allow_head=False)
@@ -103,6 +104,7 @@ class Api:
         app.router.add_post("/v1/nodes/{name}/readmit", self._readmit)
         app.router.add_post("/v1/restart", self._restart)
         app.router.add_post("/v1/stop", self._stop)
+        self._live.add_to(app)
         CodeRoutes(self._controller, self._clock).add_to(app)
         CheckRoutes(self._controller).add_to(app)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None, logger=_quiet(), shutdown_timeout=0.5)
@@ -159,41 +161,22 @@ class Api:
     # --- reading ---
 
     async def _status(self, _: web.Request) -> web.Response:
-        return _json(self._job_view())
+        return _json(await self._live.job())
 
     async def _nodes(self, _: web.Request) -> web.Response:
         return _json(self._node_views())
 
     async def _page(self, _: web.Request) -> web.Response:
-        lines = [*show.status_lines(self._job_view()), "", *show.node_lines(self._node_views(), SHOWN_NODES)]
+        lines = [*show.status_lines(await self._live.job()), "", *show.node_lines(self._node_views(), SHOWN_NODES)]
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain", charset="utf-8")
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        facts = gauges.Facts(
-            job=self._job_view(), incidents=self._controller.incidents(), nccl=self._controller.nccl_rates()
-        )
-        try:
-            body, content_type = exposition(gauges.families(facts), request.headers.get("Accept", ""))
-        except ImportError as error:
-            raise RefusedError(
-                501, f"metrics need prometheus-client ({error}): pip install prometheus-client"
-            ) from None
-        return web.Response(body=body, headers={"Content-Type": content_type})
-
-    def _job_view(self) -> views.JobView:
-        incidents = self._controller.incidents()
-        last = views.incident_view(incidents[-1]) if incidents else None
-        return views.job_view(
-            self._controller.facts, self._controller.state(), self._clock.unix_s(), last_incident=last
-        )
 
     def _node_views(self) -> views.NodesView:
         return views.node_views(self._controller.state(), self._controller.silent_s, self._clock.monotonic_s())
 
     async def _events(self, request: web.Request) -> web.Response:
-        after = int(_number(request, "after", 1, -1e12, 1e12))
-        limit = int(_number(request, "limit", MOST_LINES, 1, MOST_LINES))
-        give_up_s = self._clock.monotonic_s() + _number(request, "wait", 0, 0, LONGEST_WAIT_S)
+        after = int(number_in(request.query, "after", 1, -1e12, 1e12))
+        limit = int(number_in(request.query, "limit", MOST_LINES, 1, MOST_LINES))
+        give_up_s = self._clock.monotonic_s() + number_in(request.query, "wait", 0, 0, LONGEST_WAIT_S)
         await self._count_lines()
         if after < 0:
             after = max(self._pages.lines + after, 1)  # what comes meanwhile is not skipped
@@ -211,7 +194,7 @@ class Api:
         )
 
     async def _scene(self, request: web.Request) -> web.Response:
-        samples = int(_number(request, "samples", 1, 1, MOST_SAMPLES))
+        samples = int(number_in(request.query, "samples", 1, 1, MOST_SAMPLES))
         seen: asyncio.Future[Scene] = asyncio.get_running_loop().create_future()
         async with self._looking:  # one at a time: looking costs every rank a little
             if not self._controller.observe(lambda scene: None if seen.done() else seen.set_result(scene), samples):
@@ -273,19 +256,6 @@ async def _wish(request: web.Request) -> Wish:
         return msgspec.json.decode(body or b"{}", type=Wish)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RefusedError(400, f"the body is no wish: {error}") from None
-
-
-def _number(request: web.Request, name: str, default: float, least: float, most: float) -> float:
-    text = request.query.get(name, "")
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value <= most:
-        raise RefusedError(400, f"{name}={operations.one_line(text)!r} is no number from {least:g} to {most:g}")
-    return value
 
 
 def _json(view: msgspec.Struct) -> web.Response:

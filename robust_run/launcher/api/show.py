@@ -7,27 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robust_run.launcher.api.views import JobView, NodesView, NodeView
+import msgspec
+
+from robust_run.launcher.api.advice import next_step
+from robust_run.launcher.api.views import AttemptView, IncidentView, JobView, NodesView, NodeView
+
+#: Attempts that a status names.
+MOST_ATTEMPTS = 5
+HOUR_S = 3600.0
 
 
 def status_lines(job: JobView) -> list[str]:
-    """Return a job on one screen: how it is, what it is, what is wrong with its nodes."""
+    """Return a job on one screen: what happens now, what to do about it, then its attempts, its nodes, its last incident."""
     lines = [headline(job), f"  {_identity(job)}"]
-    for each in job.evicted:
-        ago = f", {age(job.now_unix_s - each.at_unix_s)} ago" if each.at_unix_s else ""
-        lines.append(f"  evicted: {each.name}: {each.reason or 'no reason given'} (by {each.by}{ago})")
-    if job.nodes_evicted > len(job.evicted):
-        lines.append(f"  evicted: {job.nodes_evicted - len(job.evicted)} more; robust nodes lists them")
-    if job.lost:
-        more = f" and {job.nodes_lost - len(job.lost)} more" if job.nodes_lost > len(job.lost) else ""
-        lines.append(f"  lost: {', '.join(job.lost)}{more}")
-    for finding in job.findings:
-        ago = age(job.now_unix_s - finding.at_unix_s)
-        lines.append(f"  health: {finding.node}: {finding.text} ({finding.name}, {ago} ago)")
-    if job.findings_count > len(job.findings):
-        lines.append(f"  health: {job.findings_count - len(job.findings)} more")
-    if job.last_incident is not None and not job.alive and job.outcome != "failed":
-        lines.append(f"  last incident: {job.last_incident.sentence}")
+    if todo := next_step(job):
+        lines.append(f"  next: {todo}")
+    lines += [f"  {line}" for line in (*_training(job), *_attempts(job), *_nodes(job))]
+    if job.last_incident is not None:
+        lines.append(f"  last incident: {_incident(job.last_incident, job.now_unix_s)}")
     if job.code:
         lines.append(f"  {job.code}; robust code log lists them")
     if job.nccl:
@@ -37,8 +34,76 @@ def status_lines(job: JobView) -> list[str]:
     return [clean(line) for line in lines]
 
 
-def headline(job: JobView) -> str:
-    """Return what somebody woken at night must know, as one line."""
+def _training(job: JobView) -> list[str]:
+    """Return how much of the time was training, and how long steps take."""
+    words = []
+    if job.ettr is not None:
+        words.append(f"{job.ettr:.1%} of the time since the start")
+        if job.ettr_hour is not None and job.now_unix_s - job.started_unix_s > HOUR_S:
+            words.append(f"{job.ettr_hour:.1%} of the last hour")
+    if job.step_s is not None:
+        words.append(f"{length(job.step_s)} a step")
+    return [f"training: {', '.join(words)}"] if words else []
+
+
+def _attempts(job: JobView) -> list[str]:
+    """Return the newest attempts, newest first, where there was more than one."""
+    if len(job.attempts) < 2:
+        return []
+    shown = job.attempts[::-1][:MOST_ATTEMPTS]
+    lines = [f"attempt {each.number}: {attempt_words(each, job)}" for each in shown]
+    older = job.attempt + 1 - len(shown)
+    return [*lines, f"attempts: {plural(older, 'older one')}; robust events tells of them"] if older > 0 else lines
+
+
+def attempt_words(each: AttemptView, job: JobView) -> str:
+    """Return what an attempt was and what ended it."""
+    facts = [plural(each.ranks, "rank")]
+    if each.ended_unix_s is None:
+        facts.append(f"for {age(job.now_unix_s - each.began_unix_s)}")
+    else:
+        facts.append(f"lasted {age(each.ended_unix_s - each.began_unix_s)}")
+    if each.startup_s is not None:
+        facts.append(f"first step after {length(each.startup_s)}")
+    if each.steps is not None:
+        facts.append(plural(each.steps, "step"))
+    return f"{', '.join(facts)}{': ' + each.why if each.why else ''}"
+
+
+def _nodes(job: JobView) -> list[str]:
+    lines = []
+    for each in job.evicted:
+        ago = f", {age(job.now_unix_s - each.at_unix_s)} ago" if each.at_unix_s else ""
+        lines.append(f"evicted: {each.name}: {each.reason or 'no reason given'} (by {each.by}{ago})")
+    if job.nodes_evicted > len(job.evicted):
+        lines.append(f"evicted: {job.nodes_evicted - len(job.evicted)} more; robust nodes lists them")
+    if job.lost:
+        more = f" and {job.nodes_lost - len(job.lost)} more" if job.nodes_lost > len(job.lost) else ""
+        lines.append(f"lost: {', '.join(job.lost)}{more}")
+    for finding in job.findings:
+        ago = age(job.now_unix_s - finding.at_unix_s)
+        lines.append(f"health: {finding.node}: {finding.text} ({finding.name}, {ago} ago)")
+    if job.findings_count > len(job.findings):
+        lines.append(f"health: {job.findings_count - len(job.findings)} more")
+    return lines
+
+
+def _incident(last: IncidentView, now_unix_s: float) -> str:
+    why = f" ({last.reason})" if last.reason else ""
+    return f"{age(now_unix_s - last.at_unix_s)} ago, attempt {last.attempt}: {last.sentence}; {last.action}{why}"
+
+
+def tone(job: JobView) -> str:
+    """Return how the job is in a word, for colours: good, busy, bad, over."""
+    if job.outcome:
+        return {"done": "good", "failed": "bad"}.get(job.outcome, "over")
+    if not job.alive:
+        return "bad"
+    return {"running": "good", "suspecting": "bad"}.get(job.phase, "busy")
+
+
+def headline(job: JobView, *, brief: bool = False) -> str:
+    """Return what somebody woken at night must know, as one line. `brief`: without the last incident of a job that lives."""
     if job.outcome:
         why = f": {job.reason}" if job.reason else ""
         if job.outcome == "failed" and job.last_incident is not None:
@@ -49,7 +114,8 @@ def headline(job: JobView) -> str:
     if not job.alive:
         mend = f"; robust-run --resume {job.run_directory} continues it" if job.resumable else ""
         return clean(f"{job.note or 'nobody answers'}; last known: {_doing(job)}{mend}")
-    return clean(f"{_doing(job)}{_others(job)}{_past(job)}")
+    past = _past(msgspec.structs.replace(job, last_incident=None) if brief else job)
+    return clean(f"{_doing(job)}{_others(job)}{past}")
 
 
 def _doing(job: JobView) -> str:
@@ -61,7 +127,7 @@ def _doing(job: JobView) -> str:
     return {
         "new": "starting",
         "opening": f"starting: {work}",
-        "running": f"running: {work}",
+        "running": f"running: {work}{_step(job)}",
         "suspecting": f"running: {work}, but a rank lost its connection and the reason is awaited",
         "diagnosing": f"checking the nodes of attempt {job.attempt}",
         "replaying": "replaying a failure on groups of nodes",
@@ -69,6 +135,13 @@ def _doing(job: JobView) -> str:
         "stopping": f"stopping: {work}",
         "over": "over",
     }[job.phase]
+
+
+def _step(job: JobView) -> str:
+    if job.step:
+        return f", step {job.step}"
+    awaits = job.attempts and job.attempts[-1].startup_s is None and any(each.startup_s for each in job.attempts)
+    return ", no step yet" if awaits else ""
 
 
 def _others(job: JobView) -> str:
@@ -126,6 +199,13 @@ def age(seconds: float) -> str:
     if left < 86400:
         return f"{left // 3600} h {left % 3600 // 60} min"
     return f"{left // 86400} d {left % 86400 // 3600} h"
+
+
+def length(seconds: float) -> str:
+    """Return a short duration: `3.2 ms`, `0.51 s`, `12.4 s`, or as `age` does."""
+    if seconds < 0.1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 100 else age(seconds)
 
 
 def clean(text: str) -> str:

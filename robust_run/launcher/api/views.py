@@ -34,6 +34,23 @@ class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt: what it was and what ended it."""
+
+    number: int
+    began_unix_s: float
+    ranks: int
+    nodes: int
+    startup_s: float | None = None
+    """From the order to start its workers to the first optimizer step; None: no step was seen."""
+    ended_unix_s: float | None = None
+    """None: it runs."""
+    steps: int | None = None
+    """Most of any rank; None: not counted."""
+    why: str = ""
+    """What ended it, where that was a failure."""
+
+
 class EvictedView(msgspec.Struct, frozen=True, kw_only=True):
     """A host that is not used."""
 
@@ -105,6 +122,18 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether NCCL is traced, and why not; empty: nobody asked."""
     code: str = ""
     """Which version of the code runs, and what waits; empty: only one was ever there."""
+    attempts: tuple[AttemptView, ...] = ()
+    """The newest ones, at most 8, oldest first."""
+    ettr: float | None = None
+    """Share of the time since the job started in which it trained (see `api.course`); None: steps are not counted."""
+    ettr_hour: float | None = None
+    """The same of the last hour."""
+    step: int | None = None
+    """Newest optimizer step of the attempt; None: not counted, or nobody has said yet."""
+    step_age_s: float | None = None
+    """How long ago that was."""
+    step_s: float | None = None
+    """How long a step takes."""
     outcome: Literal["", "done", "failed", "stopped"] = ""
     exit_code: int | None = None
     reason: str = ""

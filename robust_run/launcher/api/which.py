@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote
+from robust_run.launcher.api.live import LiveView
 from robust_run.launcher.api.operations import Wish
 from robust_run.launcher.api.pages import JournalPages
 from robust_run.launcher.api.place import read_place
@@ -65,6 +66,15 @@ class Subject:
             return _decoded(data, NodesView), data
         nodes = self._dead().nodes()
         return nodes, msgspec.json.encode(nodes)
+
+    def live(self, first: int = 0, count: int = 100) -> LiveView:
+        """Return what somebody who watches is shown, with `count` nodes from place `first` on."""
+        if self._target is not None:
+            return _decoded(self._target.get("/v1/live", {"first": first, "count": count}), LiveView)
+        from robust_run.launcher.api.live import live_nodes, live_view
+
+        rows = live_nodes(self.nodes()[0], {})
+        return live_view(self.job()[0], rows, self.incidents(), first=first, count=count)
 
     def incidents(self) -> tuple[Incident, ...]:
         """Return its incidents, oldest first."""

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Staging
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.outlook import Outlook
+    from robust_run.launcher.controller.steps import StepBook
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -144,6 +145,10 @@ class Controller:
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
         return self._pacing.nccl_rates()
+
+    def steps(self) -> StepBook:
+        """Return what nodes said of their steps."""
+        return self._pacing.steps
 
     def _take(self, event: Event) -> None:
         found = self.inquest.before_end(event) if isinstance(event, AttemptEnded) else None

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import Event
+from robust_run.launcher.types import JobSpec
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
+from robust_run.version import __version__
+
+
+def job_facts(spec: JobSpec, controller: Controller, host: str, started_unix_s: float, run_directory: str) -> JobFacts:
+    """Return what the API says of a job that this process controls. `run_directory`: empty where no logs are kept."""
+    return JobFacts(
+        run_id=spec.run_id,
+        rdzv_id=spec.rdzv_id,
+        script=spec.script,
+        host=host,
+        pid=os.getpid(),
+        version=__version__,
+        started_unix_s=started_unix_s,
+        run_directory=run_directory,
+        policy=controller.policy,
+        argv=spec.argv,
+        is_python=spec.is_python,
+        cwd=os.getcwd(),
+        code=spec.code,
+        ckpt_dir=spec.ckpt_dir,
+    )
+
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.checking import Checking
@@ -51,6 +76,15 @@ class Handle:
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed so far."""
         return self._controller.nccl_rates()
+
+    def notices(self) -> Mapping[str, int]:
+        """Return how many notifications there were, by outcome."""
+        notifier = self._controller.book.notifier
+        return notifier.counts() if notifier is not None else {}
+
+    def steps(self) -> StepBook:
+        """Return what nodes said of their steps."""
+        return self._controller.steps()
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         """Have all ranks looked at."""

@@ -52,3 +52,4 @@ def say_goodbye(
                 hand_up_error_file(error_file, finish.exit_code, os.environ.get("TORCHELASTIC_ERROR_FILE"))
         case _:
             pass
+    book.ended(finish)

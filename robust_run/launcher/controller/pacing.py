@@ -19,6 +19,7 @@ from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Group, Scene
 
 if TYPE_CHECKING:
+    from robust_run.launcher.controller.steps import StepBook
     from robust_run.tracer.nccl.rates import Totals
     from robust_run.tracer.pace.rounds import Rounds
     from robust_run.tracer.pace.types import NodePace
@@ -36,6 +37,7 @@ class Pacing:
         tell: Callable[[Event], None],
         say: Callable[[str], None],
     ) -> None:
+        self._steps: StepBook | None = None
         self._nccl: Totals | None = None
         self._state = state
         self._clock = clock
@@ -57,10 +59,20 @@ class Pacing:
             return
         if said.nccl:
             self._add(said.nccl)
+        self.steps.take(name_of(state, node), said, self._clock.monotonic_s())
         self._heard[node] = _named(said.pace, name_of(state, node))
         if all(each in self._heard for each in state.unended):
             heard, self._heard = [self._heard[each] for each in state.unended], {}
             self._harmless.run(lambda: self._judge(heard))
+
+    @property
+    def steps(self) -> StepBook:
+        """What nodes said of their steps, for whoever watches; imported when somebody said or asked something."""
+        if self._steps is None:
+            from robust_run.launcher.controller.steps import StepBook
+
+            self._steps = StepBook()
+        return self._steps
 
     def _add(self, rates: Sequence[CommRate]) -> None:
         from robust_run.tracer.nccl.rates import Totals

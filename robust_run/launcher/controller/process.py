@@ -18,18 +18,17 @@ import msgspec
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher import core, evictions
-from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
 from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
 from robust_run.launcher.code_versions.staging import store_folder
-from robust_run.launcher.console import DRAIN_S, Console
+from robust_run.launcher.console import DRAIN_S, Console, telling
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.controller.handle import Handle
+from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
 from robust_run.launcher.controller.outlook import Outlook
@@ -54,7 +53,6 @@ from robust_run.launcher.policy import policy_of
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.token import write_token
 from robust_run.launcher.types import ManyNodes
-from robust_run.version import __version__
 
 if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Capturing
@@ -109,7 +107,8 @@ class ControllerProcess:
                 f"the run in {charge.run_path!r}: another controller runs this job already; robust status shows it. "
                 "Is --node-rank 0 given on two nodes?"
             )
-        book = IncidentBook(self._clock, self._run_directory, self._console.say, self._console.complain)
+        tells = telling(spec, self._run_directory, self._clock, self._console)
+        book = IncidentBook(self._clock, self._run_directory, self._console.say, self._console.complain, tells)
         state = await self._past(office, journal, book) if resumed else core.JobState()
         term = max(office.term, state.term + 1 if resumed else 1)
         journal.term = term
@@ -238,21 +237,8 @@ class ControllerProcess:
 
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many
-        facts = JobFacts(
-            run_id=charge.spec.run_id,
-            rdzv_id=charge.spec.rdzv_id,
-            script=charge.spec.script,
-            host=charge.host,
-            pid=os.getpid(),
-            version=__version__,
-            started_unix_s=self._started_unix_s,
-            run_directory="" if charge.temporary else charge.run_path,
-            policy=controller.policy,
-            argv=charge.spec.argv,
-            is_python=charge.spec.is_python,
-            cwd=os.getcwd(),
-            code=charge.spec.code,
-        )
+        path = "" if charge.temporary else charge.run_path
+        facts = job_facts(charge.spec, controller, charge.host, self._started_unix_s, path)
         handle = Handle(
             facts,
             controller,

@@ -21,6 +21,7 @@ from robust_run.launcher import core
 from robust_run.launcher.api.client import Target
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import (
     AttemptEnded,
@@ -72,6 +73,8 @@ class Controller:
     def __init__(self, run_directory: Path, spec: JobSpec | None = None) -> None:
         self.spec = spec or spec_of()
         self.now_s = 100.0
+        self.pace_s = 1.0
+        """How much time goes on with each event."""
         self.journal_path = str(run_directory / "journal.jsonl")
         self.told: list[Event] = []
         self.facts = JobFacts(
@@ -91,6 +94,8 @@ class Controller:
         """What is seen of the ranks; None: nothing runs."""
         self.samples: list[int] = []
         self.rates: list[CommRate] = []
+        self.noticed: dict[str, int] = {}
+        self.book = StepBook()
         self.kept = 0
         self._journal = Journal(self.journal_path, SystemClock(), fail)
         self._journal.open_with(self.spec, self.facts.host)
@@ -109,6 +114,12 @@ class Controller:
     def nccl_rates(self) -> list[CommRate]:
         return self.rates
 
+    def notices(self) -> dict[str, int]:
+        return self.noticed
+
+    def steps(self) -> StepBook:
+        return self.book
+
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         self.samples.append(samples)
         if self.scene is not None:
@@ -121,7 +132,7 @@ class Controller:
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
-        self.now_s += 1.0
+        self.now_s += self.pace_s
         self._journal.event(event, self.now_s)
         _, actions = core.step(self.facts.policy, self._state, event, self.now_s)
         for action in actions:

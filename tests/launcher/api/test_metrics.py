@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from dashboards import job_view
 from prometheus_client.parser import text_string_to_metric_families
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.api.gauges import SOURCES, Facts, families
 from robust_run.launcher.api.server import HttpPlace
-from robust_run.launcher.api.views import JobView
 from robust_run.launcher.events import NodeEvicted
 from robust_run.tracer.nccl.rates import NAMES, CommRate, Totals
 
@@ -81,35 +82,10 @@ def test_a_fault_while_gathering_is_told_to_whoever_asked(serve: Serve):
         served.unix().get("/metrics")
 
 
-def job() -> JobView:
-    return JobView(
-        run_id="run",
-        script="train.py",
-        alive=True,
-        phase="running",
-        attempt=0,
-        term=1,
-        restarts=0,
-        world_size=10_000,
-        nodes_needed=1,
-        nodes_wanted=1,
-        nodes_active=1,
-        nodes_standby=0,
-        nodes_evicted=0,
-        nodes_lost=0,
-        started_unix_s=1.0,
-        now_unix_s=2.0,
-        host="h",
-        pid=1,
-        version="0.1.0",
-        run_directory="",
-    )
-
-
 def test_names_follow_the_conventions_and_lines_stay_few():
     totals = Totals()
     totals.add(CommRate(f"dp_{number}", 1, 1, 1, 0.1) for number in range(5000))
-    found = families(Facts(job=job(), nccl=totals.rows()))
+    found = families(Facts(job=job_view(), nccl=totals.rows()))
     names = [family.name for family in found]
     assert len(set(names)) == len(names)
     for family in found:
@@ -121,7 +97,46 @@ def test_names_follow_the_conventions_and_lines_stay_few():
 
 
 def test_without_nccl_nothing_is_said_of_it():
-    found = families(Facts(job=job()))
+    found = families(Facts(job=job_view()))
     assert len(found) < len(SOURCES)
     assert not any("nccl" in family.name for family in found)
     assert msgspec.to_builtins(found)
+
+
+def test_start_up_phases_are_those_of_the_newest_attempt(serve: Serve):
+    served = serve()
+    path = served.run_directory / "startup.json"
+    assert b"startup_phase" not in served.unix().get("/metrics")
+    path.write_text(
+        '{"schema":1,"attempts":[{"attempt":0,"phases":[{"phase":"image","longest_s":9.5}]},'
+        '{"attempt":1,"phases":[{"phase":"imports","longest_s":1.5},{"phase":"a b\\n","longest_s":1.0}]}]}'
+    )
+    found = numbers(served.unix().get("/metrics"))
+    assert {key[1]: value for key, value in found.items() if key[0] == "robust_run_startup_phase_seconds"} == {
+        "imports": 1.5
+    }
+    path.write_text("no JSON")
+    assert b"startup_phase" not in served.unix().get("/metrics")
+
+
+def test_the_newest_checkpoint_has_an_age_and_a_step(tmp_path: Path):
+    from robust_run.launcher.api.live_routes import newest_checkpoint
+
+    assert newest_checkpoint(str(tmp_path)) is None
+    assert newest_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_a_large_job_has_as_many_series_as_a_small_one(
+    serve: Serve, make_controller: Callable[..., Any], tmp_path: Path
+):
+    def series(nodes: int, folder: Path) -> int:
+        controller = make_controller(nodes, folder=folder)
+        controller.pace_s = 0.001
+        served = serve(controller.start(nodes), folder=folder)
+        body = served.unix().get("/metrics").decode()
+        return len([line for line in body.splitlines() if not line.startswith("#")])
+
+    folders = [tmp_path / "small", tmp_path / "large"]
+    for folder in folders:
+        folder.mkdir()
+    assert series(2, folders[0]) == series(2000, folders[1])

@@ -1,0 +1,1 @@
+"""`robust top`: a job on a terminal, live."""

@@ -1,0 +1,73 @@
+"""From what --notify says to where a notice goes. Secrets are never shown: of a URL its host, of a command its name. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from urllib.parse import urlsplit
+
+import msgspec
+
+from robust_run.errors import UserError
+
+#: What stands for the secret part of an address.
+HIDDEN = "..."
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a notice goes: a webhook, or a command."""
+
+    url: str = ""
+    argv: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """What people may see of it."""
+        return shown(self.url) if self.url else self.argv[0]
+
+
+def parse(text: str) -> Target:
+    """Return the target that --notify names. Raises UserError, which shows nothing that may be a secret."""
+    text = text.strip()
+    if "://" in text.split(" ", 1)[0]:
+        return Target(url=_checked(text))
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UserError(f"--notify: the command cannot be read: {error}; quote its arguments as for a shell") from None
+    if not argv or "\0" in text:
+        raise UserError("--notify: it is empty; give http://..., https://... or a command")
+    return Target(argv=argv)
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_sound = False
+    if not is_sound or not url.isascii() or any(not char.isprintable() or char == " " for char in url):
+        raise UserError(
+            f"--notify {shown(url)!r}: it is no address; give http://HOST/PATH, https://HOST/PATH or a command"
+        )
+    return url
+
+
+def shown(text: str) -> str:
+    """Return what may be logged of a target as typed: the path of a file, scheme and host, or the command's name."""
+    if text.startswith("@"):
+        return text
+    if "://" in text.split(" ", 1)[0]:
+        try:
+            parts = urlsplit(text.strip())
+            host = parts.hostname or ""
+            port = f":{parts.port}" if parts.port else ""
+        except ValueError:
+            return HIDDEN
+        return f"{parts.scheme}://{host}{port}/{HIDDEN}"
+    name = text.split(maxsplit=1)
+    return f"{name[0]} {HIDDEN}" if len(name) > 1 else text
+
+
+def is_hidden(text: str) -> bool:
+    """Whether this is what `shown` made: a journal holds it, and nothing can be sent there."""
+    return text == HIDDEN or text.endswith((f"/{HIDDEN}", f" {HIDDEN}"))

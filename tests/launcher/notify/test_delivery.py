@@ -1,0 +1,100 @@
+"""One try: real servers that answer, refuse, hang, send elsewhere; real commands that work, fail, hang, leave children."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import wait_for
+from notices import webhook
+
+from robust_run.launcher.notify.delivery import Delivery
+from robust_run.launcher.notify.target import Target
+
+BODY = b'{"text": "hello"}'
+
+
+def test_a_webhook_gets_the_json() -> None:
+    with webhook() as hook:
+        assert Delivery(Target(url=hook.url)).hand_over(BODY).ok
+        assert hook.told == [{"text": "hello"}]
+
+
+@pytest.mark.parametrize(("status", "again"), [(400, False), (404, False), (429, True), (500, True), (503, True)])
+def test_a_server_that_says_no_is_asked_again_only_if_that_may_help(status: int, again: bool) -> None:
+    with webhook(lambda _: status, {"Retry-After": "7"}) as hook:
+        result = Delivery(Target(url=hook.url)).hand_over(BODY)
+    assert (result.ok, result.again, result.pause_s) == (False, again, 7.0)
+    assert result.words == f"HTTP status {status}"
+
+
+def test_a_redirection_is_not_followed() -> None:
+    with webhook() as other, webhook(lambda _: 302, {"Location": other.url}) as hook:
+        result = Delivery(Target(url=hook.url)).hand_over(BODY)
+        assert not result.ok
+        assert other.requests == 0
+
+
+def test_a_server_that_hangs_is_given_up_and_not_asked_twice_at_once() -> None:
+    with webhook(lambda number: None if number == 0 else 200) as hook:
+        delivery = Delivery(Target(url=hook.url), webhook_s=0.2)
+        assert "no answer" in delivery.hand_over(BODY).words
+        hook.released.set()
+        wait_for(lambda: delivery.hand_over(BODY).ok, "the server to answer again", 60)
+
+
+def test_where_nobody_listens_that_is_said_without_the_address() -> None:
+    with webhook() as hook:
+        url = hook.url
+    result = Delivery(Target(url=url)).hand_over(BODY)
+    assert (result.ok, result.again) == (False, True)
+    assert "secret" not in result.words
+
+
+def test_a_command_gets_the_json_and_no_secret_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUST_TOKEN", "the token of the job")
+    code = f"import os, sys; open({str(tmp_path / 'told')!r}, 'w').write(sys.stdin.read() + str('ROBUST_TOKEN' in os.environ))"
+    assert Delivery(Target(argv=(sys.executable, "-c", code))).hand_over(BODY).ok
+    assert (tmp_path / "told").read_text() == BODY.decode() + "False"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("import sys; sys.exit(3)", "exit code 3"), ("import os; os.kill(os.getpid(), 9)", "signal 9")]
+)
+def test_a_command_that_fails_says_how(code: str, words: str) -> None:
+    result = Delivery(Target(argv=(sys.executable, "-c", code))).hand_over(BODY)
+    assert not result.ok
+    assert words in result.words
+
+
+def test_a_command_that_does_not_read_is_no_fault() -> None:
+    body = json.dumps({"text": "x" * 200_000}).encode()
+    assert Delivery(Target(argv=(sys.executable, "-c", "pass"))).hand_over(body).ok
+
+
+def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(tmp_path / 'draft')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        f"os.rename({str(tmp_path / 'draft')!r}, {str(tmp_path / 'pids')!r})\n"
+        "time.sleep(600)\n"
+    )
+    result = Delivery(Target(argv=(sys.executable, "-c", code)), command_s=5.0).hand_over(BODY)
+    assert (result.ok, result.again) == (False, True)
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        wait_for(lambda pid=pid: not _runs(pid), f"process {pid} to be gone", 60)
+
+
+def test_a_command_that_is_not_there_is_not_tried_again() -> None:
+    result = Delivery(Target(argv=("no-such-command-here",))).hand_over(BODY)
+    assert (result.ok, result.again) == (False, False)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,90 @@
+"""Real jobs with --notify: a webhook hears of a failure, of training again, of the end; and nothing of it stays anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jobs import run, running, script, wait_for
+from notices import webhook
+
+FAILS_ONCE = """
+    import os, torch
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os._exit(3)
+    assert "ROBUST_NOTIFY" not in os.environ
+"""
+
+
+def test_a_webhook_hears_the_whole_story_and_its_secret_is_nowhere(tmp_path: Path) -> None:
+    with webhook() as hook:
+        code, job = run(tmp_path, script(tmp_path, FAILS_ONCE), env={"ROBUST_NOTIFY": hook.url})
+        told = hook.told
+    assert code == 0
+    assert [each["event"] for each in told] == ["incident_opened", "incident_resolved", "job_ended"]
+    assert told[0]["incident"]["kind"] == "crash"
+    assert told[1]["incident"]["resumed_s"] > told[1]["incident"]["onset_s"]
+    assert (told[2]["outcome"], told[2]["exit_code"]) == ("done", 0)
+    assert "secret-path" not in job.err
+    for path in job.run_dir.rglob("*"):
+        if path.is_file():
+            assert b"secret-path" not in path.read_bytes(), path
+    (header,) = [line for line in job.journal() if "job" in line]
+    assert header["job"]["notify"][0].endswith("/...")
+
+
+def test_a_command_hears_it_and_one_that_hangs_holds_nothing_up(tmp_path: Path) -> None:
+    teller = script(tmp_path, "import sys; open('told.jsonl', 'a').write(sys.stdin.read() + '\\n')", "tell.py")
+    hangs = script(tmp_path, "import time; open('hangs', 'w').close(); time.sleep(600)", "hang.py")
+    began_s = time.monotonic()
+    code, job = run(
+        tmp_path,
+        "--notify",
+        f"{sys.executable} {teller}",
+        "--notify",
+        f"{sys.executable} {hangs}",
+        script(tmp_path, FAILS_ONCE),
+    )
+    assert code == 0
+    assert time.monotonic() - began_s < 600, "the command that hangs was not waited for"
+    events = [json.loads(line)["event"] for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    assert events == ["incident_opened", "incident_resolved", "job_ended"]
+    assert (tmp_path / "hangs").exists()
+    job.assert_nothing_left()
+
+
+def test_a_webhook_that_is_not_there_is_said_once_and_the_job_goes_on(tmp_path: Path) -> None:
+    with webhook(lambda _: 404) as hook:
+        code, job = run(tmp_path, "--notify", hook.url, script(tmp_path, FAILS_ONCE))
+    assert code == 0
+    assert job.err.count("a notice could not be sent: HTTP status 404; the job goes on") == 1
+    assert "secret-path" not in job.err
+
+
+@pytest.mark.parametrize("word", ["ftp://host/secret-path", "'open", "@no-such-file"])
+def test_what_cannot_be_told_is_refused_before_anything_starts(tmp_path: Path, word: str) -> None:
+    code, job = run(tmp_path, "--notify", word, script(tmp_path, ""))
+    assert code == 2
+    assert "--notify" in job.err
+    assert "secret-path" not in job.err
+    assert not job.run_dir.exists()
+
+
+def test_a_storm_of_incidents_does_not_slow_the_job_down(tmp_path: Path) -> None:
+    crashes = script(tmp_path, "import os; os._exit(3)")
+    with (
+        webhook(lambda _: None) as hook,
+        running(tmp_path, "--max-restarts", "8", "--no-warm", "--notify", hook.url, crashes) as job,
+    ):
+        wait_for(lambda: job.actions("finish"), "the job to be over while the webhook hangs")
+        assert len(job.actions("record_incident")) == 9
+        assert job.finish() == 3
+        job.assert_nothing_left()
