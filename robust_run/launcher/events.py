@@ -436,19 +436,9 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The verdict, where there is one."""
 
 
-Action = (
-    OpenStore
-    | StartAttempt
-    | EndAttempt
-    | Dismiss
-    | WakeAt
-    | Inquire
-    | RecordIncident
-    | StageCode
-    | RuleSpoke
-    | Say
-    | Finish
-)
+_Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
+
+Action = _Done | RuleSpoke
 
 Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode
 """What an agent carries out: actions, and questions of the controller."""
