@@ -441,20 +441,9 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The verdict, where there is one."""
 
 
-Action = (
-    OpenStore
-    | StartAttempt
-    | EndAttempt
-    | Dismiss
-    | WakeAt
-    | Inquire
-    | RecordIncident
-    | StageCode
-    | RuleSpoke
-    | CheckAction
-    | Say
-    | Finish
-)
+_Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
+
+Action = _Done | RuleSpoke | CheckAction
 
 Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""
