@@ -327,7 +327,7 @@ class Node:
             self.complain(self.run_directory.rank(attempt, rank), error)
         if self._env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
             try:
-                prepare(self.run_directory, attempt, rank, place.world_size)
+                prepare(self.run_directory, attempt, rank, place.world_size, self._env.get("ROBUST_STARTUP") != "0")
             except OSError as error:
                 self.complain(self.run_directory.steps_file(attempt, rank), error)
 
