@@ -32,7 +32,7 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
-from robust_run.launcher.types import Paces, Progress, Sights
+from robust_run.launcher.types import Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.node import Node
+    from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
@@ -202,7 +203,7 @@ class Agent:
             order, self._pending_start = self._pending_start, None
             self._start_attempt(order)
 
-    def _deliver(self, seen: Sights | Paces) -> None:
+    def _deliver(self, seen: Seen) -> None:
         assert self._superior is not None
         self._superior.deliver(seen)
 

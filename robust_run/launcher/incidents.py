@@ -32,9 +32,9 @@ class IncidentBook:
         self.culprit: RankEvidence | None = None
         """The rank at fault in the newest incident."""
         self.say = say
+        self.run_directory = run_directory
+        self.complain = complain
         self._clock = clock
-        self._run_directory = run_directory
-        self._complain = complain
         self._awaits_step_of: int | None = None
         self._dirty = False
         self._scene: Scene | None = None
@@ -47,7 +47,7 @@ class IncidentBook:
         """
         recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
         for entry, action in recorded:
-            path = self._run_directory.incident(len(self.incidents) + 1)
+            path = self.run_directory.incident(len(self.incidents) + 1)
             try:
                 self.incidents.append(incident_file.read(path))
             except (OSError, msgspec.MsgspecError):
@@ -108,14 +108,14 @@ class IncidentBook:
             return
         self._dirty = False
         incident = self.incidents[-1]
-        path = self._run_directory.incident(incident.id)
+        path = self.run_directory.incident(incident.id)
         try:
             incident_file.write(path, incident)
             if self._scene is not None:
                 scene, self._scene = self._scene, None
-                incident_file.write_scene(self._run_directory.scene(incident.id), scene)
+                incident_file.write_scene(self.run_directory.scene(incident.id), scene)
         except OSError as error:
-            self._complain(path, error)
+            self.complain(path, error)
 
     def first_step(self, event: FirstStep) -> None:
         """Note when the attempt after the newest incident made its first step."""

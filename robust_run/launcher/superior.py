@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from robust_run.launcher.events import NodeEvent
-from robust_run.launcher.types import Paces, Sights
 
 if TYPE_CHECKING:
     import asyncio
+
+    from robust_run.launcher.startup.messages import Seen
 
 
 class Superior(Protocol):
@@ -18,7 +19,7 @@ class Superior(Protocol):
         """Pass on what happened here."""
         ...
 
-    def deliver(self, seen: Sights | Paces) -> None:
+    def deliver(self, seen: Seen) -> None:
         """Pass on what is seen of the ranks here."""
         ...
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from robust_run.launcher.nccl_watch import NcclWatch
+    from robust_run.launcher.startup.messages import Seen
     from robust_run.tracer.nccl.metering import Metering
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.sight.targets import Target
@@ -65,7 +66,7 @@ class Watch:
         clock: Clock,
         spec: JobSpec,
         report: Callable[[NodeEvent], None],
-        deliver: Callable[[Sights | Paces], None],
+        deliver: Callable[[Seen], None],
         harmless: Harmless,
         world_size: int = 0,
         ras_address: str = "",

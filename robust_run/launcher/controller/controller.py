@@ -45,6 +45,8 @@ from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Staging
+    from robust_run.launcher.controller.starts import StartBook
+    from robust_run.launcher.startup.messages import Seen
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -98,6 +100,7 @@ class Controller:
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
+        self._starts: StartBook | None = None
         self._staging: Staging | None = None
         self._how: dict[str, AttemptStarted] = {}
         self._relaunched = state.attempt if len(state.started) == len(state.layout) else -1
@@ -114,12 +117,23 @@ class Controller:
         finally:
             self._busy = False
 
-    def see(self, node: str, seen: Sights | Paces) -> None:
+    def see(self, node: str, seen: Seen) -> None:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
             self._pacing.take(node, seen)
-        else:
+        elif isinstance(seen, Sights):
             self.inquest.take(node, seen)
+        else:
+            self._starts_book.take(node, seen.start)
+
+    @property
+    def _starts_book(self) -> StartBook:
+        """What is kept of starts; imported when there is something to keep."""
+        if self._starts is None:
+            from robust_run.launcher.controller.starts import StartBook
+
+            self._starts = StartBook(self.state, self.book, self._clock, self._later)
+        return self._starts
 
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
@@ -239,6 +253,8 @@ class Controller:
 
     def finish(self, action: Finish) -> None:
         """Tell every node that the job is over, and whoever runs us."""
+        if self._starts is not None:
+            self._starts.flush()
         for member in list(self.state.members.values()):
             if member.present:
                 self._outbox.send(member.info.id, action)

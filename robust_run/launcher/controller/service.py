@@ -38,6 +38,7 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.many.fence import MARGIN_S
 from robust_run.launcher.many.joining import digest
+from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class Service:
             case Leaving():
                 self.controller.tell(NodeLeft(node=peer.id, reason=message.reason))
                 self._line_up()
-            case Sights() | Paces():
+            case Sights() | Paces() | Starts():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
             case CodeWanted():
                 self._send_code(peer, message.tree)
