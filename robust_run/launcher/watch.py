@@ -17,7 +17,8 @@ from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.workers import Worker
-from robust_run.tracer import marks, ring
+from robust_run.tracer import ring
+from robust_run.tracer.steps import MARKS_SUFFIX, create_marks
 from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
 from robust_run.tracer.types import RankSight
 
@@ -40,7 +41,7 @@ def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: in
     """Make the files that a rank writes to. Raises OSError. `times_start`: it is to note what its start is spent on."""
     steps_file = run_directory.steps_file(attempt, rank)
     if times_start:
-        marks.create(f"{steps_file}{marks.SUFFIX}")
+        create_marks(steps_file)
     ring.create(f"{steps_file}.ring", rank, world_size)
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
@@ -279,6 +280,6 @@ class Watch:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
         for worker in self._workers:
             steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock", marks.SUFFIX, self._nccl_suffix):
+            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, self._nccl_suffix):
                 with suppress(OSError):
                     os.unlink(f"{steps_file}{suffix}")

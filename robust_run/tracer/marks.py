@@ -1,6 +1,6 @@
 """The marks file: what a worker spent its start on, readable while it starts and after it was killed.
 
-One file of 2 KiB for each worker of an attempt. The launcher creates it, the worker maps it and writes until its first optimizer
+One file of 2 KiB for each worker of an attempt. The launcher creates it (`steps.create_marks`), the worker maps it and writes until its first optimizer
 step (`robust_run/tracer/arm/marks.py`), the launcher reads it. It is cells of eight bytes in the machine's byte order:
 
     0 magic   1 version   2 pid   3 monotonic time when the interpreter was there   4 number of spans
@@ -12,20 +12,18 @@ Times are seconds, as floating-point numbers. Spans are of the main thread and d
 from __future__ import annotations
 
 import math
-import os
-import sys
 
 import msgspec
 
-MAGIC = b"RBMARKS\n"
-VERSION = 1
-FILE_BYTES = 2048
+from robust_run.tracer.steps import MARKS_BYTES as FILE_BYTES
+from robust_run.tracer.steps import MARKS_MAGIC as MAGIC
+from robust_run.tracer.steps import MARKS_VERSION as VERSION
+
 MAGIC_CELL, VERSION_CELL, PID_CELL, ARMED_CELL, COUNT_CELL, OPEN_CELL, OPENED_CELL = range(7)
 SPANS_CELL, SPAN_CELLS = 8, 3
 MOST_SPANS = (FILE_BYTES // 8 - SPANS_CELL) // SPAN_CELLS
 KINDS = ("", "imports", "init", "torch.load", "DCP", "safetensors", "robust-run")
 """What the numbers of kinds mean; from the third on, who loads a checkpoint."""
-SUFFIX = ".marks"
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -48,16 +46,6 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     open_kind: int = 0
     """What goes on now; 0: nothing that is noted."""
     opened_s: float = 0.0
-
-
-def create(path: str) -> None:
-    """Write a file that no worker has written to yet, replacing what was there. Raises OSError."""
-    content = MAGIC + VERSION.to_bytes(8, sys.byteorder)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(descriptor, content.ljust(FILE_BYTES, b"\0"))
-    finally:
-        os.close(descriptor)
 
 
 def read(path: str) -> Marks | None:

@@ -15,6 +15,7 @@ from robust_run.launcher.startup.origin import started_s
 from robust_run.launcher.types import JobSpec
 from robust_run.report.startup.types import MOST_RANKS, NodeStart, RankMarks
 from robust_run.tracer import marks
+from robust_run.tracer.steps import MARKS_SUFFIX
 from robust_run.tracer.steps import read as read_steps
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class StartWatch:
         )
 
     def _rank(self, rank: int) -> RankMarks:
-        noted = marks.read(f"{self._file(rank)}{marks.SUFFIX}")
+        noted = marks.read(f"{self._file(rank)}{MARKS_SUFFIX}")
         first_step_s, how = self._first_steps.get(rank), self._how.get(rank, "")
         if noted is None:
             return RankMarks(rank, how, first_step_s=first_step_s)
@@ -127,7 +128,7 @@ def watch_start(attempt: Attempt, node: Node, how: Sequence[str], deliver: Calla
     """Return what looks at an attempt's start; None where nothing is noted."""
     if not attempt.workers:
         return None
-    if not os.path.exists(f"{node.run_directory.steps_file(attempt.number, attempt.workers[0].rank)}{marks.SUFFIX}"):
+    if not os.path.exists(f"{node.run_directory.steps_file(attempt.number, attempt.workers[0].rank)}{MARKS_SUFFIX}"):
         return None  # ROBUST_TRACE=0, ROBUST_STARTUP=0, or no Python
     return StartWatch(attempt, node, how, deliver)
 
