@@ -73,7 +73,7 @@ _RULES = """
 .rr-wf-who{text-align:left}.rr-wf-end{grid-column:2;grid-row:1}
 .rr-wf-row>svg,.rr-wf-slow,.rr-wf-axis>div{grid-column:1/3}
 .rr-wf-axis .rr-wf-who{display:none}
-.rr-wf th,.rr-wf td{padding-right:.5rem}
+.rr-wf th,.rr-wf td{padding-right:.5rem;white-space:nowrap}.rr-wf th small{display:none}
 }
 @media print{.rr-wf-row,.rr-wf tr{break-inside:avoid}.rr-wf details>*{display:revert}}
 """
