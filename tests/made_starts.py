@@ -63,7 +63,12 @@ def attempt_of(*starts: NodeStart, is_first: bool = True, **more: object) -> Att
     """What is kept of them."""
     world = sum(len(start.ranks) for start in starts)
     found = summarise(
-        starts, world_size=world, nodes=len(starts), unix_offset_s=UNIX_S, is_first=is_first, **more  # type: ignore[arg-type]
+        starts,
+        world_size=world,
+        nodes=len(starts),
+        unix_offset_s=UNIX_S,
+        is_first=is_first,
+        **more,  # type: ignore[arg-type]
     )
     assert found is not None
     return found
