@@ -1,4 +1,4 @@
-"""What a worker notes of its start: a real interpreter, with a torch as far as that needs one; whoever reads it trusts nothing."""
+"""What a worker notes of its start: a real interpreter, with a torch as far as that needs one; who reads it trusts nothing."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ STRAGGLER_S, STRAGGLER_PART = 0.3, 0.03
 #: Phases that belong to a node: stragglers in them are nodes.
 NODE_PHASES: frozenset[Phase] = frozenset({"queue", "script", "agent", "image", "snapshot", "meet"})
 #: Gaps between spans that are shorter are no phase of their own.
-GAP_S = 0.002
+GAP_S = 0.01
 _FIRST_LOADER = 3
 
 
