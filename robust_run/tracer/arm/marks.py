@@ -9,7 +9,6 @@ No failure of ours reaches the program. Python's standard library only.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from _thread import get_ident
@@ -37,17 +36,7 @@ GAP_S = 0.02
 #: Single imports that are shorter say nothing.
 SHORTEST_IMPORT_S = 0.001
 
-#: Python calls this for every module that is not in `sys.modules` yet. Name and place are those of what it stands for, so that
-#: Python leaves it out of tracebacks, as it does all frames of the import system, and warnings look past it likewise.
-IMPORTING = """
-def _find_and_load(*args):
-    if not begin(1):
-        return original(*args)
-    try:
-        return original(*args)
-    finally:
-        end()
-"""
+#: Where Python's import system is, for tracebacks and warnings: they leave out frames of files with this name.
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 #: Functions that load a checkpoint, by module: name, kind, and the modules that have taken the name over.
@@ -124,13 +113,22 @@ class Marks:
     def watch_imports(self) -> None:
         """Note how long imports take that the program waits for."""
         system: Any = sys.modules["_frozen_importlib"]
-        original = system._find_and_load
-        place = {"begin": self.begin, "end": self.end, "original": original}
-        exec(compile(IMPORTING, IMPORT_SYSTEM, "exec"), place)  # noqa: S102 - the few lines above
-        system._find_and_load = ours = place["_find_and_load"]
+        original, begin, end = system._find_and_load, self.begin, self.end
+
+        def _find_and_load(*args: Any) -> Any:
+            # Python calls this for every module that is not in `sys.modules` yet.
+            if not begin(IMPORTS):
+                return original(*args)
+            try:
+                return original(*args)
+            finally:
+                end()
+
+        _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=IMPORT_SYSTEM)
+        system._find_and_load = _find_and_load
 
         def undo() -> None:
-            if system._find_and_load is ours:
+            if system._find_and_load is _find_and_load:
                 system._find_and_load = original
 
         self.undo = undo
@@ -155,6 +153,8 @@ class Marks:
 
     def wrap(self, module: ModuleType, name: str, kind: int, others: list[str]) -> None:
         """Put a function that is timed in the place of one, also where others have taken it over."""
+        import functools  # takes longer than all else here, and torch has imported it
+
         original = getattr(module, name)
         begin, end = self.begin, self.end
 

@@ -63,7 +63,7 @@ def give_up_tracing(reason: Exception) -> None:
 
 def load(name: str) -> ModuleType:
     """Return a module made of a file beside this one. It is in no path and not in `sys.modules`."""
-    from importlib.machinery import SourceFileLoader
+    from _frozen_importlib_external import SourceFileLoader  # that of importlib.machinery, which would be imported
 
     if name in loaded:
         return loaded[name]
