@@ -27,6 +27,7 @@ def node_start(
     how: str = "spawn",
     many: bool = True,
     uses: tuple[str, ...] = (),
+    read_bytes: int = -1,
 ) -> NodeStart:
     """A node whose ranks import, meet at 104 s (init), load, and make their first step together."""
     ready_s = launched_s + 0.2 + image_s
@@ -42,7 +43,7 @@ def node_start(
             Mark(INIT, imported_s, met_s),
             Mark(TORCH_LOAD, met_s + 0.1, loaded_s),
         )
-        made.append(RankMarks(rank, how, armed_s, spans, 0, 0.0, first_step_s))
+        made.append(RankMarks(rank, how, armed_s, spans, 0, 0.0, first_step_s, read_bytes))
     return NodeStart(
         attempt=attempt,
         node=f"node-{number}",

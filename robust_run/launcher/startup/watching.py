@@ -39,6 +39,7 @@ class StartWatch:
         self._deliver = deliver
         self._ranks = tuple(worker.rank for worker in attempt.workers[:MOST_RANKS])
         self._how = dict(zip(self._ranks, how, strict=False))
+        self._pids = {worker.rank: worker.pid for worker in attempt.workers}
         self._attempt, self._began_s = attempt.number, attempt.started_at_s
         place = node.workplace
         self._opening, place.opening = place.opening, None  # it is part of the first start alone
@@ -118,10 +119,20 @@ class StartWatch:
 
     def _rank(self, rank: int) -> RankMarks:
         noted = marks.read(f"{self._file(rank)}{MARKS_SUFFIX}")
-        first_step_s, how = self._first_steps.get(rank), self._how.get(rank, "")
+        first_step_s, how, count = self._first_steps.get(rank), self._how.get(rank, ""), read_bytes(self._pids[rank])
         if noted is None:
-            return RankMarks(rank, how, first_step_s=first_step_s)
-        return RankMarks(rank, how, noted.armed_s, noted.spans, noted.open_kind, noted.opened_s, first_step_s)
+            return RankMarks(rank, how, first_step_s=first_step_s, read_bytes=count)
+        return RankMarks(rank, how, noted.armed_s, noted.spans, noted.open_kind, noted.opened_s, first_step_s, count)
+
+
+def read_bytes(pid: int) -> int:
+    """Return what a process has read from disks since its start; -1 if that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii", errors="replace") as file:
+            fields = dict(line.partition(":")[::2] for line in file.read(4096).splitlines())
+        return int(fields["read_bytes"])
+    except (OSError, ValueError, KeyError):
+        return -1
 
 
 def watch_start(attempt: Attempt, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> StartWatch | None:

@@ -16,6 +16,8 @@ from robust_run.report.startup.words import plain, seconds
 LEAST_S = 0.5
 #: Imports with torch's files in memory (`bench/startup.py`: `import torch` takes 1 to 2 s), and from a warm process.
 WARM_FILES_S, WARM_PROCESS_S = 2.0, 0.1
+#: A process that has read less than this had what it imported in memory: it was slow for another reason (a busy CPU).
+LEAST_READ_BYTES = 32 << 20
 #: A checkpoint read in parallel takes so much of the time of DCP and torch.load (`bench/ckpt.py`, cold).
 CKPT_PART = 0.53
 #: An image or a set-up that is there already (`bench/image_start.py`, `bench/env_restore.py`).
@@ -75,7 +77,9 @@ def _imports(attempt: AttemptStartup, spent: Spent, startup: Startup) -> Iterato
             why="it keeps a process with torch imported, from which this user's jobs on this node start",
             saves_s=taken_s - max(rest_s, WARM_PROCESS_S) if restarted else min(taken_s, WARM_FILES_S) - WARM_PROCESS_S,
         )
-    if not attempt.uses_any("prefetch-env", "image", "setup", "warm-process"):
+    read_bytes = attempt.critical.read_bytes if attempt.critical is not None else -1
+    in_memory = 0 <= read_bytes < LEAST_READ_BYTES
+    if not in_memory and not attempt.uses_any("prefetch-env", "image", "setup", "warm-process"):
         imports = _phase(attempt, "imports")
         fastest_s = imports.median_s if imports is not None and imports.stragglers else WARM_FILES_S
         yield Advice(

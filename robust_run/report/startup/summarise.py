@@ -136,6 +136,7 @@ def _row(start: NodeStart, rank: RankMarks, began_s: float, waited: list[Span], 
         spans=tuple(coarse([*waited, *moved], MOST_ROW_SPANS)),
         first_step_s=round(rank.first_step_s - began_s, 3) if rank.first_step_s is not None else None,
         loaders=tuple(loaders),
+        read_bytes=rank.read_bytes,
     )
 
 

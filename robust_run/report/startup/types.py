@@ -67,6 +67,8 @@ class RankMarks(msgspec.Struct, frozen=True, array_like=True):
     opened_s: float = 0.0
     first_step_s: float | None = None
     """When its first optimizer step ended."""
+    read_bytes: int = -1
+    """What its process had read from disks by now; -1: not known."""
 
 
 class NodeStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +115,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """None: it has not made one."""
     loaders: Annotated[tuple[str, ...], msgspec.Meta(max_length=8)] = ()
     """Who loaded a checkpoint: torch.load, DCP, safetensors, robust-run."""
+    read_bytes: int = -1
+    """What its process had read from disks when it had made its first step; -1: not known."""
 
 
 class Straggler(msgspec.Struct, frozen=True, array_like=True):

@@ -40,6 +40,12 @@ def test_imports_from_a_slow_disk_want_to_be_read_ahead_best_thing_first() -> No
     assert found[0].saves_s > found[1].saves_s > 0
 
 
+def test_imports_that_read_no_disk_were_slow_for_another_reason() -> None:
+    slow = {"imports_s": 30.0, "load_s": 0.1, "first_step_s": 140.0}
+    assert advised(one(**slow, read_bytes=1 << 20)) == ["robust warm start"]
+    assert "--prefetch-env" in advised(one(**slow, read_bytes=1 << 30))
+
+
 def test_what_is_in_use_is_not_advised() -> None:
     uses = ("warm-process", "prefetch-env")
     assert advised(one(imports_s=30.0, load_s=0.1, first_step_s=140.0, uses=uses)) == []
