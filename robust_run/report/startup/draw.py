@@ -69,12 +69,12 @@ def _drawn(attempt: AttemptStartup) -> tuple[tuple[Row, ...], str]:
     """Return the rows to draw, and what they are."""
     if attempt.node_rows and attempt.ranks > RANKS_DRAWN:
         shown = len(attempt.node_rows)
-        which = f"the {shown} of {attempt.nodes:,} nodes that came last" if shown < attempt.nodes else "each node"
-        return attempt.node_rows, f"Of {which}, the rank that came last to its first step."
+        which = f"the {shown} of {attempt.nodes:,} nodes with most to do" if shown < attempt.nodes else "each node"
+        return attempt.node_rows, f"Of {which}, the rank that had most to do before its first step."
     rows = attempt.rows or ((attempt.critical,) if attempt.critical is not None else ())
     if len(rows) == attempt.ranks:
         return rows, "Every rank." if len(rows) > 1 else "The only rank."
-    return rows, f"The {len(rows)} of {attempt.ranks:,} ranks that came last to their first step."
+    return rows, f"The {len(rows)} of {attempt.ranks:,} ranks that had most to do before their first step."
 
 
 def _key(attempt: AttemptStartup) -> Iterator[str]:

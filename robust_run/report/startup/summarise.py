@@ -69,7 +69,7 @@ def summarise(
     stepped = [row.first_step_s for row in rows if row.first_step_s is not None]
     seen_s = max(start.seen_s for start in starts) - began_s
     total_s = max(stepped) if len(stepped) == len(rows) and stepped else max([*stepped, seen_s])
-    late = sorted(rows, key=_arrival, reverse=True)
+    late = sorted(rows, key=lateness, reverse=True)
     by_node: dict[str, Row] = {}
     for row in late:
         by_node.setdefault(row.node, row)
@@ -196,10 +196,17 @@ def _merged(spans: Sequence[Span], limit_s: float) -> list[Span]:
     return kept
 
 
-def _arrival(row: Row) -> float:
-    """Return when a rank had done all it had to do before its first step, where it waits for the others."""
-    last = row.spans[-1]
-    return last.began_s if last.phase == "first_step" else last.ended_s
+def lateness(row: Row) -> float:
+    """Return how long a rank worked before its first step, from the first launcher's start on: the longest was waited for.
+
+    In the waiting phases it waits for others, and in the program's own time it may: in an all_reduce before a late import.
+    """
+    worked_s = sum(
+        (span.ended_s - span.began_s) * (0.5 if span.phase == "program" else 1.0)
+        for span in row.spans
+        if span.phase not in WAITS and span.began_s >= 0.0
+    )
+    return next((span.began_s for span in row.spans if span.began_s >= 0.0), 0.0) + worked_s
 
 
 def seconds_of(row: Row) -> dict[Phase, float]:

@@ -159,7 +159,7 @@ class AttemptStartup(msgspec.Struct, frozen=True, kw_only=True):
     """Until the first step of the last rank; while there is none, until it was looked at."""
     phases: Annotated[tuple[PhaseSummary, ...], msgspec.Meta(max_length=len(PHASES))]
     critical: Row | None = None
-    """The rank that came last to its first step: what the others waited for."""
+    """The rank that had most to do before its first step: what the others waited for."""
     rows: Annotated[tuple[Row, ...], msgspec.Meta(max_length=ALL_RANKS)] = ()
     """All ranks, or the slowest."""
     node_rows: Annotated[tuple[Row, ...], msgspec.Meta(max_length=ALL_NODES)] = ()

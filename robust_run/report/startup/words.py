@@ -44,7 +44,7 @@ def plain(text: str) -> str:
 def sentence(attempt: AttemptStartup) -> str:
     """Return `first step after 12.4 s: imports 1.1, init 0.3, load 9.8 (slowest: node 7)`; empty before a first step.
 
-    The phases are those of the rank that came last: what it spent, all others waited for.
+    The phases are those of the rank that had most to do: what it spent, all others waited for.
     """
     critical = attempt.critical
     if critical is None or not attempt.stepped_ranks:

@@ -60,6 +60,18 @@ def test_who_waits_for_others_is_no_straggler() -> None:
     assert [each.node for each in phase(found, "imports").stragglers] == ["node-0"]
 
 
+def test_who_waits_in_its_own_code_is_not_taken_for_the_one_that_is_waited_for() -> None:
+    """Both ranks import something late, in their first step, after they have waited for each other."""
+
+    def rank(number: int, load_s: float) -> RankMarks:
+        spans = (Mark(TORCH_LOAD, 101.0, 101.0 + load_s), Mark(IMPORTS, 106.0, 109.0 - 0.001 * number))
+        return RankMarks(number, "spawn", 100.5, spans, 0, 0.0, 109.1)
+
+    found = attempt_of(NodeStart(attempt=0, node="a", seen_s=110.0, began_s=100.0, ranks=(rank(0, 0.1), rank(1, 5.0))))
+    assert found.critical is not None
+    assert found.critical.rank == 1
+
+
 def test_differences_that_nobody_would_notice_name_nobody() -> None:
     found = attempt_of(*(node_start(n, imports_s=0.1 + 0.04 * n) for n in range(4)))
     assert phase(found, "imports").stragglers == ()
