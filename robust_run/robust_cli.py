@@ -31,6 +31,7 @@ LATE_GROUPS = {
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
     "explain": ("robust_run.launcher.api.explain_command", "explain"),
+    "report": ("robust_run.launcher.api.report_commands", "report"),
     "outliers": ("robust_run.health.outliers.commands", "outliers"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

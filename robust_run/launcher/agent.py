@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robust_run.errors import InternalError, PlatformError
 from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
-from robust_run.launcher.check_events import CheckAnswer, EndChecks, OpenPlace, RunChecks, TellFacts
+from robust_run.launcher.check_events import EndChecks, OpenPlace, RunChecks, TellFacts
 from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.environment import place_of
 from robust_run.launcher.events import (
@@ -33,7 +33,7 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
-from robust_run.launcher.types import Paces, Progress, Sights
+from robust_run.launcher.types import Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.ears import Ears
     from robust_run.launcher.node import Node
+    from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
@@ -227,7 +228,7 @@ class Agent:
         if self.codes.take(parts):
             self._start_pending()
 
-    def _deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
+    def _deliver(self, seen: Seen) -> None:
         assert self._superior is not None
         self._superior.deliver(seen)
 

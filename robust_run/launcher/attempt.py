@@ -26,7 +26,7 @@ from robust_run.launcher.events import (
     SpawnFailed,
 )
 from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
-from robust_run.launcher.types import Paces, Progress, RankEvidence, Sights, flows_of, ops_of
+from robust_run.launcher.types import Progress, RankEvidence, Rung, Sights, flows_of, ops_of
 from robust_run.launcher.watch import Watch
 from robust_run.launcher.workers import Worker
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.environment import Place
     from robust_run.launcher.node import Node
+    from robust_run.launcher.startup.messages import Seen
+    from robust_run.launcher.startup.watching import StartWatch
 
 #: How long output may keep coming after the last process is gone.
 OUTPUT_S = 1.0
@@ -49,7 +51,7 @@ class Attempt:
         node: Node,
         node_id: str,
         report: Callable[[NodeEvent], None],
-        deliver: Callable[[Sights | Paces], None],
+        deliver: Callable[[Seen], None],
     ) -> None:
         self.number = place.attempt
         self.first_rank = place.first_rank
@@ -64,6 +66,8 @@ class Attempt:
         self._report = report
         self._deliver = deliver
         self._watch: Watch | None = None
+        self._how: tuple[Rung, ...] = ()
+        self._start_watch: StartWatch | None = None
         self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -83,7 +87,7 @@ class Attempt:
         try:
             if number > 0:
                 self._node.serve_store(number)  # forked workers connect within milliseconds
-            self.workers, how, why = self._node.start_workers(self._place)
+            self.workers, self._how, why = self._node.start_workers(self._place)
             if number == 0:
                 self._node.serve_store(number)
                 self._node.launch_warm(age_s=0.0)
@@ -98,7 +102,7 @@ class Attempt:
                 node=self._node_id,
                 pids=pids,
                 port=self._place.port,
-                how=how,
+                how=self._how,
                 why=why,
                 nccl=self._node.nccl_news,
             )
@@ -106,6 +110,8 @@ class Attempt:
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """See ends from now on; those that have already happened are seen at once."""
+        from robust_run.launcher.startup.watching import watch_start
+
         self._loop = loop
         for worker in self.workers:
             descriptor = worker.watch()
@@ -129,6 +135,9 @@ class Attempt:
                 node.ras_address,
             )
             self._watch.start(loop)
+            self._start_watch = watch_start(self, node, self._how, self._deliver)
+            if self._start_watch is not None:
+                self._start_watch.start(loop)
 
     def collect(self, order: Collect) -> None:
         """Look at the ranks and deliver what is seen; where nothing runs, that."""
@@ -217,6 +226,8 @@ class Attempt:
         node = self._node
         if self._watch is not None:
             self._watch.stop()
+        if self._start_watch is not None:
+            self._start_watch.stop()
         await self._ask_workers(order)
         sweep = self._sweep()
         await self._terminate(sweep)

@@ -55,9 +55,9 @@ class IncidentBook:
         self._make_notifier = make_notifier
         self._notifying = Harmless("notifying", say)
         self.say = say
+        self.run_directory = run_directory
+        self.complain = complain
         self._clock = clock
-        self._run_directory = run_directory
-        self._complain = complain
         self._awaits_step_of: int | None = None
         self._dirty = False
         self._scene: Scene | None = None
@@ -72,7 +72,7 @@ class IncidentBook:
 
         recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
         for entry, action in recorded:
-            path = self._run_directory.incident(len(self.incidents) + 1)
+            path = self.run_directory.incident(len(self.incidents) + 1)
             try:
                 self.incidents.append(incident_file.read(path))
             except (OSError, msgspec.MsgspecError):
@@ -136,14 +136,14 @@ class IncidentBook:
 
         self._dirty = False
         incident = self.incidents[-1]
-        path = self._run_directory.incident(incident.id)
+        path = self.run_directory.incident(incident.id)
         try:
             incident_file.write(path, incident)
             if self._scene is not None:
                 scene, self._scene = self._scene, None
-                incident_file.write_scene(self._run_directory.scene(incident.id), scene)
+                incident_file.write_scene(self.run_directory.scene(incident.id), scene)
         except OSError as error:
-            self._complain(path, error)
+            self.complain(path, error)
 
     def decided(self, action: Decided) -> None:
         """Say what the ladder decided; an incident whose action was to look further gets what came of it."""
@@ -160,12 +160,12 @@ class IncidentBook:
     def keep_checks(self, report: bytes) -> None:
         """Write what checks measured beside the newest incident."""
         self.flush()
-        path = self._run_directory.checks(len(self.incidents))
+        path = self.run_directory.checks(len(self.incidents))
         try:
             with open(path, "wb") as file:
                 file.write(report)
         except OSError as error:
-            self._complain(path, error)
+            self.complain(path, error)
 
     def first_step(self, event: FirstStep) -> None:
         """Note when the attempt after the newest incident made its first step."""

@@ -173,14 +173,17 @@ def _open_place(
     console: Console,
     lifeline: int,
 ) -> Opened:
+    from robust_run.launcher.startup.opening import timed
+
     try:
         if spec.setup is not None:
             from robust_run.launcher.setup_start import Recorded, open_setup
 
-            return open_setup(spec, env, clock, console.say, lifeline, Recorded(run_directory.snapshot))
+            news = Recorded(run_directory.snapshot)
+            return timed(clock, lambda: open_setup(spec, env, clock, console.say, lifeline, news))
         from robust_run.launcher.image_start import open_image
 
-        return open_image(spec, env, clock, run_directory.path, console.say, lifeline)
+        return timed(clock, lambda: open_image(spec, env, clock, run_directory.path, console.say, lifeline))
     except RobustRunError:
         with suppress(OSError):  # nothing was started, and nothing is in it yet
             os.rmdir(run_directory.path)

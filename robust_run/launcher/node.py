@@ -104,7 +104,7 @@ class Node:
         self._nccl = self._nccl_arming()
         self.nccl_news = ""
         """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
-        self._daemon_pid = given.daemon_pid if given is not None else 0
+        self.daemon_pid = given.daemon_pid if given is not None else 0
         self.workplace.read_ahead(env, clock, run_directory, self.say)
         if given is not None:
             self._helpers += [workers.adopt(pid, -1) for pid in (given.warm_pid, given.store_pid)]
@@ -205,8 +205,8 @@ class Node:
                     plan.output.close()
         self._twin = plans[0]
         why = next((choice.reason for choice in choices if choice.reason), "")
-        if place.attempt == 0 and self._daemon_pid:
-            self.say(how_started(self._daemon_pid, choices, why))
+        if place.attempt == 0 and self.daemon_pid:
+            self.say(how_started(self.daemon_pid, choices, why))
         return started, tuple(choice.rung for choice in choices), why
 
     def _plan(self, place: Place, slot: int) -> Plan:
@@ -214,7 +214,7 @@ class Node:
         self._make_folder(place, rank)
         plain_env = self._environment(place, slot)
         env = dict(plain_env)
-        if (attempt, slot, self._daemon_pid) == (0, 0, 0):  # a process that was forked has opened all that before
+        if (attempt, slot, self.daemon_pid) == (0, 0, 0):  # a process that was forked has opened all that before
             env.update(self.workplace.variables(plain_env))
         if self.spec.is_python:
             env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
@@ -295,7 +295,7 @@ class Node:
         if self._nccl is not None:
             self._nccl.build_beside(own_python(), age_s)
         imports_itself = (
-            attempt == 0 and not self._daemon_pid
+            attempt == 0 and not self.daemon_pid
         )  # and takes so long that the standby workers are in nobody's way
         if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt, self._first_rank) is not None:
             self.starter.restock(self._twin)
@@ -333,7 +333,7 @@ class Node:
             self.complain(self.run_directory.rank(attempt, rank), error)
         if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
             try:
-                prepare(self.run_directory, attempt, rank, place.world_size)
+                prepare(self.run_directory, attempt, rank, place.world_size, self.env.get("ROBUST_STARTUP") != "0")
             except OSError as error:
                 self.complain(self.run_directory.steps_file(attempt, rank), error)
 

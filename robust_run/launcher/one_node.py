@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.launcher.agent import Agent
-from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.console import Console
 from robust_run.launcher.controller.controller import Controller, Timer
 from robust_run.launcher.events import Event, Finish, GuardLost, NodeEvent, Order, SignalReceived
 from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.types import JobSpec, Paces, Sights
+from robust_run.launcher.types import JobSpec
 
 if TYPE_CHECKING:
     import asyncio
 
     from robust_run.launcher.api.server import ApiServer
+    from robust_run.launcher.startup.messages import Seen
 
 #: When people are answered first.
 SERVE_AFTER_S = 0.5
@@ -43,7 +43,7 @@ class OneNode:
         """See `Superior`."""
         self._tell(event)
 
-    def deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
+    def deliver(self, seen: Seen) -> None:
         """See `Superior`."""
         if self.controller is not None:
             self.controller.see(self._agent.node_id, seen)

@@ -22,6 +22,7 @@ from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
 from robust_run.launcher.aside import Aside
 from robust_run.launcher.process_tree import children
+from robust_run.launcher.startup.opening import Opening
 from robust_run.launcher.types import JobSpec
 from robust_run.signals import describe_exit
 
@@ -91,6 +92,8 @@ class HeldPlace(ABC, Generic[MadeT]):
     """Folder of the run directory that has how the start was."""
     where: str
     """For messages: "the image"."""
+    uses: tuple[str, ...]
+    """What advice on starts depends on (see `report.startup.advise`)."""
     has_our_torch = False
     """Whether the workers' torch and NCCL are those that this process would import."""
     block_port = 0
@@ -312,3 +315,5 @@ class Opened(NamedTuple):
     """Where workers run; None: they are in it already, because the whole job is."""
     ahead: Ahead | None
     """What reads it ahead then."""
+    opening: Opening | None = None
+    """How long that took."""

@@ -12,6 +12,7 @@
     image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
     setup/<host>.json                   which set-up its environment has: key, packages, how restored (<host>.log: the installers)
     setup/snapshot.json                 the job's snapshot, for nodes that come later and for a controller that resumes
+    startup.json                        what each attempt's start was spent on, by phase and rank
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
     api.json                            where the controller answers people: see `api.place`
@@ -157,6 +158,11 @@ class RunDirectory:
     def incident(self, number: int) -> str:
         """Path of one incident."""
         return os.path.join(self.path, "incidents", f"{number:04d}.json")
+
+    @property
+    def startup(self) -> str:
+        """Path of what starts were spent on (see `report.startup.types.Startup`)."""
+        return os.path.join(self.path, "startup.json")
 
     def scene(self, number: int) -> str:
         """Path of what an incident was concluded from, where it was."""

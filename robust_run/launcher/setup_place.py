@@ -80,6 +80,7 @@ class SetupPlace(HeldPlace[Restored]):
         """`start` restores the environment, given what hears of problems."""
         super().__init__(spec, f"set-up {brought.plan.key.digest[:16]}", clock, say, start)
         self._brought = brought
+        self.uses = ("setup", "setup-built") if brought.was_built else ("setup",)
         self.snapshot = manifests.encode(brought.manifest) if brought.manifest is not None else b""
         """For other nodes of the job; empty: there is none. It keeps no signature: whoever sends it is known."""
         packages = brought.manifest.packages if brought.manifest is not None else ()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.events import NodeEvent
-from robust_run.launcher.types import Paces, Sights
 
 if TYPE_CHECKING:
     import asyncio
+
+    from robust_run.launcher.startup.messages import Seen
 
 
 class Superior(Protocol):
@@ -19,7 +19,7 @@ class Superior(Protocol):
         """Pass on what happened here."""
         ...
 
-    def deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
+    def deliver(self, seen: Seen) -> None:
         """Pass on what is seen of the ranks here, and what checks say."""
         ...
 

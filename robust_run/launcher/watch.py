@@ -18,6 +18,7 @@ from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.workers import Worker
 from robust_run.tracer import ring
+from robust_run.tracer.steps import MARKS_SUFFIX, create_marks
 from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
 from robust_run.tracer.types import RankSight
 
@@ -30,14 +31,17 @@ if TYPE_CHECKING:
     import asyncio
 
     from robust_run.launcher.nccl_watch import NcclWatch
+    from robust_run.launcher.startup.messages import Seen
     from robust_run.tracer.nccl.metering import Metering
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.sight.targets import Target
 
 
-def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: int) -> None:
-    """Make the files that a rank's recorder writes to. Raises OSError."""
+def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: int, times_start: bool = True) -> None:
+    """Make the files that a rank writes to. Raises OSError. `times_start`: it is to note what its start is spent on."""
     steps_file = run_directory.steps_file(attempt, rank)
+    if times_start:
+        create_marks(steps_file)
     ring.create(f"{steps_file}.ring", rank, world_size)
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
@@ -64,7 +68,7 @@ class Watch:
         clock: Clock,
         spec: JobSpec,
         report: Callable[[NodeEvent], None],
-        deliver: Callable[[Sights | Paces], None],
+        deliver: Callable[[Seen], None],
         harmless: Harmless,
         world_size: int = 0,
         ras_address: str = "",
@@ -280,6 +284,6 @@ class Watch:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
         for worker in self._workers:
             steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock", self._nccl_suffix):
+            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, self._nccl_suffix):
                 with suppress(OSError):
                     os.unlink(f"{steps_file}{suffix}")

@@ -35,6 +35,12 @@ class Workplace:
         self.spec = msgspec.structs.replace(spec, image=None, setup=None) if has_place else spec
         """The job as it looks from inside."""
         self._warmth: ImageWarmth | None = None
+        self.opening = opened.opening if opened is not None else None
+        """How long the place took to make, until that has been told of a start."""
+        self.ready_s: float | None = None
+        """When this node had nothing more to do than to meet the others; None: it has none to meet."""
+        self.has_begun = False
+        """Whether the start of an attempt has been looked at."""
 
     def enter_through(self, starter: Starter, start_helper: StartsHelpers) -> None:
         """Have workers, and a warm process if there can be one, started in the place."""

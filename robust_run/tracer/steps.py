@@ -24,6 +24,10 @@ FILE_BYTES = 64
 MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL = range(7)
 
 
+#: The marks file beside it, which `robust_run.tracer.marks` reads; made here because this is on the way to the first worker.
+MARKS_MAGIC, MARKS_VERSION, MARKS_BYTES, MARKS_SUFFIX = b"RBMARKS\n", 1, 2048, ".marks"
+
+
 class StepCount(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker has done so far. Every call of an optimizer's `step` counts, also of several optimizers."""
 
@@ -39,10 +43,19 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True):
 
 def create(path: str) -> None:
     """Write a steps file that nobody has claimed yet, replacing what was there. Raises OSError."""
-    content = MAGIC + VERSION.to_bytes(8, sys.byteorder)
+    _create(path, MAGIC, VERSION, FILE_BYTES)
+
+
+def create_marks(steps_file: str) -> None:
+    """Write a marks file that no worker has written to yet, beside its steps file. Raises OSError."""
+    _create(f"{steps_file}{MARKS_SUFFIX}", MARKS_MAGIC, MARKS_VERSION, MARKS_BYTES)
+
+
+def _create(path: str, magic: bytes, version: int, size_bytes: int) -> None:
+    content = magic + version.to_bytes(8, sys.byteorder)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, content.ljust(FILE_BYTES, b"\0"))
+        os.write(descriptor, content.ljust(size_bytes, b"\0"))
     finally:
         os.close(descriptor)
 

@@ -5,7 +5,7 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
 
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
-    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, CodeWanted,
+    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, Starts, CodeWanted,
                                         FactsTold, PlaceOpened, ChecksSaid
                                  controller: Beat, Orders, Candidates, CodeParts
 
@@ -19,6 +19,7 @@ import msgspec
 from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.code_versions.types import Parts
 from robust_run.launcher.events import NodeEvent, Order
+from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.types import NodeInfo, Paces, Sights
 
 PROTOCOL = 1
@@ -147,5 +148,5 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
     parts: Parts
 
 
-FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces | CodeWanted | CheckAnswer
+FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces | Starts | CodeWanted | CheckAnswer
 FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates | CodeParts

@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Staging
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.outlook import Outlook
+    from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
+    from robust_run.launcher.startup.messages import Seen
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -108,6 +110,7 @@ class Controller:
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self._busy = False
+        self._starts: StartBook | None = None
         self._staging: Staging | None = None
         self._checking: Checking | None = None
         self._admits_soon = False
@@ -128,19 +131,30 @@ class Controller:
         finally:
             self._busy = False
 
-    def see(self, node: str, seen: Sights | Paces | CheckAnswer) -> None:
+    def see(self, node: str, seen: Seen) -> None:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
             self._pacing.take(node, seen)
         elif isinstance(seen, Sights):
             self.inquest.take(node, seen)
-        else:
+        elif isinstance(seen, CheckAnswer):
             self.checking.take(node, seen)
+        else:
+            self._starts_book.take(node, seen.start)
 
     def see_usage(self, node: str, usage: Sequence[float]) -> None:
         """Take in what a node did in the last second."""
         if self.outlook is not None:
             self.outlook.take(node, usage)
+
+    @property
+    def _starts_book(self) -> StartBook:
+        """What is kept of starts; imported when there is something to keep."""
+        if self._starts is None:
+            from robust_run.launcher.controller.starts import StartBook
+
+            self._starts = StartBook(self.state, self.book, self._clock, self._later)
+        return self._starts
 
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
@@ -309,6 +323,8 @@ class Controller:
         """Tell every node that the job is over, and whoever runs us."""
         if self.outlook is not None:
             self.outlook.end()
+        if self._starts is not None:
+            self._starts.flush()
         for member in list(self.state.members.values()):
             if member.present:
                 self._outbox.send(member.info.id, action)

@@ -6,7 +6,10 @@ import msgspec
 
 from robust_run.launcher.events import AttemptEnded, FirstStep, NodeEvent
 from robust_run.launcher.health_events import HealthSeen
+from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.types import Paces, RankEvidence, Sights
+from robust_run.report.startup.types import NodeStart
+from robust_run.tracer.marks import Mark
 from robust_run.tracer.types import Op, RankSight
 
 
@@ -35,13 +38,41 @@ def _rank(rank: RankEvidence, ahead_s: float) -> RankEvidence:
     )
 
 
-def rebased_sights(seen: Sights | Paces, ahead_s: float) -> Sights | Paces:
+def rebased_sights(seen: Sights | Paces | Starts, ahead_s: float) -> Sights | Paces | Starts:
     """Return what an agent sees with its times moved likewise."""
+    if isinstance(seen, Starts):
+        return Starts(start=_start(seen.start, ahead_s))
     if isinstance(seen, Paces):
         pace = seen.pace
         moved = msgspec.structs.replace(pace, began_s=pace.began_s + ahead_s, ended_s=pace.ended_s + ahead_s)
         return msgspec.structs.replace(seen, pace=moved)
     return msgspec.structs.replace(seen, sights=tuple(_sight(sight, ahead_s) for sight in seen.sights))
+
+
+def _start(start: NodeStart, ahead_s: float) -> NodeStart:
+    def moved(at_s: float | None) -> float | None:
+        return None if at_s is None else at_s + ahead_s
+
+    ranks = (
+        msgspec.structs.replace(
+            rank,
+            armed_s=moved(rank.armed_s),
+            spans=tuple(Mark(mark.kind, mark.began_s + ahead_s, mark.ended_s + ahead_s) for mark in rank.spans),
+            opened_s=rank.opened_s + ahead_s,
+            first_step_s=moved(rank.first_step_s),
+        )
+        for rank in start.ranks
+    )
+    return msgspec.structs.replace(
+        start,
+        seen_s=start.seen_s + ahead_s,
+        began_s=start.began_s + ahead_s,
+        launched_s=moved(start.launched_s),
+        place_began_s=start.place_began_s + ahead_s,
+        place_ended_s=start.place_ended_s + ahead_s,
+        ready_s=moved(start.ready_s),
+        ranks=tuple(ranks),
+    )
 
 
 def _sight(sight: RankSight, ahead_s: float) -> RankSight:

@@ -39,6 +39,7 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.many.fence import MARGIN_S
 from robust_run.launcher.many.joining import digest
+from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class Service:
                 self._line_up()
             case Heartbeat():
                 self.controller.see_usage(peer.id, message.usage)
-            case Sights() | Paces():
+            case Sights() | Paces() | Starts():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
             case FactsTold() | PlaceOpened() | ChecksSaid():
                 self.controller.see(peer.id, message)

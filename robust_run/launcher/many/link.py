@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent import Agent
-from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import (
     Beat,
@@ -36,8 +36,11 @@ from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease
 from robust_run.launcher.many.finding import Dialer, Finder
-from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
+from robust_run.launcher.types import JobSpec, ManyNodes
 from robust_run.signals import signal_name
+
+if TYPE_CHECKING:
+    from robust_run.launcher.startup.messages import Seen
 
 #: How often the lease is looked at.
 LOOK_S = 0.05
@@ -135,7 +138,7 @@ class Link:
             if self._leaving is not None and not self._agent.is_running:
                 self._agent.leave(128 + self._leaving)
 
-    def deliver(self, seen: Sights | Paces | CheckAnswer) -> None:
+    def deliver(self, seen: Seen) -> None:
         """Pass on what is seen of the ranks here; without a connection nobody asks for it."""
         if self._connection is not None:
             self._connection.send(seen)

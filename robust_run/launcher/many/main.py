@@ -104,6 +104,7 @@ class _NodeOfMany:
         self._lifeline = lifeline
         self._resumed = resumed
         self._opened: Opened | None = None
+        self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
         self._lease = Lease(cell)
         self._console = Console(spec, self._clock)
@@ -130,7 +131,10 @@ class _NodeOfMany:
             become_subreaper()
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             if self._spec.image is not None or self._spec.setup is not None:
-                self._opened = self._open_place()
+                from robust_run.launcher.startup.opening import timed
+
+                self._opened = timed(self._clock, self._open_place)
+            self._ready_s = self._clock.monotonic_s()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
             return asyncio.new_event_loop().run_until_complete(self._run())
         except RobustRunError as error:
@@ -207,6 +211,7 @@ class _NodeOfMany:
             opened=self._opened,
         )
         node.spare = self._keeper.pids
+        node.workplace.ready_s = self._ready_s
         agent = Agent(node, self._node_id)
         link = Link(
             agent=agent,

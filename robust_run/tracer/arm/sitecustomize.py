@@ -4,7 +4,8 @@ The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.
 this file in place of the user's own `sitecustomize`. It first undoes all of that: the program and its children see the
 path and the environment that they would see without us. Then it waits for `torch.optim.optimizer` to be imported, and
 registers torch's own global hook that runs after every `Optimizer.step`; and for torch.distributed, to load the recorder
-beside this file. It lets a signal show the stacks. Last it hands over to the user's `sitecustomize`.
+beside this file. It notes what the start is spent on (`marks`), and lets a signal show the stacks. Last it hands over to the
+user's `sitecustomize`.
 
 It imports nothing but what every Python has loaded by now, and nothing of robust_run: a worker may run another Python than
 the launcher. No exception of ours reaches the program: what fails is given up instead, and that is said once.
@@ -38,6 +39,7 @@ MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINIT
 said: list[str] = []
 loaded: dict[str, ModuleType] = {}
 on_step: list[Callable[[], None]] = []
+on_first_step: list[Callable[[], None]] = []
 on_functions: list[Callable[[ModuleType], None]] = []
 
 
@@ -61,7 +63,7 @@ def give_up_tracing(reason: Exception) -> None:
 
 def load(name: str) -> ModuleType:
     """Return a module made of a file beside this one. It is in no path and not in `sys.modules`."""
-    from importlib.machinery import SourceFileLoader
+    from _frozen_importlib_external import SourceFileLoader  # that of importlib.machinery, which would be imported
 
     if name in loaded:
         return loaded[name]
@@ -230,6 +232,8 @@ def counter(
                     if not counting:
                         return
                     list_modules(path)
+                    for tell in on_first_step:
+                        tell()
                 times[LAST_CELL] = monotonic()
                 numbers[STEPS_CELL] += 1
                 for tell in on_step:
@@ -301,6 +305,19 @@ def answer_signal(path: str) -> None:
         give_up_tracing(error)
 
 
+def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> None:
+    """Let the launcher see what the start is spent on, if it has made a file for that. Adds to what modules are awaited for."""
+    try:
+        if not os.path.exists(f"{path}.marks"):
+            return
+        marks = load("marks").Marks(f"{path}.marks")
+        on_first_step.append(marks.stop)
+        marks.join(awaited)
+        marks.watch_imports()
+    except Exception as error:
+        give_up(error, "timing the start")
+
+
 def arm() -> None:
     """Undo the launcher's changes and, unless ROBUST_TRACE=0, wait for torch."""
     try:
@@ -310,6 +327,7 @@ def arm() -> None:
             return
         answer_signal(path)
         awaited = {MODULE_WITH_HOOK: count_into(path, probation), MODULE_TO_RECORD: record_into(path)}
+        note_start(path, awaited)
         for name in list(awaited):
             present = sys.modules.get(name)  # where torch was imported before `site` came to us
             if present:
