@@ -224,6 +224,9 @@ class Checking:
         if not facts:
             self.give_up(drive, "no node is there")
             return
+        if len(facts) == 1 and len(facts[0].devices) < 2 and len(drive.wish.only) > 1:
+            only = tuple(check for check in drive.wish.only if check != "exchange")  # nobody to exchange anything with
+            drive.wish = msgspec.structs.replace(drive.wish, only=only)
         self._work(
             drive, lambda: Session(facts, drive.wish, self._history.load()), lambda made: self._planned(drive, made)
         )

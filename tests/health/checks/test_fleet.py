@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from robust_run.health.checks.fleet import Watcher
-from robust_run.health.checks.here import facts_here
-from robust_run.health.checks.plan import Wish
-from robust_run.health.checks.types import Finished, Said
+from robust_run.health.checks.here import Here, facts_here
+from robust_run.health.checks.plan import Round, Wish, orders
+from robust_run.health.checks.types import Finished, NodeFacts, Said
 
 BRIEF = {"seconds": 0.0, "passes": 3, "size_bytes": 1 << 18}
 
@@ -22,6 +23,19 @@ def test_nodes_that_are_well_pass(ground: Any) -> None:
         (check, "done", 3) for check in ("exchange", "neighbours", "allreduce")
     }
     assert all(each.figures["bus_bytes_per_s"] > 0 for each in session.results)
+
+
+def test_ranks_whose_time_is_up_earlier_count_passes_like_all(ground: Any) -> None:
+    facts = NodeFacts(name="a", interface="lo")
+    here = Here([facts], ground.env())
+    made = Round(check="exchange", number=0, groups=(("a",),))
+    places = here.open_places(["a"])
+    first, second = orders(made, {"a": facts}, Wish(seconds=0.3, size_bytes=1 << 18), places)["a"]
+    in_a_hurry = msgspec.structs.replace(second, seconds=0.0, passes=1)
+    results = here.carry_out({"a": (first, in_a_hurry)}, 60.0, lambda _node, _said: None)
+    assert [each.outcome for each in results] == ["done", "done"]
+    assert [each.wrong for each in results] == [(), ()]
+    assert results[0].passes == results[1].passes >= 3
 
 
 def test_a_node_that_sends_other_data_than_it_should(ground: Any) -> None:
