@@ -44,7 +44,8 @@ bench: $(STAMP)
 # System tools that some tests use. A test that misses one is skipped with its reason.
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \
 	nginx:nginx-light java:openjdk-17-jre-headless fusermount3:fuse3 \
-	mksquashfs:squashfs-tools squashfuse_ll:squashfuse
+	mksquashfs:squashfs-tools squashfuse_ll:squashfuse \
+	slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
 
 packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
