@@ -54,8 +54,8 @@ def test_a_batch_job_is_requeued_and_excludes_a_node(slurm: SlurmCluster, tmp_pa
     text = 'echo run ${SLURM_RESTART_COUNT:-0} on $SLURMD_NODENAME; [ -n "$SLURM_RESTART_COUNT" ] || sleep 1000'
     job = slurm.sbatch(text, "--requeue", "--open-mode=append", f"--output={out}")
     wait_for(lambda: out.exists() and "run" in out.read_text(), "the first run")
+    first = out.read_text().split()[3]
     slurm.run("scontrol", "requeue", str(job))
-    first = out.read_text().split()[-1]
     slurm.run("scontrol", "update", f"JobId={job}", f"ExcNodeList={first}")
     slurm.wait_state(job, "COMPLETED")
     runs = re.findall(r"run (\d+) on (\S+)", out.read_text())
