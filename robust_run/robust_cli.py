@@ -26,6 +26,7 @@ LATE_GROUPS = {
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
     "outliers": ("robust_run.health.outliers.commands", "outliers"),
+    "slurm": ("robust_run.launcher.slurm.commands", "slurm"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
