@@ -117,7 +117,7 @@ def run_agent(
             spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
         )
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
-        host = socket.gethostname()
+        host = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
         agent = Agent(node, os.urandom(8).hex())
         link = OneNode(agent)
         agent.serve(link)
@@ -136,6 +136,7 @@ def run_agent(
             link,
             copies=spec.code == "copy",
             resumed=resumed,
+            restart=spec.slurm.restart if spec.slurm is not None else 0,
         )
         _greet(spec, node, resumed=resumed)
         agent.run(lifeline)
@@ -212,6 +213,7 @@ def _begin(
     *,
     copies: bool,
     resumed: bool,
+    restart: int = 0,
 ) -> None:
     """Start the first attempt; or, in a job that goes on, the next: whatever the old agent had started died with it.
 
@@ -220,10 +222,10 @@ def _begin(
     if copies and not resumed:
         capture(None)
     if not resumed:
-        controller.tell(JobStarted())
+        controller.tell(JobStarted(restart=restart))
     else:
         old = [member.info.id for member in controller.state.members.values() if member.present]
-        controller.tell(ControllerResumed(term=controller.state.term + 1, host=node.name))
+        controller.tell(ControllerResumed(term=controller.state.term + 1, host=node.name, restart=restart))
         for each in old:
             controller.tell(NodeLost(node=each, silent_s=0.0))
     controller.tell(NodeJoined(node=node))

@@ -19,10 +19,11 @@ OWN = "robust-run's own"
 NODES = "robust-run's own: several nodes"
 IMAGES = "robust-run's own: images"
 SETUPS = "robust-run's own: set-up"
+SLURM = "robust-run's own: Slurm"
 HELP = "help"
-GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETUPS, HELP)
+GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETUPS, SLURM, HELP)
 """Headings of the help page, in its order."""
-OURS = (OWN, NODES, IMAGES, SETUPS)
+OURS = (OWN, NODES, IMAGES, SETUPS, SLURM)
 """Groups of options that torchrun does not have."""
 
 RESUMABLE = ("http-port", "token-file", "tls-cert", "tls-key", "tls-ca")
@@ -103,6 +104,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     refresh_setup: bool = False
     code: str = "auto"
     probation_steps: int = 20
+    requeue: str = "auto"
+    warn_before: float = 120.0
+    revive: str = "auto"
 
 
 _DEFAULTS = Options(training_script="")

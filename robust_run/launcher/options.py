@@ -19,6 +19,7 @@ from robust_run.launcher.option_types import (
     RESUMABLE,
     SCRIPT,
     SETUPS,
+    SLURM,
     WORKERS,
     Look,
     OptionDescription,
@@ -300,6 +301,27 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(SETUPS, "setup-token-file", "FILE", "A secret that signs what is kept; what others made is refused."),
     describe(SETUPS, "refresh-setup", "", "Run the commands anew, though what they brought is there."),
+    describe(
+        SLURM,
+        "requeue",
+        "auto|never",
+        "Put a batch job back into the queue when its time is over or too few nodes are left; it then goes on.",
+        Look(choices=("auto", "never")),
+    ),
+    describe(
+        SLURM,
+        "warn-before",
+        "SECONDS",
+        "How long before the time limit the script is warned; it may use all but what --shutdown-timeout needs.",
+        _DECIMAL,
+    ),
+    describe(
+        SLURM,
+        "revive",
+        "auto|never",
+        "Start an agent that died on a node that lives again, with srun.",
+        Look(choices=("auto", "never")),
+    ),
 )
 """All options that end up in `Options`."""
 

@@ -32,6 +32,7 @@ from robust_run.launcher.code_types import (
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import begin, conclude, end_attempt, failure_ending, stopped, try_to_gather
 from robust_run.launcher.core.membership import placement_of
+from robust_run.launcher.core.reopen import reopen
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
 from robust_run.launcher.core.traced import inquired, suspected
@@ -104,6 +105,10 @@ def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
 
 
 def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:  # noqa: C901, PLR0912 - the table of events
+    if isinstance(event, ControllerResumed) and event.restart > state.restart:
+        reopen(state, event.restart)
+        state.term = max(state.term, event.term)
+        return begin(policy, state, now_s)
     if state.phase == "over":
         return nodes.too_late(state, event)
     match event:
@@ -155,6 +160,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             state.stop_signal = SIGKILL
             return _stop(policy, state, SignalReceived(signal=SIGKILL, again=True))
         case JobStarted() if state.phase == "new":
+            state.restart = event.restart
             return begin(policy, state, now_s)
         case ControllerResumed():
             return _resumed(policy, state, event, now_s)

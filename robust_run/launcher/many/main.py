@@ -110,7 +110,7 @@ class _NodeOfMany:
         self._keeper = Keeper(mask, dict(env), self._console.say)
         self._node_id = os.urandom(8).hex()
         self._mark = presence.show(self._node_id)
-        self._name = socket.gethostname()
+        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
         self._joining = Joining(
             spec=spec,
             many=many,

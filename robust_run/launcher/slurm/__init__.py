@@ -1,1 +1,1 @@
-"""Jobs of the Slurm workload manager: what a step knows of itself, how a job is submitted, what a site must be like."""
+"""Jobs under Slurm: what a step says of itself, warnings, requeueing. Not imported where no SLURM_* variable is."""
