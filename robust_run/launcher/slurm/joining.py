@@ -19,10 +19,10 @@ JOIN = "ROBUST_SLURM_JOIN"
 LARGEST = 1 << 17
 
 
-def invitation(spec: JobSpec, node_id: int, node_name: str, port: int) -> str:
-    """Return what an agent on another node needs to become a part of this job; `port` is where the controller met its nodes."""
+def invitation(spec: JobSpec, node_id: int, node_name: str) -> str:
+    """Return what an agent on another node needs to become a part of this job."""
     assert spec.many is not None and spec.slurm is not None
-    many = msgspec.structs.replace(spec.many, is_host=False, local_addr=None, node_rank=None, port=port)
+    many = msgspec.structs.replace(spec.many, is_host=False, local_addr=None, node_rank=None)
     use = msgspec.structs.replace(spec.slurm, node_id=node_id, node_name=node_name)
     return msgspec.json.encode(msgspec.structs.replace(spec, many=many, slurm=use, notes=())).decode()
 

@@ -39,6 +39,10 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     past = past_of(path) if path else None
     warned = read_warning(warning_file(path, use)) if path else None
     ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_first=use.node_id == 0)
+    if ended.outcome == "stopped" and not ended.warned:
+        facts, _ = job_facts(use.job, env)
+        reason = reasons.classify(facts, use.restart, time.time()) if facts is not None else ""
+        ended = msgspec.structs.replace(ended, warned=reason)
     decision = reasons.decide(ended, use.requeue)
     unwanted = ended.evicted + (past.lost if past is not None and ended.is_short else ())
     is_slurms_turn = ended.warned in ("preempted", "requeued")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from robust_run.launcher.slurm.types import JobFacts
 
 ANSWER_S = 10.0
 """How long slurmctld may take: it is busy where thousands ask."""
+PROGRAM = "scontrol"
 LONGEST_ANSWER = 1 << 20
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=(\S*)")
@@ -30,30 +31,39 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(
-    arguments: Sequence[str], env: Mapping[str, str], timeout_s: float = ANSWER_S, program: str = "scontrol"
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    timeout_s: float = ANSWER_S,
+    started: Callable[[int], None] = lambda _pid: None,
 ) -> Answer:
-    """Run `scontrol ARGUMENTS` and return what it says. Never raises for what Slurm does; may block for `timeout_s`."""
+    """Run `scontrol ARGUMENTS` and return what it says. Never raises for what Slurm does; may block for `timeout_s`.
+
+    `started` is called with the pid of the process.
+    """
     clean = {**for_srun(env), "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            [program, *arguments],
+        with subprocess.Popen(
+            [PROGRAM, *arguments],
             env=clean,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
-        )
+        ) as process:
+            started(process.pid)
+            try:
+                out, err = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return Answer(ok=False, text=f"scontrol: no answer within {timeout_s:g} s")
     except FileNotFoundError:
-        return Answer(ok=False, text=f"there is no {program} here", is_missing=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        why = f"no answer within {timeout_s:g} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-        return Answer(ok=False, text=f"{program}: {why}")
-    output = done.stdout[:LONGEST_ANSWER].decode(errors="replace")
-    if done.returncode != 0:
-        said = " ".join((done.stderr[:2000].decode(errors="replace") or output).split())
-        return Answer(ok=False, text=said or f"{program} ended with {done.returncode}")
-    return Answer(ok=True, text=output)
+        return Answer(ok=False, text="there is no scontrol here", is_missing=True)
+    except OSError as error:
+        return Answer(ok=False, text=f"scontrol: {error.strerror}")
+    said = " ".join(err[:2000].decode(errors="replace").split())
+    if process.returncode != 0 or (not out.strip() and arguments[0] == "show"):
+        return Answer(ok=False, text=said or f"scontrol ended with {process.returncode}")
+    return Answer(ok=True, text=out[:LONGEST_ANSWER].decode(errors="replace"))
 
 
 def is_there(env: Mapping[str, str]) -> bool:
@@ -63,9 +73,11 @@ def is_there(env: Mapping[str, str]) -> bool:
     )
 
 
-def job_facts(job: str, env: Mapping[str, str], timeout_s: float = ANSWER_S) -> tuple[JobFacts | None, Answer]:
+def job_facts(
+    job: str, env: Mapping[str, str], started: Callable[[int], None] = lambda _pid: None
+) -> tuple[JobFacts | None, Answer]:
     """Return what is known of a job, None without an answer; and the answer."""
-    answer = ask(("show", "job", "-o", job), env, timeout_s)
+    answer = ask(("show", "job", "-o", job), env, started=started)
     return (parse_job(answer.text) if answer.ok else None), answer
 
 
@@ -82,7 +94,8 @@ def parse_job(text: str) -> JobFacts:
     said = fields(text)
     return JobFacts(
         state=said.get("JobState", ""),
-        end_unix_s=parse_time(said.get("EndTime", "")),
+        # A job without a limit has an EndTime too, a year after its start.
+        end_unix_s=parse_time(said.get("EndTime", "")) if said.get("TimeLimit") != "UNLIMITED" else None,
         preempted_unix_s=parse_time(said.get("PreemptTime", "")),
         restarts=int(restarts) if (restarts := said.get("Restarts", "0")).isdecimal() else 0,
         is_batch=said.get("BatchFlag", "0") not in ("", "0"),

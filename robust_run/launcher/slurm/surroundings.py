@@ -58,7 +58,7 @@ def read(env: Mapping[str, str]) -> Step | None:
         task=_number(env, "SLURM_PROCID", 0),
         tasks=_number(env, "SLURM_STEP_NUM_TASKS", len(nodes)),
         restart=_number(env, "SLURM_RESTART_COUNT", 0),
-        gpus=_gpus(env),
+        gpus=gpus_of(env),
         end_unix_s=_end(env),
     )
 
@@ -78,7 +78,7 @@ def _batch(env: Mapping[str, str], job: str, node_name: str) -> Step | None:
         node_id=0,
         node_name=node_name,
         restart=_number(env, "SLURM_RESTART_COUNT", 0),
-        gpus=_gpus(env),
+        gpus=gpus_of(env),
         end_unix_s=_end(env),
     )
 
@@ -88,7 +88,7 @@ def _array(env: Mapping[str, str]) -> str:
     return f"{job}_{task}" if job.isdecimal() and task.isdecimal() else ""
 
 
-def _gpus(env: Mapping[str, str]) -> int:
+def gpus_of(env: Mapping[str, str]) -> int:
     """Return the GPUs that a task may use: those it sees, else those Slurm says it has."""
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS"):
         value = env.get(name)
