@@ -1,10 +1,10 @@
 """One robust-run job on a test's Slurm (slurm_cluster.py): submitted as people do it, followed by its journal and its steps.
 
-    job = submit(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-N4"])
-    job.wait_for_steps(attempt=0, ranks=3)
-    slurm["node-2"].power_off()
-    job.wait_for_steps(attempt=1, ranks=3)
-    job.end("COMPLETED")
+job = submit(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-N4"])
+job.wait_for_steps(attempt=0, ranks=3)
+slurm["node-2"].power_off()
+job.wait_for_steps(attempt=1, ranks=3)
+job.end("COMPLETED")
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from robust_run.launcher.types import JobSpec
 from robust_run.launcher.validate import resolve
 from robust_run.launcher.world import World, absolute
 
+#: Slurm kills everything KillWait (30 s) after its SIGTERM: by then workers have ended, and what they leave has been cleared.
+SHUTDOWN_S = 20.0
 MOST_RUNS = 100
 """Of one step, without a requeue between them: somebody types into an interactive one."""
 
@@ -61,6 +63,8 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
     name = filling.run_name(options, step)
     is_named = options.run_id is not None and step.restart == 0
     spec = resolve(msgspec.structs.replace(filled.options, run_id=options.run_id if is_named else None), world)
+    if "shutdown-timeout" not in options.given:
+        spec = msgspec.structs.replace(spec, shutdown_timeout_s=min(spec.shutdown_timeout_s, SHUTDOWN_S))
     many = spec.many
     if many is not None and filled.meets:
         many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:])
@@ -69,6 +73,7 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
 
 def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
     """Run it, or go on with it; and see to it that it is started again where that helps."""
+    from robust_run.launcher.slurm.ghost import end_ghost
     from robust_run.launcher.slurm.requeue import follow_up
 
     leads = spec.many is None or step.node_id == 0
@@ -89,7 +94,7 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # Slurm sends them to every process of the step, and they kill by default
     inner = {**without_binding(env), OUTER: f"{step.job}.{step.step}"}
     exit_code = _go(spec, inner, path if continues else "")
-    return follow_up(spec, exit_code, env)
+    return end_ghost(spec, follow_up(spec, exit_code, env), env)
 
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:
