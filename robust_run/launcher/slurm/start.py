@@ -63,7 +63,7 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
     spec = resolve(msgspec.structs.replace(filled.options, run_id=options.run_id if is_named else None), world)
     many = spec.many
     if many is not None and filled.meets:
-        many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:])
+        many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
     return msgspec.structs.replace(spec, run_id=name, many=many, slurm=filled.use, notes=(*spec.notes, *filled.notes))
 
 
