@@ -64,6 +64,8 @@ class ManyNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Address of this node for the workers of others; None: the one that reaches the controller."""
     join_timeout_s: float = 600.0
     """How long the job waits for `fewest` nodes."""
+    alone_s: float | None = None
+    """How long a node without workers looks for a controller that is gone; None: `join_timeout_s`."""
     last_call_s: float = 30.0
     """How long it then waits for more, up to `most`."""
     wait_for_nodes_s: float | None = None

@@ -118,6 +118,9 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "setup-store": "ROBUST_SETUP_STORE",
         "setup-token-file": "ROBUST_SETUP_TOKEN_FILE",
         "refresh-setup": "ROBUST_REFRESH_SETUP",
+        "requeue": "ROBUST_REQUEUE",
+        "warn-before": "ROBUST_WARN_BEFORE",
+        "revive": "ROBUST_REVIVE",
     }
 
 

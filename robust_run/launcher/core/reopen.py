@@ -13,6 +13,7 @@ def reopen(state: JobState, restart: int) -> None:
             member.present, member.gone, member.reason = False, "left", "the job was ended and started again"
     state.restart = restart
     state.usable = 0
+    state.layout, state.places = (), {}
     state.attempt = max(state.attempt, state.told_of)
     state.unended, state.strays, state.live, state.started = set(), {}, set(), set()
     state.early_exits, state.evidence, state.causes = [], [], []

@@ -17,6 +17,10 @@ _SRUN = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill robust
 CANDIDATES = 2
 """Agents in line for the controller, where the run directory is shared."""
 
+PATIENCE_S = 60.0
+"""How long too few nodes wait for more, or nodes for a controller, before the job is given up for this time: Slurm gives a job no
+node back, so only an agent that is started again can come."""
+
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the options."""
@@ -64,6 +68,8 @@ def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) ->
                 )
             changes["nnodes"] = str(len(step.nodes) - spares)
             changes["standby"] = str(spares)
+            if "wait-for-nodes" not in options.given:
+                changes["wait_for_nodes"] = PATIENCE_S
         meets = not _has_meeting_point(options)
         if meets:
             changes |= _meeting_point(options, step)
@@ -83,11 +89,6 @@ def run_name(options: Options, step: Step) -> str:
     if options.run_id is not None:
         return options.run_id
     return f"{step.name}-task{step.task}" if step.tasks > 1 and _is_alone(options) else step.name
-
-
-def more_ports(step: Step) -> tuple[int, ...]:
-    """Return where else than at the first port the nodes may meet."""
-    return ports_of(step)[1:]
 
 
 def _is_alone(options: Options) -> bool:

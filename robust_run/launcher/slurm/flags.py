@@ -73,14 +73,12 @@ def _is_cluster(word: str, short: str) -> bool:
 def _value(words: Sequence[str] | None, long: str, short: str, alone: str) -> str | None:
     """Return the value of an option, `alone` if it has none, None if it is not there."""
     for index, word in enumerate(words or ()):
-        name, equals, value = word.partition("=")
-        if name == long:
-            if equals:
-                return value
-            following = (words or ())[index + 1 : index + 2]
-            return following[0] if long == "--wait" and following else alone
-        if word.startswith(f"-{short}"):
-            return word[2:].lstrip("=") or alone
+        name, _, value = word.partition("=")
+        if name != long and not (word.startswith(f"-{short}") and not word.startswith("--")):
+            continue
+        value = value if name == long else word[2:].lstrip("=")
+        following = (words or ())[index + 1 : index + 2]
+        return value or (following[0] if not alone and following else alone)
     return None
 
 

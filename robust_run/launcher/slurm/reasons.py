@@ -55,6 +55,8 @@ def decide(ended: Ended, requeue: str) -> Decision:
         return Decision(requeue=False, why="--requeue never")
     if ended.exit_code == NEVER_AGAIN:
         return Decision(requeue=False, why=f"exit code {NEVER_AGAIN} says that it is not to be started again")
+    if ended.is_orphan and ended.warned not in ("preempted", "requeued", "cancelled"):
+        return Decision(requeue=True, why="the batch script was lost with its node, and what follows in it")
     if ended.exit_code == 0 or ended.outcome == "done":
         return Decision(requeue=False, why="the job is done")
     if ended.warned in ("preempted", "requeued", "cancelled"):

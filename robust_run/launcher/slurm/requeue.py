@@ -33,17 +33,21 @@ LARGEST_WARNING = 1 << 16
 def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     """Requeue the job if that is what its end asks for; return the exit code."""
     use = spec.slurm
-    if use is None or exit_code == 0:
-        return exit_code
     path = os.path.join(spec.log_dir, spec.run_id) if spec.log_dir is not None else ""
-    past = past_of(path) if path else None
+    past = past_of(path) if path and use is not None and (exit_code or use.node_id) else None
+    if use is None or (exit_code == 0 and (past is None or not past.lost)):
+        return exit_code
     warned = read_warning(warning_file(path, use)) if path else None
     ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_first=use.node_id == 0)
-    if ended.outcome == "stopped" and not ended.warned:
+    if (ended.outcome == "stopped" and not ended.warned) or (past is not None and past.lost):
         facts, _ = job_facts(use.job, env)
-        reason = reasons.classify(facts, use.restart, time.time()) if facts is not None else ""
-        ended = msgspec.structs.replace(ended, warned=reason)
+        if facts is not None:
+            reason = ended.warned or reasons.classify(facts, use.restart, time.time())
+            is_orphan = facts.is_batch and past is not None and facts.batch_host in past.lost
+            ended = msgspec.structs.replace(ended, warned=reason, is_orphan=is_orphan)
     decision = reasons.decide(ended, use.requeue)
+    if ended.is_orphan and not decision.requeue:
+        _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
     unwanted = ended.evicted + (past.lost if past is not None and ended.is_short else ())
     is_slurms_turn = ended.warned in ("preempted", "requeued")
     if not decision.requeue and not (is_slurms_turn and unwanted):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLost, NodeReturned
+from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLeft, NodeLost, NodeReturned
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
@@ -88,6 +88,8 @@ class Reviver:
                 self._gone.discard(self._names.get(node, ""))
             case NodeLost(node=node) if node in self._names:
                 self._gone.add(self._names[node])
+            case NodeLeft(node=node, reason=reason) if node in self._names and "SIGKILL" in reason:
+                self._gone.add(self._names[node])  # its first process was killed, nobody told it to go
             case NodeEvicted(name=name, reason=reason, by=by):
                 self._gone.discard(name)
                 if not self._reads_first and by != "the list":

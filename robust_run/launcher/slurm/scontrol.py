@@ -100,6 +100,7 @@ def parse_job(text: str) -> JobFacts:
         restarts=int(restarts) if (restarts := said.get("Restarts", "0")).isdecimal() else 0,
         is_batch=said.get("BatchFlag", "0") not in ("", "0"),
         may_requeue=said.get("Requeue", "1") != "0",
+        batch_host=said.get("BatchHost", ""),
         excluded="" if said.get("ExcNodeList", "(null)") == "(null)" else said["ExcNodeList"],
     )
 

@@ -67,7 +67,7 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
         spec = msgspec.structs.replace(spec, shutdown_timeout_s=min(spec.shutdown_timeout_s, SHUTDOWN_S))
     many = spec.many
     if many is not None and filled.meets:
-        many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:])
+        many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
     return msgspec.structs.replace(spec, run_id=name, many=many, slurm=filled.use, notes=(*spec.notes, *filled.notes))
 
 

@@ -56,6 +56,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     is_batch: bool = False
     may_requeue: bool = True
+    batch_host: str = ""
+    """The node that runs the batch script."""
     excluded: str = ""
     """Its ExcNodeList, as Slurm writes it."""
 
@@ -84,5 +86,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """It gave up because it had too few nodes, or no controller."""
     warned: Reason = ""
     """Why it was warned, if it was."""
+    is_orphan: bool = False
+    """The node that runs the batch script was lost: Slurm takes the job to run on, with nobody left to end it."""
     evicted: tuple[str, ...] = ()
     """Nodes that the job no longer wants."""
