@@ -55,11 +55,14 @@ def decide(ended: Ended, requeue: str) -> Decision:
         return Decision(requeue=False, why="--requeue never")
     if ended.exit_code == NEVER_AGAIN:
         return Decision(requeue=False, why=f"exit code {NEVER_AGAIN} says that it is not to be started again")
+    if ended.warned == "preempted" and ended.outcome != "done":
+        # Slurm gives notice to the steps first. If they end within the grace time, the script does too, and the job is over.
+        return Decision(requeue=True, why=SENTENCES["preempted"])
     if ended.is_orphan and ended.warned not in ("preempted", "requeued", "cancelled"):
         return Decision(requeue=True, why="the batch script was lost with its node, and what follows in it")
     if ended.exit_code == 0 or ended.outcome == "done":
         return Decision(requeue=False, why="the job is done")
-    if ended.warned in ("preempted", "requeued", "cancelled"):
+    if ended.warned in ("requeued", "cancelled"):
         return Decision(requeue=False, why=f"{SENTENCES[ended.warned]}, which is Slurm's to follow up")
     if ended.warned == "time_limit":
         return Decision(requeue=True, why="its time is over")

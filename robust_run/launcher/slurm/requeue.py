@@ -49,7 +49,7 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     if ended.is_orphan and not decision.requeue:
         _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
     unwanted = ended.evicted + (past.lost if past is not None and ended.is_short else ())
-    is_slurms_turn = ended.warned in ("preempted", "requeued")
+    is_slurms_turn = ended.warned == "requeued"
     if not decision.requeue and not (is_slurms_turn and unwanted):
         return exit_code
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -73,7 +73,6 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
 
 def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
     """Run it, or go on with it; and see to it that it is started again where that helps."""
-    from robust_run.launcher.slurm.ghost import end_ghost
     from robust_run.launcher.slurm.requeue import follow_up
 
     leads = spec.many is None or step.node_id == 0
@@ -94,7 +93,7 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # Slurm sends them to every process of the step, and they kill by default
     inner = {**without_binding(env), OUTER: f"{step.job}.{step.step}"}
     exit_code = _go(spec, inner, path if continues else "")
-    return end_ghost(spec, follow_up(spec, exit_code, env), env)
+    return follow_up(spec, exit_code, env)
 
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:

@@ -77,7 +77,6 @@ def test_a_job_with_too_few_nodes_is_requeued_without_the_lost_one(slurm: SlurmC
     job.wait_for_steps(0, 3)
     lost = job.layout(0)[2]
     slurm[lost].power_off()
-    slurm.wait_state(job.number, "PENDING")
     wait_for(lambda: slurm.job(job.number)["ExcNodeList"] == lost, f"{lost} to be excluded:\n{job.said()}", 60)
     job.wait_for_steps(1, 3)
     assert lost not in job.layout(1)
@@ -94,4 +93,4 @@ def test_a_job_that_is_cancelled_is_not_started_again(slurm: SlurmCluster, tmp_p
     job.ended("CANCELLED")
     job.assert_nothing_left()
     assert slurm.job(job.number)["Restarts"] == "0"
-    assert {warned["reason"] for warned in warnings(job.run_dir)} == {"cancelled"}
+    assert "requeue" not in job.said()

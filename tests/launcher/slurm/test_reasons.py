@@ -69,7 +69,7 @@ def test_the_ways_to_end_are_told_apart(facts: JobFacts, reason: Reason) -> None
         (Ended(exit_code=93, outcome="failed", warned="time_limit"), False),
         (Ended(exit_code=1, outcome="failed"), False),
         (Ended(exit_code=143, outcome="stopped", warned="cancelled"), False),
-        (Ended(exit_code=143, outcome="stopped", warned="preempted"), False),
+        (Ended(exit_code=143, outcome="stopped", warned="preempted"), True),
         (Ended(exit_code=143, outcome="stopped", warned="requeued"), False),
         (Ended(exit_code=143, outcome="stopped", warned="warned"), False),
     ],
