@@ -106,7 +106,7 @@ def _meeting_point(options: Options, step: Step) -> dict[str, object]:
     conf = ",".join(filter(None, (options.rdzv_conf.strip().strip("'\""), f"is_host={host}")))
     changes: dict[str, object] = {
         "rdzv_backend": "c10d",
-        "rdzv_endpoint": f"{step.nodes[0]}:{ports_of(step)[0]}",
+        "rdzv_endpoint": f"{step.meets_at or step.nodes[0]}:{ports_of(step)[0]}",
         "rdzv_conf": conf,
     }
     return changes
