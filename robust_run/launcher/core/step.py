@@ -32,7 +32,6 @@ from robust_run.launcher.code_types import (
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import begin, conclude, end_attempt, failure_ending, stopped, try_to_gather
 from robust_run.launcher.core.membership import placement_of
-from robust_run.launcher.core.reopen import reopen
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
 from robust_run.launcher.core.traced import inquired, suspected
@@ -106,6 +105,8 @@ def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
 
 def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:  # noqa: C901, PLR0912 - the table of events
     if isinstance(event, ControllerResumed) and event.restart > state.restart:
+        from robust_run.launcher.core.reopen import reopen  # for a job that a scheduler started again only
+
         reopen(state, event.restart)
         state.term = max(state.term, event.term)
         return begin(policy, state, now_s)

@@ -104,12 +104,12 @@ def _has_meeting_point(options: Options) -> bool:
 def _meeting_point(options: Options, step: Step) -> dict[str, object]:
     host = "1" if step.node_id == 0 else "0"
     conf = ",".join(filter(None, (options.rdzv_conf.strip().strip("'\""), f"is_host={host}")))
-    changes: dict[str, object] = {
+    at = step.meets_at or step.nodes[0]
+    return {
         "rdzv_backend": "c10d",
-        "rdzv_endpoint": f"{step.nodes[0]}:{ports_of(step)[0]}",
+        "rdzv_endpoint": f"[{at}]:{ports_of(step)[0]}" if ":" in at else f"{at}:{ports_of(step)[0]}",
         "rdzv_conf": conf,
     }
-    return changes
 
 
 def _spares(text: str, nodes: int) -> int:

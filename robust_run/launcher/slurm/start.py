@@ -59,6 +59,8 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
     """Return the job that options and step describe. Raises UserError."""
     folder = absolute(options.log_dir, world) if options.log_dir else world.cwd
     shared = is_shared(folder, world.files.text("/proc/self/mounts"), world.env.get(VARIABLE, ""))
+    if len(step.nodes) > 1:
+        step = msgspec.structs.replace(step, meets_at=address_of(step.nodes[0], world.env))
     filled = filling.fill(options, step, nodes_of_job(world.env), is_shared=shared)
     name = filling.run_name(options, step)
     is_named = options.run_id is not None and step.restart == 0
@@ -69,6 +71,20 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
     if many is not None and filled.meets:
         many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
     return msgspec.structs.replace(spec, run_id=name, many=many, slurm=filled.use, notes=(*spec.notes, *filled.notes))
+
+
+def address_of(name: str, env: Mapping[str, str]) -> str:
+    """Return where a node is reached: its name, or what Slurm knows it by where name servers do not know that."""
+    import socket
+
+    try:
+        socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        from robust_run.launcher.slurm.scontrol import ask, fields
+
+        answer = ask(("show", "node", "-o", name), env)
+        return (fields(answer.text).get("NodeAddr") or name) if answer.ok else name
+    return name
 
 
 def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:

@@ -48,6 +48,12 @@ def read(env: Mapping[str, str]) -> Step | None:
             f"SLURM_STEP_NODELIST has {len(nodes)} nodes, SLURM_STEP_NUM_NODES says {count} and SLURM_NODEID {node_id}; "
             f"they were changed on the way here: start robust-run with srun, or set {SWITCH}=off"
         )
+    if node_name and node_name != nodes[node_id]:
+        raise UserError(
+            f"node {node_id} of SLURM_STEP_NODELIST is {nodes[node_id]}, and SLURMD_NODENAME says {node_name}: robust-run cannot"
+            " tell which node is the first; give --rdzv-backend c10d --rdzv-endpoint HOST:PORT --nnodes N"
+            f" and {SWITCH}=off"
+        )
     return Step(
         job=job,
         array=_array(env),

@@ -27,6 +27,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     node_name: str
     """Slurm's name of this node, which need not be the host's."""
+    meets_at: str = ""
+    """Where the first node is reached, if not by its name."""
     task: int = 0
     tasks: int = 1
     """Of the step, on all nodes."""

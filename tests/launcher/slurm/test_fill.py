@@ -33,7 +33,7 @@ def test_nothing_needs_to_be_typed() -> None:
     assert options.rdzv_endpoint == f"rr1:{ports_of(step)[0]}"
     assert options.rdzv_id == "slurm-41.0"
     assert options.rdzv_conf == "is_host=0"
-    assert options_of("", SLURM_NODEID="0").rdzv_conf == "is_host=1"
+    assert options_of("", SLURM_NODEID="0", SLURMD_NODENAME="rr1").rdzv_conf == "is_host=1"
     assert found.meets
 
 

@@ -98,6 +98,7 @@ def test_a_launcher_that_a_worker_starts_is_no_task_but_in_a_step_of_its_own_it_
         {"SLURM_NODEID": "4"},
         {"SLURM_STEP_NUM_NODES": "3"},
         {"SLURM_NODEID": "x"},
+        {"SLURM_NODEID": "2"},
         {"SLURM_STEP_NODELIST": "rr[1-"},
     ],
 )
