@@ -67,6 +67,10 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
     spec = resolve(msgspec.structs.replace(filled.options, run_id=options.run_id if is_named else None), world)
     if "shutdown-timeout" not in options.given:
         spec = msgspec.structs.replace(spec, shutdown_timeout_s=min(spec.shutdown_timeout_s, SHUTDOWN_S))
+    if step.restart and step.step and name == step.name and spec.log_dir is not None:
+        from robust_run.launcher.slurm.runs import earlier_run
+
+        name = earlier_run(spec.log_dir, step, spec)
     many = spec.many
     if many is not None and filled.meets:
         many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
