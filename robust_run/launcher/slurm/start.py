@@ -71,10 +71,18 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
         from robust_run.launcher.slurm.runs import earlier_run
 
         name = earlier_run(spec.log_dir, step, spec)
+        spec = _called(spec, step.name, name)
     many = spec.many
     if many is not None and filled.meets:
         many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
     return msgspec.structs.replace(spec, run_id=name, many=many, slurm=filled.use, notes=(*spec.notes, *filled.notes))
+
+
+def _called(spec: JobSpec, old: str, new: str) -> JobSpec:
+    """Return the job under another name: its token, which the run directory keeps, follows from the name."""
+    if spec.many is not None and spec.many.job == old:
+        spec = msgspec.structs.replace(spec, many=msgspec.structs.replace(spec.many, job=new))
+    return msgspec.structs.replace(spec, rdzv_id=new) if spec.rdzv_id == old else spec
 
 
 def address_of(name: str, env: Mapping[str, str]) -> str:
