@@ -27,6 +27,8 @@ RETRY_S = 0.1
 #: A node that is not the first waits until those before it must have acted.
 FIRST_WAIT_S, STEP_WAIT_S, LONGEST_WAIT_S = 1.5, 0.3, 15.0
 TRIES = 5
+MOST_ASKING = 16
+"""Nodes that may requeue the job, the first ones: of thousands, not all need to ask."""
 LARGEST_WARNING = 1 << 16
 
 
@@ -35,7 +37,7 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     use = spec.slurm
     path = os.path.join(spec.log_dir, spec.run_id) if spec.log_dir is not None else ""
     past = past_of(path) if path and use is not None and (exit_code or use.node_id) else None
-    if use is None or (exit_code == 0 and (past is None or not past.lost)):
+    if use is None or use.node_id >= MOST_ASKING or (exit_code == 0 and (past is None or not past.lost)):
         return exit_code
     warned = read_warning(warning_file(path, use)) if path else None
     ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_first=use.node_id == 0)
