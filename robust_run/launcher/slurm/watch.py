@@ -18,6 +18,7 @@ import msgspec
 from robust_run.launcher.environment import warning_file
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
+from robust_run.launcher.slurm.pulse import PULSE_S, beat
 from robust_run.launcher.slurm.reasons import SENTENCES, classify, end_of_work_s
 from robust_run.launcher.slurm.scontrol import Answer
 from robust_run.launcher.slurm.types import JobFacts, Reason, Warned
@@ -61,6 +62,13 @@ class Watch:
         self._warned: Warned | None = None
         self._is_ending = False
         loop.call_later(FIRST_LOOK_S, self._begin)
+        if node.spec.many is not None:
+            self._pulse()
+
+    def _pulse(self) -> None:
+        if self._superior.is_led_from_here:
+            beat(self._node.run_directory.path)
+        self._loop.call_later(PULSE_S, self._pulse)
 
     # --- the time limit
 
