@@ -52,12 +52,16 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
     try:
         run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
         try:
-            offer = warm_process.look(spec, env)
+            # What a scheduler signals, counts and ends are the processes of a step: there, the agent is one of them.
+            offer = warm_process.look(spec, env) if spec.slurm is None else None
+            note = offer.note if offer is not None else ""
             return run_guarded(
-                lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline, mask),
+                lambda lifeline: run_agent(_with_note(spec, note), env, run_directory, lifeline, mask),
                 spec.end_signals,
                 mask,
-                elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline, mask),
+                elsewhere=lambda lifeline: (
+                    offer.hand_over(spec, env, run_directory, lifeline, mask) if offer is not None else None
+                ),
             )
         finally:
             run_directory.remove_temporary()

@@ -9,7 +9,7 @@ from typing import Protocol
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.control.errors import Refusal
+from robust_run.launcher.control.errors import NoController, Refusal
 from robust_run.launcher.control.messages import Hello
 from robust_run.launcher.many.fence import Lease
 from robust_run.launcher.many.leaders import ASK_AGAIN_S
@@ -161,7 +161,7 @@ class Finder:
         many = self._many
         if self._is_running() or alone_s < (many.join_timeout_s if many.alone_s is None else many.alone_s):
             return
-        raise PlatformError(
+        raise NoController(
             f"no controller at {many.host}:{many.port} for {alone_s:.0f} s; "
             f"robust-run --resume {self.run_path} on its node continues the job"
         )

@@ -14,6 +14,9 @@ from robust_run.launcher.slurm.types import JobFacts
 
 T = TypeVar("T")
 
+#: Between the questions of two nodes that ask for the same reason, and at most.
+SPREAD_S, LONGEST_SPREAD_S = 0.01, 10.0
+
 
 class Aside:
     """Asks, and calls back in the loop. The processes of an attempt are ended by name; what is started here is spared."""
@@ -22,6 +25,8 @@ class Aside:
         self.env = env
         self._loop = loop
         self._pids: set[int] = set()
+        place = node.spec.slurm.node_id if node.spec.slurm is not None else 0
+        self._spread_s = min(LONGEST_SPREAD_S, place * SPREAD_S)
         others = node.spare
         node.spare = lambda: [*others(), *self._pids]
 
@@ -30,8 +35,12 @@ class Aside:
         self._pids = {*self._pids, pid}
 
     def job(self, job: str, then: Callable[[JobFacts | None, Answer], None]) -> None:
-        """Ask what is known of a job."""
-        self.run(lambda: job_facts(job, self.env, self.spare), lambda found: then(*found))
+        """Ask what is known of a job; not on all nodes of a large one at once."""
+
+        def now() -> None:
+            self.run(lambda: job_facts(job, self.env, self.spare), lambda found: then(*found))
+
+        self._loop.call_later(self._spread_s, now)
 
     def ask(self, arguments: tuple[str, ...], then: Callable[[Answer], None]) -> None:
         """Run `scontrol ARGUMENTS`."""

@@ -10,6 +10,7 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.launcher.many.main import launch_many
 from robust_run.launcher.options import Options
+from robust_run.launcher.slurm.scrub import without_binding
 from robust_run.launcher.types import JobSpec
 from robust_run.launcher.validate import resolve
 from robust_run.launcher.world import World
@@ -34,7 +35,7 @@ def start_again(options: Options, world: World, env: Mapping[str, str]) -> int:
         spec = msgspec.json.decode(text if len(text) <= LARGEST else "", type=JobSpec)
     except msgspec.MsgspecError as error:
         raise UserError(f"{JOIN} is no invitation of robust-run: {error}; unset it") from None
-    inner = {name: value for name, value in env.items() if name != JOIN}
+    inner = {name: value for name, value in without_binding(env).items() if name != JOIN}
     if spec.many is None or spec.slurm is None:
         return start_plain(options, world, inner)
     for number in (signal.SIGUSR1, signal.SIGUSR2):

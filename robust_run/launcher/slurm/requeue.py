@@ -14,9 +14,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from robust_run.launcher.control.errors import NoController
 from robust_run.launcher.environment import warning_file
 from robust_run.launcher.slurm import reasons
 from robust_run.launcher.slurm.past import Past, past_of
+from robust_run.launcher.slurm.pulse import is_silent
 from robust_run.launcher.slurm.scontrol import ask, job_facts
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason, Warned
 from robust_run.launcher.types import JobSpec, SlurmUse
@@ -27,6 +29,10 @@ RETRY_S = 0.1
 #: A node that is not the first waits until those before it must have acted.
 FIRST_WAIT_S, STEP_WAIT_S, LONGEST_WAIT_S = 1.5, 0.3, 15.0
 TRIES = 5
+MOST_ASKING = 16
+"""Nodes that may requeue the job, the first ones: of thousands, not all need to ask."""
+LOST_CODES = (NoController.exit_code, 128 + signal.SIGKILL)
+"""How an agent ends that is without a controller: it gave up, or did not end its workers in time and was killed."""
 LARGEST_WARNING = 1 << 16
 
 
@@ -35,10 +41,12 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     use = spec.slurm
     path = os.path.join(spec.log_dir, spec.run_id) if spec.log_dir is not None else ""
     past = past_of(path) if path and use is not None and (exit_code or use.node_id) else None
-    if use is None or (exit_code == 0 and (past is None or not past.lost)):
+    if use is None or use.node_id >= MOST_ASKING or (exit_code == 0 and (past is None or not past.lost)):
         return exit_code
     warned = read_warning(warning_file(path, use)) if path else None
-    ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_first=use.node_id == 0)
+    may_be_lost = past is not None and past.finish is None and warned is None and exit_code in LOST_CODES
+    is_lost = may_be_lost and is_silent(path)
+    ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_lost=is_lost)
     if (ended.outcome == "stopped" and not ended.warned) or (past is not None and past.lost):
         facts, _ = job_facts(use.job, env)
         if facts is not None:
@@ -67,19 +75,14 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     return exit_code
 
 
-def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_first: bool) -> Ended:
-    """Return the end of the job as this node knows it. Pure.
-
-    A journal without an end means that the controller was lost and nobody took over. No journal at all means that it is on
-    another node's disk: only the first node, which always has one, may conclude anything from that.
-    """
+def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_lost: bool) -> Ended:
+    """Return the end of the job as this node knows it. Pure. `is_lost`: no controller lives, and none has said how it ended."""
     finish = past.finish if past is not None else None
-    is_lost = past is not None and finish is None and exit_code in (1, 128 + 9) and not warned
     gave_up = finish is not None and finish.outcome == "failed" and not finish.sentence and finish.exit_code == 1
     return Ended(
         exit_code=finish.exit_code if finish is not None else exit_code,
         outcome=finish.outcome if finish is not None else "",
-        is_short=gave_up or (is_lost and not is_first),
+        is_short=gave_up or (finish is None and is_lost),
         warned=warned,
         evicted=past.evicted if past is not None else (),
     )

@@ -1,14 +1,13 @@
-"""Which run a step goes on with after a requeue: Slurm may count on and give the steps of the second start other numbers.
+"""Which run directory a requeued job's step goes on with. Slurm may number the steps of the new start from where the old one was.
 
-The first start of job 7 has run `slurm-7.0`. In the second its step may be 7.0 again, or 7.1, or 7.5. So a step takes the
-first run of its job that has the same command and that no other step of this start has taken. Its first node takes it, by
-making a file that only one can make; the others read there which it was.
+Among the runs of the job those of the same command count, in the order of their steps: the first that no step of this start has
+taken. Node 0 takes it by a file in it; the other nodes come to the same one, and need only know whether it is done.
 """
 
 from __future__ import annotations
 
 import os
-import time
+import re
 
 import msgspec
 
@@ -16,65 +15,78 @@ from robust_run.launcher.journal import Header
 from robust_run.launcher.slurm.types import Step
 from robust_run.launcher.types import JobSpec
 
-MOST_RUNS = 1000
-LONGEST_HEADER_BYTES = 1 << 22
-#: How long the first node may take. Shared folders of networks show a new file late.
-PATIENCE_S = 15.0
-LOOK_EVERY_S = 0.05
+LARGEST_HEADER = 4 << 20
+MOST_RUNS = 10_000
 
 
-def earlier_run(folder: str, step: Step, spec: JobSpec, patience_s: float = PATIENCE_S) -> str:
-    """Return the name of the run to go on with; the step's own name if there is none.
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run directory of this job and command."""
 
-    `folder` has the runs. Waits for the first node if there is a run to take.
-    """
-    runs = same_runs(folder, step, spec)
-    give_up_at_s = time.monotonic() + patience_s
-    while runs:
-        for name in runs:
-            taken_by = take(os.path.join(folder, name), step)
-            if taken_by == step.step:
-                return name
-        if step.node_id == 0 or time.monotonic() >= give_up_at_s:
-            break
-        time.sleep(LOOK_EVERY_S)
-    return step.name
+    name: str
+    order: tuple[int, int]
+    """Number of its step, and of its turn in that."""
+    taken_by: str = ""
+    """The step of this start that has taken it."""
 
 
-def same_runs(folder: str, step: Step, spec: JobSpec) -> list[str]:
-    """Return the runs of this job that have the same command, in the order of their steps."""
-    prefix = step.name.rpartition(".")[0] + "."
+def find(spec: JobSpec, name: str, step: Step) -> str:
+    """Return the name of the run that this step goes on with, empty if there is none. Takes it, on the first node."""
+    if spec.log_dir is None:
+        return ""
     try:
-        names = [name for name in os.listdir(folder) if name.startswith(prefix) and name[len(prefix) :].isdecimal()]
+        names = os.listdir(spec.log_dir)[:MOST_RUNS]
     except OSError:
-        return []
-    names.sort(key=lambda name: int(name[len(prefix) :]))
-    return [name for name in names[:MOST_RUNS] if _is_same(os.path.join(folder, name, "journal.jsonl"), spec)]
+        return ""
+    mark = f"taken-{step.restart}"
+    runs = []
+    for each, order in ordered(names, name, step):
+        folder = os.path.join(spec.log_dir, each)
+        if command_of(folder) == spec.argv:
+            runs.append(Run(name=each, order=order, taken_by=_text(os.path.join(folder, mark))))
+    chosen = choose(runs, step.step)
+    if chosen and step.node_id == 0:
+        _write(os.path.join(spec.log_dir, chosen, mark), step.step)
+    return chosen
 
 
-def take(run: str, step: Step) -> str:
-    """Take a run if this is the first node of its step and nobody has it; return the step that has it, "" if none does."""
-    path = os.path.join(run, f"restart-{step.restart}")
-    if step.node_id == 0:
-        try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        except OSError:
-            pass
-        else:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(step.step)
-            return step.step
+def ordered(names: list[str], name: str, step: Step) -> list[tuple[str, tuple[int, int]]]:
+    """Return the names of this job's runs with their order. Pure. `name` is what a new run of this step would be called."""
+    job, suffix = f"slurm-{step.array or step.job}", name.removeprefix(step.name)
+    if not name.startswith(step.name):
+        return [(name, (0, 0))] if name in names else []  # --run-id
+    pattern = re.compile(rf"{re.escape(job)}(?:\.(\d{{1,9}}))?{re.escape(suffix)}(?:-(\d{{1,3}}))?")
+    found = ((each, pattern.fullmatch(each)) for each in names)
+    runs = [(each, (int(match[1] or 0), int(match[2] or 0))) for each, match in found if match is not None]
+    return sorted(runs, key=lambda run: run[1])
+
+
+def choose(runs: list[Run], step: str) -> str:
+    """Return the name of the run that is a step's: what it has taken, else the first that is free. Pure."""
+    mine = [run.name for run in runs if run.taken_by == step and step]
+    free = [run.name for run in runs if not run.taken_by]
+    return next(iter((*mine, *free)), "")
+
+
+def command_of(folder: str) -> tuple[str, ...] | None:
+    """Return what the workers of a run were started as, None if there is no journal of one."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(32)
+        with open(os.path.join(folder, "journal.jsonl"), "rb") as file:
+            return msgspec.json.decode(file.readline(LARGEST_HEADER), type=Header).job.argv
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(64).strip()
     except OSError:
         return ""
 
 
-def _is_same(journal: str, spec: JobSpec) -> bool:
+def _write(path: str, step: str) -> None:
     try:
-        with open(journal, "rb") as file:
-            job = msgspec.json.decode(file.readline(LONGEST_HEADER_BYTES), type=Header).job
-    except (OSError, msgspec.MsgspecError):
-        return False
-    return (job.script, job.argv[1:]) == (spec.script, spec.argv[1:])  # the interpreter may be another node's
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"{step or 'batch'}\n")
+    except OSError:
+        return  # then another step of the same command may take it for its own too

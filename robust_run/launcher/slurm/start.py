@@ -67,22 +67,10 @@ def job_of(options: Options, step: Step, world: World) -> JobSpec:
     spec = resolve(msgspec.structs.replace(filled.options, run_id=options.run_id if is_named else None), world)
     if "shutdown-timeout" not in options.given:
         spec = msgspec.structs.replace(spec, shutdown_timeout_s=min(spec.shutdown_timeout_s, SHUTDOWN_S))
-    if step.restart and step.step and name == step.name and spec.log_dir is not None:
-        from robust_run.launcher.slurm.runs import earlier_run
-
-        name = earlier_run(spec.log_dir, step, spec)
-        spec = _called(spec, step.name, name)
     many = spec.many
     if many is not None and filled.meets:
         many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
     return msgspec.structs.replace(spec, run_id=name, many=many, slurm=filled.use, notes=(*spec.notes, *filled.notes))
-
-
-def _called(spec: JobSpec, old: str, new: str) -> JobSpec:
-    """Return the job under another name: its token, which the run directory keeps, follows from the name."""
-    if spec.many is not None and spec.many.job == old:
-        spec = msgspec.structs.replace(spec, many=msgspec.structs.replace(spec.many, job=new))
-    return msgspec.structs.replace(spec, rdzv_id=new) if spec.rdzv_id == old else spec
 
 
 def address_of(name: str, env: Mapping[str, str]) -> str:
@@ -104,24 +92,34 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
     from robust_run.launcher.slurm.requeue import follow_up
 
     leads = spec.many is None or step.node_id == 0
-    path = os.path.join(spec.log_dir, spec.run_id) if spec.log_dir is not None else ""
-    continues = False
-    if path and os.path.exists(os.path.join(path, "journal.jsonl")):
+    continued = ""
+    if spec.log_dir is not None and step.restart > 0:
         from robust_run.launcher.slurm.past import is_done
+        from robust_run.launcher.slurm.runs import find
 
-        if step.restart > 0:
-            if is_done(path):
-                if leads:
-                    print(f"robust-run: the run in {path} is done; another --run-id starts a new one", flush=True)
-                return 0
-            continues = leads
-        elif spec.run_id == step.name and leads:
-            spec = msgspec.structs.replace(spec, run_id=_free_name(spec.log_dir or "", spec.run_id))
+        old = find(spec, spec.run_id, step)
+        path = os.path.join(spec.log_dir, old)
+        if old and is_done(path):
+            if leads:
+                print(f"robust-run: the run in {path} is done; another --run-id starts a new one", flush=True)
+            return 0
+        if old:
+            spec = _called(msgspec.structs.replace(spec, run_id=old), step.name, old)
+            continued = path if leads else ""
+    if spec.log_dir is not None and leads and not continued and spec.run_id.startswith(step.name):
+        spec = msgspec.structs.replace(spec, run_id=_free_name(spec.log_dir, spec.run_id))
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm sends them to every process of the step, and they kill by default
     inner = {**without_binding(env), OUTER: f"{step.job}.{step.step}"}
-    exit_code = _go(spec, inner, path if continues else "")
+    exit_code = _go(spec, inner, continued)
     return follow_up(spec, exit_code, env)
+
+
+def _called(spec: JobSpec, old: str, new: str) -> JobSpec:
+    """Return the job under another name: its token, which the run directory keeps, follows from the name."""
+    if spec.many is not None and spec.many.job == old:
+        spec = msgspec.structs.replace(spec, many=msgspec.structs.replace(spec.many, job=new))
+    return msgspec.structs.replace(spec, rdzv_id=new) if spec.rdzv_id == old else spec
 
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:
@@ -145,8 +143,9 @@ def _set_leaders_aside(path: str, restart: int) -> None:
 
 
 def _free_name(folder: str, name: str) -> str:
-    """Return a name for another run of the same step. Raises UserError."""
-    for number in range(2, MOST_RUNS):
-        if not os.path.exists(os.path.join(folder, f"{name}-{number}", "journal.jsonl")):
-            return f"{name}-{number}"
+    """Return a name that no run has: somebody types several into one interactive step. Raises UserError."""
+    for number in range(1, MOST_RUNS):
+        free = f"{name}-{number}" if number > 1 else name
+        if not os.path.exists(os.path.join(folder, free, "journal.jsonl")):
+            return free
     raise UserError(f"{folder} has {MOST_RUNS} runs of this step already; give --run-id NAME")

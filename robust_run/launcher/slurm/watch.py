@@ -18,15 +18,15 @@ import msgspec
 from robust_run.launcher.environment import warning_file
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
+from robust_run.launcher.slurm.pulse import PULSE_S, beat
 from robust_run.launcher.slurm.reasons import SENTENCES, classify, end_of_work_s
 from robust_run.launcher.slurm.scontrol import Answer
 from robust_run.launcher.slurm.types import JobFacts, Reason, Warned
 from robust_run.launcher.superior import Superior
 from robust_run.signals import signal_name
 
-#: After the start, which has better things to do; and how far the questions of many nodes are spread.
-FIRST_LOOK_S, SPREAD_S = 2.0, 0.01
-LONGEST_SPREAD_S = 60.0
+#: After the start, which has better things to do.
+FIRST_LOOK_S = 2.0
 #: A time limit that is this near is what a user's signal is about.
 NEAR_S = 600.0
 #: How long nodes that do not lead leave the end to the one that does.
@@ -61,13 +61,19 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._warned: Warned | None = None
         self._is_ending = False
-        spread_s = min(LONGEST_SPREAD_S, self._use.node_id * SPREAD_S)
-        loop.call_later(FIRST_LOOK_S + spread_s, self._begin)
+        loop.call_later(FIRST_LOOK_S, self._begin)
+        if node.spec.many is not None:
+            self._pulse()
+
+    def _pulse(self) -> None:
+        if self._superior.is_led_from_here:
+            beat(self._node.run_directory.path)
+        self._loop.call_later(PULSE_S, self._pulse)
 
     # --- the time limit
 
     def _begin(self) -> None:
-        if self._use.node_id == 0 or self._node.spec.many is not None:
+        if self._node.spec.many is not None:
             self._begin_more()
         if self._use.end_unix_s is not None:
             self._plan(self._use.end_unix_s)
@@ -75,14 +81,13 @@ class Watch:
             self._aside.job(self._use.job, self._learn_end)
 
     def _begin_more(self) -> None:
-        if self._use.node_id == 0 and self._node.spec.many is not None:
+        from robust_run.launcher.slurm.revive import Reviver
+
+        Reviver(self._aside, self._node, self._superior, self._loop)
+        if self._use.node_id == 0:
             from robust_run.launcher.slurm.flags import advise
 
             advise(self._aside, self._use, self._node.say)
-        if self._node.spec.many is not None:
-            from robust_run.launcher.slurm.revive import Reviver
-
-            Reviver(self._aside, self._node, self._superior, self._loop)
 
     def _learn_end(self, facts: JobFacts | None, answer: Answer) -> None:
         if facts is None:

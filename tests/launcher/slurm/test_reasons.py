@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from robust_run.launcher.events import ControllerResumed, Finish, JobStarted, NodeEvicted, NodeJoined, NodeLost
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
 from robust_run.launcher.slurm.past import judge
+from robust_run.launcher.slurm.pulse import beat, is_silent
 from robust_run.launcher.slurm.reasons import classify, decide
 from robust_run.launcher.slurm.requeue import ended_as
 from robust_run.launcher.slurm.scontrol import parse_job
@@ -79,17 +82,25 @@ def test_what_goes_back_into_the_queue(ended: Ended, requeue: bool) -> None:
     assert not decide(ended, "never").requeue
 
 
-def test_a_journal_without_an_end_means_that_the_controller_was_lost() -> None:
-    assert ended_as(1, judge([]), "", is_first=False).is_short
-    assert not ended_as(1, None, "", is_first=False).is_short
-    assert not ended_as(143, judge([]), "time_limit", is_first=False).is_short
+def test_only_a_controller_that_is_gone_and_has_said_nothing_makes_a_job_short() -> None:
+    assert ended_as(69, judge([]), "", is_lost=True).is_short
+    assert not ended_as(137, judge([]), "", is_lost=False).is_short
+    assert not ended_as(69, judge([action(Finish(exit_code=0, outcome="done"))]), "", is_lost=True).is_short
+
+
+def test_a_controller_that_gives_signs_is_not_gone_and_one_whose_signs_cannot_be_seen_neither(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert not is_silent(folder, lambda _: None)
+    beat(folder)
+    assert is_silent(folder, lambda _: None)
+    assert not is_silent(folder, lambda _: (tmp_path / "pulse").write_text("another") and None)
 
 
 def test_a_job_that_gave_up_waiting_is_short_and_one_that_crashed_is_not() -> None:
     short = Finish(exit_code=1, outcome="failed", reason="only 1 of 2 nodes (rr1) came within 60 s")
     crashed = Finish(exit_code=1, outcome="failed", reason="it fails the same way again", sentence="rank 0: ValueError")
-    assert ended_as(1, judge([action(short)]), "", is_first=True).is_short
-    assert not ended_as(1, judge([action(crashed)]), "", is_first=True).is_short
+    assert ended_as(1, judge([action(short)]), "", is_lost=False).is_short
+    assert not ended_as(1, judge([action(crashed)]), "", is_lost=False).is_short
 
 
 def action(finish: Finish) -> Entry:

@@ -1,78 +1,48 @@
-"""After a requeue a step goes on with the run of the step that had its command, whatever its number is now."""
+"""Which run a step of a requeued job goes on with."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from slurm_tasks import task_env
 
-import msgspec
-import pytest
-
-from robust_run.launcher.journal import Header
-from robust_run.launcher.slurm.runs import earlier_run
+from robust_run.launcher.slurm.runs import Run, choose, ordered
+from robust_run.launcher.slurm.surroundings import read
 from robust_run.launcher.slurm.types import Step
-from robust_run.launcher.types import JobSpec, Streams
 
 
-def spec(*args: str) -> JobSpec:
-    return JobSpec(
-        argv=("/usr/bin/python3", "train.py", *args),
-        script="train.py",
-        is_python=True,
-        nproc=1,
-        run_id="x",
-        rdzv_id="x",
-        log_dir="/nowhere",
-        streams=Streams(redirects=(), tee=(), shown=()),
-    )
+def step_of(**changes: str) -> Step:
+    step = read(task_env(SLURM_RESTART_COUNT="1", **changes))
+    assert step is not None
+    return step
 
 
-def run(folder: Path, name: str, job: JobSpec) -> None:
-    (folder / name).mkdir()
-    header = Header(schema=1, version="1", host="n1", pid=1, job=job)
-    (folder / name / "journal.jsonl").write_bytes(msgspec.json.encode(header) + b"\n")
+def run(name: str, number: int, taken_by: str = "") -> Run:
+    return Run(name=name, order=(number, 0), taken_by=taken_by)
 
 
-def step(number: str, node_id: int = 0, restart: int = 1, job: str = "7") -> Step:
-    return Step(job=job, step=number, nodes=("n1", "n2"), node_id=node_id, node_name="n1", restart=restart)
-
-
-@pytest.mark.parametrize("number", ["0", "1", "5"])
-def test_the_number_of_the_step_does_not_matter(tmp_path: Path, number: str) -> None:
-    run(tmp_path, "slurm-7.0", spec())
-    assert earlier_run(str(tmp_path), step(number), spec()) == "slurm-7.0"
-    assert earlier_run(str(tmp_path), step(number, node_id=1), spec()) == "slurm-7.0"
-
-
-def test_each_command_has_its_run(tmp_path: Path) -> None:
-    run(tmp_path, "slurm-7.0", spec("--first"))
-    run(tmp_path, "slurm-7.1", spec("--second"))
-    assert earlier_run(str(tmp_path), step("2"), spec("--second")) == "slurm-7.1"
-    assert earlier_run(str(tmp_path), step("3"), spec("--first")) == "slurm-7.0"
-    assert earlier_run(str(tmp_path), step("4"), spec("--third")) == "slurm-7.4"
-
-
-def test_steps_of_the_same_command_take_one_each_in_their_order(tmp_path: Path) -> None:
-    for name in ("slurm-7.10", "slurm-7.9"):
-        run(tmp_path, name, spec())
-    assert [earlier_run(str(tmp_path), step(number), spec()) for number in ("11", "12", "13")] == [
-        "slurm-7.9",
-        "slurm-7.10",
-        "slurm-7.13",
+def test_the_runs_of_a_job_come_in_the_order_of_their_steps() -> None:
+    names = ["slurm-41.10", "slurm-41.2", "slurm-41.2-2", "slurm-410.0", "slurm-41.0-task1", "mine", "slurm-41"]
+    assert [name for name, _ in ordered(names, "slurm-41.0", step_of())] == [
+        "slurm-41",
+        "slurm-41.2",
+        "slurm-41.2-2",
+        "slurm-41.10",
     ]
-    assert earlier_run(str(tmp_path), step("12", node_id=1), spec()) == "slurm-7.10"
-    assert earlier_run(str(tmp_path), step("2", restart=2), spec()) == "slurm-7.9"  # each start takes them anew
 
 
-def test_a_node_whose_first_says_nothing_goes_on_by_itself(tmp_path: Path) -> None:
-    run(tmp_path, "slurm-7.0", spec())
-    assert earlier_run(str(tmp_path), step("1", node_id=1), spec(), patience_s=0.0) == "slurm-7.1"
+def test_tasks_that_are_jobs_of_their_own_find_their_own() -> None:
+    names = ["slurm-41.0-task1", "slurm-41.0-task11", "slurm-41.0"]
+    assert [name for name, _ in ordered(names, "slurm-41.3-task1", step_of(SLURM_STEP_ID="3"))] == ["slurm-41.0-task1"]
 
 
-def test_other_jobs_and_broken_runs_are_nobodys(tmp_path: Path) -> None:
-    run(tmp_path, "slurm-77.0", spec())
-    run(tmp_path, "slurm-7.0-task1", spec())
-    (tmp_path / "slurm-7.0").mkdir()
-    (tmp_path / "slurm-7.1").mkdir()
-    (tmp_path / "slurm-7.1" / "journal.jsonl").write_text("{}\n")
-    assert earlier_run(str(tmp_path), step("3"), spec()) == "slurm-7.3"
-    assert earlier_run(str(tmp_path / "missing"), step("3"), spec()) == "slurm-7.3"
+def test_a_run_that_was_named_is_found_by_its_name() -> None:
+    assert ordered(["mine", "slurm-41.0"], "mine", step_of()) == [("mine", (0, 0))]
+
+
+def test_steps_take_the_runs_of_their_command_one_after_the_other() -> None:
+    assert choose([run("a", 0), run("b", 1)], "3") == "a"
+    assert choose([run("a", 0, taken_by="3"), run("b", 1)], "4") == "b"
+    assert choose([run("a", 0, taken_by="3"), run("b", 1, taken_by="4")], "5") == ""
+
+
+def test_a_node_that_looks_late_finds_what_its_step_has_taken() -> None:
+    assert choose([run("a", 0), run("b", 1, taken_by="4")], "4") == "b"
