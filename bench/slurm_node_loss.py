@@ -141,10 +141,12 @@ class Run:
         return sorted(names[event["node"]] for event in events if event.get("type") == "attempt_started")
 
     def is_ready(self) -> bool:
-        """Whether all ranks work, and the standby stands by."""
+        """Whether all ranks work, the standby stands by, and somebody else could lead."""
         path = self._folder / f"runs/slurm-{self._job}.0/journal.jsonl"
-        joined = 3 if self._side == BASELINE else path.exists() and path.read_text().count('"node_joined"')
-        return len(self.notes("fifth_step")) == 2 and joined == 3
+        if len(self.notes("fifth_step")) < 2 or self._side == BASELINE:
+            return len(self.notes("fifth_step")) == 2
+        joined = path.read_text().count('"node_joined"')
+        return joined == 3 and len(self._slurm.running("robust_run.launcher.controller.process")) >= 2
 
     def notes(self, name: str, after_s: float = 0.0) -> dict[int, float]:
         """When each rank first noted something after a moment."""

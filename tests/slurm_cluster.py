@@ -188,6 +188,10 @@ class SlurmCluster:
                     found.append(f"{pid} {words or name}")
         return found
 
+    def running(self, word: str) -> list[str]:
+        """Return the compute nodes that run a command with this in it."""
+        return [name for name in self.names if any(word in line for line in self.left_on(self[name]))]
+
     def logs(self) -> str:
         """Return the last lines of the daemons' logs."""
         return "\n".join(

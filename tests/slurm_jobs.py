@@ -51,6 +51,14 @@ class SlurmJob(ClusterJob):
         wait_for(lambda: self.said().count(words) >= times, f"{words!r} in:\n{self.said()}", PATIENCE_S)
         return self.said()
 
+    def wait_for_candidates(self) -> None:
+        """Wait until the job would outlive the node of its controller."""
+        wait_for(
+            lambda: len(self.slurm.running("robust_run.launcher.controller.process")) >= 2,
+            f"a candidate beside the controller:\n{self.said()}",
+            PATIENCE_S,
+        )
+
     def hosts_of(self, attempt: int) -> list[str]:
         """Return the hosts whose workers have stepped in an attempt, sorted."""
         return sorted({worker.host for worker in self.workers() if worker.attempt == attempt and worker.times})

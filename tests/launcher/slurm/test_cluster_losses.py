@@ -36,6 +36,7 @@ def test_a_standby_takes_the_place_of_any_node_that_loses_power(slurm: SlurmClus
     incident = job.wait_for_incident()
     assert incident["verdict"]["nodes"] == [first]
     job.wait_for_steps(1, 3)
+    job.wait_for_candidates()
     slurm["node-1"].power_off()  # the controller's own
     job.wait_for_steps(2, 3)
     assert not {first, "node-1"} & set(job.hosts_of(2))
@@ -49,7 +50,7 @@ def test_a_standby_takes_the_place_of_any_node_that_loses_power(slurm: SlurmClus
 def test_a_batch_job_outlives_the_node_of_its_script(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = submit(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-N4"], options=["--standby", "1"])
     job.wait_for_steps(0, 3)
-    job.wait_for_event("node_joined", 4)
+    job.wait_for_candidates()
     first = slurm.job(job.number)["BatchHost"]
     slurm[first].power_off()
     attempt = int(first in job.layout(0))
