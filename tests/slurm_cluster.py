@@ -9,18 +9,14 @@ Host 0 is the login node, where slurmctld runs too; the others are compute nodes
 hosts can do; `boot`, `heal`, `stop_slurmd` and `start_slurmd` are those acts that concern Slurm. All state is below `tmp_path`
 and in the hosts' own /run: any number of clusters can be up at once, and nothing of one is left when its hosts are gone.
 
-To try things by hand: `python tests/slurm_cluster.py --nodes 4 -- bash` runs a command on the login node, then takes all down.
+To try things by hand: tests/slurm_shell.py.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import stat
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -284,23 +280,3 @@ def need_slurm() -> None:
         import pytest
 
         pytest.skip(reason)
-
-
-def main() -> int:
-    """Run a command on the login node of a fresh cluster."""
-    parser = argparse.ArgumentParser(description="A real Slurm for as long as one command runs on its login node.")
-    parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("command", nargs="*", default=["bash"])
-    args = parser.parse_args()
-    if reason := why_not():
-        raise SystemExit(reason)
-    knobs = Knobs(gpus=args.gpus)
-    with tempfile.TemporaryDirectory(prefix="slurm-") as name, SlurmCluster(Path(name), args.nodes, knobs) as slurm:
-        inside = ["nsenter", "-t", str(slurm.login._init.pid), *"-n -u -m -i -p --".split()]  # type: ignore[union-attr]
-        env = {**os.environ, **slurm.login.environment(), **slurm.env, "SLURM_TEST_FOLDER": name}
-        return subprocess.run([*inside, *args.command], env=env).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())
