@@ -31,6 +31,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/recovery.py
 	$(BIN)/python bench/node_loss.py
+	$(BIN)/python bench/slurm_node_loss.py
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
 	$(BIN)/python bench/nccl_plugin.py

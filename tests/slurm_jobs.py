@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusters import ClusterJob
+from clusters import ClusterJob, Worker
 from host_process import HostProcess
 from jobs import wait_for
 from slurm_cluster import SlurmCluster
@@ -50,6 +50,10 @@ class SlurmJob(ClusterJob):
         """Wait until something has been said so often; return all that was."""
         wait_for(lambda: self.said().count(words) >= times, f"{words!r} in:\n{self.said()}", PATIENCE_S)
         return self.said()
+
+    def wait_for_steps(self, attempt: int, ranks: int, count: int = 3, timeout_s: float = PATIENCE_S) -> list[Worker]:
+        """Wait as any job does, with more patience: Slurm starts a job again only when it has noticed what happened."""
+        return super().wait_for_steps(attempt, ranks, count, timeout_s)
 
     def wait_for_candidates(self) -> None:
         """Wait until the job would outlive the node of its controller."""

@@ -37,11 +37,9 @@ def test_two_jobs_share_nodes(slurm: SlurmCluster, tmp_path: Path) -> None:
 def test_steps_of_one_job_are_runs_of_their_own(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = write(tmp_path, "import os; print('world', os.environ['WORLD_SIZE'])")
     step = " ".join([*STEP, *ROBUST_RUN, "--no-warm", script])
-    number = slurm.sbatch(
-        f"{step} & {step} --x=1 & wait", "-N2", "-c2", f"--output={tmp_path}/out", f"--chdir={tmp_path}"
-    )
+    number = slurm.sbatch(f"{step}; {step} --x=1", "-N2", "-c2", f"--output={tmp_path}/out", f"--chdir={tmp_path}")
     slurm.wait_state(number, "COMPLETED")
-    assert (tmp_path / "out").read_text().count("world 2") == 4
+    assert (tmp_path / "out").read_text().count("world 2") >= 4  # more if a busy machine made an attempt fail
     runs = sorted(path.parent.name for path in tmp_path.glob("robust-runs/*/journal.jsonl"))
     assert runs == [f"slurm-{number}.0", f"slurm-{number}.1"]
 
@@ -50,7 +48,7 @@ def test_each_task_of_an_array_is_a_job(slurm: SlurmCluster, tmp_path: Path) -> 
     script = write(tmp_path, "import os; print('world', os.environ['WORLD_SIZE'])")
     job = submit(slurm, script, tmp_path=tmp_path, sbatch=["--array=0-1", "-N2"])
     logs = [job.log_dir / f"slurm-{job.number}_{task}.out" for task in (0, 1)]
-    wait_for(lambda: all(log.exists() and log.read_text().count("world 2") == 2 for log in logs), "both tasks", 90)
+    wait_for(lambda: all(log.exists() and log.read_text().count("world 2") >= 2 for log in logs), "both tasks", 90)
     runs = sorted(path.parent.name for path in job.log_dir.glob("*/journal.jsonl"))
     assert runs == [f"slurm-{job.number}_{task}.0" for task in (0, 1)]
 
