@@ -1,4 +1,4 @@
-"""A sign of life of the controller in the run directory, for nodes that have lost touch with it: is it gone, or are they?"""
+"""A sign of life of the controller in the run directory: who lost touch with it sees whether it is gone."""
 
 from __future__ import annotations
 

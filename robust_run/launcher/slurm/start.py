@@ -104,7 +104,8 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
                 print(f"robust-run: the run in {path} is done; another --run-id starts a new one", flush=True)
             return 0
         if old:
-            spec = _called(msgspec.structs.replace(spec, run_id=old), step.name, old)
+            was_named = spec.rdzv_id != spec.run_id
+            spec = msgspec.structs.replace(spec, run_id=old, rdzv_id=spec.rdzv_id if was_named else old)
             continued = path if leads else ""
     if spec.log_dir is not None and leads and not continued and spec.run_id.startswith(step.name):
         spec = msgspec.structs.replace(spec, run_id=_free_name(spec.log_dir, spec.run_id))
@@ -113,13 +114,6 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
     inner = {**without_binding(env), OUTER: f"{step.job}.{step.step}"}
     exit_code = _go(spec, inner, continued)
     return follow_up(spec, exit_code, env)
-
-
-def _called(spec: JobSpec, old: str, new: str) -> JobSpec:
-    """Return the job under another name: its token, which the run directory keeps, follows from the name."""
-    if spec.many is not None and spec.many.job == old:
-        spec = msgspec.structs.replace(spec, many=msgspec.structs.replace(spec.many, job=new))
-    return msgspec.structs.replace(spec, rdzv_id=new) if spec.rdzv_id == old else spec
 
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:
