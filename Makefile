@@ -32,6 +32,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/recovery.py
 	$(BIN)/python bench/hot_update.py
 	$(BIN)/python bench/node_loss.py
+	$(BIN)/python bench/slurm_node_loss.py
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
 	$(BIN)/python bench/nccl_plugin.py
@@ -45,7 +46,8 @@ bench: $(STAMP)
 # System tools that some tests use. A test that misses one is skipped with its reason.
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \
 	nginx:nginx-light java:openjdk-17-jre-headless fusermount3:fuse3 \
-	mksquashfs:squashfs-tools squashfuse_ll:squashfuse promtool:prometheus
+	mksquashfs:squashfs-tools squashfuse_ll:squashfuse promtool:prometheus \
+	slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
 
 packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

@@ -51,6 +51,10 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
             from robust_run.launcher.resume import resume
 
             return resume(options, system_world(env), env)
+        if "SLURM_JOB_ID" in env:
+            from robust_run.launcher.slurm.start import start
+
+            return start(options, system_world(env), env)
         return launch(resolve(options, system_world(env)), env)
     except Answered as answer:
         print(answer.text)

@@ -33,6 +33,7 @@ LATE_GROUPS = {
     "explain": ("robust_run.launcher.api.explain_command", "explain"),
     "report": ("robust_run.launcher.api.report_commands", "report"),
     "outliers": ("robust_run.health.outliers.commands", "outliers"),
+    "slurm": ("robust_run.launcher.slurm.commands", "slurm"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

@@ -15,7 +15,7 @@ settings.load_profile("untimed")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")
 
 
 @pytest.fixture(autouse=True)

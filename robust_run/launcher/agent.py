@@ -323,7 +323,12 @@ class Agent:
         loop = self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         loop.set_exception_handler(self._on_bug)
-        AgentSignals(self, self._node.spec, self._node.clock, self._node.say).attach(loop, lifeline)
+        signals = AgentSignals(self, self._node.spec, self._node.clock, self._node.say)
+        if self._node.spec.slurm is not None:
+            from robust_run.launcher.slurm.watch import Watch
+
+            signals.watch = Watch(self, self._node, self._superior, loop)
+        signals.attach(loop, lifeline)
         self._node.router.attach(loop)
         self._ears = Ears(loop, self._node.store)
         self._ears.listen_to_store()

@@ -43,6 +43,14 @@ class Reacts(Protocol):
         ...
 
 
+class Watches(Protocol):
+    """Who knows what the signals of a scheduler mean."""
+
+    def on_signal(self, number: int, *, ends: bool) -> bool:
+        """Take note of a signal; True: it is not to be passed on to the workers, which have it already."""
+        ...
+
+
 class AgentSignals:
     """Takes in signals of this process, and those that the guard passes on."""
 
@@ -54,6 +62,8 @@ class AgentSignals:
         self._is_stopping = False
         self._asked: dict[str, float] = {}
         self._spared: set[int] = set()
+        self.watch: Watches | None = None
+        """Whom a scheduler's signals mean more to; it gets all of them too."""
 
     def attach(self, loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
         """Handle signals from now on, those that were held back first; `lifeline` is the guard's pipe (see `guard`)."""
@@ -81,7 +91,11 @@ class AgentSignals:
         """A scheduler may signal the guard and the agent both: only a second one of the same kind counts as asking again."""
         if number == signal.SIGWINCH:
             self._agent.resized()
-        elif number in ENDING or number in self._spec.end_signals:
+            return
+        ends = number in ENDING or number in self._spec.end_signals
+        if self.watch is not None and self.watch.on_signal(number, ends=ends):
+            return
+        if ends:
             again = self._is_asked_again(source)
             if not self._is_stopping:
                 self._say_ending(number)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher.code_types import CodeUse
-from robust_run.launcher.types import (
-    JobSpec,
-)
+from robust_run.launcher.types import JobSpec, SlurmUse
 
 if TYPE_CHECKING:
     from robust_run.launcher.events import StartAttempt
@@ -102,10 +100,17 @@ def worker_environment(  # noqa: PLR0913 - all that a worker is told
         env.setdefault("OMP_NUM_THREADS", "1")
     if spec.end_signals:
         env.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", _signal_names(spec.end_signals))
+    if spec.slurm is not None:
+        env["ROBUST_WARNING_FILE"] = warning_file(run_dir, spec.slurm)
     if spec.virtual_local_rank:
         env["LOCAL_RANK"] = "0"
         env["CUDA_VISIBLE_DEVICES"] = _one_device(base.get("CUDA_VISIBLE_DEVICES"), local_rank)
     return env
+
+
+def warning_file(run_dir: str, slurm: SlurmUse) -> str:
+    """Return the file that appears when the job is about to be ended; another one after each requeue."""
+    return f"{run_dir}/warning-{slurm.restart}-{slurm.node_id}.json"
 
 
 def without_outer_nccl(env: Mapping[str, str]) -> dict[str, str]:

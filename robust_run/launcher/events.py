@@ -41,6 +41,8 @@ from robust_run.tracer.types import TraceVerdict
 class JobStarted(msgspec.Struct, frozen=True, tag="job_started"):
     """The run directory exists; nothing runs yet."""
 
+    restart: int = 0  # see `ControllerResumed`
+
 
 class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined", kw_only=True):
     """An agent connected for the first time, as far as is on record."""
@@ -105,8 +107,9 @@ class ControllerResumed(msgspec.Struct, frozen=True, tag="controller_resumed", k
     """Counts controllers of this job, from 1. Orders of an earlier one are void."""
     host: str = ""
     hold_s: float = 0.0
-    """Within this time every agent has returned, or has ended its workers by itself, even one that is not on record: no
-    attempt begins before."""
+    """No attempt begins before: by then every agent has returned or ended its workers, even one that is not on record."""
+    restart: int = 0
+    """How often a scheduler has started the job again. Where it grows, nobody of the nodes on record is left."""
 
 
 # --- events: an attempt on its nodes --------------------------------------------------------------------------------

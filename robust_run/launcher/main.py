@@ -51,12 +51,16 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
     try:
         run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
         try:
-            offer = warm_process.look(spec, env)
+            # What a scheduler signals, counts and ends are the processes of a step: there, the agent is one of them.
+            offer = warm_process.look(spec, env) if spec.slurm is None else None
+            note = offer.note if offer is not None else ""
             return run_guarded(
-                lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline, mask),
+                lambda lifeline: run_agent(_with_note(spec, note), env, run_directory, lifeline, mask),
                 spec.end_signals,
                 mask,
-                elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline, mask),
+                elsewhere=lambda lifeline: (
+                    offer.hand_over(spec, env, run_directory, lifeline, mask) if offer is not None else None
+                ),
             )
         finally:
             run_directory.remove_temporary()
@@ -116,7 +120,7 @@ def run_agent(
             spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
         )
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
-        host = socket.gethostname()
+        host = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
         agent = Agent(node, os.urandom(8).hex())
         link = OneNode(agent)
         agent.serve(link)
@@ -138,6 +142,7 @@ def run_agent(
             link,
             copies=spec.code == "copy",
             resumed=resumed,
+            restart=spec.slurm.restart if spec.slurm is not None else 0,
         )
         _greet(spec, node, resumed=resumed)
         agent.run(lifeline)
@@ -220,6 +225,7 @@ def _begin(
     *,
     copies: bool,
     resumed: bool,
+    restart: int = 0,
 ) -> None:
     """Start the first attempt; or, in a job that goes on, the next: whatever the old agent had started died with it.
 
@@ -228,10 +234,10 @@ def _begin(
     if copies and not resumed:
         capture(None)
     if not resumed:
-        controller.tell(JobStarted())
+        controller.tell(JobStarted(restart=restart))
     else:
         old = [member.info.id for member in controller.state.members.values() if member.present]
-        controller.tell(ControllerResumed(term=controller.state.term + 1, host=node.name))
+        controller.tell(ControllerResumed(term=controller.state.term + 1, host=node.name, restart=restart))
         for each in old:
             controller.tell(NodeLost(node=each, silent_s=0.0))
     controller.tell(NodeJoined(node=node))

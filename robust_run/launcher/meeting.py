@@ -73,7 +73,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def meet(many: ManyNodes, network: Network) -> Host | Guest:
-    """Become the host, or return where the host is.
+    """Become the host, at the first of the job's ports that is free, or return where the host is.
 
     Raises UserError if this node must be the host and cannot, PlatformError if the machine refuses a socket.
     """
@@ -81,6 +81,17 @@ def meet(many: ManyNodes, network: Network) -> Host | Guest:
     guest = Guest(addresses=addresses, port=many.port)
     if many.is_host is False:
         return guest
+    if many.is_host and many.more_ports:
+        for port in (many.port, *many.more_ports[:-1]):
+            try:
+                host = _become_host(msgspec.structs.replace(many, port=port), addresses, network)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise _refusal(many, error) from error
+            if host is not None:
+                return host
+        many = msgspec.structs.replace(many, port=many.more_ports[-1])
     if not addresses and not many.is_host and not _is_own_name(many.host, network.host_name()):
         return guest
     try:

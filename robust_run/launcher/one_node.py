@@ -35,6 +35,11 @@ class OneNode:
         self.finish: Finish | None = None
         self._api: ApiServer | None = None
 
+    @property
+    def is_led_from_here(self) -> bool:
+        """See `Superior`."""
+        return True
+
     def _tell(self, event: Event) -> None:
         if self.controller is not None:
             self.controller.tell(event)

@@ -20,10 +20,11 @@ NODES = "robust-run's own: several nodes"
 IMAGES = "robust-run's own: images"
 SETUPS = "robust-run's own: set-up"
 HEALTH = "robust-run's own: health"
+SLURM = "robust-run's own: Slurm"
 HELP = "help"
-GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETUPS, HEALTH, HELP)
+GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETUPS, HEALTH, SLURM, HELP)
 """Headings of the help page, in its order."""
-OURS = (OWN, NODES, IMAGES, SETUPS, HEALTH)
+OURS = (OWN, NODES, IMAGES, SETUPS, HEALTH, SLURM)
 """Groups of options that torchrun does not have."""
 
 RESUMABLE = ("http-port", "notify", "token-file", "tls-cert", "tls-key", "tls-ca")
@@ -114,6 +115,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     health_rules: str | None = None
     max_evict_share: float | None = None
     metrics_from: tuple[str, ...] = ()
+    requeue: str = "auto"
+    warn_before: float = 120.0
+    revive: str = "auto"
 
 
 _DEFAULTS = Options(training_script="")

@@ -20,6 +20,7 @@ from robust_run.launcher.option_types import (
     RESUMABLE,
     SCRIPT,
     SETUPS,
+    SLURM,
     WORKERS,
     Look,
     OptionDescription,
@@ -355,6 +356,27 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "FOLDER",
         "Look for NaN, jumps and a loss of speed in event files of TensorBoard or wandb there. May be repeated.",
         Look(kind="paths"),
+    ),
+    describe(
+        SLURM,
+        "requeue",
+        "auto|never",
+        "Put a batch job back into the queue when its time is over or too few nodes are left; it then goes on.",
+        Look(choices=("auto", "never")),
+    ),
+    describe(
+        SLURM,
+        "warn-before",
+        "SECONDS",
+        "How long before the time limit the script is warned; it may use all but what --shutdown-timeout needs.",
+        _DECIMAL,
+    ),
+    describe(
+        SLURM,
+        "revive",
+        "auto|never",
+        "Start an agent that died on a node that lives again, with srun.",
+        Look(choices=("auto", "never")),
     ),
 )
 """All options that end up in `Options`."""

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 class Superior(Protocol):
     """Whom an agent reports to: the controller in the same process, or the connection to one."""
 
+    @property
+    def is_led_from_here(self) -> bool:
+        """Whether the job's controller is on this node."""
+        ...
+
     def report(self, event: NodeEvent) -> None:
         """Pass on what happened here."""
         ...

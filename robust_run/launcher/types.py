@@ -56,12 +56,16 @@ class ManyNodes(msgspec.Struct, frozen=True, kw_only=True):
     """What --rdzv-id or --run-id calls the job; empty: nothing, so that it is known by where its nodes meet."""
     node_rank: int | None = None
     """Static rendezvous: the place of this node in the first attempt. None: the controller chooses."""
+    more_ports: tuple[int, ...] = ()
+    """Where the controller may be instead, if the port is somebody else's there."""
     is_host: bool | None = None
     """Whether this node runs the controller; None: the first one that can listen on `host` does."""
     local_addr: str | None = None
     """Address of this node for the workers of others; None: the one that reaches the controller."""
     join_timeout_s: float = 600.0
     """How long the job waits for `fewest` nodes."""
+    alone_s: float | None = None
+    """How long a node without workers looks for a controller that is gone; None: `join_timeout_s`."""
     last_call_s: float = 30.0
     """How long it then waits for more, up to `most`."""
     wait_for_nodes_s: float | None = None
@@ -113,6 +117,25 @@ class SetupUse(msgspec.Struct, frozen=True, kw_only=True):
     """Run it anew though a snapshot is there."""
     cache: str
     """Absolute folder on a disk of this node, where snapshots are kept."""
+
+
+class SlurmUse(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a Slurm step that this node is (see `slurm`)."""
+
+    job: str
+    step: str
+    node_id: int
+    node_name: str
+    """Slurm's name of this node."""
+    restart: int = 0
+    """How often the job was requeued and started again."""
+    end_unix_s: float | None = None
+    """When its time is over, where the environment said so."""
+    warn_before_s: float = 120.0
+    requeue: str = "auto"
+    """auto or never."""
+    revive: str = "auto"
+    """auto or never: whether an agent that died on a living node is started again."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +214,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """None: workers run where we do."""
     setup: SetupUse | None = None
     """None: the environment is used as it is."""
+    slurm: SlurmUse | None = None
+    """None: not under Slurm, or it is not to be looked at."""
     code: str = "in-place"
     """auto, copy or in-place: whether workers run from what was captured (see `code_versions.place`)."""
     probation_steps: int = 20

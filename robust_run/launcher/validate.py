@@ -222,6 +222,7 @@ def _check_numbers(options: Options) -> None:
         ("--progress-after", options.progress_after),
         ("--slow-round", options.slow_round),
         ("--record-window", options.record_window),
+        ("--warn-before", options.warn_before),
     ):
         _check_seconds(name, seconds)
     if not (options.hang_after >= SHORTEST_HANG_S and math.isfinite(options.hang_after)):

@@ -17,6 +17,7 @@ from robust_run.launcher.process_tree import PR_SET_PDEATHSIG, PR_SET_PTRACER, c
 
 #: Signals that workers start with in their default state, whatever the launcher or the shell before it did with them.
 RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU, signal.SIGTTIN)
+MAY_IGNORE = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class ChildSetup:
@@ -28,6 +29,8 @@ class ChildSetup:
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._parent = os.getpid()
         self._mask = tuple(mask)
+        # A program starts with what we ignore ignored, and with what we handle not: under Slurm we ignore, then handle these.
+        self._ignored = [each for each in MAY_IGNORE if signal.getsignal(each) == signal.SIG_IGN]
 
     def __call__(self, cpus: Collection[int] = ()) -> None:
         """Run in the child: die with the parent, default signals, the original signal mask, these CPUs if any."""
@@ -37,6 +40,8 @@ class ChildSetup:
         self._prctl(PR_SET_PTRACER, self._parent, 0, 0, 0)  # its py-spy is our sibling; fails where it is not needed
         for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        for number in self._ignored:
+            signal.signal(number, signal.SIG_IGN)
         if cpus:
             os.sched_setaffinity(0, cpus)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)

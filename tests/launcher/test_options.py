@@ -128,6 +128,9 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "setup-token-file": "ROBUST_SETUP_TOKEN_FILE",
         "refresh-setup": "ROBUST_REFRESH_SETUP",
         "notify": "ROBUST_NOTIFY",
+        "requeue": "ROBUST_REQUEUE",
+        "warn-before": "ROBUST_WARN_BEFORE",
+        "revive": "ROBUST_REVIVE",
     }
 
 

@@ -13,6 +13,13 @@ class NotController(PlatformError):  # noqa: N818 (what it is, not that it is on
     """Something answers where the controller should be, but it is none, or not in a way this agent can talk to."""
 
 
+class NoController(PlatformError):  # noqa: N818 (as above)
+    """Nothing was left to do on this node, and no controller was found for too long."""
+
+    exit_code = 69
+    """EX_UNAVAILABLE: what follows up under a scheduler tells it from other failures by that."""
+
+
 class Refusal(PlatformError):  # noqa: N818 (as above)
     """The controller does not let this agent in."""
 

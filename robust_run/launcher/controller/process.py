@@ -197,7 +197,11 @@ class ControllerProcess:
 
     def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:
         now_s = self._clock.monotonic_s()
-        if resumed:
+        restart = self._charge.spec.slurm.restart if self._charge.spec.slurm is not None else 0
+        if resumed and restart > controller.state.restart:
+            self._console.say(f"the job goes on after attempt {controller.state.attempt}; it was requeued")
+            controller.tell(ControllerResumed(term=term, host=self._charge.host, restart=restart))
+        elif resumed:
             present = [member.info.id for member in controller.state.members.values() if member.present]
             service.roll.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
@@ -213,7 +217,7 @@ class ControllerProcess:
                     )
                 )
         if not resumed:
-            controller.tell(JobStarted())
+            controller.tell(JobStarted(restart=restart))
 
     async def _capture(self, controller: Controller) -> None:
         """Keep the code that the job is started with, as it is on this node: all others run the same. A disk that is slow is not

@@ -114,6 +114,8 @@ class JobState(msgspec.Struct, kw_only=True):
 
     phase: Phase = "new"
     term: int = 1
+    restart: int = 0
+    """How often a scheduler has started the job again, as far as is on record."""
     attempt: int = -1
     """Number of the newest attempt; -1 before the first."""
     members: dict[str, Member] = {}

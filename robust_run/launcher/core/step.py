@@ -106,6 +106,12 @@ def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
 
 
 def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:  # noqa: C901, PLR0912 - the table of events
+    if isinstance(event, ControllerResumed) and event.restart > state.restart:
+        from robust_run.launcher.core.reopen import reopen  # for a job that a scheduler started again only
+
+        reopen(state, event.restart)
+        state.term = max(state.term, event.term)
+        return begin(policy, state, now_s)
     if state.phase == "over":
         return nodes.too_late(state, event)
     if state.phase == "replaying":
@@ -163,6 +169,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             state.stop_signal = SIGKILL
             return _stop(policy, state, SignalReceived(signal=SIGKILL, again=True))
         case JobStarted() if state.phase == "new":
+            state.restart = event.restart
             return begin(policy, state, now_s)
         case ControllerResumed():
             return _resumed(policy, state, event, now_s)

@@ -9,7 +9,7 @@ from typing import Protocol
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.control.errors import Refusal
+from robust_run.launcher.control.errors import NoController, Refusal
 from robust_run.launcher.control.messages import Hello
 from robust_run.launcher.many.fence import Lease
 from robust_run.launcher.many.leaders import ASK_AGAIN_S
@@ -158,10 +158,11 @@ class Finder:
     def _check_patience(self, now_s: float) -> None:
         """Give up when nothing runs here and no controller has been found for too long."""
         alone_s = now_s - (now_s if self._alone_since_s is None else self._alone_since_s)
-        if self._is_running() or alone_s < self._many.join_timeout_s:
+        many = self._many
+        if self._is_running() or alone_s < (many.join_timeout_s if many.alone_s is None else many.alone_s):
             return
-        raise PlatformError(
-            f"no controller at {self._many.host}:{self._many.port} for {alone_s:.0f} s (join_timeout); "
+        raise NoController(
+            f"no controller at {many.host}:{many.port} for {alone_s:.0f} s; "
             f"robust-run --resume {self.run_path} on its node continues the job"
         )
 

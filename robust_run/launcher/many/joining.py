@@ -16,7 +16,7 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.agent_signals import ENDING
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
-from robust_run.launcher.control.errors import Refusal
+from robust_run.launcher.control.errors import NotController, Refusal, WrongToken
 from robust_run.launcher.control.messages import Hello, Leaving, Welcome
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
@@ -30,6 +30,8 @@ from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo
 from robust_run.signals import signal_name
 from robust_run.version import __version__
 
+#: Tries of each of several ports before what is met there is believed.
+TRIES_PER_PORT = 20
 #: How long a node that is told to stop may take to learn that it is in.
 LET_IN_S = 0.5
 
@@ -112,9 +114,10 @@ class Joining:
         self._node_id = node_id
         self._say = say
         self._network = SystemNetwork()
-        self._name = socket.gethostname()
+        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
         self._place: Host | Guest = Guest(addresses=(), port=many.port)
         self._candidate_port = 0
+        self._tries = 0
         self._ask_again_at_s = 0.0
         self._context = (
             tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
@@ -135,7 +138,8 @@ class Joining:
         while True:
             if not self._keeper.is_running:
                 elsewhere = await self._led_elsewhere()
-                self._place = elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
+                met = elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
+                self._place = met if elsewhere is not None else self._next_port(met)
                 if isinstance(self._place, Host):
                     self._host(self._place)
                 elif self._resumed is not None:
@@ -143,8 +147,8 @@ class Joining:
             trouble = ""
             try:
                 return await self.dial("", self.hello())
-            except Refusal as refusal:
-                if refusal.final:
+            except (Refusal, NotController) as refusal:
+                if not self._may_be_elsewhere(refusal):
                     raise
                 trouble = str(refusal)
             except (OSError, TimeoutError) as error:
@@ -158,6 +162,22 @@ class Joining:
                 said = True
                 self._say(f"waiting for the controller at {many.host}:{many.port}: {trouble}")
             await asyncio.sleep(RETRY_S)
+
+    def _may_be_elsewhere(self, refusal: Refusal | NotController) -> bool:
+        """Whether trying again may help: where the job has several ports, some may be another job's or program's."""
+        if isinstance(refusal, Refusal) and not refusal.final:
+            return True
+        is_stranger = isinstance(refusal, (NotController, WrongToken))
+        is_young = self._tries < TRIES_PER_PORT * (len(self._many.more_ports) + 1)
+        return is_stranger and is_young and bool(self._many.more_ports) and not self.is_host
+
+    def _next_port(self, place: Host | Guest) -> Host | Guest:
+        """Let a guest try the other ports now and then, between tries of the first, which is nearly always right."""
+        self._tries += 1
+        if isinstance(place, Host) or not self._many.more_ports or self._tries % 2:
+            return place
+        more = self._many.more_ports
+        return msgspec.structs.replace(place, port=more[self._tries // 2 % len(more)])
 
     async def _led_elsewhere(self) -> Guest | None:
         """Return where another node controls the job that took it over, if it is time to ask."""

@@ -45,7 +45,8 @@ def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None =
     assert many is not None
     if many.evict_list:
         evictions.load(many.evict_list)  # mistakes in it are said before anything is made
-    token = _token(many, env, resumed)
+    # Under Slurm all nodes are started anew and derive the job's token from what the new step is called.
+    token = _token(many, env, resumed if spec.slurm is None else None)
     if many.tls_cert or many.tls_ca:
         tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
     cell = Cell()
@@ -111,7 +112,7 @@ class _NodeOfMany:
         self._keeper = Keeper(mask, dict(env), self._console.say)
         self._node_id = os.urandom(8).hex()
         self._mark = presence.show(self._node_id)
-        self._name = socket.gethostname()
+        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
         self._joining = Joining(
             spec=spec,
             many=many,

@@ -1,0 +1,24 @@
+"""A job that a scheduler ended and started again: on other nodes, with nothing of the old ones left."""
+
+from __future__ import annotations
+
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.restart import Trail
+
+
+def reopen(state: JobState, restart: int) -> None:
+    """Forget what ran and why it ended; keep what holds on: attempts' numbers, evictions, versions of the code."""
+    for member in state.members.values():
+        if member.present:
+            member.present, member.gone, member.reason = False, "left", "the job was ended and started again"
+    state.restart = restart
+    state.usable = 0
+    state.layout, state.places = (), {}
+    state.attempt = max(state.attempt, state.told_of)
+    state.unended, state.strays, state.live, state.started = set(), {}, set(), set()
+    state.early_exits, state.evidence, state.causes = [], [], []
+    state.stop_signal, state.stopped_by, state.finish, state.ending = None, "", None, None
+    state.is_inquiring, state.suspected_at_s, state.traced, state.is_traced_end = False, None, None, False
+    state.all_well, state.trouble = False, ""
+    state.detected_at_s = state.deadline_at_s = state.hold_until_s = None
+    state.trail = Trail()

@@ -1,0 +1,1 @@
+"""Jobs under Slurm: what a step says of itself, warnings, requeueing. Not imported where no SLURM_* variable is."""

@@ -1,0 +1,51 @@
+"""An agent that is started in place of one that died: it is told where its job is, because its step knows nothing of that."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+import msgspec
+
+from robust_run.errors import UserError
+from robust_run.launcher.many.main import launch_many
+from robust_run.launcher.options import Options
+from robust_run.launcher.slurm.scrub import without_binding
+from robust_run.launcher.types import JobSpec
+from robust_run.launcher.validate import resolve
+from robust_run.launcher.world import World
+
+JOIN = "ROBUST_SLURM_JOIN"
+"""The job to join, as JSON of a JobSpec."""
+LARGEST = 1 << 17
+
+
+def invitation(spec: JobSpec, node_id: int, node_name: str) -> str:
+    """Return what an agent on another node needs to become a part of this job."""
+    assert spec.many is not None and spec.slurm is not None
+    many = msgspec.structs.replace(spec.many, is_host=False, local_addr=None, node_rank=None)
+    use = msgspec.structs.replace(spec.slurm, node_id=node_id, node_name=node_name)
+    return msgspec.json.encode(msgspec.structs.replace(spec, many=many, slurm=use, notes=())).decode()
+
+
+def start_again(options: Options, world: World, env: Mapping[str, str]) -> int:
+    """Join the job of the invitation and return the launcher's exit code. Raises UserError."""
+    text = env[JOIN]
+    try:
+        spec = msgspec.json.decode(text if len(text) <= LARGEST else "", type=JobSpec)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"{JOIN} is no invitation of robust-run: {error}; unset it") from None
+    inner = {name: value for name, value in without_binding(env).items() if name != JOIN}
+    if spec.many is None or spec.slurm is None:
+        return start_plain(options, world, inner)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    inner["ROBUST_SLURM_STEP"] = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
+    return launch_many(spec, inner)
+
+
+def start_plain(options: Options, world: World, env: Mapping[str, str]) -> int:
+    """Run a job that is not Slurm's."""
+    from robust_run.launcher.main import launch
+
+    return launch(resolve(options, world), env)

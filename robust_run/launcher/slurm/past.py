@@ -1,0 +1,73 @@
+"""What the journal of a run says when its launcher has ended: how, and which nodes are no longer wanted."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from robust_run.errors import RobustRunError
+from robust_run.launcher.events import (
+    ControllerResumed,
+    Finish,
+    JobStarted,
+    NodeEvicted,
+    NodeJoined,
+    NodeLost,
+    NodeReadmitted,
+    NodeReturned,
+)
+from robust_run.launcher.journal import Entry, in_force, read
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a run, as far as it is on record."""
+
+    finish: Finish | None = None
+    """None: its controller was lost."""
+    evicted: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    """Nodes that went silent and did not come back."""
+
+
+def past_of(path: str) -> Past | None:
+    """Return what the journal in a run directory says, None if it cannot be read."""
+    try:
+        _, entries = read(os.path.join(path, "journal.jsonl"))
+    except (OSError, RobustRunError):
+        return None
+    return judge(list(in_force(entries)))
+
+
+def judge(entries: list[Entry]) -> Past:
+    """Return what entries say. Pure."""
+    finish: Finish | None = None
+    names: dict[str, str] = {}
+    evicted: dict[str, None] = {}
+    lost: dict[str, None] = {}
+    for entry in entries:
+        if isinstance(entry.action, Finish):
+            finish = entry.action
+        match entry.event:
+            case NodeEvicted(name=name):
+                evicted[name] = None
+            case NodeReadmitted(name=name):
+                evicted.pop(name, None)
+            case NodeJoined(node=node):
+                names[node.id] = node.name
+                lost.pop(node.name, None)
+            case NodeReturned(node=node):
+                lost.pop(names.get(node, ""), None)
+            case NodeLost(node=node) if node in names:
+                lost[names[node]] = None
+            case _:
+                pass
+        if isinstance(entry.event, (JobStarted, ControllerResumed)) and entry.event.restart:
+            finish, lost = None, {}  # what was before a requeue is over
+    return Past(finish=finish, evicted=tuple(evicted), lost=tuple(lost))
+
+
+def is_done(path: str) -> bool:
+    """Whether the run in this directory ended well."""
+    past = past_of(path)
+    return past is not None and past.finish is not None and past.finish.outcome == "done"

@@ -1,0 +1,96 @@
+"""Jobs on a real Slurm that it ends, warns or starts again: they are told why, and go on where they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from clusters import STEPS, write
+from jobs import wait_for
+from slurm_cluster import SlurmCluster
+from slurm_jobs import submit
+
+RESUMES = f"""{STEPS}
+
+    def restored():
+        try:
+            return int(open(STEPS_DIR + "/checkpoint").read())
+        except FileNotFoundError:
+            return 0
+
+
+    begun = count = restored()
+    print("from", begun, flush=True)
+    warning = os.environ.get("ROBUST_WARNING_FILE", "")
+    is_saved = False
+    while not os.path.exists(DONE):
+        step()
+        count += 1
+        if RANK == 0 and warning and os.path.exists(warning) and not is_saved:
+            is_saved = True
+            with open(STEPS_DIR + "/new", "w") as file:
+                file.write(str(count))
+            os.rename(STEPS_DIR + "/new", STEPS_DIR + "/checkpoint")
+        pause(0.02)
+"""
+"""A training that saves when it is warned, and goes on from there."""
+
+
+def warnings(job_dir: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted(job_dir.glob("warning-*.json"))]
+
+
+def test_a_job_whose_time_is_over_is_warned_requeued_and_goes_on(slurm: SlurmCluster, tmp_path: Path) -> None:
+    options = ["--warn-before", "50", "--shutdown-timeout", "2"]
+    job = submit(slurm, write(tmp_path, RESUMES), tmp_path=tmp_path, sbatch=["-N2", "-t1"], options=options)
+    job.wait_for_steps(0, 2)
+    wait_for(lambda: (job.steps_dir / "checkpoint").exists(), f"the warning to be heard:\n{job.said()}", 90)
+    assert {warned["reason"] for warned in warnings(job.run_dir)} == {"time_limit"}
+    job.wait_said("is requeued")
+    job.wait_for_steps(1, 2)
+    saved = int((job.steps_dir / "checkpoint").read_text())
+    job.wait_said(f"from {saved}", times=2)
+    assert slurm.job(job.number)["Restarts"] == "1"
+    job.end("COMPLETED")
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
+def test_a_job_that_makes_room_goes_on_later(slurm: SlurmCluster, tmp_path: Path) -> None:
+    site = ["-w", "node-[1-2]", "--exclusive"]
+    options = ["--shutdown-timeout", "2"]
+    job = submit(slurm, write(tmp_path, RESUMES), tmp_path=tmp_path, sbatch=site, options=options)
+    job.wait_for_steps(0, 2)
+    urgent = slurm.sbatch("true", *site, "-phigh", f"--output={tmp_path}/urgent")
+    wait_for(lambda: "preempted" in [warned["reason"] for warned in warnings(job.run_dir)], "the warning", 60)
+    slurm.wait_state(urgent, "COMPLETED")
+    job.wait_for_steps(1, 2)
+    assert slurm.job(job.number)["Restarts"] == "1"
+    job.end("COMPLETED")
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
+def test_a_job_with_too_few_nodes_is_requeued_without_the_lost_one(slurm: SlurmCluster, tmp_path: Path) -> None:
+    options = ["--wait-for-nodes", "1", "--shutdown-timeout", "2"]
+    job = submit(slurm, write(tmp_path, RESUMES), tmp_path=tmp_path, sbatch=["-N3"], options=options)
+    job.wait_for_steps(0, 3)
+    lost = job.layout(0)[2]
+    slurm[lost].power_off()
+    wait_for(lambda: slurm.job(job.number)["ExcNodeList"] == lost, f"{lost} to be excluded:\n{job.said()}", 60)
+    job.wait_for_steps(1, 3)
+    assert lost not in job.layout(1)
+    job.end("COMPLETED")
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
+def test_a_job_that_is_cancelled_is_not_started_again(slurm: SlurmCluster, tmp_path: Path) -> None:
+    options = ["--shutdown-timeout", "2"]
+    job = submit(slurm, write(tmp_path, RESUMES), tmp_path=tmp_path, sbatch=["-N2"], options=options)
+    job.wait_for_steps(0, 2)
+    slurm.run("scancel", str(job.number))
+    job.ended("CANCELLED")
+    job.assert_nothing_left()
+    assert slurm.job(job.number)["Restarts"] == "0"
+    assert "requeue" not in job.said()

@@ -1,0 +1,150 @@
+"""Why Slurm ends a job, what follows, and what scontrol says. The answers are those of 22.05."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from robust_run.launcher.events import ControllerResumed, Finish, JobStarted, NodeEvicted, NodeJoined, NodeLost
+from robust_run.launcher.journal import Entry
+from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
+from robust_run.launcher.slurm.past import judge
+from robust_run.launcher.slurm.pulse import beat, is_silent
+from robust_run.launcher.slurm.reasons import classify, decide
+from robust_run.launcher.slurm.requeue import ended_as
+from robust_run.launcher.slurm.scontrol import parse_job
+from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
+from robust_run.launcher.types import NodeInfo
+
+RUNNING = (
+    "JobId=9 JobName=train UserId=ada(1000) JobState=RUNNING Reason=None Requeue=1 Restarts=1 BatchFlag=1 Reboot=0 "
+    "ExitCode=0:0 RunTime=00:00:07 TimeLimit=00:01:00 StartTime=1795312440 EndTime=1795312500 PreemptTime=None "
+    "ReqNodeList=(null) ExcNodeList=rr4 NodeList=rr[1-3] BatchHost=rr1 Command=/home/ada/train.sh"
+)
+
+
+def test_the_facts_of_a_job_are_read() -> None:
+    assert parse_job(RUNNING) == JobFacts(
+        state="RUNNING",
+        end_unix_s=1795312500.0,
+        restarts=1,
+        is_batch=True,
+        may_requeue=True,
+        batch_host="rr1",
+        excluded="rr4",
+    )
+
+
+def test_a_job_without_a_limit_has_no_end_though_slurm_writes_one() -> None:
+    assert parse_job(RUNNING.replace("TimeLimit=00:01:00", "TimeLimit=UNLIMITED")).end_unix_s is None
+
+
+def test_an_answer_that_is_none_says_nothing() -> None:
+    assert parse_job("slurm_load_jobs error: Invalid job id specified") == JobFacts()
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (JobFacts(state="RUNNING", end_unix_s=2000.0), ""),
+        (JobFacts(state="RUNNING", end_unix_s=990.0), "time_limit"),
+        (JobFacts(state="TIMEOUT", end_unix_s=990.0), "time_limit"),
+        (JobFacts(state="CANCELLED", end_unix_s=1000.0), "cancelled"),
+        (JobFacts(state="RUNNING", preempted_unix_s=1000.0, end_unix_s=2000.0), "preempted"),
+        (JobFacts(state="PREEMPTED"), "preempted"),
+        (JobFacts(state="COMPLETING", restarts=1), "requeued"),
+        (JobFacts(state="PENDING"), "requeued"),
+    ],
+)
+def test_the_ways_to_end_are_told_apart(facts: JobFacts, reason: Reason) -> None:
+    assert classify(facts, 0, 1000.0) == reason
+
+
+@pytest.mark.parametrize(
+    ("ended", "requeue"),
+    [
+        (Ended(exit_code=143, outcome="stopped", warned="time_limit"), True),
+        (Ended(exit_code=1, outcome="failed", warned="time_limit"), True),
+        (Ended(exit_code=1, outcome="failed", is_short=True), True),
+        (Ended(exit_code=0, outcome="done", is_orphan=True), True),
+        (Ended(exit_code=0, outcome="done", warned="time_limit"), False),
+        (Ended(exit_code=93, outcome="failed", warned="time_limit"), False),
+        (Ended(exit_code=1, outcome="failed"), False),
+        (Ended(exit_code=143, outcome="stopped", warned="cancelled"), False),
+        (Ended(exit_code=143, outcome="stopped", warned="preempted"), True),
+        (Ended(exit_code=143, outcome="stopped", warned="requeued"), False),
+        (Ended(exit_code=143, outcome="stopped", warned="warned"), False),
+    ],
+)
+def test_what_goes_back_into_the_queue(ended: Ended, requeue: bool) -> None:
+    assert decide(ended, "auto").requeue is requeue
+    assert not decide(ended, "never").requeue
+
+
+def test_only_a_controller_that_is_gone_and_has_said_nothing_makes_a_job_short() -> None:
+    assert ended_as(69, judge([]), "", is_lost=True).is_short
+    assert not ended_as(137, judge([]), "", is_lost=False).is_short
+    assert not ended_as(69, judge([action(Finish(exit_code=0, outcome="done"))]), "", is_lost=True).is_short
+
+
+def test_a_controller_that_gives_signs_is_not_gone_and_one_whose_signs_cannot_be_seen_neither(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    assert not is_silent(folder, lambda _: None)
+    beat(folder)
+    assert is_silent(folder, lambda _: None)
+    assert not is_silent(folder, lambda _: (tmp_path / "pulse").write_text("another") and None)
+
+
+def test_a_job_that_gave_up_waiting_is_short_and_one_that_crashed_is_not() -> None:
+    short = Finish(exit_code=1, outcome="failed", reason="only 1 of 2 nodes (rr1) came within 60 s")
+    crashed = Finish(exit_code=1, outcome="failed", reason="it fails the same way again", sentence="rank 0: ValueError")
+    assert ended_as(1, judge([action(short)]), "", is_lost=False).is_short
+    assert not ended_as(1, judge([action(crashed)]), "", is_lost=False).is_short
+
+
+def action(finish: Finish) -> Entry:
+    return Entry(at=0.0, mono=0.0, action=finish)
+
+
+def event(what: JobStarted | NodeJoined | NodeLost | NodeEvicted | ControllerResumed) -> Entry:
+    return Entry(at=0.0, mono=0.0, event=what)
+
+
+def test_the_past_of_a_requeued_job_begins_at_the_requeue_but_evictions_hold() -> None:
+    entries = [
+        event(JobStarted()),
+        event(NodeJoined(node=NodeInfo(id="a", name="rr1", nproc=1))),
+        event(NodeLost(node="a", silent_s=3.6)),
+        event(NodeEvicted(name="rr2", reason="bad GPU")),
+        action(Finish(exit_code=143, outcome="stopped")),
+    ]
+    before, after = judge(entries), judge([*entries, event(ControllerResumed(term=2, restart=1))])
+    assert (before.lost, before.evicted) == (("rr1",), ("rr2",))
+    assert before.finish is not None
+    assert (after.lost, after.evicted, after.finish) == ((), ("rr2",), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "lacking"),
+    [
+        ("-N4 --no-kill --kill-on-bad-exit=0 --wait=0", ()),
+        ("-N4 -k -K0 -W0", ()),
+        ("-N4 -lk -K0 -W 0", ()),
+        ("-N4", (NO_KILL,)),
+        ("-N4 -K -W 30 --no-kill", (BAD_EXIT, WAIT)),
+        ("-N4 -K1 --wait=30 -k", (BAD_EXIT, WAIT)),
+    ],
+)
+def test_missing_options_of_srun_are_seen_in_its_command_line(words: str, lacking: tuple[str, ...]) -> None:
+    site = {"KillOnBadExit": "0", "WaitTime": "0 sec"}
+    assert missing(Seen(words=tuple(words.split()), env={}, site=site)) == lacking
+
+
+def test_without_its_command_line_the_environment_and_the_site_tell() -> None:
+    assert missing(Seen(words=None, env={}, site={"KillOnBadExit": "1", "WaitTime": "30 sec"})) == (BAD_EXIT, WAIT)
+    assert (
+        missing(Seen(words=None, env={"SLURM_KILL_BAD_EXIT": "0", "SLURM_WAIT": "0"}, site={"KillOnBadExit": "1"}))
+        == ()
+    )
+    assert missing(Seen(words=None, env={})) == ()

@@ -1,0 +1,99 @@
+"""What a site's settings mean for jobs that outlive their nodes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.launcher.slurm.doctor import NodeSaid, judge_nodes
+from robust_run.launcher.slurm.site import Finding, judge_config, judge_version, read_config
+
+CONFIG = """Configuration data as of 2026-11-22T01:34:17
+AuthInfo                = socket=/run/munge.socket.2,cred_expire=5
+JobRequeue              = 1
+KillOnBadExit           = 0
+KillWait                = 30 sec
+MpiDefault              = none
+PreemptMode             = OFF
+ProctrackType           = proctrack/cgroup
+SlurmdTimeout           = 300 sec
+SlurmctldParameters     = (null)
+TaskPlugin              = task/none
+WaitTime                = 0 sec
+
+Slurmctld(primary) at login is UP
+"""
+
+
+def kinds(findings: list[Finding]) -> dict[str, str]:
+    return {finding.what.partition("=")[0]: finding.kind for finding in findings}
+
+
+def test_a_site_as_jobs_like_it() -> None:
+    findings = judge_config(read_config(CONFIG))
+    assert len(findings) == 11
+    assert set(kinds(findings).values()) == {"ok"}
+    assert str(findings[0]) == "ok       KillOnBadExit=0"
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("KillOnBadExit = 1", "give -K0 to srun"),
+        ("WaitTime = 30 sec", "give -W0 to srun"),
+        ("JobRequeue = 0", "give --requeue to sbatch"),
+        ("MpiDefault = pmix", "give --mpi=none"),
+        ("SlurmdTimeout = 0 sec", "Slurm never notices that a node is dead"),
+        ("KillWait = 5 sec", "5 s from SIGTERM to SIGKILL"),
+        ("ProctrackType = proctrack/pgid", "ask for proctrack/cgroup"),
+        ("PreemptMode = GANG,SUSPEND", "suspended jobs look like dead nodes"),
+        ("PreemptMode = CANCEL", "not put back into the queue"),
+    ],
+)
+def test_a_setting_that_needs_care(line: str, advice: str) -> None:
+    (finding,) = judge_config(read_config(line))
+    assert finding.kind == "warning"
+    assert advice in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("slurm 19.05.8", "bad"),
+        ("slurm 21.08.1", "warning"),
+        ("slurm-wlm 22.05.8", "ok"),
+        ("slurm 24.11.0-0rc1", "ok"),
+        ("?", "warning"),
+    ],
+)
+def test_versions(text: str, kind: str) -> None:
+    assert judge_version(text).kind == kind
+
+
+@given(st.text(max_size=300))
+def test_anything_can_be_judged(text: str) -> None:
+    assert all(
+        finding.kind in ("ok", "warning", "bad") for finding in [judge_version(text), *judge_config(read_config(text))]
+    )
+
+
+def node(number: int, **more: object) -> NodeSaid:
+    return NodeSaid(**{"name": f"n{number}", "fuse": True, "scontrol": True, "robust_run": True, **more})  # type: ignore[arg-type]
+
+
+def test_nodes_that_reach_each_other() -> None:
+    findings = judge_nodes([node(1), node(2)], 2, "/shared/x")
+    assert {finding.kind for finding in findings} == {"ok"}
+    assert "ok       TCP between 2 nodes" in map(str, findings)
+
+
+def test_nodes_that_do_not() -> None:
+    findings = judge_nodes(
+        [node(1, unreachable=("n2",)), node(2, unheard=("task 3",)), node(3, fuse=False)], 4, "/home/me/x"
+    )
+    said = [str(finding) for finding in findings]
+    assert said[0].startswith("bad      1 of 4 nodes: said nothing")
+    assert said[1].startswith("bad      /home/me on n2: do not see the files of the others")
+    assert said[2].startswith("bad      n1 to n2: no TCP connection")
+    assert "warning  /dev/fuse on n3: not usable: images are copied instead of mounted" in said
