@@ -25,6 +25,7 @@ LATE_GROUPS = {
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
+    "report": ("robust_run.launcher.api.report_page_commands", "report"),
     "outliers": ("robust_run.health.outliers.commands", "outliers"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -9,6 +9,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.events import FirstStep, RecordIncident
+from robust_run.launcher.incident_pages import IncidentPages
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
@@ -35,6 +36,7 @@ class IncidentBook:
         self._clock = clock
         self._run_directory = run_directory
         self._complain = complain
+        self.pages = IncidentPages(run_directory)
         self._awaits_step_of: int | None = None
         self._dirty = False
         self._scene: Scene | None = None
@@ -116,6 +118,8 @@ class IncidentBook:
                 incident_file.write_scene(self._run_directory.scene(incident.id), scene)
         except OSError as error:
             self._complain(path, error)
+        else:
+            self.pages.due(incident.id)
 
     def first_step(self, event: FirstStep) -> None:
         """Note when the attempt after the newest incident made its first step."""

@@ -139,6 +139,7 @@ def api_of(
         is_python=spec.is_python,
         cwd=os.getcwd(),
         code=spec.code,
+        memory=run_directory.memory,
     )
     secret = ""
     if spec.http_port is not None:

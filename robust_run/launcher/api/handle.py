@@ -36,6 +36,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the job was started."""
     code: str = "in-place"
     """As `JobSpec.code`."""
+    memory: str = ""
+    """Folder with the rings of the ranks, where they run on the controller's node; empty: they do not."""
 
 
 class ControllerHandle(Protocol):

@@ -88,7 +88,9 @@ class History:
 
     def _action(self, entry: Entry, action: e.Action) -> None:
         match action:
-            case e.StartAttempt(attempt=attempt) if attempt not in self._attempts and len(action.placements) == action.nodes:
+            case e.StartAttempt(attempt=attempt) if (
+                attempt not in self._attempts and len(action.placements) == action.nodes
+            ):
                 self._ordered(action, entry.at)
             case e.EndAttempt(attempt=attempt) if attempt in self._attempts and not action.only:
                 self._told_to_end(self._attempts[attempt], entry)
@@ -125,7 +127,7 @@ class History:
         draft.how.update(event.how)
         if len(draft.started) == len(draft.times.places):
             words = {"promote": "promoted", "fork": "forked", "spawn": "spawned"}
-            how = ", ".join(f"{draft.how[rung]} {word}" for rung, word in words.items() if draft.how[rung])  # type: ignore[index]
+            how = ", ".join(f"{draft.how[rung]} {word}" for rung, word in words.items() if draft.how[rung])
             draft.times = msgspec.structs.replace(draft.times, started_s=at_s, how=how)
 
     def _first_step(self, draft: _Draft, at_s: float) -> None:

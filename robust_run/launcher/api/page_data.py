@@ -18,6 +18,10 @@ from robust_run.tracer.types import Scene
 Kept = Callable[[float], "Checkpoint | None"]
 
 
+#: A program whose workers ran for so long without an optimizer step makes none that can be counted.
+UNCOUNTED_AFTER_S = 600.0
+
+
 def nothing_kept(_: float) -> Checkpoint | None:
     """Return that no checkpoint is known."""
     return None
@@ -77,7 +81,7 @@ def job_page(
     checkpoints = {each.attempt: found for each in stopping if (found := kept(each.onset_s)) is not None}
     standings = [state.standing(member) for member in state.members.values()]
     attempts = history.attempts
-    counts_steps = history.counts_steps or not any(each.started_s for each in attempts)
+    counts_steps = _counts_steps(history, finish.outcome if finish is not None else "", until_s, is_live=is_live)
     return JobPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
@@ -106,6 +110,16 @@ def job_page(
         ),
         code=_code(state),
     )
+
+
+def _counts_steps(history: History, outcome: str, now_s: float, *, is_live: bool) -> bool:
+    """Return whether first steps can be told: not of a program that worked for long, or to its end, without one."""
+    if history.counts_steps:
+        return True
+    newest = history.attempts[-1] if history.attempts else None
+    if is_live and newest is not None and newest.started_s is not None:
+        return newest.ended_s is not None or now_s - newest.started_s < UNCOUNTED_AFTER_S
+    return outcome not in ("done", "stopped")
 
 
 def _code(state: JobState) -> tuple[CodeRow, ...]:

@@ -11,10 +11,11 @@ import msgspec
 
 from robust_run.launcher.api.history import History
 from robust_run.launcher.api.page_data import Kept, nothing_kept
+from robust_run.launcher.api.pictures import newest_with_rings, ring_paths
 from robust_run.launcher.journal import Entry, Header
 from robust_run.report import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
-from robust_run.report.pages.types import Checkpoint, NodePlace
+from robust_run.report.pages.types import Checkpoint, JobPage, NodePlace
 from robust_run.report.types import Incident
 from robust_run.tracer.types import RankTrace, Scene
 
@@ -122,8 +123,6 @@ def heat_in(folder: str, memory: str, attempt: int) -> Heat | None:
 
     paths = _rings_in_memory(memory, attempt)
     if not paths:
-        from robust_run.launcher.api.pictures import ring_paths
-
         paths = dict(ring_paths(folder, attempt))
     ranks = sorted(paths)
     chosen = ranks[:: -(-len(ranks) // MOST_RINGS)] if ranks else []
@@ -146,6 +145,21 @@ def _rings_in_memory(memory: str, attempt: int) -> dict[int, str]:
         for name in names
         if name.startswith(head) and name.endswith(tail) and (rank := name[len(head) : -len(tail)]).isdecimal()
     }
+
+
+def with_pictures(page: JobPage, folder: str, memory: str = "") -> JobPage:
+    """Return the page's data with the heat-map of the newest attempt that left a record, in memory while it runs."""
+    newest = page.attempts[-1].number if page.attempts else 0
+    heat, attempt = (heat_in("", memory, newest) if memory else None), newest
+    if heat is None and folder:
+        attempt = newest_with_rings(folder)
+        heat = heat_in(folder, "", attempt)
+    if heat is None:
+        return page
+    places = next((each.places for each in page.attempts if each.number == attempt), ())
+    note = f"Of attempt {attempt}, the newest that left a record." if attempt != newest else ""
+    nodes = nodes_by_rank(places, {rank for row in heat.ranks for rank in row})
+    return msgspec.structs.replace(page, heat=heat, heat_nodes=nodes, heat_note=note)
 
 
 def nodes_by_rank(places: tuple[NodePlace, ...], wanted: set[int]) -> dict[int, str]:

@@ -1,25 +1,42 @@
-"""Writes pages into a run directory: `incidents/NNNN.html` and `report.html`, from what is in the directory alone."""
+"""Writes pages into a run directory: `incidents/NNNN.html` and `report.html`, from what is in the directory alone.
+
+robust report [RUN]     pages of a job, dead or alive
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.api.dead import DeadJob, read_dead
-from robust_run.launcher.api.page_data import incident_page, job_page
-from robust_run.launcher.api.page_reading import JournalTail, checkpoints_in, heat_in, incidents_in, nodes_by_rank, scene_in
-from robust_run.launcher.api.pictures import newest_with_rings
+from robust_run.launcher import core
+from robust_run.launcher.api.dead import facts_of
+from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.page_data import Kept, incident_page, job_page
+from robust_run.launcher.api.page_reading import (
+    JournalTail,
+    checkpoints_in,
+    incidents_in,
+    scene_in,
+    with_pictures,
+)
+from robust_run.launcher.journal import events_of, in_force, read
+from robust_run.launcher.policy import policy_of
 from robust_run.report.pages.incident_page import incident_html, incident_name
 from robust_run.report.pages.job_page import job_html
-from robust_run.report.pages.types import JobPage
+from robust_run.report.types import Incident
+
+if TYPE_CHECKING:
+    from robust_run.launcher.core.state import JobState
 
 #: File of the job's page.
 REPORT_NAME = "report.html"
-#: File of the numbers behind its heat-map: rings in memory do not outlive the job.
-HEAT_NAME = "steps.json"
+#: Pages of incidents that are drawn anew when a job ends: the newest. Those before have theirs already.
+MOST_AT_END = 50
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,102 +46,69 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[str, ...] = ()
 
 
-def write_report(run_directory: str, memory: str = "", *, is_live: bool = False) -> Written:
-    """Write the pages of a job and of all its incidents. Raises PlatformError or UserError for what cannot be read or written.
+class Pages:
+    """The pages of one run directory. Methods raise PlatformError or UserError for what cannot be read or written."""
 
-    `memory`: where the rings of its ranks are, while they are.
-    """
-    dead = read_dead(run_directory)
-    tail = _tail(run_directory)
-    history, now_s = tail.history, time.time()
-    incidents = incidents_in(run_directory)
-    kept = checkpoints_in(tail.header.job.ckpt_dir if tail.header is not None else None)
-    written = []
-    for number in range(1, len(incidents) + 1):
+    def __init__(self, run_directory: str) -> None:
+        self._folder = run_directory
+        self._tail = JournalTail(os.path.join(run_directory, "journal.jsonl"))
+
+    def write_incident(self, number: int) -> str:
+        """Write the page of one incident of a job that goes on; return its path."""
+        facts, kept = self._read()
+        incidents = incidents_in(self._folder)
+        if number > len(incidents):
+            raise PlatformError(f"incident {number} of {self._folder!r} cannot be read: there are {len(incidents)}")
+        return self._incident(facts, incidents, number, kept, is_live=True)
+
+    def write_all(self, state: JobState | None = None) -> Written:
+        """Write the job's page and those of its incidents.
+
+        `state`: what the controller knows; without it the journal is replayed, and all incidents are drawn.
+        """
+        facts, kept = self._read()
+        incidents = incidents_in(self._folder)
+        oldest = 1 if state is None else max(1, len(incidents) - MOST_AT_END + 1)
+        state = self._replayed() if state is None else state
+        over = state.finish is not None
+        numbers = range(oldest, len(incidents) + 1)
+        written = tuple(self._incident(facts, incidents, number, kept, is_live=not over) for number in numbers)
+        note = "" if over else "its controller ended without a word; robust-run --resume would go on from its journal"
+        page = job_page(facts, state, self._tail.history, incidents, time.time(), kept=kept, is_live=False, note=note)
+        page = with_pictures(page, self._folder)
+        return Written(report=_write(os.path.join(self._folder, REPORT_NAME), job_html(page)), incidents=written)
+
+    def _read(self) -> tuple[JobFacts, Kept]:
+        path = os.path.join(self._folder, "journal.jsonl")
+        try:
+            history = self._tail.catch_up()
+        except OSError as error:
+            raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
+        header = self._tail.header
+        if header is None:
+            raise PlatformError(
+                f"{path!r} does not begin as a journal of this robust-run does; robust events may tell more"
+            )
+        facts = facts_of(self._folder, header, policy_of(header.job), history.begun_s or 0.0)
+        return facts, checkpoints_in(header.job.ckpt_dir)
+
+    def _replayed(self) -> JobState:
+        header, entries = read(os.path.join(self._folder, "journal.jsonl"))
+        return core.replay(policy_of(header.job), events_of(in_force(entries)))
+
+    def _incident(
+        self, facts: JobFacts, incidents: Sequence[Incident], number: int, kept: Kept, *, is_live: bool
+    ) -> str:
+        scene = scene_in(self._folder, number)
         page = incident_page(
-            dead.facts,
-            history,
-            incidents,
-            number,
-            scene_in(run_directory, number),
-            now_s,
-            kept=kept,
-            is_live=is_live and dead.state.finish is None,
+            facts, self._tail.history, incidents, number, scene, time.time(), kept=kept, is_live=is_live
         )
-        written.append(_write(os.path.join(run_directory, "incidents", incident_name(number)), incident_html(page)))
-    job = job_page(
-        dead.facts,
-        dead.state,
-        history,
-        incidents,
-        now_s,
-        kept=kept,
-        is_live=False,
-        note="" if dead.state.finish is not None else "the job was not seen to end",
-    )
-    job = with_pictures(job, run_directory, memory)
-    if memory and job.heat is not None:
-        _write(os.path.join(run_directory, HEAT_NAME), msgspec.json.encode(job.heat).decode())
-    report = _write(os.path.join(run_directory, REPORT_NAME), job_html(job))
-    return Written(report=report, incidents=tuple(written))
+        return _write(os.path.join(self._folder, "incidents", incident_name(number)), incident_html(page))
 
 
-def write_incident(run_directory: str, number: int) -> str:
-    """Write the page of one incident of a job that goes on; return its path. Raises as `write_report` does."""
-    dead: DeadJob = read_dead(run_directory)
-    tail = _tail(run_directory)
-    incidents = incidents_in(run_directory)
-    if number > len(incidents):
-        raise PlatformError(f"incident {number} of {run_directory!r} cannot be read: there are {len(incidents)}")
-    kept = checkpoints_in(tail.header.job.ckpt_dir if tail.header is not None else None)
-    page = incident_page(
-        dead.facts,
-        tail.history,
-        incidents,
-        number,
-        scene_in(run_directory, number),
-        time.time(),
-        kept=kept,
-        is_live=dead.state.finish is None,
-    )
-    return _write(os.path.join(run_directory, "incidents", incident_name(number)), incident_html(page))
-
-
-def with_pictures(job: JobPage, run_directory: str, memory: str = "") -> JobPage:
-    """Return the page's data with the heat-map of the newest attempt that left one."""
-    newest = job.attempts[-1].number if job.attempts else 0
-    heat, attempt, note = heat_in(run_directory, memory, newest) if memory else None, newest, ""
-    if heat is None and (found := _kept_heat(run_directory)) is not None:
-        heat = found
-    elif heat is None and os.path.isdir(run_directory):
-        attempt = newest_with_rings(run_directory)
-        heat = heat_in(run_directory, "", attempt)
-        note = f"Of attempt {attempt}, the newest that left a record." if attempt != newest else ""
-    if heat is None:
-        return job
-    places = next((each.places for each in job.attempts if each.number == attempt), ())
-    wanted = {rank for row in heat.ranks for rank in row}
-    return msgspec.structs.replace(job, heat=heat, heat_nodes=nodes_by_rank(places, wanted), heat_note=note)
-
-
-def _kept_heat(run_directory: str):  # type: ignore[no-untyped-def]
-    from robust_run.report.heat import Heat
-
-    try:
-        with open(os.path.join(run_directory, HEAT_NAME), "rb") as file:
-            return msgspec.json.decode(file.read(64 << 20), type=Heat)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def _tail(run_directory: str) -> JournalTail:
-    path = os.path.join(run_directory, "journal.jsonl")
-    tail = JournalTail(path)
-    try:
-        tail.catch_up()
-    except OSError as error:
-        raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
-    return tail
+def write_report(run_directory: str) -> Written:
+    """Write all pages of a run from its directory alone. Raises PlatformError or UserError."""
+    return Pages(run_directory).write_all()
 
 
 def _write(path: str, content: str) -> str:

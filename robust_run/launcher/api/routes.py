@@ -7,7 +7,7 @@
     GET  /v1/events?after=N&limit=M&wait=SECONDS    lines of the journal from number N; negative: from the end
     POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.Wish
     /v1/code...                                     versions of the code: see `code_routes`
-    GET  /                                          the status as text
+    GET  /                                          the status as text; to a browser, a page (`page_routes`)
     GET  /metrics                                   numbers for Prometheus
 
 An error is `{"error": "one line"}`. Actions take JSON only: no page of another site can send that for a browser.
@@ -32,6 +32,7 @@ from robust_run.launcher.api import gauges, operations, show, views
 from robust_run.launcher.api.code_routes import CodeRoutes
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.operations import Granted, RefusedError, Wish
+from robust_run.launcher.api.page_routes import PageRoutes
 from robust_run.launcher.api.pages import MOST_LINES, JournalPages
 from robust_run.report.metrics import exposition
 from robust_run.tracer.types import Scene
@@ -89,7 +90,7 @@ class Api:
     async def start(self) -> None:
         """Make ready to answer; then `protocol` may be called."""
         app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[self._guard], logger=_quiet())
-        app.router.add_get("/", self._page, allow_head=False)
+        PageRoutes(self._controller, self._clock, self._page).add_to(app)
         app.router.add_get("/metrics", self._metrics, allow_head=False)
         app.router.add_get("/v1/status", self._status, allow_head=False)
         app.router.add_get("/v1/nodes", self._nodes, allow_head=False)

@@ -24,7 +24,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 _SEE = Step("See everything that was collected, as text.", "robust incident {id} {run}")
-_CHECK = Step("Check the machine; the job keeps running meanwhile.", "robust check {run} --node {node}", needs_live=True)
+_CHECK = Step(
+    "Check the machine; the job keeps running meanwhile.", "robust check {run} --node {node}", needs_live=True
+)
 _EVICT = Step("Should the same node be named again, take it out.", "robust evict {node} {run}", needs_live=True)
 _READMIT = Step(
     "Once the machine has been repaired or found sound, let it back in.", "robust readmit {node} {run}", needs_live=True
@@ -32,21 +34,29 @@ _READMIT = Step(
 _FIX = Step("Fix the code. No node is evicted for it, since it is no fault of a machine.")
 _UPDATE = Step("Put the fix in place while the job runs.", "robust update {run} --when now", needs_live=True)
 _ROLLBACK = Step(
-    "If the code was changed shortly before, go back to the version before it.", "robust code rollback {run}", needs_live=True
+    "If the code was changed shortly before, go back to the version before it.",
+    "robust code rollback {run}",
+    needs_live=True,
 )
 _TIMELINE = Step("Draw the last calls and steps of all ranks.", "robust timeline {run}")
 _STORY = Step("Read what happened before and after.", "robust events {run}")
 
 _STUCK = (
-    Step("Open the line where the rank was stuck (below, “What the ranks were doing”): a lock, a queue, a file, a server that does not answer."),
-    Step("If it waits for data or a service on purpose, give it longer: start with --hang-after SECONDS, or --on-hang report."),
+    Step(
+        "Open the line where the rank was stuck (below, “What the ranks were doing”): a lock, a queue, a file, a server that does not answer."
+    ),
+    Step(
+        "If it waits for data or a service on purpose, give it longer: start with --hang-after SECONDS, or --on-hang report."
+    ),
     _CHECK,
     _EVICT,
 )
 
 BY_RULE: dict[str, tuple[Step, ...]] = {
     "died_of_signal": (
-        Step("Look at its last words below and at the kernel's log on {node}: out of memory kills, segmentation faults, Xid."),
+        Step(
+            "Look at its last words below and at the kernel's log on {node}: out of memory kills, segmentation faults, Xid."
+        ),
         Step("The same rank or node again points to the machine, changing ranks to the program."),
         _CHECK,
         _ROLLBACK,
@@ -85,12 +95,16 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         _STORY,
     ),
     "dataloader": (
-        Step("A DataLoader worker of this rank died or is stuck: look at its stack below and at the node's memory (shared memory, too)."),
+        Step(
+            "A DataLoader worker of this rank died or is stuck: look at its stack below and at the node's memory (shared memory, too)."
+        ),
         Step("Its own exception is in the rank's stderr.log; num_workers=0 shows it at once."),
         _CHECK,
     ),
     "busy": (
-        Step("It burns CPU in one place: an endless loop, or work that takes long. If it is work, let the others wait longer (--hang-after)."),
+        Step(
+            "It burns CPU in one place: an endless loop, or work that takes long. If it is work, let the others wait longer (--hang-after)."
+        ),
         Step("If it is a loop, open the line below."),
         _FIX,
         _UPDATE,
@@ -101,24 +115,38 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         _EVICT,
     ),
     "signature": (
-        Step("Compare the call sites named in the verdict: which tensor has another size, type or root on that rank, and why?"),
+        Step(
+            "Compare the call sites named in the verdict: which tensor has another size, type or root on that rank, and why?"
+        ),
         Step("Usual causes: an uneven last batch, a branch on local data, a parameter that is frozen on some ranks."),
         _FIX,
         _UPDATE,
         _TIMELINE,
     ),
     "slower_version": (
-        Step("The version before runs again. Slower on purpose (a larger batch)? Say so when you bring it back:"
-             , "robust update {run} --slower --again", needs_live=True),
+        Step(
+            "The version before runs again. Slower on purpose (a larger batch)? Say so when you bring it back:",
+            "robust update {run} --slower --again",
+            needs_live=True,
+        ),
     ),
-    "lacking_version": (Step("See why that node could not put the version in place: disk full, or no way to the others?"), _CHECK),
+    "lacking_version": (
+        Step("See why that node could not put the version in place: disk full, or no way to the others?"),
+        _CHECK,
+    ),
     "node_fenced": (
         Step("The node was alive but could not reach the controller: look at its network, not at its GPUs."),
         _READMIT,
     ),
-    "node_left": (Step("The node left in good order (a signal to its robust-run). Nothing to do if that was planned."), _STORY),
+    "node_left": (
+        Step("The node left in good order (a signal to its robust-run). Nothing to do if that was planned."),
+        _STORY,
+    ),
     "operator": (Step("Somebody asked for this restart; it does not count as a failure."), _STORY),
-    "journal_behind": (Step("A controller lost its last lines of the journal. Look at the disk of the run directory."), _STORY),
+    "journal_behind": (
+        Step("A controller lost its last lines of the journal. Look at the disk of the run directory."),
+        _STORY,
+    ),
     "platform": (
         Step("The launcher could not start or keep something it needs: the sentence above says what."),
         Step("Limits and full disks are the usual reasons (ulimit -u, ulimit -n, df)."),
@@ -138,8 +166,12 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     ),
     "mismatch": BY_RULE["signature"],
     "desync": (
-        Step("Ranks left the common order of calls. Compare the calls named in the verdict with those of the other ranks."),
-        Step("Usual causes: a collective inside a branch that only some ranks take, a swallowed exception, no_sync on one rank."),
+        Step(
+            "Ranks left the common order of calls. Compare the calls named in the verdict with those of the other ranks."
+        ),
+        Step(
+            "Usual causes: a collective inside a branch that only some ranks take, a swallowed exception, no_sync on one rank."
+        ),
         _FIX,
         _UPDATE,
         _TIMELINE,
@@ -158,7 +190,9 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     ),
     "node_lost": (
         Step("See whether the machine is up: power, kernel log, its console. It is not needed for the job to go on."),
-        Step("When it is back, look at it before it is used again.", "robust check {run} --node {node}", needs_live=True),
+        Step(
+            "When it is back, look at it before it is used again.", "robust check {run} --node {node}", needs_live=True
+        ),
         Step("No standby was left? Start one more agent with the same command; it stands by."),
         _READMIT,
     ),
@@ -169,16 +203,23 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     ),
     "nan": (
         Step("The version that produced it is taken back already. Look at what it changed.", "robust code log {run}"),
-        Step("Usual causes: a loss scale or learning rate that is too large, a division by zero, a log of zero, an uninitialised buffer."),
-        Step("Sound code and still NaN? Silent data corruption is possible: let the nodes compare results bit by bit.",
-             "robust check {run} --all", needs_live=True),
+        Step(
+            "Usual causes: a loss scale or learning rate that is too large, a division by zero, a log of zero, an uninitialised buffer."
+        ),
+        Step(
+            "Sound code and still NaN? Silent data corruption is possible: let the nodes compare results bit by bit.",
+            "robust check {run} --all",
+            needs_live=True,
+        ),
         Step("Bring the change back once it is corrected.", "robust update {run}", needs_live=True),
     ),
     "unknown": (_SEE, _STORY, Step("Does it repeat? The second time tells whether a node or the program repeats it.")),
 }
 """Advice for every kind of verdict."""
 
-ROLLED_BACK = Step("The version before runs again. See what the one that was taken back had changed.", "robust code log {run}")
+ROLLED_BACK = Step(
+    "The version before runs again. See what the one that was taken back had changed.", "robust code log {run}"
+)
 
 
 def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
@@ -189,7 +230,10 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
     if incident.action.name == "rollback":
         chosen = [ROLLED_BACK, *(step for step in chosen if step not in (_ROLLBACK, BY_KIND["nan"][0]))]
     if incident.action.name == "stop":
-        chosen = [*chosen, Step("The job has ended; go on from its journal when it is mended.", "robust-run --resume {run}")]
+        chosen = [
+            *chosen,
+            Step("The job has ended; go on from its journal when it is mended.", "robust-run --resume {run}"),
+        ]
     values = {"run": shlex.quote(page.run), "id": str(incident.id)}
     if verdict.ranks:
         values["rank"] = str(verdict.ranks[0])

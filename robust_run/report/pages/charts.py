@@ -47,8 +47,16 @@ def ettr_chart(spans: Sequence[Span], incidents: Sequence[Incident]) -> str:
     said = f"ETTR {percent(whole.cumulative)}, over the last hour {percent(whole.sliding)}"
     key = (
         "<ul class='legend small'><li><svg class=swatch viewBox='0 0 12 12'><path class=cum d='M0 6h12'/></svg>since the beginning</li>"
-        + ("<li><svg class=swatch viewBox='0 0 12 12'><path class=win d='M0 6h12'/></svg>over the hour before</li>" if long else "")
-        + ("<li><svg class=swatch viewBox='0 0 12 12'><path class=mark d='M6 0v12'/></svg>incident</li>" if marks else "")
+        + (
+            "<li><svg class=swatch viewBox='0 0 12 12'><path class=win d='M0 6h12'/></svg>over the hour before</li>"
+            if long
+            else ""
+        )
+        + (
+            "<li><svg class=swatch viewBox='0 0 12 12'><path class=mark d='M6 0v12'/></svg>incident</li>"
+            if marks
+            else ""
+        )
         + _kinds(spans)
         + "</ul>"
     )
@@ -56,8 +64,8 @@ def ettr_chart(spans: Sequence[Span], incidents: Sequence[Incident]) -> str:
         f'<div class="chart scroll" tabindex=0 role=region aria-label="ETTR over time"><svg viewBox="0 0 {_LEFT + _WIDE + 54} {bottom + 4}" '
         f'role=img aria-label="{said}">{grid}{marks}{sliding}<path class=cum d="{line([(p.at_s, p.cumulative) for p in points])}"/>'
         f'<text x={_LEFT + _WIDE + 8} y="{_TOP + _HIGH * (1 - whole.cumulative) + 4:.1f}">{percent(whole.cumulative)}</text>'
-        f'{_strip(spans, x)}<text class=dim x={_LEFT} y={bottom}>{clock_time(begin_s)}</text>'
-        f'<text class=dim text-anchor=end x={_LEFT + _WIDE} y={bottom}>{clock_time(end_s)}</text></svg></div>{key}'
+        f"{_strip(spans, x)}<text class=dim x={_LEFT} y={bottom}>{clock_time(begin_s)}</text>"
+        f"<text class=dim text-anchor=end x={_LEFT + _WIDE} y={bottom}>{clock_time(end_s)}</text></svg></div>{key}"
     )
 
 

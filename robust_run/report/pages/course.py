@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -35,7 +36,9 @@ class Interval(msgspec.Struct, frozen=True):
         return self.before.at_s - self.after.at_s
 
 
-def milestones(incident: Incident, struck: AttemptTimes | None, following: AttemptTimes | None) -> tuple[Milestone, ...]:
+def milestones(
+    incident: Incident, struck: AttemptTimes | None, following: AttemptTimes | None
+) -> tuple[Milestone, ...]:
     """Return the moments that are known, in order of time; the onset is the first."""
     known: list[tuple[str, float | None]] = [
         ("suspected", incident.detected_s),
@@ -68,8 +71,7 @@ def _evicted_s(incident: Incident, struck: AttemptTimes | None) -> float:
 def intervals(moments: Sequence[Milestone]) -> tuple[Interval, ...]:
     """Return what lies between the moments, by name."""
     return tuple(
-        Interval(*INTERVALS.get(before.name, ("", "")), after, before)
-        for after, before in zip(moments, moments[1:], strict=False)
+        Interval(*INTERVALS.get(before.name, ("", "")), after, before) for after, before in itertools.pairwise(moments)
     )
 
 

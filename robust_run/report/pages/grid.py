@@ -96,7 +96,9 @@ def _rows_of_nodes(places: Sequence[NodePlace], states: Mapping[int, RankState])
 
 def _view(rows: Sequence[_Row], states: Mapping[int, RankState]) -> str:
     if len(states) <= MOST_CELLS:
-        return join(_row(name, [(rank, rank) for rank in ranks], states, first=not at) for at, (name, ranks) in enumerate(rows))
+        return join(
+            _row(name, [(rank, rank) for rank in ranks], states, first=not at) for at, (name, ranks) in enumerate(rows)
+        )
     together = -(-len(rows) // MOST_ROWS)
     share = max(1, -(-len(states) // SHARED_CELLS))
     pieces = []
@@ -149,7 +151,8 @@ def _listed(states: Mapping[int, RankState]) -> str:
     if not special:
         return ""
     lines = join(
-        f"<li>rank {rank} {STATE_WORDS[each.state]}: {text(each.doing, 300)}</li>" for rank, each in special[:MOST_LISTED]
+        f"<li>rank {rank} {STATE_WORDS[each.state]}: {text(each.doing, 300)}</li>"
+        for rank, each in special[:MOST_LISTED]
     )
     more = f"<li>and {len(special) - MOST_LISTED} more</li>" if len(special) > MOST_LISTED else ""
     return f"<ul class=small>{lines}{more}</ul>"
@@ -179,6 +182,4 @@ def summary(states: Mapping[int, RankState]) -> str:
     by_state: dict[str, list[int]] = {}
     for rank, each in states.items():
         by_state.setdefault(each.state, []).append(rank)
-    return "; ".join(
-        f"{STATE_WORDS[state]}: {span(by_state[state])}" for state in WORST_FIRST if state in by_state
-    )
+    return "; ".join(f"{STATE_WORDS[state]}: {span(by_state[state])}" for state in WORST_FIRST if state in by_state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from robust_run.report.pages import incident_parts as parts
-from robust_run.report.pages.families import families
+from robust_run.report.pages.families import Family, families
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.grid import MOST_CELLS, grid
 from robust_run.report.pages.markup import breakable, join, section, text
@@ -67,7 +67,9 @@ def incident_html(page: IncidentPage) -> str:
 def _top(page: IncidentPage) -> str:
     number = page.incident.id
     before = f"<a href={incident_name(number - 1)} rel=prev>‹ incident {number - 1}</a>" if number > 1 else ""
-    after = f"<a href={incident_name(number + 1)} rel=next>incident {number + 1} ›</a>" if number < page.incidents else ""
+    after = (
+        f"<a href={incident_name(number + 1)} rel=next>incident {number + 1} ›</a>" if number < page.incidents else ""
+    )
     return (
         f"<span class=grow><a href=../report.html data-live=/>{text(page.run_id, 120)}</a> › incident {number}"
         f"{f' of {page.incidents}' if page.incidents > 1 else ''}</span>{before}{after}"
@@ -90,7 +92,7 @@ def _head(page: IncidentPage) -> str:
     )
 
 
-def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple) -> str:  # type: ignore[type-arg]
+def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[Family, ...]) -> str:
     if not states:
         return ""
     nodes = len(places_of(page))
@@ -116,7 +118,9 @@ def _stacks(page: IncidentPage, states: dict[int, RankState]) -> str:
     silent = page.scene.silent_nodes
     more = f"<h3>Inside NCCL</h3><pre tabindex=0>{text(chr(10).join(inside), 8000)}</pre>" if inside else ""
     if silent:
-        more += f"<p class=dim>No answer from {text(', '.join(silent[:20]), 400)}{' …' if len(silent) > 20 else ''}.</p>"
+        more += (
+            f"<p class=dim>No answer from {text(', '.join(silent[:20]), 400)}{' …' if len(silent) > 20 else ''}.</p>"
+        )
     if not trees and not more:
         return ""
     note = "Python stacks of the main threads, outermost call first; what several ranks share is written once."

@@ -30,11 +30,15 @@ def answers(page: IncidentPage, states: dict[int, RankState]) -> str:
     cause = _detail(page, states)
     done, after = _action(page)
     cells = (("Culprit", culprit, where, "first"), ("Cause", title_of(verdict), cause, ""), ("Action", done, after, ""))
-    return f"<div class='answers {tone}' role=list>" + join(
-        f"<div class='{css}' role=listitem><div class=label>{label}</div><strong>{breakable(strong, 160)}</strong>"
-        f"{f'<small>{small}</small>' if small else ''}</div>"
-        for label, strong, small, css in cells
-    ) + "</div>"
+    return (
+        f"<div class='answers {tone}' role=list>"
+        + join(
+            f"<div class='{css}' role=listitem><div class=label>{label}</div><strong>{breakable(strong, 160)}</strong>"
+            f"{f'<small>{small}</small>' if small else ''}</div>"
+            for label, strong, small, css in cells
+        )
+        + "</div>"
+    )
 
 
 def _culprit(page: IncidentPage) -> tuple[str, str]:
@@ -78,7 +82,11 @@ def _device(page: IncidentPage) -> str:
         return ""
     local = verdict.ranks[0] - place.first_rank
     sights = page.scene.ranks if page.scene is not None else ()
-    on_gpu = verdict.rule == "accelerator" or verdict.rule.startswith("nccl_") or any(one.nccl is not None for one in sights[:64])
+    on_gpu = (
+        verdict.rule == "accelerator"
+        or verdict.rule.startswith("nccl_")
+        or any(one.nccl is not None for one in sights[:64])
+    )
     on_gpu = on_gpu or any("CUDA" in each.text or "NCCL" in each.text for each in page.incident.evidence)
     return f"GPU {local}" if on_gpu else f"local rank {local}"
 
@@ -109,7 +117,11 @@ def _shortened(line: str) -> str:
 def clean_sentence(page: IncidentPage) -> str:
     """Return the verdict without the names of nodes at its end: the culprit's place is said beside it."""
     verdict = page.incident.verdict
-    return verdict.sentence.replace(f" on {', '.join(verdict.nodes)}", "", 1) if verdict.nodes and verdict.ranks else verdict.sentence
+    return (
+        verdict.sentence.replace(f" on {', '.join(verdict.nodes)}", "", 1)
+        if verdict.nodes and verdict.ranks
+        else verdict.sentence
+    )
 
 
 _DONE = {
@@ -133,7 +145,9 @@ def _action(page: IncidentPage) -> tuple[str, str]:
         again = "as" if incident.action.name == "relaunch" else "relaunched as"
         said.append(f"{again} attempt {following.number}")
     if incident.resumed_s is not None:
-        said.append(f"<span class=good>training again {lasted(incident.resumed_s - incident.onset_s)} after the onset</span>")
+        said.append(
+            f"<span class=good>training again {lasted(incident.resumed_s - incident.onset_s)} after the onset</span>"
+        )
     elif incident.action.name not in ("stop", "report"):
         said.append("no step since then" if page.is_live else "no step was made after it")
     if incident.action.reason:
@@ -146,7 +160,8 @@ def _action(page: IncidentPage) -> tuple[str, str]:
 def what_next(page: IncidentPage) -> str:
     """Return what to do, with commands."""
     items = join(
-        f"<li>{_marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>" for step in steps_for(page)
+        f"<li>{_marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>"
+        for step in steps_for(page)
     )
     return f"<h2 id=next-title>What to do next</h2><ol class=steps>{items}</ol>"
 
@@ -164,7 +179,12 @@ def what_lost(lost: Lost | None) -> str:
     rows = [("Standstill", lasted(lost.seconds) + ("" if lost.is_over else " so far"))]
     rows.append(("Steps", _steps_lost(lost)))
     total_s = (lost.seconds + lost.redone_s) * lost.ranks
-    rows.append(("GPU-seconds", f"{number(total_s)}<br><span class='dim small'>{count(lost.ranks, 'rank')} × {lasted(lost.seconds + lost.redone_s)}</span>"))
+    rows.append(
+        (
+            "GPU-seconds",
+            f"{number(total_s)}<br><span class='dim small'>{count(lost.ranks, 'rank')} × {lasted(lost.seconds + lost.redone_s)}</span>",
+        )
+    )
     return head + "<dl class=facts>" + join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in rows) + "</dl>"
 
 
@@ -198,7 +218,9 @@ def timeline(page: IncidentPage) -> str:
         if step.seconds >= LEAST_S
     )
     note = f"{lasted(whole_s)} from the onset to {'the first step of the next attempt' if moments[-1].name == 'first step' else moments[-1].name}."
-    return section("timeline", "What happened when", f"<ul class=moments>{dots}</ul><ol class=course>{rows}</ol>", note=note)
+    return section(
+        "timeline", "What happened when", f"<ul class=moments>{dots}</ul><ol class=course>{rows}</ol>", note=note
+    )
 
 
 def _interval(step: Interval, begin_s: float, whole_s: float, *, is_longest: bool) -> str:
@@ -216,7 +238,10 @@ def evidence(page: IncidentPage) -> str:
     """Return the rule that spoke and all that it rests on."""
     verdict = page.incident.verdict
     facts = [
-        ("Rule", f"<code>{text(verdict.rule, 80)}</code>{' — ' + text(meaning_of(verdict)) if meaning_of(verdict) else ''}"),
+        (
+            "Rule",
+            f"<code>{text(verdict.rule, 80)}</code>{' — ' + text(meaning_of(verdict)) if meaning_of(verdict) else ''}",
+        ),
         ("Confidence", verdict.confidence),
         ("Symptom", text(page.incident.symptom.replace("_", " "), 80)),
     ]
@@ -233,7 +258,11 @@ def _one(each: Evidence, index: int) -> str:
     lines = each.text.splitlines()[:MOST_LINES]
     what = text(each.what, 120)
     head = f"<h3>{f'Rank {each.rank}: {what}' if each.rank is not None else what[:1].upper() + what[1:]}</h3>"
-    path = f"<p class='small dim'>whole file, in the run directory: <code>{breakable(each.path, 400)}</code></p>" if each.path else ""
+    path = (
+        f"<p class='small dim'>whole file, in the run directory: <code>{breakable(each.path, 400)}</code></p>"
+        if each.path
+        else ""
+    )
     if not any(line.strip() for line in lines):
         return f"{head}{path or '<p class=dim>nothing was printed</p>'}"
     shown = f"<pre tabindex=0>{_lines(lines[-OPEN_LINES:])}</pre>"

@@ -91,7 +91,10 @@ def _sentence(page: JobPage, lived_s: float) -> str:
     if page.outcome == "done":
         said, rest = f"Finished after {lasted(lived_s)}", f"{size}, {count(len(page.attempts), 'attempt')}"
     elif page.outcome == "failed":
-        said, rest = f"Failed after {lasted(lived_s)}: {page.reason or 'no reason is on record'}", f"exit code {page.exit_code}"
+        said, rest = (
+            f"Failed after {lasted(lived_s)}: {page.reason or 'no reason is on record'}",
+            f"exit code {page.exit_code}",
+        )
     elif page.outcome:
         said, rest = f"Stopped after {lasted(lived_s)}", page.reason
     elif not page.is_live:
@@ -112,13 +115,22 @@ def _figures(page: JobPage, lived_s: float) -> str:
     shown = [
         ("ETTR", percent(whole) if whole is not None else "–", "of all time so far was training that lasted"),
         ("ETTR, last hour", percent(hour) if hour is not None else "–", "the same over the last 60 minutes"),
-        ("Not training", lasted(idle_s), f"of {lasted(lived_s)}; longest stretch {lasted(longest_unproductive_s(page.spans))}"),
+        (
+            "Not training",
+            lasted(idle_s),
+            f"of {lasted(lived_s)}; longest stretch {lasted(longest_unproductive_s(page.spans))}",
+        ),
         ("Incidents", number(len(page.incidents)), _last(page)),
         ("Attempts", number(len(page.attempts)), _newest_steps(page)),
     ]
-    return "<div class=figures>" + join(
-        f"<div><div class=label>{name}</div><strong>{value}</strong><small>{said}</small></div>" for name, value, said in shown
-    ) + "</div>"
+    return (
+        "<div class=figures>"
+        + join(
+            f"<div><div class=label>{name}</div><strong>{value}</strong><small>{said}</small></div>"
+            for name, value, said in shown
+        )
+        + "</div>"
+    )
 
 
 def _last(page: JobPage) -> str:

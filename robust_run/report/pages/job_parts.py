@@ -6,7 +6,7 @@ from robust_run.report.pages.charts import split_bar
 from robust_run.report.pages.ettr import SPAN_WORDS, seconds_by_kind
 from robust_run.report.pages.incident_page import KIND_WORDS, incident_name
 from robust_run.report.pages.markup import breakable, join, section, table, text
-from robust_run.report.pages.types import AttemptTimes, Happened, JobPage, Lost
+from robust_run.report.pages.types import AttemptTimes, Happened, JobPage, Lost, SpanKind
 from robust_run.report.pages.words import clock_time, count, date_time, lasted, number, percent
 
 #: Rows of the tables; older ones are counted.
@@ -63,7 +63,7 @@ def where_time_went(page: JobPage) -> str:
     """Return where the unproductive time went: a bar, and the same as a table."""
     seconds = seconds_by_kind(page.spans)
     whole_s = sum(seconds.values())
-    idle = {kind: value for kind, value in seconds.items() if kind != "productive"}
+    idle: dict[SpanKind, float] = {kind: value for kind, value in seconds.items() if kind != "productive"}
     if not idle or whole_s <= 0:
         return ""
     idle_s = sum(idle.values())
@@ -81,14 +81,18 @@ def where_time_went(page: JobPage) -> str:
     ]
     heads = ("", "", "#time", "#of it", "#of all time")
     note = f"{lasted(idle_s)} of {lasted(whole_s)} were not spent on training that lasted."
-    return section("time", "Where the other time went", split_bar(idle), table(heads, rows, "time by kind", "stack"), note=note)
+    return section(
+        "time", "Where the other time went", split_bar(idle), table(heads, rows, "time by kind", "stack"), note=note
+    )
 
 
 def attempts(page: JobPage) -> str:
     """Return the attempts, the newest first."""
     if not page.attempts:
         return ""
-    ended_by = {each.incident.attempt: each.incident.id for each in page.incidents if each.incident.action.name != "report"}
+    ended_by = {
+        each.incident.attempt: each.incident.id for each in page.incidents if each.incident.action.name != "report"
+    }
     shown = page.attempts[::-1][:MOST_ATTEMPTS]
     rows = [_attempt(page, each, ended_by.get(each.number)) for each in shown]
     left = len(page.attempts) - len(shown)
@@ -135,7 +139,9 @@ def evictions(page: JobPage) -> str:
     ]
     left = len(page.evictions) - len(rows)
     more = f"<p class=dim>and {number(left)} more</p>" if left else ""
-    return section("evictions", "Evicted nodes", table(("node", "why", "by", "when"), rows, "evicted nodes", "stack"), more)
+    return section(
+        "evictions", "Evicted nodes", table(("node", "why", "by", "when"), rows, "evicted nodes", "stack"), more
+    )
 
 
 _FATES = {
@@ -163,7 +169,9 @@ def code(page: JobPage) -> str:
         )
         for each in page.code[::-1][:MOST_ATTEMPTS]
     ]
-    return section("code", "Code versions", table(("", "", "change", "why", "by", "when"), rows, "code versions", "stack"))
+    return section(
+        "code", "Code versions", table(("", "", "change", "why", "by", "when"), rows, "code versions", "stack")
+    )
 
 
 def definitions(page: JobPage) -> str:
@@ -173,7 +181,9 @@ def definitions(page: JobPage) -> str:
         if page.counts_steps
         else "from the moment all workers of an attempt run (its steps are not counted)"
     )
-    listed = join(f"<dt>{name}</dt><dd>{said}</dd>" for kind, (name, said) in SPAN_WORDS.items() if kind != "productive")
+    listed = join(
+        f"<dt>{name}</dt><dd>{said}</dd>" for kind, (name, said) in SPAN_WORDS.items() if kind != "productive"
+    )
     return section(
         "definitions",
         "What the figures mean",

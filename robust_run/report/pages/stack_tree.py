@@ -69,7 +69,9 @@ def stack_trees(clusters: Sequence[Cluster], states: Mapping[int, RankState]) ->
         more = ""
         if left_out:
             ranks = {rank for cluster in left_out for rank in cluster.ranks}
-            more = f"<p class=dim>{len(left_out)} more kinds of stack, of {count(len(ranks), 'rank')}, are not shown</p>"
+            more = (
+                f"<p class=dim>{len(left_out)} more kinds of stack, of {count(len(ranks), 'rank')}, are not shown</p>"
+            )
         tree = _branch(tree_of(same[:MOST_CLUSTERS]), states, is_root=True)
         pieces.append(f"{title}<ul class=tree>{tree}</ul>{more}")
     return join(pieces)

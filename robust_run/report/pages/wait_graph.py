@@ -73,7 +73,9 @@ def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
 
 def _arranged(boxes: Sequence[Box]) -> Graph:
     box_of = {rank: index for index, box in enumerate(boxes) for rank in box.ranks}
-    onward = [sorted({box_of[rank] for rank in box.awaited if rank in box_of} - {index}) for index, box in enumerate(boxes)]
+    onward = [
+        sorted({box_of[rank] for rank in box.awaited if rank in box_of} - {index}) for index, box in enumerate(boxes)
+    ]
     chosen = _relevant(boxes, onward)
     depth = _depths(chosen, onward)
     by_depth: dict[int, list[int]] = {}
@@ -165,16 +167,26 @@ def _edge(one: tuple[float, float], other: tuple[float, float]) -> str:
 def _box(box: Box, x: float, y: float) -> str:
     who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
     guilty = box.state in ("culprit", "suspect")
-    first = f"{who}: {STATE_WORDS[box.state]}" if guilty or not box.what else f"{who} wait{'' if len(box.ranks) > 1 else 's'}"
+    first = (
+        f"{who}: {STATE_WORDS[box.state]}"
+        if guilty or not box.what
+        else f"{who} wait{'' if len(box.ranks) > 1 else 's'}"
+    )
     second = f"in {box.what}" if box.what else box.doing
     third = ""
     if box.what:
-        third = f"for {'rank' if len(box.awaited) == 1 else 'ranks'} {span(box.awaited)}" if box.awaited else "though all have come"
+        third = (
+            f"for {'rank' if len(box.awaited) == 1 else 'ranks'} {span(box.awaited)}"
+            if box.awaited
+            else "though all have come"
+        )
         third += f", since {box.since_s:.1f} s"
     elif len(second) > 44:
         second, third = _broken(second)
     ink = f" s-{box.state}-ink" if guilty else ""
-    full = "; ".join(part for part in (first, f"in {box.what}" if box.what else box.doing, third if box.what else "") if part)
+    full = "; ".join(
+        part for part in (first, f"in {box.what}" if box.what else box.doing, third if box.what else "") if part
+    )
     return (
         f'<g><title>{text(full, 400)}</title><rect class="box s-{box.state}" x="{x:g}" y="{y:g}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
         f'<text class="strong{ink}" x="{x + 12:g}" y="{y + 21:g}">{text(_cut(first))}</text>'

@@ -1,0 +1,41 @@
+"""`robust report`: the pages of a job, written from its run directory alone."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from robust_run.launcher.api.commands import about_a_run
+
+
+@click.command()
+@about_a_run
+def report(as_json: bool, **which: str) -> int:
+    """Write the pages of a job, dead or alive: report.html, and one for each incident."""
+    return write_pages(as_json=as_json, **which)
+
+
+def write_pages(*, as_json: bool, **which: str) -> int:
+    """Write the pages of the run that the options name, and say where they are. Raises PlatformError, UserError."""
+    import msgspec
+
+    from robust_run.errors import UserError
+    from robust_run.launcher.api.report_pages import write_report
+    from robust_run.launcher.api.which import subject
+
+    about = subject(os.environ, **which)
+    if not about.folder:
+        raise UserError("pages are written to the run directory: name the run, not --url (a browser shows them there)")
+    written = write_report(about.folder)
+    if as_json:
+        click.echo(msgspec.json.encode(written))
+        return 0
+    several = f", and {len(written.incidents)} of incidents beside it" if written.incidents else ""
+    click.echo(f"robust: {os.path.relpath(written.report)}{several}")
+    if about.is_alive:
+        job, _ = about.job()
+        click.echo(
+            f"robust: it runs ({job.phase}); its live page is at the URL in {os.path.join(about.folder, 'api.json')}"
+        )
+    return 0
