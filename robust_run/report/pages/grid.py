@@ -24,7 +24,7 @@ MOST_CELLS = 512
 NUMBERED = 128
 #: Cells of a view where ranks share them, and lines of such a view.
 SHARED_CELLS = 1024
-MOST_ROWS = 96
+MOST_ROWS = 24
 #: Ranks that are listed in words because they are not as the others.
 MOST_LISTED = 64
 
@@ -97,7 +97,7 @@ def _rows_of_nodes(places: Sequence[NodePlace], states: Mapping[int, RankState])
 def _view(rows: Sequence[_Row], states: Mapping[int, RankState]) -> str:
     if len(states) <= MOST_CELLS:
         return join(
-            _row(name, [(rank, rank) for rank in ranks], states, first=not at) for at, (name, ranks) in enumerate(rows)
+            _row(name, [(rank,) for rank in ranks], states, first=not at) for at, (name, ranks) in enumerate(rows)
         )
     together = -(-len(rows) // MOST_ROWS)
     share = max(1, -(-len(states) // SHARED_CELLS))
@@ -105,37 +105,39 @@ def _view(rows: Sequence[_Row], states: Mapping[int, RankState]) -> str:
     for start in range(0, len(rows), together):
         block = rows[start : start + together]
         name = block[0][0] if len(block) == 1 else f"{block[0][0]} to {block[-1][0]}"
-        runs: list[tuple[int, int]] = []
-        for _, ranks in block:
-            runs += _runs(ranks, share)
-        pieces.append(_row(name, runs, states, first=not start))
+        ranks = tuple(rank for _, members in block for rank in members)
+        cells = [ranks[at : at + share] for at in range(0, len(ranks), share)]
+        pieces.append(_row(name, cells, states, first=not start))
     return join(pieces)
 
 
-def _runs(ranks: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """Return ranks as stretches without gaps, each of at most so many."""
-    found: list[tuple[int, int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1 and rank - found[-1][0] < most:
-            found[-1] = (found[-1][0], rank)
-        else:
-            found.append((rank, rank))
-    return found
-
-
-def _row(name: str, cells: Sequence[tuple[int, int]], states: Mapping[int, RankState], *, first: bool) -> str:
+def _row(name: str, cells: Sequence[Sequence[int]], states: Mapping[int, RankState], *, first: bool) -> str:
     drawn, hit = [], False
-    for index, (low, high) in enumerate(cells):
-        state = worst([states[rank].state for rank in range(low, high + 1) if rank in states])
-        hit = hit or state in ("culprit", "suspect")
-        who = f"{low}" if low == high else f"{low}-{high}"
-        doing = states[low].doing if low == high and low in states else ""
-        said = f"rank{'' if low == high else 's'} {who}: {STATE_WORDS[state]}{'; ' + doing if doing else ''}"
+    for index, ranks in enumerate(cells):
+        state = worst([states[rank].state for rank in ranks if rank in states])
+        hit = hit or state in ("culprit", "suspect", "shown")
+        who = _spans(ranks)
+        doing = states[ranks[0]].doing if len(ranks) == 1 and ranks[0] in states else ""
+        said = f"rank{'' if len(ranks) == 1 else 's'} {who}: {STATE_WORDS[state]}{'; ' + doing if doing else ''}"
         tab = 0 if first and not index else -1
+        number_in = who if len(states) <= NUMBERED else ""
         drawn.append(
-            f'<button type=button class="cell s-{state}" data-r={who} tabindex={tab} title="{text(said, 200)}">{who}</button>'
+            f"<button type=button class='cell s-{state}' data-r={who} tabindex={tab} "
+            f'title="{text(said, 200)}">{number_in}</button>'
         )
-    return f"<div class='row{' hit' if hit else ''}'><span>{text(name, 80)}</span><div class=cells>{join(drawn)}</div></div>"
+    cells_in = f"<div class=cells>{join(drawn)}</div>"
+    return f"<div class='row{' hit' if hit else ''}'><span>{text(name, 80)}</span>{cells_in}</div>"
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """Return all ranks as `0-3,7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def _listed(states: Mapping[int, RankState]) -> str:

@@ -33,7 +33,7 @@ def answers(page: IncidentPage, states: dict[int, RankState]) -> str:
     return (
         f"<div class='answers {tone}' role=list>"
         + join(
-            f"<div class='{css}' role=listitem><div class=label>{label}</div><strong>{breakable(strong, 160)}</strong>"
+            f"<div class='{css}' role=listitem><div class=label>{label}</div><strong>{breakable(strong[:1].upper() + strong[1:], 160)}</strong>"
             f"{f'<small>{small}</small>' if small else ''}</div>"
             for label, strong, small, css in cells
         )

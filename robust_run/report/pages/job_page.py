@@ -11,7 +11,7 @@ from robust_run.report.pages import job_parts as parts
 from robust_run.report.pages.charts import ettr_chart
 from robust_run.report.pages.ettr import longest_unproductive_s, ratio, seconds_by_kind
 from robust_run.report.pages.frame import document
-from robust_run.report.pages.markup import breakable, join, section, text
+from robust_run.report.pages.markup import breakable, join, section, text, visible
 from robust_run.report.pages.types import JobPage
 from robust_run.report.pages.words import count, date_time, lasted, number, percent
 from robust_run.version import __version__
@@ -157,10 +157,11 @@ def _startup(page: JobPage) -> str:
 def _steps(page: JobPage) -> str:
     if page.heat is None:
         return ""
-    picture = heatmap_fragment(page.heat, page.heat_nodes)
+    nodes = {rank: visible(node) for rank, node in page.heat_nodes.items()}
+    picture = heatmap_fragment(page.heat, nodes)
     shared = len(page.heat.ranks[0]) if page.heat.ranks else 1
     note = (
-        f"{text(headline(page.heat, page.heat_nodes), 300)}. Own time of each step, without waiting for peers, relative to the "
+        f"{text(headline(page.heat, nodes), 300)}. Own time of each step, without waiting for peers, relative to the "
         f"median of all ranks.{f' Each row is the slowest of {shared} ranks.' if shared > 1 else ''} {text(page.heat_note, 200)}"
     )
     scroll = f"<div class=heat tabindex=0 role=region aria-label='step times by rank'>{picture}</div>"

@@ -23,7 +23,12 @@ def text(value: object, longest: int = LONGEST) -> str:
     written = str(value)
     if len(written) > longest:
         written = f"{written[:longest]} … ({len(written) - longest} characters left out)"
-    return escape(_UNSEEN.sub(_shown, written), quote=True)
+    return escape(visible(written), quote=True)
+
+
+def visible(written: str) -> str:
+    """Return a text with what hides or misleads in it made visible; it is not escaped."""
+    return _UNSEEN.sub(_shown, written)
 
 
 def _shown(found: re.Match[str]) -> str:
@@ -38,7 +43,7 @@ def join(parts: Iterable[str]) -> str:
 
 def breakable(value: object, longest: int = LONGEST) -> str:
     """Return the same as `text`, with places where a long path or name may be broken."""
-    return re.sub(r"([/_.:])(?=\w)", r"\1<wbr>", text(value, longest))
+    return re.sub(r"(/)(?=\w)", r"\1<wbr>", text(value, longest))
 
 
 def command(line: str) -> str:

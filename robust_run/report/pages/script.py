@@ -17,18 +17,20 @@ function look(cell){
 var d=rankData(),panel=document.getElementById('rank-panel');if(!d||!panel||!cell.dataset.r)return;
 document.querySelectorAll('.cell[aria-current]').forEach(function(c){c.removeAttribute('aria-current')});
 cell.setAttribute('aria-current','true');
-var span=cell.dataset.r.split('-'),first=+span[0],last=+(span[1]||span[0]);
+var spans=cell.dataset.r.split(',').map(function(s){var e=s.split('-');return[+e[0],+(e[1]||e[0])]});
+var first=spans[0][0],last=spans[spans.length-1][1];
+function within(r){return spans.some(function(s){return r>=s[0]&&r<=s[1]})}
 var inside=panel.contains(cell),box=inside?panel.querySelector('.said'):panel;
 if(!inside)panel.textContent='';else if(box)box.textContent='';
 if(!box)box=panel;
 if(first===last){var t=textOf(d,first),n=nodeOf(d,first);
 add(box,'b','','rank '+first);add(box,'span','dim',(n?' on '+n[0]+', local rank '+(first-n[1]):'')+' \u2014 '+(d.words[t[0]]||''));
 if(t[1])add(box,'div','',t[1]);return}
-var nodes=d.nodes.filter(function(n){return n[1]<=last&&n[1]+n[2]>first});
-var shown=add(panel,'div','said');shown.textContent='ranks '+first+' to '+last+' on '+nodes.length+' node'+(nodes.length>1?'s':'')+
+var nodes=d.nodes.filter(function(n){return spans.some(function(s){return n[1]<=s[1]&&n[1]+n[2]>s[0]})});
+var shown=add(panel,'div','said');shown.textContent='ranks '+cell.dataset.r.replace(/,/g,', ')+' on '+nodes.length+' node'+(nodes.length>1?'s':'')+
 '; choose one';
 nodes.slice(0,64).forEach(function(n){add(panel,'h3','',n[0]);var cells=add(panel,'div','cells');
-for(var r=Math.max(n[1],first);r<n[1]+n[2]&&r<=last;r++){var c=add(cells,'button','cell s-'+textOf(d,r)[0],String(r));
+for(var r=n[1];r<n[1]+n[2];r++){if(!within(r))continue;var c=add(cells,'button','cell s-'+textOf(d,r)[0],String(r));
 c.type='button';c.dataset.r=String(r);c.title=textOf(d,r)[1]}});
 if(nodes.length>64)add(panel,'p','dim',(nodes.length-64)+' more nodes are not shown');
 }
@@ -46,8 +48,10 @@ else return;
 e.preventDefault();if(!to)return;c.tabIndex=-1;to.tabIndex=0;to.focus();look(to)});
 """
 
+#: The address may have a password in it, which fetch refuses.
 LIVE = """
 (function(){
+var where=location.origin+location.pathname.replace(/[^/]*$/,'')+'page';
 var every=2000,last={},badge=document.getElementById('live');
 function parts(root){return Array.from(root.querySelectorAll('main>[data-part]'))}
 parts(document).forEach(function(p){last[p.dataset.part]=p.outerHTML});
@@ -67,7 +71,7 @@ var sel=function(){var s=getSelection();return s&&!s.isCollapsed};
 function look(){
 if(document.hidden||sel())return setTimeout(look,every);
 var stop=new AbortController(),timer=setTimeout(function(){stop.abort()},15000);
-fetch('page',{credentials:'same-origin',cache:'no-store',signal:stop.signal}).then(function(r){
+fetch(where,{credentials:'same-origin',cache:'no-store',signal:stop.signal}).then(function(r){
 if(!r.ok)throw new Error(r.status===401?'the token is not accepted any more':'the controller answers '+r.status);return r.text()
 }).then(function(text){
 var page=new DOMParser().parseFromString(text,'text/html'),known={};
