@@ -78,17 +78,17 @@ async def opened(url: str, width: int = 1000) -> AsyncIterator[Page]:
                 address = (await asyncio.wait_for(browser.stderr.readline(), STUCK_S)).decode()
                 assert address, "the browser ended"
             drain = asyncio.create_task(browser.stderr.read())
-            async with aiohttp.ClientSession() as session:
-                async with session.ws_connect(address[address.index("ws://") :].strip(), max_msg_size=0) as socket:
-                    root = Page(socket, "")
-                    target = (await root.call("Target.createTarget", url="about:blank"))["targetId"]
-                    attached = await root.call("Target.attachToTarget", targetId=target, flatten=True)
-                    page = Page(socket, attached["sessionId"])
-                    page._sent = 1000
-                    for domain in ("Page", "Runtime", "Log"):
-                        await page.call(f"{domain}.enable")
-                    await page.call("Page.navigate", url=url)
-                    yield page
+            where = address[address.index("ws://") :].strip()
+            async with aiohttp.ClientSession() as session, session.ws_connect(where, max_msg_size=0) as socket:
+                root = Page(socket, "")
+                target = (await root.call("Target.createTarget", url="about:blank"))["targetId"]
+                attached = await root.call("Target.attachToTarget", targetId=target, flatten=True)
+                page = Page(socket, attached["sessionId"])
+                page._sent = 1000
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.call(f"{domain}.enable")
+                await page.call("Page.navigate", url=url)
+                yield page
         finally:
             if browser.returncode is None:
                 browser.terminate()

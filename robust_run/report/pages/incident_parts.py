@@ -48,7 +48,8 @@ def _culprit(page: IncidentPage) -> tuple[str, str]:
     if verdict.rule == "operator":
         return "nobody", "it was asked for"
     if page.incident.action.name == "rollback" and page.incident.verdict.kind not in ("hang", "crash"):
-        first = "the new version of the code"
+        number = page.attempt.code if page.attempt is not None else 0
+        first = f"code version {number}" if number else "the new version of the code"
         seen = f"seen on rank{'' if len(verdict.ranks) == 1 else 's'} {span(verdict.ranks)}" if verdict.ranks else ""
         return first, text(f"{seen}{' on ' + where if seen and where else ''}", 200)
     if not verdict.ranks:
@@ -194,7 +195,7 @@ def _steps_lost(lost: Lost) -> str:
     if lost.is_most:
         return (
             f"at most {number(lost.steps)}<br><span class='dim small'>all that the attempt had made; how many a checkpoint "
-            "kept is not known without --ckpt-dir</span>"
+            "kept is not known without <code class=nowrap>--ckpt-dir</code></span>"
         )
     since = f"<br><span class='dim small'>since the last checkpoint, {lasted(lost.redone_s)} of training</span>"
     return f"about {number(lost.steps)}{since}" if lost.steps else f"none{since if lost.redone_s else ''}"

@@ -106,7 +106,7 @@ RULES: dict[str, tuple[str, str]] = {
     "platform": ("The launcher could not go on", "Something the launcher needs could not be started or was lost."),
     "unexplained": ("Not known", "The attempt ended, and no rank shows why."),
     "not_finite": (
-        "Parameters are not numbers",
+        "Parameters became NaN or infinite",
         "After an optimizer step of a version on probation, a parameter was NaN or infinite.",
     ),
     "slower_version": (
