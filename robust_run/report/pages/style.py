@@ -108,7 +108,7 @@ _RANKS = """
 .cell{appearance:none;border:0;margin:0;padding:0 .2rem;min-width:2.4rem;height:2.1rem;border-radius:5px;background:var(--none);
 color:var(--ink);font:560 .8125rem/1 system-ui,sans-serif;cursor:pointer;font-variant-numeric:tabular-nums}
 .dense .cell{min-width:1.15rem;width:1.15rem;height:1.15rem;border-radius:3px;padding:0;font-size:0}
-.dense .row,.mass .row{grid-template-columns:10rem 1fr;padding:.1rem 0}
+.dense .row,.mass .row{grid-template-columns:12rem 1fr;padding:.1rem 0}
 .mass .cell{min-width:.85rem;width:.85rem;height:.85rem;border-radius:2px;padding:0;font-size:0}.mass .cells{gap:2px}
 .s-culprit{background:var(--bad);color:var(--on-state)}.s-suspect,.s-shown{background:var(--warn);color:var(--on-state)}
 .s-failed{background:var(--paper);box-shadow:inset 0 0 0 2px var(--bad);color:var(--bad)}
@@ -156,8 +156,10 @@ section{margin-top:1.75rem;padding-top:1.25rem}
 .row,.dense .row,.mass .row{grid-template-columns:1fr}
 table.stack thead{display:none}table.stack,table.stack tbody,table.stack tr,table.stack td{display:block;width:100%}
 table.stack tr{border-bottom:1px solid var(--line);padding:.5rem 0}
-table.stack td{border:0;padding:.1rem 0;text-align:left;white-space:normal}
-table.stack td::before{content:attr(data-h);display:inline-block;min-width:7rem;color:var(--muted);font-size:.8125rem}
+table.stack td{border:0;padding:.1rem 0 .1rem 7rem;text-align:left;white-space:normal;position:relative}
+table.stack td::before{content:attr(data-h);position:absolute;left:0;top:.2rem;color:var(--muted);font-size:.8125rem}
+table.stack td[data-h=""]{padding-left:0}table.stack td:first-child{font-weight:560}
+.chart svg{min-width:38rem;max-width:none}.mass .row{padding:.25rem 0}
 table.stack td:empty{display:none}
 }
 """
