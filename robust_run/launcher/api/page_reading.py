@@ -6,9 +6,11 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
+from importlib import import_module
 
 import msgspec
 
+from robust_run.errors import RobustRunError
 from robust_run.launcher.api.history import History
 from robust_run.launcher.api.page_data import Kept, nothing_kept
 from robust_run.launcher.api.pictures import newest_with_rings, ring_paths
@@ -147,8 +149,23 @@ def _rings_in_memory(memory: str, attempt: int) -> dict[int, str]:
     }
 
 
+def startup_in(folder: str) -> str:
+    """Return the waterfall of how the newest attempt started, as a fragment of HTML; nothing where it was not measured."""
+    try:
+        file = import_module("robust_run.report.startup.file")
+        draw = import_module("robust_run.report.startup.draw")
+    except ImportError:
+        return ""
+    try:
+        startup = file.read(os.path.join(folder, "startup.json"))
+    except RobustRunError:
+        return ""
+    return str(draw.waterfall(startup)) if startup is not None else ""
+
+
 def with_pictures(page: JobPage, folder: str, memory: str = "") -> JobPage:
-    """Return the page's data with the heat-map of the newest attempt that left a record, in memory while it runs."""
+    """Return the page's data with its waterfall, and the heat-map of the newest attempt that left a record."""
+    page = msgspec.structs.replace(page, startup=startup_in(folder) if folder else "")
     newest = page.attempts[-1].number if page.attempts else 0
     heat, attempt = (heat_in("", memory, newest) if memory else None), newest
     if heat is None and folder:

@@ -16,7 +16,7 @@ def report(as_json: bool, **which: str) -> int:
     return write_pages(as_json=as_json, **which)
 
 
-def write_pages(*, as_json: bool, **which: str) -> int:
+def write_pages(*, as_json: bool = False, run: str = "", log_dir: str = "", **reach: str) -> int:
     """Write the pages of the run that the options name, and say where they are. Raises PlatformError, UserError."""
     import msgspec
 
@@ -24,7 +24,8 @@ def write_pages(*, as_json: bool, **which: str) -> int:
     from robust_run.launcher.api.report_pages import write_report
     from robust_run.launcher.api.which import subject
 
-    about = subject(os.environ, **which)
+    how = {"url": "", "token_file": "", "tls_ca": "", **reach}
+    about = subject(os.environ, run=run, log_dir=log_dir, **how)
     if not about.folder:
         raise UserError("pages are written to the run directory: name the run, not --url (a browser shows them there)")
     written = write_report(about.folder)
