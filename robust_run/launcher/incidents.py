@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.events import FirstStep, RecordIncident
-from robust_run.launcher.incident_pages import IncidentPages
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung, VerdictDraft
@@ -17,6 +16,10 @@ from robust_run.report import incident as incident_file
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Scene
+
+
+if TYPE_CHECKING:
+    from robust_run.launcher.incident_pages import IncidentPages
 
 
 class IncidentBook:
@@ -36,11 +39,20 @@ class IncidentBook:
         self._clock = clock
         self._run_directory = run_directory
         self._complain = complain
-        self.pages = IncidentPages(run_directory)
+        self._pages: IncidentPages | None = None
         self._awaits_step_of: int | None = None
         self._dirty = False
         self._scene: Scene | None = None
         """What the newest incident was concluded from, until it is written."""
+
+    @property
+    def pages(self) -> IncidentPages:
+        """What draws their pages; imported when there is something to draw."""
+        if self._pages is None:
+            from robust_run.launcher.incident_pages import IncidentPages
+
+            self._pages = IncidentPages(self._run_directory)
+        return self._pages
 
     def load(self, past: Iterable[Entry]) -> None:
         """Take over the incidents of a run that is continued: from their files, else from the journal's entries.
