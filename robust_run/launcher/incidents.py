@@ -17,7 +17,6 @@ from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Scene
 
-
 if TYPE_CHECKING:
     from robust_run.launcher.incident_pages import IncidentPages
 

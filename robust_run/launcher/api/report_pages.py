@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -120,5 +121,7 @@ def _write(path: str, content: str) -> str:
             file.write(content)
         os.replace(draft, path)
     except OSError as error:
+        with suppress(OSError):
+            os.unlink(draft)
         raise PlatformError(f"cannot write {path!r}: {error.strerror}") from error
     return path
