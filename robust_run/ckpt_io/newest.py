@@ -80,6 +80,17 @@ def age_of(path: str) -> tuple[float, int | None] | None:
     return None if brief is None else (brief.created_s, brief.step)
 
 
+def saved(root: str) -> list[tuple[float, int | None]]:
+    """Return when each checkpoint in a folder was made (seconds since the epoch) and its step. Never raises."""
+    try:
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    briefs = (_read(os.path.join(root, name), _Brief) for name in names)
+    return [(brief.created_s, brief.step) for brief in briefs if brief is not None]
+
+
 def written_by(job: str, version: str) -> str:
     """Return how a checkpoint says which version of which job's code wrote it; empty where nobody knows."""
     text = f"{job} {version}"[:200]

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.startup.watching import StartWatch
 
+#: Ranks of a job whose rings are kept even when all went well, for the heat-map of its page: half a MiB each.
+KEPT_WHEN_WELL = 64
 #: How long output may keep coming after the last process is gone.
 OUTPUT_S = 1.0
 
@@ -269,11 +271,13 @@ class Attempt:
         self._node.looking.run(tell)
 
     def _put_away(self, ranks: tuple[RankEvidence, ...]) -> None:
-        """Keep the ranks' records where one ended badly, and clear the memory: when everybody who waits has been told."""
+        """Keep the ranks' records where one ended badly, or the job is small, and clear the memory: when everybody who waits
+        has been told.
+        """
         watch = self._watch
         if watch is None:
             return
-        if any(rank.exit_code != 0 for rank in ranks):
+        if self._place.world_size <= KEPT_WHEN_WELL or any(rank.exit_code != 0 for rank in ranks):
             self._node.looking.run(watch.keep)
         watch.forget()
 

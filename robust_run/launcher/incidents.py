@@ -19,6 +19,7 @@ from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
+    from robust_run.launcher.incident_pages import IncidentPages
     from robust_run.launcher.notify.notifier import Notifier
 
 #: What the ladder does, as people are told.
@@ -58,10 +59,20 @@ class IncidentBook:
         self.run_directory = run_directory
         self.complain = complain
         self._clock = clock
+        self._pages: IncidentPages | None = None
         self._awaits_step_of: int | None = None
         self._dirty = False
         self._scene: Scene | None = None
         """What the newest incident was concluded from, until it is written."""
+
+    @property
+    def pages(self) -> IncidentPages:
+        """What draws their pages; imported when there is something to draw."""
+        if self._pages is None:
+            from robust_run.launcher.incident_pages import IncidentPages
+
+            self._pages = IncidentPages(self.run_directory)
+        return self._pages
 
     def load(self, past: Iterable[Entry]) -> None:
         """Take over the incidents of a run that is continued: from their files, else from the journal's entries.
@@ -144,6 +155,8 @@ class IncidentBook:
                 incident_file.write_scene(self.run_directory.scene(incident.id), scene)
         except OSError as error:
             self.complain(path, error)
+        else:
+            self.pages.due(incident.id)
 
     def decided(self, action: Decided) -> None:
         """Say what the ladder decided; an incident whose action was to look further gets what came of it."""

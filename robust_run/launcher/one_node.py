@@ -130,7 +130,7 @@ def api_of(
     from robust_run.launcher.controller.handle import Handle, job_facts
 
     path = "" if run_directory.temporary else run_directory.path
-    facts = job_facts(spec, controller, host, clock.unix_s(), path)
+    facts = job_facts(spec, controller, host, clock.unix_s(), path, memory=run_directory.memory)
     secret = ""
     if spec.http_port is not None:
         secret = token.job_token(os.urandom(32).hex(), spec.run_id)

@@ -4,10 +4,12 @@
     journal.jsonl                       what happened and what was done, a JSON object a line
     attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
     attempt_N/<rank>/error.json         written by torch's @record in the worker
-    attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed (`tracer.ring`)
+    attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed or the job is small
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.checks.json          what checks of the nodes measured after it, where the ladder wanted them
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that
+    incidents/0001.html                 its page, for people: see `report.pages`
+    report.html                         the page of the job, once it is over
     code/                               versions of the job's code: see `code_versions.tree_store`
     image/<host>.json                   how the start of a node from an image was (environment/: with --prefetch-env)
     setup/<host>.json                   which set-up its environment has: key, packages, how restored (<host>.log: the installers)

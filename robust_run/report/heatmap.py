@@ -44,6 +44,21 @@ def step_heatmap_svg(traces: Sequence[RankTrace], nodes: Mapping[int, str] | Non
     return "".join(_Picture(heat, nodes or {}).pieces())
 
 
+def heatmap_fragment(heat: Heat, nodes: Mapping[int, str]) -> str:
+    """Return the same for a page that has `fragment_style` and says itself what is shown: no heading, no style of its own."""
+    return "".join(_Picture(heat, nodes).fragment())
+
+
+def fragment_style(scope: str) -> str:
+    """Return the style of a fragment within elements that a CSS selector names; on paper it is the light one."""
+
+    def scoped(rules: str) -> str:
+        return "".join(f"{scope} {rule}}}" for rule in rules.split("}") if rule)
+
+    light, _, dark = _style().partition("@media(prefers-color-scheme:dark){")
+    return f"{scoped(light)}@media screen and (prefers-color-scheme:dark){{{scoped(dark[:-1])}}}"
+
+
 class _Picture:
     """Where everything is, in pixels."""
 
@@ -76,6 +91,18 @@ class _Picture:
         yield from self._step_labels()
         yield from self._legend()
         yield "</svg>\n"
+
+    def fragment(self) -> Iterator[str]:
+        title, above = escape(headline(self.heat, self.nodes)), self.top - 22
+        yield (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {above} {self.width:g} {self.height - above:g}" '
+            f'width="{self.width:g}" height="{self.height - above:g}" role="img" aria-label="{title}">'
+        )
+        yield from self._cells()
+        yield from self._rank_labels()
+        yield from self._step_labels()
+        yield from self._legend()
+        yield "</svg>"
 
     def _subtitle(self) -> str:
         said = "Own time of each step (without waiting for peers), relative to the median of all ranks at that step"

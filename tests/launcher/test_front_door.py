@@ -422,7 +422,7 @@ def test_a_failure_is_summed_up_on_the_last_lines(tmp_path: Path) -> None:
     assert "my last words" in summary
     assert "attempt_0/0/stderr.log" in summary
     assert "--max-restarts is 0" in summary
-    (incident,) = (job.run_dir / "incidents").iterdir()
+    (incident,) = (job.run_dir / "incidents").glob("*.json")
     content = json.loads(incident.read_text())
     assert content["schema"] == 1
     assert content["verdict"]["ranks"] == [0]

@@ -234,7 +234,7 @@ def test_an_image_that_is_lost_is_the_cause_and_the_next_attempt_has_it_again(
         assert job.finish() == 0
         job.assert_nothing_left()
     assert "attempt 1 read 12582912" in job.out
-    (incident,) = (job.run_dir / "incidents").iterdir()
+    (incident,) = (job.run_dir / "incidents").glob("*.json")
     verdict = json.loads(incident.read_text())["verdict"]
     assert "the process that kept the image has ended" in verdict["sentence"]
     assert verdict["rule"] == "storage"
@@ -264,7 +264,7 @@ def test_a_rank_that_dies_of_a_wrong_block_has_the_image_as_its_cause(
     assert code != 0
     told = f"block {wrong} could not be read: {origin.url}one.sqsh sends wrong bytes"
     assert told in job.err, job.err
-    (incident,) = (job.run_dir / "incidents").iterdir()
+    (incident,) = (job.run_dir / "incidents").glob("*.json")
     verdict = json.loads(incident.read_text())["verdict"]
     assert verdict["rule"] == ("storage" if how == "read" else "died_of_signal")
     assert f"the image {origin.url}one.sqsh failed: {told}" in verdict["sentence"]

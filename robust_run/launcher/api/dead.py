@@ -23,21 +23,7 @@ class DeadJob:
 
     def __init__(self, run_directory: str, header: Header, entries: list[Entry], policy: Policy) -> None:
         self._entries = entries
-        self._facts = JobFacts(
-            run_id=header.job.run_id,
-            rdzv_id=header.job.rdzv_id,
-            script=header.job.script,
-            host=header.host,
-            pid=header.pid,
-            version=header.version,
-            started_unix_s=entries[0].at if entries else 0.0,
-            run_directory=run_directory,
-            policy=policy,
-            argv=header.job.argv,
-            is_python=header.job.is_python,
-            cwd=header.cwd,
-            code=header.job.code,
-        )
+        self._facts = facts_of(run_directory, header, policy, entries[0].at if entries else 0.0)
         self.state: JobState = core.replay(
             policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None]
         )
@@ -78,6 +64,25 @@ class DeadJob:
     def nodes(self) -> NodesView:
         """Return its nodes as they were last known."""
         return node_views(self.state)
+
+
+def facts_of(run_directory: str, header: Header, policy: Policy, started_unix_s: float) -> JobFacts:
+    """Return what a journal's first line says of a job."""
+    return JobFacts(
+        run_id=header.job.run_id,
+        rdzv_id=header.job.rdzv_id,
+        script=header.job.script,
+        host=header.host,
+        pid=header.pid,
+        version=header.version,
+        started_unix_s=started_unix_s,
+        run_directory=run_directory,
+        policy=policy,
+        argv=header.job.argv,
+        is_python=header.job.is_python,
+        cwd=header.cwd,
+        code=header.job.code,
+    )
 
 
 def read_dead(run_directory: str) -> DeadJob:

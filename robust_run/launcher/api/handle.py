@@ -42,6 +42,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """As `JobSpec.code`."""
     ckpt_dir: str | None = None
     """As `JobSpec.ckpt_dir`."""
+    memory: str = ""
+    """Folder with the rings of the ranks, where they run on the controller's node; empty: they do not."""
 
 
 class ControllerHandle(Protocol):

@@ -20,7 +20,12 @@ NARROWEST = 60
 )
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of this attempt; else the newest.")
 @click.option("--all", "every", is_flag=True, help="With --startup: every rank that is known.")
-@click.option("--html", default="", metavar="FILE", help="Write a page instead of lines.")
+@click.option(
+    "--html",
+    default="",
+    metavar="FILE",
+    help="Write the page to this file, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--log-dir", default="", metavar="FOLDER", help="Where runs are; ./robust-runs.")
 @click.argument("run", default="", metavar="[RUN]")
@@ -35,11 +40,10 @@ def report(startup: bool, attempt: int | None, every: bool, html: str, as_json: 
 
 
 def job_report(path: str, *, html: str, as_json: bool) -> int:
-    """Report on the whole job in this run directory. (The place for the job's page; for now there are starts alone.)"""
-    from robust_run.errors import UserError
+    """Write the pages of the job in this run directory. Raises PlatformError, UserError."""
+    from robust_run.launcher.api.report_page_commands import write_pages
 
-    del html, as_json
-    raise UserError(f"robust report --startup {path} shows the starts; robust status and robust incident show the rest")
+    return write_pages(run=path, html=html, as_json=as_json)
 
 
 def startup_report(path: str, number: int | None, *, every: bool, html: str, as_json: bool) -> int:

@@ -8,7 +8,7 @@
     POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.Wish
     /v1/checks...                                   checks of nodes: see `check_routes`
     /v1/code...                                     versions of the code: see `code_routes`
-    GET  /                                          the status as text
+    GET  /                                          the status as text; to a browser, a page (`page_routes`)
     GET  /metrics?nodes=K                           numbers for Prometheus; K: name the K slowest nodes
     GET  /v1/live?first=N&count=M                   what `robust top` shows, with M nodes from place N on
 
@@ -36,6 +36,7 @@ from robust_run.launcher.api.code_routes import CodeRoutes
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.live_routes import LiveRoutes
 from robust_run.launcher.api.operations import Granted, RefusedError, Wish, number_in
+from robust_run.launcher.api.page_routes import PageRoutes
 from robust_run.launcher.api.pages import MOST_LINES, JournalPages
 from robust_run.tracer.types import Scene
 
@@ -93,7 +94,7 @@ class Api:
     async def start(self) -> None:
         """Make ready to answer; then `protocol` may be called."""
         app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[self._guard], logger=_quiet())
-        app.router.add_get("/", self._page, allow_head=False)
+        PageRoutes(self._controller, self._clock, self._page).add_to(app)
         app.router.add_get("/v1/status", self._status, allow_head=False)
         app.router.add_get("/v1/nodes", self._nodes, allow_head=False)
         app.router.add_get("/v1/events", self._events, allow_head=False)

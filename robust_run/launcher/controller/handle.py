@@ -18,7 +18,9 @@ from robust_run.tracer.types import Scene
 from robust_run.version import __version__
 
 
-def job_facts(spec: JobSpec, controller: Controller, host: str, started_unix_s: float, run_directory: str) -> JobFacts:
+def job_facts(
+    spec: JobSpec, controller: Controller, host: str, started_unix_s: float, run_directory: str, memory: str = ""
+) -> JobFacts:
     """Return what the API says of a job that this process controls. `run_directory`: empty where no logs are kept."""
     return JobFacts(
         run_id=spec.run_id,
@@ -35,6 +37,7 @@ def job_facts(spec: JobSpec, controller: Controller, host: str, started_unix_s: 
         cwd=os.getcwd(),
         code=spec.code,
         ckpt_dir=spec.ckpt_dir,
+        memory=memory,
     )
 
 

@@ -52,4 +52,9 @@ def say_goodbye(
                 hand_up_error_file(error_file, finish.exit_code, os.environ.get("TORCHELASTIC_ERROR_FILE"))
         case _:
             pass
+    problem = book.pages.finish(state)  # robust report says what it was; a disk that is full has been complained about
+    if book.incidents and not problem and not run_directory.temporary:
+        say(
+            f"pages: {run_directory.shown(os.path.join(run_directory.path, 'report.html'))}, one for each incident beside it"
+        )
     book.ended(finish)

@@ -8,6 +8,7 @@ by text, and by it telling who is an outlier, is ByteRobust's method (section 5.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 from robust_run.tracer.types import Frame, RankSight, ThreadStack
@@ -116,6 +117,7 @@ _LONG_PLACES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
 )
 
 
+@lru_cache(maxsize=4096)
 def short_path(file: str) -> str:
     """Return the path without what differs between installations of Python and of packages."""
     if file.startswith("<frozen "):
@@ -129,7 +131,11 @@ def short_path(file: str) -> str:
 
 def origin(frame: Frame) -> Origin:
     """Say whose code a frame runs. Packages that are installed are libraries, also if the user wrote them."""
-    file = frame.file
+    return _origin_of(frame.file)
+
+
+@lru_cache(maxsize=4096)
+def _origin_of(file: str) -> Origin:
     if _OURS.search(file):
         return "ours"
     if _SITE.match(file) or _TORCH_TREE.match(file):

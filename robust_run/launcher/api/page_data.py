@@ -1,0 +1,139 @@
+"""From what a controller or a dead job's directory knows to what pages show. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.history import History
+from robust_run.launcher.core.state import JobState
+from robust_run.report.pages.course import lost_of
+from robust_run.report.pages.ettr import spans_of
+from robust_run.report.pages.types import Checkpoint, CodeRow, Eviction, Happened, IncidentPage, JobPage, Lost
+from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
+
+#: Returns the newest of the checkpoints that are known and are older than this moment, seconds since the epoch.
+Kept = Callable[[float], "Checkpoint | None"]
+
+
+#: A program whose workers ran for so long without an optimizer step makes none that can be counted.
+UNCOUNTED_AFTER_S = 600.0
+
+
+def nothing_kept(_: float) -> Checkpoint | None:
+    """Return that no checkpoint is known."""
+    return None
+
+
+def incident_page(
+    facts: JobFacts,
+    history: History,
+    incidents: Sequence[Incident],
+    number: int,
+    scene: Scene | None,
+    now_s: float,
+    *,
+    kept: Kept = nothing_kept,
+    is_live: bool,
+) -> IncidentPage:
+    """Return what the page of incident `number` (from 1) shows."""
+    incident = incidents[number - 1]
+    return IncidentPage(
+        run_id=facts.run_id,
+        run=facts.run_directory or facts.run_id,
+        script=facts.script,
+        incident=incident,
+        incidents=len(incidents),
+        scene=scene,
+        attempt=history.attempt(incident.attempt),
+        following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,
+        lost=_lost(history, incident, now_s, kept),
+        is_live=is_live,
+        now_s=now_s,
+    )
+
+
+def _lost(history: History, incident: Incident, now_s: float, kept: Kept) -> Lost:
+    until_s = history.finished_s if history.finished_s is not None else now_s
+    return lost_of(incident, history.attempt(incident.attempt), kept(incident.onset_s), until_s)
+
+
+def job_page(
+    facts: JobFacts,
+    state: JobState,
+    history: History,
+    incidents: Sequence[Incident],
+    now_s: float,
+    *,
+    kept: Kept = nothing_kept,
+    is_live: bool,
+    note: str = "",
+) -> JobPage:
+    """Return what the page of a job shows. What is drawn from other files (heat-map, start-up) is added by the caller."""
+    finish = state.finish
+    ended_s = history.finished_s if finish is not None else None
+    begin_s = history.begun_s if history.begun_s is not None else facts.started_unix_s
+    last_s = history.last_s if history.last_s is not None else begin_s
+    until_s = ended_s if ended_s is not None else now_s if is_live else last_s
+    stopping = [incident for incident in incidents if incident.action.name != "report"]
+    checkpoints = {each.attempt: found for each in stopping if (found := kept(each.onset_s)) is not None}
+    standings = [state.standing(member) for member in state.members.values()]
+    attempts = history.attempts
+    counts_steps = _counts_steps(history, finish.outcome if finish is not None else "", until_s, is_live=is_live)
+    return JobPage(
+        run_id=facts.run_id,
+        run=facts.run_directory or facts.run_id,
+        script=facts.script,
+        command=shlex.join(facts.argv),
+        host=facts.host,
+        version=facts.version,
+        started_s=begin_s,
+        now_s=now_s,
+        ended_s=ended_s,
+        is_live=is_live,
+        phase=state.phase,
+        note=note,
+        outcome=finish.outcome if finish is not None else "",
+        exit_code=finish.exit_code if finish is not None else None,
+        reason=(finish.sentence or finish.reason) if finish is not None else "",
+        world_size=state.world_size,
+        nodes_active=sum(standing == "active" for standing in standings),
+        nodes_standby=sum(standing == "standby" for standing in standings),
+        attempts=attempts,
+        incidents=tuple(Happened(incident=each, lost=_lost(history, each, until_s, kept)) for each in incidents),
+        spans=spans_of(attempts, incidents, begin_s, until_s, checkpoints=checkpoints, counts_steps=counts_steps),
+        counts_steps=counts_steps,
+        evictions=tuple(
+            Eviction(node=name, reason=why.reason, by=why.by, at_s=why.at_unix_s) for name, why in state.evicted.items()
+        ),
+        code=_code(state),
+    )
+
+
+def _counts_steps(history: History, outcome: str, now_s: float, *, is_live: bool) -> bool:
+    """Return whether first steps can be told: not of a program that worked for long, or to its end, without one."""
+    if history.counts_steps:
+        return True
+    newest = history.attempts[-1] if history.attempts else None
+    if is_live and newest is not None and newest.started_s is not None:
+        return newest.ended_s is not None or now_s - newest.started_s < UNCOUNTED_AFTER_S
+    return outcome not in ("done", "stopped")
+
+
+def _code(state: JobState) -> tuple[CodeRow, ...]:
+    return tuple(
+        CodeRow(
+            number=record.version.number,
+            fate=record.fate,
+            why=record.why,
+            by=record.version.by,
+            note=record.version.note,
+            summary=record.version.summary,
+            commit=record.version.commit,
+            at_s=record.version.at_unix_s,
+            first_attempt=record.first_attempt,
+        )
+        for record in state.code.records
+    )

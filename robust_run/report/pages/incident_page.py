@@ -1,0 +1,136 @@
+"""The page of one incident: what happened, who did it, why, and what was done, in that order of urgency. Pure."""
+
+from __future__ import annotations
+
+from robust_run.report.pages import incident_parts as parts
+from robust_run.report.pages.families import Family, families
+from robust_run.report.pages.frame import document
+from robust_run.report.pages.grid import MOST_CELLS, grid
+from robust_run.report.pages.markup import breakable, join, section, text
+from robust_run.report.pages.stack_tree import stack_trees
+from robust_run.report.pages.states import RankState, places_of, states_of
+from robust_run.report.pages.types import IncidentPage
+from robust_run.report.pages.wait_graph import graph_of, wait_graph
+from robust_run.report.pages.words import count, date_time
+from robust_run.tracer.stacks.cluster import clusters
+from robust_run.tracer.types import Wait
+from robust_run.tracer.verdict import describe_inside, parallel_groups, waits
+from robust_run.version import __version__
+
+#: Characters of a verdict that stand in large type as one; of a longer one, what follows its first clause is smaller.
+LARGE = 110
+
+KIND_WORDS = {
+    "crash": "crash",
+    "stopped": "stopped process",
+    "hang": "hang",
+    "mismatch": "collective mismatch",
+    "desync": "ranks out of order",
+    "comm_stall": "communication stall",
+    "slow": "slow rank",
+    "node_lost": "node lost",
+    "node_fault": "node fault",
+    "nan": "not a number",
+    "code": "error in the program",
+    "unknown": "cause unknown",
+}
+
+
+def incident_name(number: int) -> str:
+    """Return the file name of an incident's page."""
+    return f"{number:04d}.html"
+
+
+def incident_html(page: IncidentPage) -> str:
+    """Return the page as one HTML file."""
+    waiting = waits(page.scene) if page.scene is not None else ()
+    states = states_of(page, waiting)
+    groups = parallel_groups(page.scene) if page.scene is not None else ()
+    incident = page.incident
+    body = join(
+        (
+            _head(page),
+            parts.answers(page, states),
+            "<section id=act aria-label='What to do next and what it cost'>",
+            f"<div class=pair><div>{parts.what_next(page)}</div><div>{parts.what_lost(page.lost)}</div></div></section>",
+            parts.timeline(page),
+            _ranks(page, states, families(groups, len(states), incident.verdict.group)),
+            _waiting(waiting, states),
+            _stacks(page, states),
+            parts.evidence(page),
+        )
+    )
+    title = f"{incident.verdict.sentence} · incident {incident.id} of {page.run_id}"
+    return document(title, _top(page), body, _footer(page))
+
+
+def _top(page: IncidentPage) -> str:
+    number = page.incident.id
+    before = f"<a href={incident_name(number - 1)} rel=prev>‹ incident {number - 1}</a>" if number > 1 else ""
+    after = (
+        f"<a href={incident_name(number + 1)} rel=next>incident {number + 1} ›</a>" if number < page.incidents else ""
+    )
+    return (
+        f"<span class=grow><a href=../report.html data-live=/>{text(page.run_id, 120)}</a> › incident {number}"
+        f"{f' of {page.incidents}' if page.incidents > 1 else ''}</span>{before}{after}"
+    )
+
+
+def _head(page: IncidentPage) -> str:
+    incident = page.incident
+    sentence = parts.clean_sentence(page)
+    head, rest = sentence, ""
+    if len(sentence) > LARGE and "; " in sentence:
+        head, _, rest = sentence.partition("; ")
+    head = head[:1].upper() + head[1:]
+    tone = "warn" if incident.action.name == "report" or incident.verdict.confidence == "low" else ""
+    smaller = f"<span class=rest>{breakable(rest[:1].upper() + rest[1:], 1000)}</span>" if rest else ""
+    return (
+        f"<div class=kicker><span class='kind {tone}'>{KIND_WORDS.get(incident.verdict.kind, 'failure')}</span>"
+        f"<span>attempt {incident.attempt}</span><span>{date_time(incident.onset_s)}</span>"
+        f"<span>{incident.verdict.confidence} confidence</span></div><h1>{breakable(head, 1000)}{smaller}</h1>"
+    )
+
+
+def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[Family, ...]) -> str:
+    if not states:
+        return ""
+    nodes = len(places_of(page))
+    note = f"{count(len(states), 'rank')} on {count(nodes, 'node')}"
+    if len(states) > MOST_CELLS:
+        note += "; a cell stands for several ranks and has the colour of the worst of them"
+    if page.scene is None:
+        note += "; what the others did was not looked at, since how the attempt ended was enough"
+    return section("ranks", "All ranks", grid(places_of(page), kinds, states), note=f"{note}.")
+
+
+def _waiting(waiting: tuple[Wait, ...], states: dict[int, RankState]) -> str:
+    picture = wait_graph(graph_of(waiting, states))
+    note = "Ranks that wait in the same call are one box; an arrow leads to those they wait for."
+    return section("waits", "Who waits for whom", picture, note=note) if picture else ""
+
+
+def _stacks(page: IncidentPage, states: dict[int, RankState]) -> str:
+    if page.scene is None:
+        return ""
+    trees = stack_trees(clusters(page.scene.ranks), states)
+    inside = describe_inside(page.scene)
+    silent = page.scene.silent_nodes
+    more = f"<h3>Inside NCCL</h3><pre tabindex=0>{text(chr(10).join(inside), 8000)}</pre>" if inside else ""
+    if silent:
+        more += (
+            f"<p class=dim>No answer from {text(', '.join(silent[:20]), 400)}{' …' if len(silent) > 20 else ''}.</p>"
+        )
+    if not trees and not more:
+        return ""
+    note = "Python stacks of the main threads, outermost call first; what several ranks share is written once."
+    return section("stacks", "What the ranks were doing", trees, more, note=note)
+
+
+def _footer(page: IncidentPage) -> str:
+    number = page.incident.id
+    return (
+        f"robust-run {__version__} · {text(page.script, 200)} · drawn {date_time(page.now_s)} · data: "
+        f"<a href={number:04d}.json>{number:04d}.json</a>"
+        + (f", <a href={number:04d}.scene.json>{number:04d}.scene.json</a>" if page.scene is not None else "")
+    )

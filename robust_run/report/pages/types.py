@@ -1,0 +1,188 @@
+"""The words of pages: what is known of a job and of an incident when a page is drawn. No behaviour.
+
+All times are seconds since the epoch by the controller's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from robust_run.report.heat import Heat
+from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
+
+
+class NodePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of an attempt and its ranks: `first_rank` to `first_rank + nproc - 1`."""
+
+    node: str
+    first_rank: int
+    nproc: int
+
+
+class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt: when it began, worked and ended. None is 'not yet' or 'never'."""
+
+    number: int
+    places: tuple[NodePlace, ...] = ()
+    world_size: int = 0
+    ordered_s: float
+    """When its nodes were told to start it."""
+    started_s: float | None = None
+    """When the last node had started all its workers."""
+    first_step_s: float | None = None
+    """When the first rank had made an optimizer step."""
+    verdict_s: float | None = None
+    """When the evidence named a culprit, before the attempt was ended; None where it is judged by how it ended."""
+    evicted_s: float | None = None
+    """When the first node was taken out of it."""
+    ended_s: float | None = None
+    """When no process of it was left on any node."""
+    steps: int | None = None
+    """Most optimizer steps of any rank, once it is over; None: not counted."""
+    code: int = 0
+    """Number of the version of the code that ran; 0: not known."""
+    how: str = ""
+    """How its workers came: `16 promoted`."""
+
+
+SpanKind = Literal[
+    "productive", "first_start", "redone", "unnoticed", "deciding", "ending", "waiting", "starting", "unused"
+]
+"""What a second of a job's life was spent on: see `ettr.SPAN_WORDS`."""
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of a job's life spent on one thing."""
+
+    kind: SpanKind
+    begin_s: float
+    end_s: float
+    attempt: int = -1
+    """The attempt that ran or was being started; -1: none."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint that an attempt could go on from."""
+
+    created_s: float
+    step: int | None = None
+
+
+class Milestone(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment in the course of an incident."""
+
+    name: str
+    at_s: float
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """What an incident cost, as far as known."""
+
+    seconds: float
+    """From the onset to the next attempt's first step, or to now or the end of the job where there is none."""
+    ranks: int
+    """That stood still meanwhile."""
+    is_over: bool
+    """Whether training goes on again."""
+    steps: int | None = None
+    """Steps that were made and have to be made again; None: not known."""
+    is_most: bool = False
+    """`steps` is what may have been lost at most."""
+    redone_s: float = 0.0
+    """What these steps had taken."""
+    step_s: float = 0.0
+    """What one of them took; 0: not known."""
+
+
+class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page of one incident shows."""
+
+    run_id: str
+    run: str
+    """How to name the run in a command."""
+    script: str = ""
+    incident: Incident
+    incidents: int = 1
+    """How many there are."""
+    scene: Scene | None = None
+    """What all ranks did, where the verdict rests on that."""
+    attempt: AttemptTimes | None = None
+    """The one it struck; None where the journal does not say."""
+    following: AttemptTimes | None = None
+    lost: Lost | None = None
+    is_live: bool = False
+    """The job runs, so commands that ask it work."""
+    now_s: float = 0.0
+
+
+class Eviction(msgspec.Struct, frozen=True, kw_only=True):
+    """A host that is not used."""
+
+    node: str
+    reason: str
+    by: str
+    at_s: float
+
+
+class CodeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of the code and what became of it."""
+
+    number: int
+    fate: str
+    why: str = ""
+    by: str = ""
+    note: str = ""
+    summary: str = ""
+    commit: str = ""
+    at_s: float = 0.0
+    first_attempt: int = -1
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """An incident as a job's page lists it."""
+
+    incident: Incident
+    lost: Lost
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page of a job shows."""
+
+    run_id: str
+    run: str
+    script: str
+    command: str = ""
+    host: str = ""
+    version: str = ""
+    started_s: float
+    now_s: float
+    """When this was looked at: times on the page are reckoned from here."""
+    ended_s: float | None = None
+    is_live: bool = False
+    phase: str = ""
+    note: str = ""
+    """Why nobody answers, of a job that did not end."""
+    outcome: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    world_size: int = 0
+    nodes_active: int = 0
+    nodes_standby: int = 0
+    attempts: tuple[AttemptTimes, ...] = ()
+    incidents: tuple[Happened, ...] = ()
+    spans: tuple[Span, ...] = ()
+    """The whole life of the job without gaps (`ettr.spans_of`)."""
+    counts_steps: bool = True
+    """Whether first steps are known; else an attempt counts as productive once its workers run."""
+    evictions: tuple[Eviction, ...] = ()
+    code: tuple[CodeRow, ...] = ()
+    heat: Heat | None = None
+    heat_nodes: dict[int, str] = {}
+    """Host names by rank, for the heat-map."""
+    heat_note: str = ""
+    """What the heat-map shows, or why there is none."""
+    startup: str = ""
+    """A fragment of HTML of ours with the start-up waterfall; empty: there is none."""

@@ -1,0 +1,204 @@
+"""Who waits for whom, drawn: ranks that wait in the same call for the same peers are one box; arrows lead to those awaited. Pure.
+
+Boxes stand in layers: those that nobody waits for on top, those that everybody waits for at the bottom. Of many boxes only
+those are drawn from which the ranks at fault are reached in the fewest steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from robust_run.report.pages.markup import text
+from robust_run.report.pages.states import STATE_WORDS, RankState, State, worst
+from robust_run.report.pages.words import count
+from robust_run.tracer.types import Wait
+from robust_run.tracer.verdict.words import span
+
+#: Boxes that are drawn, and those of one layer.
+MOST_BOXES = 14
+MOST_BESIDE = 4
+
+_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 300, 66, 28, 54, 6
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that do the same."""
+
+    ranks: tuple[int, ...]
+    what: str
+    """The call they wait in; empty: they wait for nobody that is known."""
+    awaited: tuple[int, ...] = ()
+    since_s: float = 0.0
+    state: State = "waiting"
+    doing: str = ""
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
+    """Boxes in layers, top first, and arrows between their indexes."""
+
+    boxes: tuple[Box, ...]
+    layers: tuple[tuple[int, ...], ...]
+    edges: tuple[tuple[int, int], ...]
+    left_out: int = 0
+    """Boxes that are not drawn."""
+
+
+def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
+    """Return the picture of who waits for whom; without boxes where nobody waits."""
+    newest: dict[int, Wait] = {}
+    for wait in waits:
+        newest.setdefault(wait.waiter, wait)
+    members: dict[tuple[str, tuple[int, ...]], list[Wait]] = {}
+    for wait in newest.values():
+        members.setdefault((wait.what, wait.awaited), []).append(wait)
+    boxes = [
+        Box(
+            ranks=tuple(sorted(wait.waiter for wait in same)),
+            what=what,
+            awaited=awaited,
+            since_s=max(wait.since_s for wait in same),
+            state=worst([states[wait.waiter].state for wait in same if wait.waiter in states]),
+        )
+        for (what, awaited), same in members.items()
+    ]
+    ends: dict[tuple[State, str], list[int]] = {}
+    for rank in sorted({rank for box in boxes for rank in box.awaited} - set(newest)):
+        known = states.get(rank, RankState("unseen"))
+        ends.setdefault((known.state, known.doing), []).append(rank)
+    boxes += [Box(ranks=tuple(ranks), what="", state=state, doing=doing) for (state, doing), ranks in ends.items()]
+    return _arranged(boxes)
+
+
+def _arranged(boxes: Sequence[Box]) -> Graph:
+    box_of = {rank: index for index, box in enumerate(boxes) for rank in box.ranks}
+    onward = [
+        sorted({box_of[rank] for rank in box.awaited if rank in box_of} - {index}) for index, box in enumerate(boxes)
+    ]
+    chosen = _relevant(boxes, onward)
+    depth = _depths(chosen, onward)
+    by_depth: dict[int, list[int]] = {}
+    for index in chosen:
+        by_depth.setdefault(depth[index], []).append(index)
+    layers: list[tuple[int, ...]] = []
+    for level in sorted(by_depth, reverse=True):
+        row = sorted(by_depth[level], key=lambda index: boxes[index].ranks)
+        layers += [tuple(row[start : start + MOST_BESIDE]) for start in range(0, len(row), MOST_BESIDE)]
+    edges = tuple((index, to) for index in chosen for to in onward[index] if to in depth)
+    return Graph(boxes=tuple(boxes), layers=tuple(layers), edges=edges, left_out=len(boxes) - len(chosen))
+
+
+def _relevant(boxes: Sequence[Box], onward: Sequence[Sequence[int]]) -> list[int]:
+    """Return the boxes nearest to those at fault, against the arrows."""
+    back: dict[int, list[int]] = {}
+    for index, targets in enumerate(onward):
+        for to in targets:
+            back.setdefault(to, []).append(index)
+    begin = [index for index, box in enumerate(boxes) if box.state in ("culprit", "suspect")]
+    begin = begin or [index for index, targets in enumerate(onward) if not targets]
+    chosen: dict[int, None] = dict.fromkeys(begin)
+    queue = list(begin)
+    while queue:
+        for index in sorted(back.get(queue.pop(0), ()), key=lambda one: -len(boxes[one].ranks)):
+            if index not in chosen:
+                chosen[index] = None
+                queue.append(index)
+    rest = sorted(set(range(len(boxes))) - set(chosen), key=lambda one: -len(boxes[one].ranks))
+    return [*chosen, *rest][:MOST_BOXES]
+
+
+def _depths(chosen: Sequence[int], onward: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Return how many arrows lead on from each box at most; a circle is cut where it is entered again."""
+    depth: dict[int, int] = {}
+
+    def measure(index: int, path: frozenset[int]) -> int:
+        if index not in depth:
+            further = [measure(to, path | {index}) for to in onward[index] if to in allowed and to not in path]
+            depth[index] = 1 + max(further, default=-1)
+        return depth[index]
+
+    allowed = set(chosen)
+    for index in chosen:
+        measure(index, frozenset((index,)))
+    return depth
+
+
+def wait_graph(graph: Graph) -> str:
+    """Return the picture as SVG with the same in words below it."""
+    if not graph.boxes:
+        return ""
+    widest = max(len(layer) for layer in graph.layers)
+    width = widest * _WIDE + (widest - 1) * _GAP_X + 2 * _EDGE
+    height = len(graph.layers) * _HIGH + (len(graph.layers) - 1) * _GAP_Y + 2 * _EDGE
+    places: dict[int, tuple[float, float]] = {}
+    for level, layer in enumerate(graph.layers):
+        left = (width - len(layer) * _WIDE - (len(layer) - 1) * _GAP_X) / 2
+        for column, index in enumerate(layer):
+            places[index] = (left + column * (_WIDE + _GAP_X), _EDGE + level * (_HIGH + _GAP_Y))
+    edges = "".join(_edge(places[one], places[other]) for one, other in graph.edges)
+    boxes = "".join(_box(graph.boxes[index], *places[index]) for index in places)
+    more = f"<p class=dim>{count(graph.left_out, 'group')} of ranks that wait elsewhere are not drawn</p>"
+    return (
+        f"<div class='graph scroll' tabindex=0 role=region aria-label='who waits for whom'>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role=img '
+        'aria-label="boxes are ranks, arrows lead to those they wait for">'
+        '<defs><marker id=tip viewBox="0 0 8 8" refX=7 refY=4 markerWidth=8 markerHeight=8 orient=auto>'
+        f'<path class=tip d="M0 0L8 4L0 8z"/></marker></defs>{edges}{boxes}</svg></div>{more if graph.left_out else ""}'
+    )
+
+
+def _edge(one: tuple[float, float], other: tuple[float, float]) -> str:
+    x, y = one[0] + _WIDE / 2, one[1] + _HIGH
+    to_x, to_y = other[0] + _WIDE / 2, other[1] - 2
+    if to_y > y:  # downwards
+        bend = (to_y - y) / 2
+        return f'<path class=edge marker-end="url(#tip)" d="M{x:g} {y:g}C{x:g} {y + bend:g} {to_x:g} {to_y - bend:g} {to_x:g} {to_y:g}"/>'
+    y, to_y = one[1] + _HIGH / 2, other[1] + _HIGH / 2  # back up or beside: from side to side
+    right = other[0] >= one[0]
+    x, to_x = (one[0] + _WIDE, other[0] - 2) if right and other[0] > one[0] else (one[0], other[0] + _WIDE + 2)
+    if other[0] == one[0]:
+        x, to_x = one[0] + _WIDE, other[0] + _WIDE + 2
+    bend = 24 if x < to_x or other[0] == one[0] else -24
+    back = -bend if other[0] != one[0] else bend
+    return f'<path class=edge marker-end="url(#tip)" d="M{x:g} {y:g}C{x + bend:g} {y:g} {to_x + back:g} {to_y:g} {to_x:g} {to_y:g}"/>'
+
+
+def _box(box: Box, x: float, y: float) -> str:
+    who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
+    guilty = box.state in ("culprit", "suspect")
+    first = (
+        f"{who}: {STATE_WORDS[box.state]}"
+        if guilty or not box.what
+        else f"{who} wait{'' if len(box.ranks) > 1 else 's'}"
+    )
+    second = f"in {box.what}" if box.what else box.doing
+    third = ""
+    if box.what:
+        third = (
+            f"for {'rank' if len(box.awaited) == 1 else 'ranks'} {span(box.awaited)}"
+            if box.awaited
+            else "though all have come"
+        )
+        third += f", since {box.since_s:.1f} s"
+    elif len(second) > 44:
+        second, third = _broken(second)
+    ink = f" s-{box.state}-ink" if guilty else ""
+    full = "; ".join(
+        part for part in (first, f"in {box.what}" if box.what else box.doing, third if box.what else "") if part
+    )
+    return (
+        f'<g><title>{text(full, 400)}</title><rect class="box s-{box.state}" x="{x:g}" y="{y:g}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
+        f'<text class="strong{ink}" x="{x + 12:g}" y="{y + 21:g}">{text(_cut(first))}</text>'
+        f'<text class=dim x="{x + 12:g}" y="{y + 39:g}">{text(_cut(second))}</text>'
+        f'<text class=dim x="{x + 12:g}" y="{y + 56:g}">{text(_cut(third))}</text></g>'
+    )
+
+
+def _broken(line: str) -> tuple[str, str]:
+    at = line.rfind(" ", 0, 44)
+    return (line[:at], line[at + 1 :]) if at > 0 else (line[:44], line[44:])
+
+
+def _cut(line: str, most: int = 46) -> str:
+    return line if len(line) <= most else f"{line[: most - 1]}…"

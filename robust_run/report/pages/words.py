@@ -1,0 +1,64 @@
+"""How pages write times, durations, counts and ranks. Pure but for the time zone, which is an argument."""
+
+from __future__ import annotations
+
+import time
+
+from robust_run.tracer.verdict.words import span
+
+__all__ = ["ago", "clock_time", "count", "date_time", "lasted", "number", "percent", "ranks", "span"]
+
+
+def lasted(seconds: float) -> str:
+    """Return `0.41 s`, `4.2 s`, `3 min 10 s`, `2 h 5 min` or `3 d 4 h`."""
+    seconds = max(seconds, 0.0)
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def ago(seconds: float) -> str:
+    """Return `just now`, or `4 min ago`."""
+    return "just now" if seconds < 2.0 else f"{lasted(float(round(seconds)))} ago".replace(".0 s", " s")
+
+
+def clock_time(unix_s: float, tenths: bool = False) -> str:
+    """Return `14:03:07`, or `14:03:07.4`, of the reader's zone where the page is drawn."""
+    text = time.strftime("%H:%M:%S", time.localtime(unix_s))
+    return f"{text}.{int(unix_s % 1 * 10)}" if tenths else text
+
+
+def date_time(unix_s: float) -> str:
+    """Return `2026-11-22 14:03:07 UTC`, with the zone where the page is drawn."""
+    moment = time.localtime(unix_s)
+    return time.strftime("%Y-%m-%d %H:%M:%S ", moment) + (moment.tm_zone or "")
+
+
+def number(value: float) -> str:
+    """Return a whole number with thin spaces between thousands: `12 400`."""
+    return f"{round(value):,}".replace(",", "\u202f")
+
+
+def count(value: int, noun: str) -> str:
+    """Return `1 rank` or `1 200 ranks`."""
+    return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+
+
+def percent(share: float) -> str:
+    """Return `97.3 %`; never rounds up to 100 %."""
+    value = min(share * 100.0, 99.99) if share < 1.0 else 100.0
+    return f"{int(value * 10) / 10:.1f}\u202f%" if value < 100.0 else "100\u202f%"
+
+
+def ranks(which: tuple[int, ...]) -> str:
+    """Return `rank 5` or `ranks 0-3,7`."""
+    return f"rank {which[0]}" if len(which) == 1 else f"ranks {span(which)}"

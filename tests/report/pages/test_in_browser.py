@@ -1,0 +1,98 @@
+"""Pages in a real browser: no errors, nothing wider than a phone, usable by keyboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from page_ground import incident, incident_page, job_page, look_at, scene
+
+from robust_run.report.heat import Heat
+from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.job_page import job_html
+from robust_run.report.types import Evidence
+
+LONG = "a_name_without_any_place_to_break_it_that_goes_on_and_on_and_on_and_on_and_on_and_on_and_on"
+
+
+def pages() -> dict[str, str]:
+    cells = tuple(tuple(10.0 + rank for _ in range(200)) for rank in range(8))
+    heat = Heat(tuple((rank,) for rank in range(8)), 1, cells, (10.0,) * 200)
+    wordy = incident(
+        verdict={"sentence": f"rank 5 raised {LONG} in {LONG}.py:3", "nodes": (LONG,), "group": LONG},
+        evidence=(Evidence(what="what its program raised", rank=5, path=f"/x/{LONG}", text=f"{LONG}{LONG}\n" * 60),),
+    )
+    return {
+        "incident": incident_html(incident_page()),
+        "wordy": incident_html(incident_page(incident=wordy, run=f"/runs/{LONG}", is_live=True)),
+        "no-scene": incident_html(incident_page(scene=None)),
+        "job": job_html(job_page(is_live=False, heat=heat)),
+        "wordy-job": job_html(
+            job_page(
+                is_live=False, run_id=LONG, script=LONG, command=f"python {LONG} {LONG}", outcome="failed", reason=LONG
+            )
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["incident", "wordy", "no-scene", "job", "wordy-job"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: int) -> None:
+    (tmp_path / "page.html").write_text(pages()[name])
+    seen = look_at(tmp_path, "page.html", width=width)
+    assert not seen["bad"], "no error, and nothing that its own policy forbids"
+    assert not seen["console"], seen["console"]
+    assert seen["width"] <= width, f"wider than the window: {seen['wide']}"
+
+
+def test_ranks_are_walked_through_with_the_keyboard(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(incident_html(incident_page()))
+    script = """
+        const cell = d.querySelector('.view.v0 .cell[tabindex="0"]'), panel = d.getElementById('rank-panel'), said = [];
+        cell.focus(); key(cell, 'ArrowRight'); said.push(panel.textContent);
+        key(d.activeElement, 'ArrowDown'); said.push(panel.textContent);
+        key(d.activeElement, 'End'); said.push(d.activeElement.dataset.r);
+        return {said, stops: d.querySelectorAll('.view.v0 .cell[tabindex="0"]').length};
+    """
+    seen = look_at(tmp_path, "page.html", script, width=1000)
+    assert not seen["bad"]
+    right, down, end = seen["found"]["said"]
+    assert right.startswith("rank 1 on gpu-0000, local rank 1")
+    assert "waits in all_reduce #60" in right
+    assert down.startswith("rank 5 on gpu-0001")
+    assert "at fault" in down
+    assert end == "7"
+    assert seen["found"]["stops"] == 1, "the whole grid is one stop of the Tab key"
+
+
+def test_another_view_needs_no_script_and_shows_the_groups(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(incident_html(incident_page()))
+    script = """
+        const shown = () => Array.from(d.querySelectorAll('.view')).map(v => w.getComputedStyle(v).display !== 'none');
+        const before = shown(); d.getElementById('pick1').click();
+        return {before, after: shown(), rows: d.querySelectorAll('.view.v1 .row').length};
+    """
+    found = look_at(tmp_path, "page.html", script)["found"]
+    assert found["before"] == [True, False, False]
+    assert found["after"] == [False, True, False]
+    assert found["rows"] == 4, "tp_0 to tp_3, since the verdict is about one of them"
+
+
+def test_ten_thousand_ranks_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    page = incident_page(
+        nodes=1250, nproc=8, scene=scene(10_000, 8), incident=incident(verdict={"nodes": ("gpu-0000",)})
+    )
+    (tmp_path / "page.html").write_text(incident_html(page))
+    script = """
+        const panel = d.getElementById('rank-panel');
+        const bad = d.querySelectorAll('.view.v0 .cell.s-culprit');
+        bad[0].click();
+        const inside = panel.querySelector('.cell.s-culprit'); inside.click();
+        return {count: bad.length, said: panel.querySelector('.said').textContent, cells: panel.querySelectorAll('.cell').length};
+    """
+    seen = look_at(tmp_path, "page.html", script)
+    assert not seen["bad"]
+    assert seen["width"] <= 390, seen["wide"]
+    assert seen["found"]["count"] == 1
+    assert seen["found"]["said"].startswith("rank 5 on gpu-0000, local rank 5")
+    assert seen["found"]["cells"] >= 8

@@ -1,0 +1,210 @@
+"""The page of an incident says who, why and what was done, shows all ranks, and is harmless whatever a job is called."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+from page_ground import HOSTILE, assert_harmless, attempt, incident, incident_page, scene
+from seen_ranks import process, stack
+
+from robust_run.report.pages.advice import BY_KIND, BY_RULE, steps_for
+from robust_run.report.pages.families import families
+from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.rules import KIND_TITLES
+from robust_run.report.pages.states import states_of
+from robust_run.report.pages.types import NodePlace
+from robust_run.report.pages.wait_graph import MOST_BOXES, graph_of
+from robust_run.report.types import Action, Evidence
+from robust_run.tracer.types import Group, Wait
+from robust_run.tracer.verdict import ParallelGroup, parallel_groups, waits
+
+
+def words(html: str) -> str:
+    """Return what a reader sees, roughly."""
+    without = re.sub(r"<(style|script|title)\b.*?</\1>", " ", html, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", without.replace("<wbr>", "")))
+
+
+def test_culprit_cause_and_action_come_first() -> None:
+    said = words(incident_html(incident_page()))
+    order = [
+        "Rank 5 never joined all_reduce #60",
+        "Culprit",
+        "ank 5",
+        "gpu-0001",
+        "Cause",
+        "Stuck",
+        "Action",
+        "Relaunched",
+    ]
+    places = [said.index(each) for each in order]
+    assert places[-1] < said.index("What to do next") < said.index("What happened when") < said.index("All ranks")
+
+
+def test_it_says_what_it_cost() -> None:
+    said = words(incident_html(incident_page()))
+    assert "12.0 s" in said
+    assert "about 40" in said
+    assert "576" in said, "8 ranks for 12 s, and for 60 s of steps made again"
+
+
+def test_the_culprit_of_a_job_on_gpus_is_a_gpu() -> None:
+    page = incident_page(incident=incident(verdict={"rule": "accelerator", "kind": "crash"}))
+    assert "GPU 1" in words(incident_html(page)), "local rank 1 of gpu-0001"
+    assert "local rank 1" in words(incident_html(incident_page()))
+
+
+def test_all_ranks_have_their_state() -> None:
+    page = incident_page()
+    assert page.scene is not None
+    states = {rank: each.state for rank, each in states_of(page, waits(page.scene)).items()}
+    assert states == {rank: "culprit" if rank == 5 else "waiting" for rank in range(8)}
+
+
+def test_a_node_at_fault_is_all_its_ranks() -> None:
+    lost = incident(
+        verdict={"kind": "node_lost", "ranks": (), "nodes": ("gpu-0000",), "rule": "node_lost", "group": ""}
+    )
+    states = states_of(incident_page(incident=lost, scene=None), ())
+    assert [rank for rank, each in states.items() if each.state == "culprit"] == [0, 1, 2, 3]
+
+
+def test_of_code_that_was_rolled_back_no_rank_is_at_fault() -> None:
+    bad = incident(verdict={"kind": "nan", "ranks": (2,), "rule": "not_finite"}, action=Action(name="rollback"))
+    page = incident_page(incident=bad, scene=None)
+    assert states_of(page, ())[2].state == "shown"
+    said = words(incident_html(page))
+    assert "new version of the code" in said
+    assert "Code rolled back" in said
+
+
+def test_groups_of_a_kind_are_a_view_and_that_of_the_verdict_comes_first() -> None:
+    found = families(parallel_groups(scene()), 8, "group dp_1")
+    assert [(each.name, len(each.groups)) for each in found] == [("dp groups", 2), ("tp groups", 4)]
+
+
+def test_groups_without_names_are_told_by_their_size() -> None:
+    groups = [ParallelGroup(name=f"{i}", label=f"group {i}", ranks=(i, i + 4)) for i in range(4)]
+    (found,) = families(groups, 8)
+    assert (found.name, len(found.groups)) == ("groups of 2", 4)
+
+
+def test_who_waits_for_whom_is_drawn_downwards_to_the_culprit() -> None:
+    page = incident_page()
+    assert page.scene is not None
+    waiting = waits(page.scene)
+    graph = graph_of(waiting, states_of(page, waiting))
+    (last,) = graph.layers[-1]
+    assert graph.boxes[last].ranks == (5,)
+    level = {index: at for at, layer in enumerate(graph.layers) for index in layer}
+    assert graph.edges
+    assert all(level[one] < level[other] for one, other in graph.edges)
+
+
+def test_ranks_that_wait_in_a_circle_are_drawn_too() -> None:
+    circle = [Wait(waiter=rank, awaited=((rank + 1) % 5,), what=f"recv {rank}", since_s=3.0) for rank in range(5)]
+    page = incident_page(scene=None)
+    graph = graph_of(circle, states_of(page, circle))
+    assert sum(map(len, graph.layers)) == 5
+    assert len(graph.edges) == 5
+
+
+def test_of_a_large_graph_only_what_is_near_the_culprit_is_drawn() -> None:
+    many = [Wait(waiter=rank, awaited=(5,), what=f"all_reduce #{rank}", since_s=3.0) for rank in range(8) if rank != 5]
+    many += [Wait(waiter=rank, awaited=(rank - 1,), what=f"recv {rank}", since_s=3.0) for rank in range(8, 4000)]
+    page = incident_page(scene=None, attempt=attempt(0, 0.0, nodes=1000, nproc=4))
+    graph = graph_of(many, states_of(page, many))
+    drawn = [graph.boxes[index] for layer in graph.layers for index in layer]
+    assert len(drawn) == MOST_BOXES
+    assert any(box.ranks == (5,) for box in drawn)
+    assert graph.left_out > 3900
+
+
+@pytest.mark.parametrize("rule", [*BY_RULE, "never_heard_of"])
+@pytest.mark.parametrize("kind", KIND_TITLES)
+def test_there_is_always_something_to_do_and_no_command_has_a_hole(kind: str, rule: str) -> None:
+    for live in (True, False):
+        for action in ("relaunch", "rollback", "stop"):
+            page = incident_page(
+                incident=incident(verdict={"kind": kind, "rule": rule}, action=Action(name=action)), is_live=live
+            )
+            steps = steps_for(page)
+            assert steps
+            assert not any("{" in step.text + step.command for step in steps)
+            assert all(not step.needs_live for step in steps) or live
+
+
+def test_every_kind_has_advice_and_a_title() -> None:
+    assert set(BY_KIND) == set(KIND_TITLES)
+
+
+def test_names_in_commands_are_quoted_for_a_shell() -> None:
+    page = incident_page(run="/runs/a b; rm -rf ~", is_live=True)
+    commands = [step.command for step in steps_for(page) if step.command]
+    assert commands
+    assert all("'/runs/a b; rm -rf ~'" in command for command in commands)
+
+
+def hostile_html() -> str:
+    world = scene()
+    odd = process(stack(f"/app/{HOSTILE}.py:3 {HOSTILE.replace(' ', '')}"), pid=9, command=HOSTILE)
+    group = Group(name="t2", desc=HOSTILE, ranks=(4, 5))
+    sights = tuple(
+        msgspec.structs.replace(
+            each,
+            node=HOSTILE,
+            processes=(odd,) if each.rank == 5 else each.processes,
+            trace=msgspec.structs.replace(each.trace, groups=(group, *each.trace.groups[1:])) if each.trace else None,
+        )
+        for each in world.ranks
+    )
+    page = incident_page(
+        run_id=HOSTILE,
+        run=f"/runs/{HOSTILE}",
+        script=HOSTILE,
+        is_live=True,
+        scene=msgspec.structs.replace(world, ranks=sights, silent_nodes=(HOSTILE,)),
+        incident=incident(
+            symptom=HOSTILE,
+            verdict={"sentence": HOSTILE * 3 + "; " + HOSTILE, "nodes": (HOSTILE,), "group": HOSTILE, "rule": HOSTILE},
+            action=Action(name="relaunch", reason=HOSTILE),
+            evidence=(Evidence(what=HOSTILE, rank=5, path=HOSTILE, text=f"{HOSTILE}\n" * 100),),
+        ),
+    )
+    assert page.attempt is not None
+    place = NodePlace(node=HOSTILE, first_rank=0, nproc=8)
+    return incident_html(msgspec.structs.replace(page, attempt=msgspec.structs.replace(page.attempt, places=(place,))))
+
+
+def test_what_a_job_says_is_text_and_nothing_else() -> None:
+    html = hostile_html()
+    assert_harmless(html)
+    assert "alert(1)" in html, "it is shown"
+
+
+def test_the_data_for_the_script_cannot_end_its_element() -> None:
+    (data,) = re.findall(r"<script type=\"application/json\" id=rank-data>(.*?)</script>", hostile_html(), re.DOTALL)
+    assert "<" not in data
+    assert json.loads(data)["nodes"][0][0] == HOSTILE
+
+
+def test_a_page_allows_itself_nothing_but_its_own_script() -> None:
+    html = incident_html(incident_page())
+    (policy,) = re.findall(r'Content-Security-Policy content="([^"]+)"', html)
+    assert policy.startswith("default-src 'none';")
+    assert "connect-src" not in policy
+    assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", html), "nothing is fetched"
+
+
+def test_ten_thousand_ranks_fit_in_a_tenth_of_what_is_allowed() -> None:
+    page = incident_page(
+        nodes=1250, nproc=8, scene=scene(10_000, 8), incident=incident(verdict={"nodes": ("gpu-0000",)})
+    )
+    html = incident_html(page)
+    assert len(html.encode()) < 1_000_000
+    assert 0 < html.count("class='cell") < 6_000
+    assert "1 at fault" in words(html)
