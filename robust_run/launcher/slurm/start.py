@@ -104,7 +104,7 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
                 print(f"robust-run: the run in {path} is done; another --run-id starts a new one", flush=True)
             return 0
         if old:
-            spec = renamed(spec, old)
+            spec = msgspec.structs.replace(spec, run_id=old)  # the job's name stays what all nodes of this step call it
             continued = path if leads else ""
     if spec.log_dir is not None and leads and not continued and spec.run_id.startswith(step.name):
         spec = msgspec.structs.replace(spec, run_id=_free_name(spec.log_dir, spec.run_id))
@@ -113,15 +113,6 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
     inner = {**without_binding(env), OUTER: f"{step.job}.{step.step}"}
     exit_code = _go(spec, inner, continued)
     return follow_up(spec, exit_code, env)
-
-
-def renamed(spec: JobSpec, name: str) -> JobSpec:
-    """Return the job as an earlier step called it: run, job and all that is derived from them are to be the same again."""
-    many = spec.many
-    if many is not None and many.job == spec.run_id:
-        many = msgspec.structs.replace(many, job=name)
-    rdzv_id = name if spec.rdzv_id == spec.run_id else spec.rdzv_id
-    return msgspec.structs.replace(spec, run_id=name, rdzv_id=rdzv_id, many=many)
 
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:
