@@ -21,10 +21,12 @@ def fates(ledger: Ledger) -> list[str]:
     return [record.fate for record in ledger.records]
 
 
-def survived(ledger: Ledger, step_s: float = 0.1, nodes: tuple[str, ...] = ("n",)) -> tuple[Ledger, str]:
+def survived(
+    ledger: Ledger, step_s: float = 0.1, nodes: tuple[str, ...] = ("n",), steps: int = 20
+) -> tuple[Ledger, str]:
     words = ""
     for node in nodes:
-        ledger, words = rules.survived(ledger, node, step_s, nodes)
+        ledger, words = rules.survived(ledger, node, steps, step_s, nodes)
     return ledger, words
 
 
@@ -49,12 +51,12 @@ def test_an_update_waits_runs_and_is_trusted() -> None:
 
 def test_all_nodes_must_have_survived() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
-    ledger, _ = rules.survived(ledger, "a", 0.1, ("a", "b"))
+    ledger, _ = rules.survived(ledger, "a", 20, 0.1, ("a", "b"))
     assert fates(ledger)[1] == "probation"
     again = rules.begun(ledger, 2)
-    again, _ = rules.survived(again, "b", 0.1, ("a", "b"))
+    again, _ = rules.survived(again, "b", 20, 0.1, ("a", "b"))
     assert fates(again)[1] == "probation", "what was survived in another attempt proves nothing"
-    ledger, _ = rules.survived(ledger, "b", 0.1, ("a", "b"))
+    ledger, _ = rules.survived(ledger, "b", 20, 0.1, ("a", "b"))
     assert fates(ledger)[1] == "trusted"
 
 
