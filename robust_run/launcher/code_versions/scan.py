@@ -31,6 +31,8 @@ CONFIG_FOLDERS = frozenset(("conf", "confs", "config", "configs", "cfg", "cfgs")
 
 #: What every run directory has.
 JOURNAL = "journal.jsonl"
+#: Where they are unless somebody says otherwise. Of whichever job: copies that lead there would lead to copies that lead back.
+RUNS = "robust-runs"
 #: A folder of more entries is led to as a whole, although it holds a run directory.
 MOST_BESIDE_RUNS = 1000
 OTHER_REPOSITORY = "is a repository of its own"
@@ -138,7 +140,7 @@ class Scan:
     def _around_runs(self, path: str, reason: str) -> list[Left]:
         """Return a folder that is left without a look into it; where a run directory is in it, all in it but that."""
         here = os.path.realpath(os.path.join(self._root, path))
-        if here in self._leave:
+        if here in self._leave or path.rpartition("/")[2] == RUNS:
             self._note_run(path)
             return []
         if not any(each.startswith(f"{here}{os.sep}") for each in self._leave):
