@@ -96,7 +96,8 @@ class Story:
             case e.NodeReturned(node=node):
                 return self._name(node), "is connected again"
             case e.NodeLost(node=node, silent_s=silent_s):
-                return self._name(node), f"lost: silent for {silent_s:.1f} s"
+                gone = f"lost: silent for {silent_s:.1f} s" if silent_s else "gone with the launcher before"
+                return self._name(node), gone
             case e.NodeLeft(node=node, reason=reason):
                 return self._name(node), f"leaves: {reason}"
             case e.NodeEvicted(name=name, reason=reason, by=by):
