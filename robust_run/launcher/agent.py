@@ -10,6 +10,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from robust_run.errors import InternalError, PlatformError
+from robust_run.launcher.actions import (
+    Collect,
+    Dismiss,
+    EndAttempt,
+    Finish,
+    KeepTraces,
+    OpenStore,
+    Order,
+    Say,
+    StartAttempt,
+)
 from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.check_events import EndChecks, OpenPlace, RunChecks, TellFacts
@@ -17,19 +28,10 @@ from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.environment import place_of
 from robust_run.launcher.events import (
     AttemptEnded,
-    Collect,
-    Dismiss,
-    EndAttempt,
-    Finish,
     FirstStep,
-    KeepTraces,
     NodeEvent,
-    OpenStore,
-    Order,
-    Say,
     SignalPassedOn,
     SpawnFailed,
-    StartAttempt,
     StoreOpened,
     WarmReady,
 )

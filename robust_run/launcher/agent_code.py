@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from robust_run.errors import RobustRunError
+from robust_run.launcher.actions import StartAttempt
 from robust_run.launcher.code_types import CodeLacking, NotFinite, StepsSurvived
 from robust_run.launcher.code_versions.errors import LackingError
-from robust_run.launcher.events import (
-    NodeEvent,
-    StartAttempt,
-)
+from robust_run.launcher.events import NodeEvent
 
 if TYPE_CHECKING:
     from robust_run.launcher.attempt import Attempt

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from robust_run.launcher.actions import Order
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeVersion,
@@ -15,12 +16,7 @@ from robust_run.launcher.code_types import (
     UpdateRefused,
 )
 from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
-    Event,
-    NodeJoined,
-    NodeReturned,
-    Order,
-)
+from robust_run.launcher.events import Event, NodeJoined, NodeReturned
 
 if TYPE_CHECKING:
     from robust_run.launcher.code_versions.place import CodePlace

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from robust_run.launcher.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.core.attempts import conclude, end_attempt, try_to_gather
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
 from robust_run.launcher.core.strays import stray_ended
 from robust_run.launcher.events import (
-    Action,
     AttemptEnded,
     ControllerResumed,
-    Dismiss,
-    EndAttempt,
     Event,
     NodeEvicted,
     NodeJoined,
@@ -22,7 +20,6 @@ from robust_run.launcher.events import (
     NodeReadmitted,
     NodeReturned,
     RestartAsked,
-    Say,
 )
 from robust_run.launcher.verdict import own_failure
 

@@ -5,6 +5,7 @@ Which version runs is `code_versions.ledger`'s to say; here it is what that mean
 
 from __future__ import annotations
 
+from robust_run.launcher.actions import Action, Say
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -21,10 +22,6 @@ from robust_run.launcher.code_versions import ledger
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import Cause, JobState, Policy
-from robust_run.launcher.events import (
-    Action,
-    Say,
-)
 from robust_run.launcher.types import (
     VerdictDraft,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from stories import BUG, TYPO, Story, evidence, one_node
 
+from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -18,15 +19,7 @@ from robust_run.launcher.code_types import (
     UpdateStaged,
 )
 from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
-    EndAttempt,
-    Finish,
-    OpenStore,
-    RecordIncident,
-    RestartAsked,
-    Say,
-    StartAttempt,
-)
+from robust_run.launcher.events import RestartAsked
 
 TREE = "a" * 64
 

@@ -20,22 +20,16 @@ from stories import (
 )
 
 from robust_run.launcher import core
+from robust_run.launcher.actions import Dismiss, EndAttempt, OpenStore, RecordIncident, Say, StartAttempt, WakeAt
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
-    Dismiss,
-    EndAttempt,
     JobStarted,
     NodeJoined,
     NodeReturned,
-    OpenStore,
     RankExited,
-    RecordIncident,
-    Say,
     SignalReceived,
-    StartAttempt,
     Tick,
-    WakeAt,
 )
 from robust_run.launcher.types import NodeInfo, Progress
 
