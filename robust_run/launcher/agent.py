@@ -21,7 +21,6 @@ from robust_run.launcher.actions import (
     Say,
     StartAttempt,
 )
-from robust_run.launcher.agent_signals import AgentSignals
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.check_events import EndChecks, OpenPlace, RunChecks, TellFacts
 from robust_run.launcher.code_types import StageCode
@@ -324,6 +323,7 @@ class Agent:
         import asyncio
 
         from robust_run.launcher.agent_house import House
+        from robust_run.launcher.agent_signals import AgentSignals
         from robust_run.launcher.ears import Ears
 
         assert self._superior is not None
