@@ -328,8 +328,8 @@ def all_words(ledger: Ledger, version: CodeVersion) -> str:
 
 def left_words(left_out: tuple[str, ...]) -> str:
     """Return what of the code is not kept, as a sentence."""
-    shown = ", ".join(left_out[:LEFT_NAMED]) + (", ..." if len(left_out) > LEFT_NAMED else "")
-    return f"not kept with the code, whatever becomes of it: {shown} (robust code show 1 lists all)"
+    more = ", ...; robust code show 1 lists them" if len(left_out) > LEFT_NAMED else ""
+    return f"not part of the code that is kept, so that edits reach later attempts: {', '.join(left_out[:LEFT_NAMED])}{more}"
 
 
 def _fated(ledger: Ledger, number: int, fate: Fate, why: str, attempt: int | None = None) -> Ledger:
