@@ -33,15 +33,19 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 def past_of(path: str) -> Past | None:
     """Return what the journal in a run directory says, None if it cannot be read."""
     try:
-        _, entries = read(os.path.join(path, "journal.jsonl"))
+        header, entries = read(os.path.join(path, "journal.jsonl"))
     except (OSError, RobustRunError):
         return None
-    return judge(list(in_force(entries)))
+    return judge(list(in_force(entries)), header.host)
 
 
-def judge(entries: list[Entry]) -> Past:
-    """Return what entries say. Pure."""
+def judge(entries: list[Entry], leader: str = "") -> Past:
+    """Return what entries say. `leader`: the host that led first. Pure.
+
+    A host that another one took over from is lost unless it comes back: a job may be over before anybody has noted its silence.
+    """
     finish: Finish | None = None
+    restarts = 0
     names: dict[str, str] = {}
     evicted: dict[str, None] = {}
     lost: dict[str, None] = {}
@@ -60,10 +64,14 @@ def judge(entries: list[Entry]) -> Past:
                 lost.pop(names.get(node, ""), None)
             case NodeLost(node=node) if node in names:
                 lost[names[node]] = None
+            case ControllerResumed(host=host) if host:
+                if leader not in ("", host):
+                    lost[leader] = None
+                leader = host
             case _:
                 pass
-        if isinstance(entry.event, (JobStarted, ControllerResumed)) and entry.event.restart:
-            finish, lost = None, {}  # what was before a requeue is over
+        if isinstance(entry.event, (JobStarted, ControllerResumed)) and entry.event.restart > restarts:
+            finish, lost, restarts = None, {}, entry.event.restart  # what was before a requeue is over
     return Past(finish=finish, evicted=tuple(evicted), lost=tuple(lost))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robust_run.launcher.actions import Finish
-from robust_run.launcher.events import ControllerResumed, JobStarted, NodeEvicted, NodeJoined, NodeLost
+from robust_run.launcher.events import ControllerResumed, JobStarted, NodeEvicted, NodeJoined, NodeLost, NodeReturned
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
 from robust_run.launcher.slurm.past import judge
@@ -108,7 +108,7 @@ def action(finish: Finish) -> Entry:
     return Entry(at=0.0, mono=0.0, action=finish)
 
 
-def event(what: JobStarted | NodeJoined | NodeLost | NodeEvicted | ControllerResumed) -> Entry:
+def event(what: JobStarted | NodeJoined | NodeLost | NodeReturned | NodeEvicted | ControllerResumed) -> Entry:
     return Entry(at=0.0, mono=0.0, event=what)
 
 
@@ -124,6 +124,31 @@ def test_the_past_of_a_requeued_job_begins_at_the_requeue_but_evictions_hold() -
     assert (before.lost, before.evicted) == (("rr1",), ("rr2",))
     assert before.finish is not None
     assert (after.lost, after.evicted, after.finish) == ((), ("rr2",), None)
+
+
+def test_a_host_that_was_taken_over_from_is_lost_unless_it_comes_back() -> None:
+    entries = [
+        event(JobStarted()),
+        event(NodeJoined(node=NodeInfo(id="a", name="rr1", nproc=1))),
+        event(NodeJoined(node=NodeInfo(id="b", name="rr2", nproc=1))),
+        event(ControllerResumed(term=2, host="rr2")),
+        action(Finish(exit_code=0, outcome="done")),
+    ]
+    assert judge(entries, "rr1").lost == ("rr1",), "the job was over before its silence was noted"
+    back = event(NodeReturned(node="a", attempt=0, name="rr1"))
+    assert judge([*entries, back], "rr1").lost == ()
+    same = [event(JobStarted()), event(ControllerResumed(term=2, host="rr1"))]
+    assert judge(same, "rr1").lost == ()
+
+
+def test_a_takeover_after_a_requeue_forgets_no_loss() -> None:
+    entries = [
+        event(ControllerResumed(term=2, host="rr1", restart=1)),
+        event(NodeJoined(node=NodeInfo(id="a", name="rr3", nproc=1))),
+        event(NodeLost(node="a", silent_s=3.6)),
+        event(ControllerResumed(term=3, host="rr2", restart=1)),
+    ]
+    assert judge(entries, "rr0").lost == ("rr3", "rr1")
 
 
 @pytest.mark.parametrize(
