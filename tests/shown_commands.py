@@ -4,12 +4,14 @@ The words after the language of a fence say what a test does with it; readers do
 
     ```sh run                      run it, with the files of its page, in a folder of the page's own; it must end with 0
     ```sh run says="a line"        its output has that too; may be repeated
+    ```sh run needs=TOOL           skipped where this program (or this path) is missing
     ```sh run first                before the others, wherever it stands
     ```sh run background until=P   leave it running, until the page is done; go on when a file matches the pattern P
     ```sh skip WHY                 not run, because it needs what a test has not got
     ```python file=NAME            a file that the page's commands use
 
-A page may have such blocks in a comment: what a reader has and a test has not.
+Folders that a node may have (/ssd0, /ssd1, /mnt) are in the page's own folder. A page may have blocks in a comment: what a reader
+has and a test has not.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from robust_run.robust_cli import robust
 #: Longer than any command of the guide takes on a busy machine.
 LIMIT_S = 180.0
 MARK = "DOCS_TEST"
+#: Where pages have checkpoints: a test has them in its own folder.
+NODE_FOLDERS = re.compile(r"(?<![\w.])/(?:ssd[01]|mnt)\b")
 RUNNABLE = [page for page in pages() if any(block.what == "run" for block in blocks(page))]
 SKIPPED = [block for page in pages() for block in blocks(page) if block.what == "skip"]
 
@@ -55,7 +58,14 @@ class Desk:
     def start(self, block: Block) -> subprocess.Popen[str]:
         """Type a block into a shell that ends at the first failure."""
         return subprocess.Popen(
-            ["bash", "-e", "-o", "pipefail", "-c", block.text],
+            [
+                "bash",
+                "-e",
+                "-o",
+                "pipefail",
+                "-c",
+                NODE_FOLDERS.sub(lambda found: f"{self.folder}{found[0]}", block.text),
+            ],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -121,6 +131,9 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     here = Desk(tmp_path)
     yield here
     here.sweep()
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if (place := line.split()[1]).startswith(f"{tmp_path}/"):
+            subprocess.run(["fusermount3", "-u", "-z", place], check=False, capture_output=True)
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
@@ -159,6 +172,9 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 def _run_all(desk: Desk, typed: list[Block]) -> None:
     for block in typed:
+        missing = [need for need in block.values("needs") if not (shutil.which(need) or Path(need).exists())]
+        if missing:
+            pytest.skip(f"{block.where}: there is no {missing[0]}")
         if "first" not in block.words:
             desk.run(block)
 
