@@ -152,8 +152,16 @@ def test_who_follows_a_page_gets_what_it_says(page: Path, desk: Desk) -> None:
             _run_all(desk, typed)
     else:
         _run_all(desk, typed)
-    wait_for(lambda: not desk.left(), f"{page.name} to leave no process", 30.0)
+    with suppress(AssertionError):
+        wait_for(lambda: not desk.left(), "all processes to end", 60.0)
+    assert [_command_line(pid) for pid in desk.left()] == [], "nothing is left behind"
     assert unknown_files(desk.folder) == [], "docs/files.md names every file of a run"
+
+
+def _command_line(pid: int) -> str:
+    with suppress(OSError):
+        return f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"
+    return f"{pid}: gone"
 
 
 def unknown_files(folder: Path) -> list[str]:
