@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.launcher.actions import Dismiss, EndAttempt, Finish, OpenStore, Order, StartAttempt
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import AgentHalf
 from robust_run.launcher.control.handshake import OURS
@@ -25,16 +26,10 @@ from robust_run.launcher.control.sockets import raise_file_limit, tune
 from robust_run.launcher.events import (
     AttemptEnded,
     AttemptStarted,
-    Dismiss,
-    EndAttempt,
-    Finish,
     FirstStep,
     NodeEvent,
-    OpenStore,
-    Order,
     RankExited,
     SignalReceived,
-    StartAttempt,
     StoreOpened,
 )
 from robust_run.launcher.many.brief import brief

@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING
 from simulated_controller import Wire
 
 from robust_run.health.types import Finding
-from robust_run.launcher.events import (
-    AttemptEnded,
-    AttemptStarted,
-    Dismiss,
-    EndAttempt,
-    Finish,
-    NodeEvent,
-    OpenStore,
-    RankExited,
-    SpawnFailed,
-    StartAttempt,
-    StoreOpened,
-)
+from robust_run.launcher.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt
+from robust_run.launcher.events import AttemptEnded, AttemptStarted, NodeEvent, RankExited, SpawnFailed, StoreOpened
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
 
 if TYPE_CHECKING:

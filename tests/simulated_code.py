@@ -6,6 +6,7 @@ from typing import Any
 
 from simulated_job import World
 
+from robust_run.launcher.actions import StartAttempt
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -17,9 +18,6 @@ from robust_run.launcher.code_types import (
     UpdateStaged,
 )
 from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
-    StartAttempt,
-)
 from robust_run.launcher.types import (
     Placement,
 )

@@ -9,21 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher import core
-from robust_run.launcher.events import (
-    Dismiss,
-    EndAttempt,
-    Event,
-    Finish,
-    NodeEvent,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
-    OpenStore,
-    StartAttempt,
-    Tick,
-    WakeAt,
-)
+from robust_run.launcher.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt, WakeAt
+from robust_run.launcher.events import Event, NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, Tick
 
 if TYPE_CHECKING:
     from simulated_agent import Agent

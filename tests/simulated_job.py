@@ -20,18 +20,8 @@ from simulated_controller import HOLD_S, Shell
 
 from robust_run.health.types import Finding
 from robust_run.launcher import core
-from robust_run.launcher.events import (
-    ControllerResumed,
-    Event,
-    Finish,
-    JobStarted,
-    NodeLeft,
-    OpenStore,
-    RecordIncident,
-    SpawnFailed,
-    StartAttempt,
-    StoreLost,
-)
+from robust_run.launcher.actions import Finish, OpenStore, RecordIncident, StartAttempt
+from robust_run.launcher.events import ControllerResumed, Event, JobStarted, NodeLeft, SpawnFailed, StoreLost
 from robust_run.launcher.types import Placement
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")

@@ -8,11 +8,10 @@ import msgspec
 
 from robust_run.health.types import Finding
 from robust_run.launcher import core
+from robust_run.launcher.actions import Action, EndAttempt, RecordIncident, StartAttempt
 from robust_run.launcher.events import (
-    Action,
     AttemptEnded,
     AttemptStarted,
-    EndAttempt,
     Event,
     JobStarted,
     NodeEvicted,
@@ -22,8 +21,6 @@ from robust_run.launcher.events import (
     NodeReadmitted,
     NodeReturned,
     RankExited,
-    RecordIncident,
-    StartAttempt,
     StoreOpened,
     Tick,
 )

@@ -10,26 +10,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from robust_run.errors import InternalError, PlatformError
-from robust_run.launcher.agent_signals import AgentSignals
+from robust_run.launcher.actions import (
+    Collect,
+    Dismiss,
+    EndAttempt,
+    Finish,
+    KeepTraces,
+    OpenStore,
+    Order,
+    Say,
+    StartAttempt,
+)
 from robust_run.launcher.attempt import Attempt
 from robust_run.launcher.check_events import EndChecks, OpenPlace, RunChecks, TellFacts
 from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.environment import place_of
 from robust_run.launcher.events import (
     AttemptEnded,
-    Collect,
-    Dismiss,
-    EndAttempt,
-    Finish,
-    FirstStep,
-    KeepTraces,
     NodeEvent,
-    OpenStore,
-    Order,
-    Say,
     SignalPassedOn,
     SpawnFailed,
-    StartAttempt,
     StoreOpened,
     WarmReady,
 )
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.agent_health import AgentHealth
+    from robust_run.launcher.agent_house import House
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.ears import Ears
     from robust_run.launcher.node import Node
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from robust_run.launcher.superior import Superior
 
 HOUSEKEEPING_S = 1.0
-#: Orphans wait this many rounds of housekeeping for their exit status to be collected: looking costs a scan of /proc.
-ORPHAN_ROUNDS = 10
 #: Sensors wait so long for the first workers' sake.
 SENSORS_AFTER_S = 1.0
 
@@ -68,7 +67,8 @@ class Agent:
         self._is_leaving = False
         self._node = node
         self._superior: Superior | None = None
-        self._attempt: Attempt | None = None
+        self.attempt: Attempt | None = None
+        """The newest that was started here."""
         self._has_ended = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ears: Ears | None = None
@@ -77,9 +77,9 @@ class Agent:
         self._pending_start: StartAttempt | None = None
         """What is to be started once an earlier attempt has ended here."""
         self._codes: AgentCode | None = None
-        self._health: AgentHealth | None = None
+        self.health: AgentHealth | None = None
+        """Its part in what sensors see; None: not begun, or switched off."""
         self._checks: AgentChecks | None = None
-        self._stepped = -1
         self._bug: BaseException | None = None
 
     def serve(self, superior: Superior) -> None:
@@ -98,8 +98,8 @@ class Agent:
         match event:
             case AttemptEnded():
                 self._has_ended = self._has_ended or event.attempt == self._attempt_number
-                if self._health is not None and self._has_ended:
-                    self._health.attempt_ended()
+                if self.health is not None and self._has_ended:
+                    self.health.attempt_ended()
                 self._node.starter.learn(event)
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
@@ -133,8 +133,8 @@ class Agent:
                 self._node.say(order.text)
             case Collect():
                 self._collect(order)
-            case KeepTraces() if self._attempt is not None and order.attempt == self._attempt_number:
-                self._attempt.keep_traces()
+            case KeepTraces() if self.attempt is not None and order.attempt == self._attempt_number:
+                self.attempt.keep_traces()
             case StageCode():
                 self.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
@@ -160,7 +160,7 @@ class Agent:
 
     @property
     def _attempt_number(self) -> int:
-        return self._attempt.number if self._attempt is not None else -1
+        return self.attempt.number if self.attempt is not None else -1
 
     def _start_attempt(self, order: StartAttempt) -> None:
         if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number:
@@ -182,14 +182,14 @@ class Agent:
             return
         self._has_ended = False
         self._node.workplace.meet(order.peers)
-        self._attempt = Attempt(place_of(order), self._node, self.node_id, self.report, self._deliver)
-        self._attempt.start()
+        self.attempt = Attempt(place_of(order), self._node, self.node_id, self.report, self._deliver)
+        self.attempt.start()
         if self._loop is not None:
-            self._attempt.watch(self._loop)
+            self.attempt.watch(self._loop)
             if self._ears is not None:
                 self._ears.listen_to_store()
-            if self._health is not None:
-                self._health.attempt_began(order.attempt)
+            if self.health is not None:
+                self.health.attempt_began(order.attempt)
 
     @property
     def codes(self) -> AgentCode:
@@ -199,6 +199,11 @@ class Agent:
 
             self._codes = AgentCode(self._node, self.node_id, self.report, self._fetch_code)
         return self._codes
+
+    @property
+    def minds_code(self) -> bool:
+        """Whether there is something to be looked at of versions of the code."""
+        return self._codes is not None or self._node.spec.code != "in-place"
 
     @property
     def checks(self) -> AgentChecks:
@@ -233,8 +238,8 @@ class Agent:
         self._superior.deliver(seen)
 
     def _collect(self, order: Collect) -> None:
-        if self._attempt is not None and order.attempt == self._attempt_number and self._loop is not None:
-            self._attempt.collect(order)
+        if self.attempt is not None and order.attempt == self._attempt_number and self._loop is not None:
+            self.attempt.collect(order)
         else:
             self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
 
@@ -265,27 +270,27 @@ class Agent:
 
     @property
     def _attempt_now(self) -> Attempt:
-        assert self._attempt is not None
-        return self._attempt
+        assert self.attempt is not None
+        return self.attempt
 
     def fence(self, silent_s: float) -> None:
         """End the workers at once: the controller has been silent, and somebody else may be about to take our place."""
         self._pending_start = None  # if it still holds, it is said again
         self._end_checks()
-        if self.is_running and self._attempt is not None and self._loop is not None:
-            if self._attempt.fenced_after_s is None:
-                self._attempt.fenced_after_s = silent_s
+        if self.is_running and self.attempt is not None and self._loop is not None:
+            if self.attempt.fenced_after_s is None:
+                self.attempt.fenced_after_s = silent_s
                 self._node.say(f"no answer from the controller for {silent_s:.1f} s: ending this node's workers")
-            self._attempt.end(EndAttempt(attempt=self._attempt.number))
+            self.attempt.end(EndAttempt(attempt=self.attempt.number))
 
     def end_for(self, number: int, grace_s: float, leftovers_s: float) -> None:
         """End the workers because this node was told to go."""
         self._is_leaving = True
         self._pending_start = None
         self._end_checks()
-        if self.is_running and self._attempt is not None and self._loop is not None:
-            order = EndAttempt(attempt=self._attempt.number, signal=number, grace_s=grace_s, leftovers_s=leftovers_s)
-            self._attempt.end(order)
+        if self.is_running and self.attempt is not None and self._loop is not None:
+            order = EndAttempt(attempt=self.attempt.number, signal=number, grace_s=grace_s, leftovers_s=leftovers_s)
+            self.attempt.end(order)
 
     def leave(self, exit_code: int) -> None:
         """Be no longer needed: `run` returns when nothing runs here any more."""
@@ -317,6 +322,8 @@ class Agent:
     async def _live(self, lifeline: int) -> None:
         import asyncio
 
+        from robust_run.launcher.agent_house import House
+        from robust_run.launcher.agent_signals import AgentSignals
         from robust_run.launcher.ears import Ears
 
         assert self._superior is not None
@@ -333,20 +340,21 @@ class Agent:
         self._ears = Ears(loop, self._node.store)
         self._ears.listen_to_store()
         self._node.starter.attach(self._ears.listen)
-        if self._attempt is not None:
-            self._attempt.watch(loop)
+        if self.attempt is not None:
+            self.attempt.watch(loop)
         if self._pending_end is not None:
             self._attempt_now.end(self._pending_end)
         self._superior.attach(loop)
         if self.exit_code is not None:
             self._done.set()
-        self._keep_house()
+        house = House(self, self._node)
+        self._keep_house(house)
         if self._node.spec.sensors:
             self._later(SENSORS_AFTER_S, self._begin_health)
         await self._done.wait()
-        if self._health is not None:
-            self._health.end()
-        self._look_for_first_step()
+        if self.health is not None:
+            self.health.end()
+        house.look_for_first_step()
         await self._superior.close()
 
     def _begin_health(self) -> None:
@@ -354,11 +362,11 @@ class Agent:
 
         assert self._loop is not None
         number = self._attempt_number if self.is_running else -1
-        self._health = begin(self._node, self.node_id, self._loop, self.report, number)
+        self.health = begin(self._node, self.node_id, self._loop, self.report, number)
 
     def usage(self) -> tuple[float, ...]:
         """Return what this node did since the last call; empty where it is not watched."""
-        return self._health.usage() if self._health is not None else ()
+        return self.health.usage() if self.health is not None else ()
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._bug = context.get("exception") or InternalError(str(context.get("message")))
@@ -366,36 +374,9 @@ class Agent:
         if self._done is not None:
             self._done.set()
 
-    def _keep_house(self, rounds: int = 1) -> None:
-        self._look_for_first_step()
-        if self._health is not None:
-            self._health.look()
-        if self._codes is not None or self._node.spec.code != "in-place":
-            self.codes.look(self._attempt if self.is_running else None)
-        if self._attempt is not None:
-            self._node.workplace.look([each.pid for each in self._attempt.workers], stepped=self._stepped >= 0)
-        attempt = self._attempt
-        if attempt is not None and attempt.replay_steps and self.is_running:
-            self.checks.look(attempt, self.node_id, self.report)
-        if attempt is not None and self.is_running and not attempt.is_ending:
-            age_s = self._node.clock.monotonic_s() - attempt.started_at_s
-            self._node.launch_warm(age_s)
-            self._node.learn_modules()
-            self._node.restock(attempt.number, age_s)
-            if rounds % ORPHAN_ROUNDS == 0:
-                attempt.reap_orphans()
-        elif attempt is None and self.exit_code is None and self._node.spec.many is not None:
-            self._node.warm_up()
-        self._later(HOUSEKEEPING_S, lambda: self._keep_house(rounds + 1))
-
-    def _look_for_first_step(self) -> None:
-        attempt = self._attempt
-        if attempt is None or self._stepped == attempt.number:
-            return
-        at_s = self._node.first_step_s(attempt.number, attempt.first_rank)
-        if at_s is not None:
-            self._stepped = attempt.number
-            self.report(FirstStep(attempt=attempt.number, node=self.node_id, at_s=at_s))
+    def _keep_house(self, house: House, rounds: int = 1) -> None:
+        house.look(rounds)
+        self._later(HOUSEKEEPING_S, lambda: self._keep_house(house, rounds + 1))
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         assert self._loop is not None
@@ -414,13 +395,13 @@ class Agent:
     def resized(self) -> None:
         """See `agent_signals.Reacts`."""
         self._node.router.resize()
-        if self._attempt is not None:
-            self._attempt.tell_resized()
+        if self.attempt is not None:
+            self.attempt.tell_resized()
 
     def pass_on(self, number: int) -> tuple[list[int], list[int]]:
         """See `agent_signals.Reacts`."""
-        if self._attempt is None:
+        if self.attempt is None:
             return [], []
-        told = self._attempt.pass_on(number)
+        told = self.attempt.pass_on(number)
         self.report(SignalPassedOn(signal=number, ranks=tuple(told), node=self.node_id))
-        return told, sorted(set(self._attempt.living()) - set(told))
+        return told, sorted(set(self.attempt.living()) - set(told))

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from robust_run.errors import RobustRunError
+from robust_run.launcher.actions import StartAttempt
 from robust_run.launcher.code_types import CodeLacking, NotFinite, StepsSurvived
 from robust_run.launcher.code_versions.errors import LackingError
-from robust_run.launcher.events import (
-    NodeEvent,
-    StartAttempt,
-)
+from robust_run.launcher.events import NodeEvent
 
 if TYPE_CHECKING:
     from robust_run.launcher.attempt import Attempt
@@ -37,6 +35,8 @@ class AgentCode:
         """Trees that were asked for and have not come, and when."""
         self._awaited: StartAttempt | None = None
         self._reported = -1
+        self._makes_steps = False
+        """Whether any attempt has made one on all ranks here, or the trusted version is known to."""
         self._lacks = -1
 
     def is_ready(self, order: StartAttempt) -> bool:
@@ -118,7 +118,13 @@ class AgentCode:
             rank, step = found.not_finite
             self._reported = attempt.number
             self._report(NotFinite(attempt=attempt.number, node=self._node_id, rank=rank, step=step))
-        elif found.steps >= spec.probation_steps or now_s - attempt.started_at_s >= spec.progress_after_s:
+            return
+        use = code.ground.use if code.ground is not None else None
+        self._makes_steps = self._makes_steps or found.steps > 0 or (use is not None and use.makes_steps)
+        lives = now_s - attempt.started_at_s >= spec.progress_after_s
+        # Living proves a version only where no steps can: the one before made none either.
+        is_proof = lives and not self._makes_steps and use is not None and use.on_probation
+        if found.steps >= spec.probation_steps or is_proof:
             self._reported = attempt.number
             self._report(
                 StepsSurvived(

@@ -16,15 +16,8 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher import evidence, progress
-from robust_run.launcher.events import (
-    AttemptEnded,
-    AttemptStarted,
-    Collect,
-    EndAttempt,
-    NodeEvent,
-    RankExited,
-    SpawnFailed,
-)
+from robust_run.launcher.actions import Collect, EndAttempt
+from robust_run.launcher.events import AttemptEnded, AttemptStarted, NodeEvent, RankExited, SpawnFailed
 from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
 from robust_run.launcher.types import Progress, RankEvidence, Rung, Sights, flows_of, ops_of
 from robust_run.launcher.watch import Watch

@@ -38,6 +38,8 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The same was rolled back, and somebody thinks that it was not its fault."""
     summary: str = ""
     """What changed, as a clause: `train.py +3 -1, lr=1e-4`."""
+    left_out: tuple[str, ...] = ()
+    """What its source has that is called code but is not taken, with the reason: `model.py is larger than 1024 KiB`."""
 
 
 Fate = Literal["trusted", "pending", "probation", "merged", "rolled_back"]
@@ -71,6 +73,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A step of the trusted version, on the slowest node; 0: not known."""
     survived: dict[str, float] = {}
     """Nodes on which the newest attempt survived its first steps, and how long one took."""
+    fewest_steps: int = -1
+    """Of those nodes, as they said; -1: none has."""
+    makes_steps: bool = False
+    """Whether a trusted version made steps on every node: then a new one is not trusted before it has made some too."""
 
 
 class CodeUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,6 +89,8 @@ class CodeUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on_probation: bool = False
     is_only: bool = False
     """There never was another."""
+    makes_steps: bool = False
+    """As `Ledger` has it."""
     rolled_back: tuple[str, ...] = ()
     """Versions that are not to be trusted, nor what they wrote: `3-a1b2c3d4e5`, as ROBUST_CODE_VERSION has it."""
 

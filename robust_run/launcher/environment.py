@@ -11,7 +11,7 @@ from robust_run.launcher.code_types import CodeUse
 from robust_run.launcher.types import JobSpec, SlurmUse
 
 if TYPE_CHECKING:
-    from robust_run.launcher.events import StartAttempt
+    from robust_run.launcher.actions import StartAttempt
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

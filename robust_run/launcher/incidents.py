@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.clock import Clock
+from robust_run.launcher.actions import Finish, RecordIncident
 from robust_run.launcher.check_events import Decided
-from robust_run.launcher.events import Finish, FirstStep, RecordIncident
+from robust_run.launcher.events import FirstStep
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory

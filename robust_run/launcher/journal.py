@@ -14,7 +14,8 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import UserError
-from robust_run.launcher.events import Action, Event
+from robust_run.launcher.actions import Action
+from robust_run.launcher.events import Event
 from robust_run.launcher.types import JobSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 

@@ -17,13 +17,7 @@ from robust_run.launcher import core
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import DRAIN_S, Console, telling
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.events import (
-    ControllerResumed,
-    JobStarted,
-    NodeEvent,
-    NodeJoined,
-    NodeLost,
-)
+from robust_run.launcher.events import ControllerResumed, JobStarted, NodeEvent, NodeJoined, NodeLost
 from robust_run.launcher.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal, events_of

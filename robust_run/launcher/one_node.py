@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
+from robust_run.launcher.actions import Finish, Order
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import Console
 from robust_run.launcher.controller.controller import Controller, Timer
-from robust_run.launcher.events import Event, Finish, GuardLost, NodeEvent, Order, SignalReceived
+from robust_run.launcher.events import Event, GuardLost, NodeEvent, SignalReceived
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec
 

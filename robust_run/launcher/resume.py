@@ -16,8 +16,9 @@ import msgspec
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher import main
+from robust_run.launcher.actions import Finish
 from robust_run.launcher.api.place import read_place
-from robust_run.launcher.events import Finish, NodeJoined
+from robust_run.launcher.events import NodeJoined
 from robust_run.launcher.journal import Entry, Journal, in_force, read
 from robust_run.launcher.many_nodes import resolve_tls
 from robust_run.launcher.options import Options

@@ -1,6 +1,7 @@
 """The run directory: every file a job leaves, and where it is.
 
 <log dir>/<run id>/
+    .gitignore                          keeps all this out of commits
     journal.jsonl                       what happened and what was done, a JSON object a line
     attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
     attempt_N/<rank>/error.json         written by torch's @record in the worker
@@ -85,6 +86,8 @@ class RunDirectory:
                 os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the run directory {path!r}: {error.strerror}; {next_step}") from error
+        if log_dir is not None:
+            _keep_from_git(path)
         return cls(path, _memory_folder(run_id, guard) or path, temporary=log_dir is None, guard=guard)
 
     @classmethod
@@ -194,6 +197,18 @@ class RunDirectory:
 def steady_links(run_path: str) -> str:
     """Return where this node has links to the user's code and to what is kept of it."""
     return os.path.join(run_path, "code", "in-place", os.uname().nodename)
+
+
+def _keep_from_git(path: str) -> None:
+    """Have `git add -A` pass a run directory over: it holds logs, copies of the code and the job's secret."""
+    try:
+        descriptor = os.open(
+            os.path.join(path, ".gitignore"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
+    except OSError:
+        return  # another node was faster, or this is a file system that has none
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(b"*\n")
 
 
 def _who_has(taken: RunDirectory) -> str:

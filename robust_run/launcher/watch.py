@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from robust_run.clock import Clock
-from robust_run.launcher.events import Collect, HangSuspected, NodeEvent
+from robust_run.launcher.actions import Collect
+from robust_run.launcher.events import HangSuspected, NodeEvent
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Paces, RankEvidence, Sights

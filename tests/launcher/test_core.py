@@ -14,13 +14,12 @@ from stories import BUG, PEER, TYPO, Story, evidence, one_node
 
 from robust_run.health.types import Finding
 from robust_run.launcher import core
+from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, StartAttempt, WakeAt
 from robust_run.launcher.core.step import GOING
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
-    EndAttempt,
     Event,
-    Finish,
     GuardLost,
     JobStarted,
     NodeEvicted,
@@ -28,17 +27,13 @@ from robust_run.launcher.events import (
     NodeLeft,
     NodeLost,
     NodeReturned,
-    OpenStore,
     RankExited,
-    RecordIncident,
     RestartAsked,
     SignalReceived,
     SpawnFailed,
-    StartAttempt,
     StoreLost,
     StoreOpened,
     Tick,
-    WakeAt,
 )
 from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.events import RecordIncident
+from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.run_directory import RunDirectory

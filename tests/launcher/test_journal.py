@@ -9,7 +9,8 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
 from robust_run.launcher import core
-from robust_run.launcher.events import JobStarted, NodeJoined, OpenStore, RankExited, StoreOpened
+from robust_run.launcher.actions import OpenStore
+from robust_run.launcher.events import JobStarted, NodeJoined, RankExited, StoreOpened
 from robust_run.launcher.journal import Journal, in_force, read
 from robust_run.launcher.policy import policy_of
 from robust_run.launcher.types import JobSpec, NodeInfo, Std, Streams

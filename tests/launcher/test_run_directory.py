@@ -54,6 +54,14 @@ def test_nodes_that_share_a_file_system_share_the_directory(tmp_path: Path) -> N
     assert Path(second.journal).read_text() == "{}\n"
 
 
+def test_git_passes_a_run_directory_over(tmp_path: Path) -> None:
+    made = RunDirectory.create(runs(tmp_path), "r1", GUARD)
+    assert (Path(made.path) / ".gitignore").read_text() == "*\n"
+    (Path(made.path) / ".gitignore").write_text("mine\n")
+    RunDirectory.join(runs(tmp_path), "r1", GUARD)
+    assert (Path(made.path) / ".gitignore").read_text() == "mine\n"
+
+
 def test_nodes_that_do_not_share_one_make_their_own(tmp_path: Path) -> None:
     joined = RunDirectory.join(runs(tmp_path), "r1", GUARD)
     assert stat.S_IMODE(os.stat(joined.path).st_mode) == 0o700

@@ -13,7 +13,7 @@ from typing import Any
 from tracer.ras.answers import answer, communicator, rank
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.events import Collect
+from robust_run.launcher.actions import Collect
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.types import JobSpec, Paces, Sights, Std, Streams
 from robust_run.launcher.watch import Watch

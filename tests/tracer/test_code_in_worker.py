@@ -75,6 +75,38 @@ def test_whatever_leads_into_the_folder_leads_into_the_copy(two: tuple[Path, Pat
     assert seen["names"] == [], "the program does not see how"
 
 
+DEEP_LOOK = """
+import importlib, json, os, sys
+import plain, pkg.deep
+for place in list(sys.path):
+    sys.path_importer_cache.pop(place, None)
+for name in ("lib.side", "no_such_module_anywhere", "pkg.none"):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+print(json.dumps({{"plain": plain.__file__, "deep": pkg.deep.__file__, "path": sys.path, "argv": sys.argv[0]}}))
+"""
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_a_copy_below_the_folder_itself_is_redirected_once(two: tuple[Path, Path], is_linked: bool) -> None:
+    root, outside = two
+    copy = root / "robust-runs" / "id" / "code" / "at" / "x"
+    copy.parent.mkdir(parents=True)
+    outside.rename(copy)
+    if is_linked:  # a copy of an older robust-run leads back to where it lies
+        (copy / "robust-runs").symlink_to(root / "robust-runs")
+    (copy / "train.py").write_text(DEEP_LOOK.format())
+    done = run(root, copy, str(copy / "train.py"))
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["plain"], seen["deep"]) == (str(copy / "plain.py"), str(copy / "pkg" / "deep.py"))
+    assert seen["path"][0] == str(copy)
+    assert str(copy / "src") in seen["path"]
+    assert all(entry.count("robust-runs") <= 1 for entry in seen["path"])
+
+
 def test_a_copy_that_is_not_there_leaves_all_as_it_was(two: tuple[Path, Path]) -> None:
     root, _ = two
     done = run(root, root.parent / "nowhere", str(root / "train.py"))
@@ -152,6 +184,31 @@ def test_a_file_that_is_removed_while_it_runs_is_still_there(tmp_path: Path) -> 
     assert found["pkg.deep"] == ["old", str(kept / "pkg" / "deep.py")]
     assert found["fresh"] is None
     assert "was edited since" in said
+
+
+def test_a_package_in_the_place_of_a_module_or_beside_it_is_an_edit_too(tmp_path: Path) -> None:
+    replaced = (
+        "os.unlink('pkg/deep.py'); os.mkdir('pkg/deep'); pathlib.Path('pkg/deep/__init__.py').write_text('WHAT = 1')"
+    )
+    beside = "os.mkdir('plain'); pathlib.Path('plain/__init__.py').write_text('WHAT = 1')"
+    found, said, _, kept = steadied(tmp_path, f"{replaced}; {beside}")
+    assert found["plain"] == ["old", str(kept / "plain.py")]
+    assert found["pkg.deep"] == ["old", str(kept / "pkg" / "deep.py")]
+    assert said == "robust-run: plain/__init__.py was edited since; this attempt goes on with what it was\n"
+
+
+def test_a_module_in_the_place_of_a_package_is_an_edit_too(tmp_path: Path) -> None:
+    found, _, _, kept = steadied(tmp_path, "os.rename('pkg', 'gone'); pathlib.Path('pkg.py').write_text('WHAT = 1')")
+    assert found["pkg"] == ["old", str(kept / "pkg" / "__init__.py")]
+    assert found["pkg.deep"] == ["old", str(kept / "pkg" / "deep.py")]
+
+
+def test_a_package_that_is_new_is_as_it_lies_there(tmp_path: Path) -> None:
+    found, said, root, _ = steadied(
+        tmp_path, "os.mkdir('fresh'); pathlib.Path('fresh/__init__.py').write_text('WHAT = 1')"
+    )
+    assert found["fresh"] == [1, str(root / "fresh" / "__init__.py")]
+    assert not said
 
 
 def test_before_anything_was_kept_the_folder_counts(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from robust_run.errors import UserError
 from robust_run.launcher.api.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.api.operations import GOING, Granted, RefusedError, one_line
 from robust_run.launcher.api.views import ActionView
-from robust_run.launcher.code_types import CodeVersion, RollbackAsked, UpdateRefused, UpdateStaged
+from robust_run.launcher.code_types import CodeVersion, Ledger, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.code_versions import ledger
 from robust_run.launcher.code_versions.settings import MOST_SETTINGS, check_variables
 from robust_run.launcher.core.state import JobState
 
 LONGEST_DUE_S = 366 * 86400.0
 MOST_VERSIONS = 10_000
+MOST_LEFT_OUT = 32
 
 
 def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bool) -> Granted:
@@ -26,18 +27,24 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
     if not has_code:
         raise RefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
     newest = ledger.head(state.code)
-    if state.code.records and (version.parents[:1] != (newest,) or version.number != len(state.code.records) + 1):
+    is_old = ledger.is_pending(state.code, version)
+    if (
+        state.code.records
+        and not is_old
+        and (version.parents[:1] != (newest,) or version.number != len(state.code.records) + 1)
+    ):
         raise RefusedError(
             MOVED, f"version {len(state.code.records)} came in between; the update is to be made from {newest}"
         )
-    why = ledger.why_not(state.code, version)
+    why = "" if is_old else ledger.why_not(state.code, version)
     if why or len(state.code.records) >= MOST_VERSIONS:
         raise RefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
     if not (math.isfinite(wish.due_after_s) and 0 <= wish.due_after_s <= LONGEST_DUE_S):
         raise RefusedError(400, f"due_after_s={wish.due_after_s} is no time")
     due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
     event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
-    return Granted(event=event, answer=ActionView(done=f"{ledger.words(version)} {_when(state, wish)}"))
+    name = ledger.all_words(ledger.staged(state.code, version, due_unix_s), version)
+    return Granted(event=event, answer=ActionView(done=f"{name} {_when(state, wish)}"))
 
 
 def _when(state: JobState, wish: UpdateWish) -> str:
@@ -74,6 +81,7 @@ def _clean(version: CodeVersion, now_unix_s: float) -> CodeVersion:
         source=one_line(version.source),
         summary=one_line(version.summary),
         commit=one_line(version.commit),
+        left_out=tuple(one_line(each) for each in version.left_out[:MOST_LEFT_OUT]),
         at_unix_s=now_unix_s,
     )
 
@@ -96,9 +104,7 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
             raise RefusedError(
                 409, f"there is no version before {code.running} that was trusted; robust code log lists them"
             )
-        raise RefusedError(
-            409, f"version {wish.to} is not there, runs already, or never was trusted; robust code log lists them"
-        )
+        raise RefusedError(409, _why_not_to(code, wish.to))
     number = target.version.number
     event = RollbackAsked(to=wish.to, reason=one_line(wish.reason), by=one_line(wish.by) or "operator")
     if number == code.running:
@@ -107,6 +113,20 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
         then = f"; attempt {state.attempt} is ended" if state.phase in GOING else ""
         done = f"back to version {number}{then}"
     return Granted(event=event, answer=ActionView(done=done))
+
+
+def _why_not_to(code: Ledger, to: int) -> str:
+    record = ledger.record_of(code, to)
+    if record is None:
+        return f"there is no version {to}; robust code log lists them"
+    if to == code.running:
+        return f"version {to} runs already"
+    if record.fate == "rolled_back":
+        return (
+            f"version {to} was rolled back: {record.why}; stage it again with robust update --again, and with --dir or --ref "
+            "for its code"
+        )
+    return f"version {to} never was trusted ({record.why or record.fate}); robust code log lists them"
 
 
 def _check_alive(state: JobState) -> None:

@@ -7,13 +7,13 @@ from functools import cached_property
 
 from robust_run.errors import PlatformError
 from robust_run.launcher import core
+from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.course import Course
 from robust_run.launcher.api.course_reader import CourseReader
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.live import with_course
 from robust_run.launcher.api.views import IncidentView, JobView, NodesView, job_view, node_views
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.events import RecordIncident
 from robust_run.launcher.journal import Entry, Header, in_force, read
 from robust_run.launcher.policy import policy_of
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.health.ladder.rules import RULES
+from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.show import clean
 from robust_run.launcher.check_events import Decided, Diagnosed
-from robust_run.launcher.events import RecordIncident
 from robust_run.launcher.journal import Entry
 
 _DECODER = msgspec.json.Decoder(Entry)

@@ -9,6 +9,7 @@ from collections import Counter
 
 import msgspec
 
+from robust_run.launcher import actions as a
 from robust_run.launcher import events as e
 from robust_run.launcher.code_types import NotFinite
 from robust_run.launcher.journal import Entry
@@ -86,17 +87,17 @@ class History:
                 self._blame(entry)
                 self._evicted_s = None
 
-    def _action(self, entry: Entry, action: e.Action) -> None:
+    def _action(self, entry: Entry, action: a.Action) -> None:
         match action:
-            case e.StartAttempt(attempt=attempt) if (
+            case a.StartAttempt(attempt=attempt) if (
                 attempt not in self._attempts and len(action.placements) == action.nodes
             ):
                 self._ordered(action, entry.at)
-            case e.EndAttempt(attempt=attempt) if attempt in self._attempts and not action.only:
+            case a.EndAttempt(attempt=attempt) if attempt in self._attempts and not action.only:
                 self._told_to_end(self._attempts[attempt], entry)
-            case e.RecordIncident(attempt=attempt, action=done) if attempt in self._attempts and done != "report":
+            case a.RecordIncident(attempt=attempt, action=done) if attempt in self._attempts and done != "report":
                 self._over(self._attempts[attempt], entry.at)
-            case e.Finish():
+            case a.Finish():
                 self.finished_s = entry.at
                 for draft in self._attempts.values():
                     self._over(draft, entry.at)
@@ -104,7 +105,7 @@ class History:
     def _blame(self, entry: Entry) -> None:
         self._cause_mono_s, self._cause_s = entry.mono, entry.at
 
-    def _ordered(self, order: e.StartAttempt, at_s: float) -> None:
+    def _ordered(self, order: a.StartAttempt, at_s: float) -> None:
         for draft in self._attempts.values():
             self._over(draft, at_s)
         places = tuple(

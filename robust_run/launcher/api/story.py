@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.launcher import actions as a
 from robust_run.launcher import code_types as c
 from robust_run.launcher import events as e
 from robust_run.launcher.api.operations import listed
@@ -69,7 +70,7 @@ class Story:
                 self._names[info.id] = info.name
             case e.NodeReturned(node=node, name=str(name)), _ if name:
                 self._names[node] = name  # the journal of a controller that took over begins in the middle
-            case _, e.StartAttempt() as order if len(order.placements) == order.nodes:
+            case _, a.StartAttempt() as order if len(order.placements) == order.nodes:
                 self._layout = order.placements
 
     def _name(self, node: str) -> str:
@@ -81,7 +82,7 @@ class Story:
                 return self._name(placement.node)
         return ""
 
-    def _words(self, subject: e.Event | e.Action) -> tuple[str, str]:
+    def _words(self, subject: e.Event | a.Action) -> tuple[str, str]:
         """Return where something happened and what it was; nothing for what only a developer wants to know."""
         about_node = self._node_words(subject)
         if about_node[1]:
@@ -89,14 +90,15 @@ class Story:
         about_code = _code_words(subject) or _check_words(subject)
         return ("", about_code) if about_code else self._job_words(subject)
 
-    def _node_words(self, subject: e.Event | e.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
+    def _node_words(self, subject: e.Event | a.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
         match subject:
             case e.NodeJoined(node=info):
                 return info.name, f"joined with {plural(info.nproc, 'worker')} ({info.address})"
             case e.NodeReturned(node=node):
                 return self._name(node), "is connected again"
             case e.NodeLost(node=node, silent_s=silent_s):
-                return self._name(node), f"lost: silent for {silent_s:.1f} s"
+                gone = f"lost: silent for {silent_s:.1f} s" if silent_s else "gone with the launcher before"
+                return self._name(node), gone
             case e.NodeLeft(node=node, reason=reason):
                 return self._name(node), f"leaves: {reason}"
             case e.NodeEvicted(name=name, reason=reason, by=by):
@@ -124,11 +126,11 @@ class Story:
                 return self._name(node), f"cannot put version {number} in place: {message}"
             case e.SignalPassedOn(signal=number, ranks=ranks, node=node):
                 return self._name(node), f"{signal_name(number)} passed on to {plural(len(ranks), 'rank')}"
-            case e.Dismiss(node=node, exit_code=exit_code, reason=reason):
+            case a.Dismiss(node=node, exit_code=exit_code, reason=reason):
                 return self._name(node), f"is sent home with exit code {exit_code}: {reason}"
         return "", ""
 
-    def _job_words(self, subject: e.Event | e.Action) -> tuple[str, str]:
+    def _job_words(self, subject: e.Event | a.Action) -> tuple[str, str]:
         match subject:
             case e.JobStarted():
                 return "", "the job starts"
@@ -142,20 +144,20 @@ class Story:
                 return "", f"told to end by {by or signal_name(number)}{', at once' if again else ''}"
             case e.GuardLost():
                 return "", "the process that the user started was killed"
-            case e.StartAttempt(attempt=attempt, placements=placements) if len(placements) == subject.nodes:
+            case a.StartAttempt(attempt=attempt, placements=placements) if len(placements) == subject.nodes:
                 names = listed(self._name(placement.node) for placement in placements)
                 size = f"{plural(subject.world_size, 'rank')} on {plural(subject.nodes, 'node')}"
                 return "", f"attempt {attempt} starts: {size} ({names})"
-            case e.EndAttempt(attempt=attempt, only=()):
+            case a.EndAttempt(attempt=attempt, only=()):
                 return "", f"attempt {attempt} is ended{_mildness(subject)}"
-            case e.RecordIncident(verdict=verdict, action=action, reason=reason):
+            case a.RecordIncident(verdict=verdict, action=action, reason=reason):
                 return ", ".join(verdict.nodes[:2]), f"incident: {verdict.sentence}; {action}: {reason}"
-            case e.Finish(outcome=outcome, exit_code=exit_code, reason=reason):
+            case a.Finish(outcome=outcome, exit_code=exit_code, reason=reason):
                 return "", f"the job is over: {outcome}, exit code {exit_code}{': ' + reason if reason else ''}"
         return "", ""
 
 
-def _check_words(subject: e.Event | e.Action) -> str:
+def _check_words(subject: e.Event | a.Action) -> str:
     """Return what checks and the ladder say."""
     match subject:
         case Decided(rung=rung, sentence=sentence, rule=rule):
@@ -169,7 +171,7 @@ def _check_words(subject: e.Event | e.Action) -> str:
             return ""
 
 
-def _code_words(subject: e.Event | e.Action) -> str:
+def _code_words(subject: e.Event | a.Action) -> str:
     match subject:
         case c.CodeCaptured(version=version):
             commit = f", commit {version.commit[:10]}" if version.commit else ""
@@ -186,7 +188,7 @@ def _code_words(subject: e.Event | e.Action) -> str:
     return ""
 
 
-def _mildness(order: e.EndAttempt) -> str:
+def _mildness(order: a.EndAttempt) -> str:
     if not order.signal:
         return ""
     return f": {signal_name(order.signal)}, SIGKILL after {order.grace_s:g} s"

@@ -10,10 +10,13 @@ import msgspec
 
 from robust_run.launcher.code_versions.errors import CodeError, TooMuchError
 from robust_run.launcher.code_versions.program import Program, module_folder, script_path
-from robust_run.launcher.code_versions.scan import Scan
+from robust_run.launcher.code_versions.scan import Scan, is_weak
 from robust_run.launcher.code_versions.tree_store import digest_of, id_of
-from robust_run.launcher.code_versions.types import LIMITS, CodeFile, Limits, Tree
+from robust_run.launcher.code_versions.types import LIMITS, CodeFile, Left, Limits, Tree
 from robust_run.launcher.code_versions.work_tree import head_commit, work_tree_of
+
+#: Files that were left out are named, so many of them.
+LEFT_OUT_NAMED, CHANGED_NAMED = 20, 6
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,32 @@ def _has(scan: Scan, entry: str) -> bool:
 
 def _why(scan: Scan, entry: str) -> str:
     return next((f": it {each.reason}" for each in scan.left if each.path == entry), "")
+
+
+def left_out(left: Sequence[Left]) -> tuple[str, ...]:
+    """Return what is called code and yet is not taken, for the record: the first few, and how many more."""
+    named = [f"{each.path} {each.reason}" for each in left if is_oversize(each)]
+    more = len(named) - LEFT_OUT_NAMED
+    return (*named[:LEFT_OUT_NAMED], *([f"{more} more"] if more > 0 else []))
+
+
+def is_oversize(left: Left) -> bool:
+    """Whether a file that was left is code but for its size or content."""
+    return (left.reason.startswith("is larger than") or left.reason == "is binary") and not is_weak(left.path)
+
+
+def changed_since(left: Sequence[Left], folder: str, unix_s: float) -> str:
+    """Return the files that were left and were written since, the likeliest to be meant first, as a clause; or nothing."""
+    written = []
+    for each in sorted(left, key=lambda each: (not is_oversize(each), each.reason != "is no code", each.path)):
+        try:
+            status = os.lstat(os.path.join(folder, each.path))
+        except OSError:
+            continue
+        if stat.S_ISREG(status.st_mode) and status.st_mtime > unix_s:
+            written.append(f"{each.path} ({each.reason})")
+    more = f" and {len(written) - CHANGED_NAMED} more" if len(written) > CHANGED_NAMED else ""
+    return ", ".join(written[:CHANGED_NAMED]) + more
 
 
 def tree_id_of(scan: Scan) -> str:

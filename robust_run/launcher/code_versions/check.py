@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
+import robust_run
 from robust_run.errors import UserError
 from robust_run.launcher.code_versions.errors import CodeError
+from robust_run.launcher.code_versions.supervise import PROGRAM
+from robust_run.launcher.process_tree import KILL_S
 
 COMPILE_S = 60.0
+#: What watches over a command gets this long beyond the command's limit: to start, and to end what that left.
+SUPERVISOR_S = KILL_S + 20.0
 #: Of a command's output that is quoted when it fails.
 QUOTED_LINES = 8
 #: Errors that are named.
@@ -95,7 +97,7 @@ def _refuse(folder: str, errors: Sequence[tuple[str, int, str]]) -> None:
 def smoke(command: str, folder: str, limit_s: float, env: Mapping[str, str]) -> None:
     """Run a command in the folder of a version; no shell. Raises CodeError unless it ends with 0 in time.
 
-    Whatever it has started in its process group ends with it.
+    Whatever it has started ends with it, daemons too.
     """
     try:
         argv = shlex.split(command)
@@ -103,31 +105,48 @@ def smoke(command: str, folder: str, limit_s: float, env: Mapping[str, str]) -> 
         raise UserError(f"--check {command!r} is no command: {error}") from error
     if not argv:
         raise UserError("--check is empty; give a command, or leave it out")
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                argv,
-                cwd=folder,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UserError(f"--check {command!r} cannot be run: {error.strerror}") from error
-        try:
-            code: int | None = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        lines = output.read()[-8192:].decode(errors="replace").rstrip().splitlines()
-    if code == 0:
+    result = _supervised(argv, folder, limit_s, env)
+    if result.error:
+        raise UserError(f"--check {command!r} cannot be run: {result.error}")
+    if result.code == 0:
         return
-    how = f"did not end within {limit_s:g} s" if code is None else f"ended with {code}"
+    how = f"did not end within {limit_s:g} s" if result.code is None else f"ended with {result.code}"
+    lines = result.said.rstrip().splitlines()
     said = " | ".join(line.strip() for line in lines[-QUOTED_LINES:] if line.strip())
     raise CodeError(f"--check {command!r} {how}; nothing was changed{': ' + said if said else ''}")
+
+
+class _Result(msgspec.Struct):
+    code: int | None
+    said: str
+    error: str = ""
+
+
+def _supervised(argv: Sequence[str], folder: str, limit_s: float, env: Mapping[str, str]) -> _Result:
+    """Run a command below a process that ends all that it leaves behind: see `supervise`."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(robust_run.__file__)))
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", PROGRAM, package, str(limit_s), *argv],
+        cwd=folder,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        answer, errors = process.communicate(timeout=limit_s + SUPERVISOR_S)
+        return msgspec.json.decode(answer, type=_Result)
+    except subprocess.TimeoutExpired:
+        return _Result(None, "")
+    except msgspec.MsgspecError:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:]
+        return _Result(None, "", error=f"what watches over it ended with {process.returncode}: {''.join(last)}")
+    finally:
+        if process.poll() is None:  # somebody loses patience: it still ends what it has started
+            process.terminate()
+            try:
+                process.wait(SUPERVISOR_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

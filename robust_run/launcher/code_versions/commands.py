@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,15 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable of the workers.")
 @click.option(
     "--when",
-    default="failure",
-    show_default=True,
+    default=None,
     metavar="failure|now|TIME",
-    help="failure: at the next one, within 24 h; TIME (30m, 6h, never): the same with another limit; now: at once.",
+    help="failure (default): at the next one, within 24 h; TIME (30m, 6h, never): the same with another limit; now: at once. "
+    "Without anything new it is about what is pending.",
 )
 @click.option("--note", default="", metavar="TEXT", help="Why, for the journal.")
-@click.option("--check", default="", metavar="COMMAND", help="Run in the new code before it is taken; must end with 0.")
+@click.option(
+    "--check", default=None, metavar="COMMAND", help="Run in the new code before it is taken; must end with 0."
+)
 @click.option("--check-limit", default=300.0, show_default=True, metavar="SECONDS", help="How long --check may take.")
 @click.option("--slower", is_flag=True, help="Its steps may take longer than those before: do not roll back for that.")
 @click.option("--again", is_flag=True, help="Although the same was rolled back before: it was not its fault.")
@@ -45,9 +48,9 @@ def update(  # noqa: PLR0913, PLR0917 - its options
     folder: str,
     settings: tuple[str, ...],
     variables: tuple[str, ...],
-    when: str,
+    when: str | None,
     note: str,
-    check: str,
+    check: str | None,
     check_limit: float,
     slower: bool,
     again: bool,
@@ -68,7 +71,11 @@ def update(  # noqa: PLR0913, PLR0917 - its options
 
     if ref and folder and not os.path.isdir(folder):
         raise UserError(f"--dir {folder!r} is no folder")
-    now, due_after_s = parse_when(when)
+    if check is not None and not check.strip():
+        raise UserError("--check is empty; give a command, or leave it out")
+    if not (math.isfinite(check_limit) and check_limit > 0):
+        raise UserError(f"--check-limit {check_limit:g}: must be a number of seconds above 0")
+    now, due_after_s = parse_when("failure" if when is None else when)
     request = Request(
         ref=ref,
         folder=folder,
@@ -79,7 +86,8 @@ def update(  # noqa: PLR0913, PLR0917 - its options
         host=_host(),
         now=now,
         due_after_s=due_after_s,
-        check=check,
+        timed=when is not None,
+        check=check or "",
         check_s=check_limit,
         slower=slower,
         again=again,

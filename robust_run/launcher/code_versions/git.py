@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 
 from robust_run.errors import UserError
 from robust_run.launcher.code_versions.errors import CodeError
+from robust_run.launcher.code_versions.ignore import LARGEST_RULES_BYTES, RULE_FILES, is_ignored, parse
 from robust_run.launcher.code_versions.names import why_no_link, why_not
+from robust_run.launcher.code_versions.scan import JOURNAL, LOOKED_AT_BYTES, OTHER_REPOSITORY, is_called_code
 from robust_run.launcher.code_versions.types import LIMITS, Left
 from robust_run.launcher.code_versions.work_tree import IS_COMMIT, work_tree_of
 
@@ -16,11 +19,12 @@ GIT_S = 60.0
 
 
 class Commit:
-    """The code of one commit below one folder of a work tree."""
+    """The code of one commit below one folder of a work tree: what a look through the folder would take of it, see `scan`."""
 
-    def __init__(self, root: str, ref: str) -> None:
-        """`root`: the folder. Raises UserError for a commit that is not there (any more)."""
+    def __init__(self, root: str, ref: str, entry: str = "") -> None:
+        """`root`: the folder; `entry`: the script in it. Raises UserError for a commit that is not there (any more)."""
         self._root = root
+        self._entry = entry
         self.top = work_tree_of(root)
         if not self.top:
             raise UserError(f"--ref {ref!r}: {root!r} is in no git work tree; give --dir PATH instead")
@@ -44,11 +48,13 @@ class Commit:
             facts, _, name = entry.partition(b"\t")
             mode, kind, blob = facts.decode().split()
             path = name.decode(errors="surrogateescape").removeprefix(self._prefix)
-            why = why_not(path) or ("is a submodule" if kind != "blob" else "")
+            why = why_not(path) or (OTHER_REPOSITORY if kind != "blob" else "")
             if why:
                 left.append(Left(path, why))
             else:
                 wanted.append((path, mode, blob))
+        runs = tuple(f"{path.removesuffix(JOURNAL)}" for path, *_ in wanted if path.endswith(f"/{JOURNAL}"))
+        wanted = [each for each in wanted if not each[0].startswith(runs)]  # somebody committed what jobs left behind
         if len(wanted) > LIMITS.most_files:
             raise CodeError(f"commit {self.commit[:10]} has more than {LIMITS.most_files} files below {self._root!r}")
         return self._contents(wanted, left), left
@@ -70,7 +76,8 @@ class Commit:
                 f"commit {self.commit[:10]} has more than {LIMITS.most_bytes >> 20} MiB below {self._root!r}"
             )
         batch = self._git("cat-file", "--batch", stdin="".join(f"{each[2]}\n" for each in small).encode()).stdout
-        files, at = [], 0
+        files: list[tuple[str, bytes, bool, str]] = []
+        at = 0
         for path, mode, _, length in small:
             start = batch.index(b"\n", at) + 1
             data = batch[start : start + length]
@@ -78,11 +85,37 @@ class Commit:
             link = data.decode(errors="surrogateescape") if mode == "120000" else ""
             if link and why_no_link(path, link):
                 left.append(Left(path, why_no_link(path, link)))
-            elif b"\0" in data[:8192]:
+            elif not link and path != self._entry and not is_called_code(path, partial(bytes, data)):
+                left.append(Left(path, "is no code"))
+            elif b"\0" in data[:LOOKED_AT_BYTES]:
                 left.append(Left(path, "is binary"))
             else:
                 files.append((path, b"" if link else data, mode == "100755", link))
-        return files
+        return self._not_ignored(files, left)
+
+    def _not_ignored(
+        self, files: list[tuple[str, bytes, bool, str]], left: list[Left]
+    ) -> list[tuple[str, bytes, bool, str]]:
+        """Return the files that the commit's own rules do not ignore, though somebody committed them."""
+        of_rules = [(path, data) for path, data, *_ in files if path.rpartition("/")[2] in RULE_FILES]
+        of_rules.sort(key=lambda each: (each[0].count("/"), each[0]))
+        rules = [
+            rule
+            for path, data in of_rules
+            for rule in parse(data[:LARGEST_RULES_BYTES].decode(errors="replace"), path[: path.rfind("/") + 1])
+        ]
+        taken = []
+        for file in files:
+            parts = file[0].split("/")
+            ignored = any(
+                is_ignored(rules, "/".join(parts[:depth]), is_folder=depth < len(parts))
+                for depth in range(1, len(parts) + 1)
+            )
+            if ignored and file[0] != self._entry:
+                left.append(Left(file[0], "is ignored"))
+            else:
+                taken.append(file)
+        return taken
 
     def _git(self, *words: str, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
         return run_git(self.top, words, stdin=stdin, check=check)

@@ -26,6 +26,13 @@ SLOW_FACTOR = 2.0
 #: Shorter differences are noise.
 SLOW_BY_S = 0.005
 
+GONE_WITH = "which was rolled back"
+
+#: Of the files that are not kept, so many are named on the console.
+LEFT_NAMED = 3
+#: Of the updates that are part of one, so many are named.
+PARTS_NAMED = 5
+
 #: Verdicts that a change of code can bring about. A lost node or a broken platform is none of its doing.
 BLAMED = frozenset({"crash", "code", "nan", "hang", "mismatch", "desync", "comm_stall", "slow", "unknown"})
 
@@ -53,6 +60,7 @@ def use(ledger: Ledger) -> CodeUse | None:
         env=version.env,
         on_probation=record.fate == "probation",
         is_only=len(ledger.records) == 1,
+        makes_steps=ledger.makes_steps,
         rolled_back=tuple(
             label(each.version.number, each.version.tree)
             for each in ledger.records
@@ -116,6 +124,8 @@ def _content(version: CodeVersion) -> tuple[str, dict[str, str], dict[str, str]]
 
 def staged(ledger: Ledger, version: CodeVersion, due_unix_s: float) -> Ledger:
     """A checked version waits for the next attempt, and takes along what was pending. What cannot be staged changes nothing."""
+    if is_pending(ledger, version):
+        return msgspec.structs.replace(ledger, due_unix_s=due_unix_s)
     if why_not(ledger, version):
         return ledger
     if ledger.pending:
@@ -128,11 +138,19 @@ def staged(ledger: Ledger, version: CodeVersion, due_unix_s: float) -> Ledger:
     )
 
 
+def is_pending(ledger: Ledger, version: CodeVersion) -> bool:
+    """Whether this is what waits already: then only its time is new."""
+    record = record_of(ledger, ledger.pending)
+    return (
+        record is not None and record.version.number == version.number and _content(record.version) == _content(version)
+    )
+
+
 def begun(ledger: Ledger, attempt: int) -> Ledger:
     """An attempt begins: with what is pending, if anything is."""
     if not ledger.records:
         return ledger
-    ledger = msgspec.structs.replace(ledger, survived={})
+    ledger = msgspec.structs.replace(ledger, survived={}, fewest_steps=-1)
     if not ledger.pending:
         return ledger
     number = ledger.pending
@@ -143,26 +161,31 @@ def begun(ledger: Ledger, attempt: int) -> Ledger:
     return msgspec.structs.replace(ledger, running=number, pending=0, due_unix_s=0.0)
 
 
-def survived(ledger: Ledger, node: str, step_s: float, nodes: Collection[str]) -> tuple[Ledger, str]:
+def survived(ledger: Ledger, node: str, steps: int, step_s: float, nodes: Collection[str]) -> tuple[Ledger, str]:
     """A node survived the first steps. Return the ledger and, where the version turns out too slow, that as a sentence.
 
-    `nodes`: all of the attempt.
+    `steps`: how many; 0: it makes none, and lived for long enough. `nodes`: all of the attempt.
     """
-    ledger = msgspec.structs.replace(ledger, survived={**ledger.survived, node: step_s})
+    fewest = steps if ledger.fewest_steps < 0 else min(steps, ledger.fewest_steps)
+    ledger = msgspec.structs.replace(ledger, survived={**ledger.survived, node: step_s}, fewest_steps=fewest)
     if not all(each in ledger.survived for each in nodes):
         return ledger, ""
     slowest_s = max((ledger.survived[each] for each in nodes), default=0.0)
     version = on_probation(ledger)
     usual_s = ledger.usual_step_s
     if version is None:
-        known = record_of(ledger, ledger.running) is not None and slowest_s > 0
-        return (msgspec.structs.replace(ledger, usual_step_s=slowest_s) if known else ledger), ""
+        if record_of(ledger, ledger.running) is None:
+            return ledger, ""
+        return msgspec.structs.replace(ledger, usual_step_s=slowest_s or usual_s, makes_steps=fewest > 0), ""
     if not version.slower and usual_s and slowest_s > usual_s * SLOW_FACTOR and slowest_s - usual_s > SLOW_BY_S:
         return ledger, (
             f"a step takes {slowest_s:.3g} s with version {version.number}, {slowest_s / usual_s:.1f} times the {usual_s:.3g} s "
             f"of version {ledger.trusted}"
         )
-    return trusted(ledger, slowest_s, "it survived its first steps"), ""
+    why = (
+        "it survived its first steps" if fewest > 0 else "it lived for long enough, and makes no steps that are counted"
+    )
+    return msgspec.structs.replace(trusted(ledger, slowest_s, why), makes_steps=fewest > 0), ""
 
 
 def trusted(ledger: Ledger, step_s: float, why: str) -> Ledger:
@@ -184,17 +207,40 @@ def rolled_back(ledger: Ledger, why: str) -> Ledger:
     version = on_probation(ledger)
     if version is None:
         return ledger
-    ledger = _fated(ledger, version.number, "rolled_back", why)
+    ledger = _with_its_parts(ledger, version.number, why)
     ledger = msgspec.structs.replace(ledger, running=ledger.trusted)
     return _pending_falls(ledger, version.number)
+
+
+def _with_its_parts(ledger: Ledger, number: int, why: str) -> Ledger:
+    """A version is rolled back. What was merged into it goes with it, though nobody knows which of them failed."""
+    for part in parts_of(ledger, number):
+        if GONE_WITH in ledger.records[part - 1].why:
+            continue  # with another before
+        ledger = _fated(ledger, part, "merged", f"it was part of version {number}, {GONE_WITH}: {why}")
+    return _fated(ledger, number, "rolled_back", why)
 
 
 def _pending_falls(ledger: Ledger, number: int) -> Ledger:
     if not ledger.pending or number not in ancestors(ledger, ledger.pending):
         return ledger
     why = f"it was built on version {number}, which was rolled back"
-    ledger = _fated(ledger, ledger.pending, "rolled_back", why)
+    ledger = _with_its_parts(ledger, ledger.pending, why)
     return msgspec.structs.replace(ledger, pending=0, due_unix_s=0.0)
+
+
+def parts_of(ledger: Ledger, number: int) -> list[int]:
+    """Return the versions that a version has in it and that never were trusted by themselves: updates that it was merged from.
+
+    Only since the last trusted one before it, and in their order.
+    """
+    records = [record_of(ledger, each) for each in sorted(ancestors(ledger, number))]
+    since = max((each.version.number for each in records if each is not None and each.fate == "trusted"), default=0)
+    return [
+        each.version.number
+        for each in records
+        if each is not None and each.fate == "merged" and each.version.number > since
+    ]
 
 
 def ancestors(ledger: Ledger, number: int) -> set[int]:
@@ -218,7 +264,7 @@ def taken_back(ledger: Ledger, to: int, why: str) -> Ledger:
     for record in ledger.records:
         number = record.version.number
         if number in (ledger.pending, ledger.running) and number != target.version.number:
-            ledger = _fated(ledger, number, "rolled_back", why)
+            ledger = _with_its_parts(ledger, number, why)
     return msgspec.structs.replace(
         ledger,
         running=target.version.number,
@@ -270,6 +316,20 @@ def words(version: CodeVersion) -> str:
         )
     )
     return f"version {version.number}" + (f" ({about})" if about else "")
+
+
+def all_words(ledger: Ledger, version: CodeVersion) -> str:
+    """Return the same with the updates that are part of it: whoever reads it must learn of all that changed."""
+    numbers = parts_of(ledger, version.number)[::-1]
+    named = [words(ledger.records[number - 1].version) for number in numbers[:PARTS_NAMED]]
+    more = [f"{len(numbers) - PARTS_NAMED} more"] if len(numbers) > PARTS_NAMED else []
+    return words(version) + (f", with {', '.join(named + more)} in it," if named else "")
+
+
+def left_words(left_out: tuple[str, ...]) -> str:
+    """Return what of the code is not kept, as a sentence."""
+    more = ", ...; robust code show 1 lists them" if len(left_out) > LEFT_NAMED else ""
+    return f"not part of the code that is kept, so that edits reach later attempts: {', '.join(left_out[:LEFT_NAMED])}{more}"
 
 
 def _fated(ledger: Ledger, number: int, fate: Fate, why: str, attempt: int | None = None) -> Ledger:

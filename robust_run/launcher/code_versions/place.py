@@ -19,13 +19,13 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.code_types import CodeUse, CodeVersion
-from robust_run.launcher.code_versions.capture import Root, commit_of, look_first, roots_of, tree_id_of
+from robust_run.launcher.code_versions.capture import Root, commit_of, left_out, look_first, roots_of, tree_id_of
 from robust_run.launcher.code_versions.errors import CodeError, LackingError
 from robust_run.launcher.code_versions.ledger import label
 from robust_run.launcher.code_versions.program import in_folder, program_of, with_settings
 from robust_run.launcher.code_versions.scan import Scan, is_weak
 from robust_run.launcher.code_versions.transfer import Receiver
-from robust_run.launcher.code_versions.tree_store import SHORT, TreeStore, is_intact
+from robust_run.launcher.code_versions.tree_store import SHORT, TreeStore, is_intact, links_to
 from robust_run.launcher.code_versions.types import LIMITS, Parts
 from robust_run.launcher.run_directory import steady_links
 from robust_run.launcher.types import (
@@ -99,7 +99,8 @@ class CodePlace:
             root, scan = self._look()
         except CodeError as error:
             return Seen(version, None, str(error))
-        return Seen(msgspec.structs.replace(version, source=f"{self._source}:{root.folder}"), scan, "")
+        source = f"{self._source}:{root.folder}"
+        return Seen(msgspec.structs.replace(version, source=source, left_out=left_out(scan.left)), scan, "")
 
     def keep(self, seen: Seen) -> tuple[CodeVersion, str]:
         """Keep that; return version 1 and, where no code could be kept, why. May take long on a slow disk; for any thread."""
@@ -157,7 +158,7 @@ class CodePlace:
             return Ground(use=use, root=root.folder, steady=self.steady)
         if not self.store.has(use.tree):
             raise LackingError(f"the code {use.tree[:SHORT]} is not here")
-        links = {each.path: os.path.join(root.folder, each.path) for each in scan.left} if scan is not None else {}
+        links = links_to(root.folder, scan.left) if scan is not None else {}
         copy = self.store.materialise(use.tree, links)
         if root.entry and not os.path.exists(os.path.join(copy, root.entry)):
             raise LackingError(f"version {use.number} has no {root.entry}, which is the job's script")

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from robust_run.launcher.code_versions.errors import CodeError, TooMuchError
 from robust_run.launcher.code_versions.ignore import LARGEST_RULES_BYTES, RULE_FILES, Rule, is_ignored, parse
 from robust_run.launcher.code_versions.names import why_no_link, why_not
-from robust_run.launcher.code_versions.types import LIMITS, Left, Limits
+from robust_run.launcher.code_versions.reading import read_file
+from robust_run.launcher.code_versions.types import HOLDS_RUNS, LIMITS, Left, Limits
+from robust_run.launcher.code_versions.work_tree import work_tree_of
 
 ENDINGS = (
     ".py .pyi .pyx .pxd .pxi .ipynb .yaml .yml .toml .cfg .ini .conf .json .sh .bash .cu .cuh .c .cc .cpp .cxx .h .hh .hpp "
@@ -25,6 +28,14 @@ WEAK_ENDINGS = frozenset((".json", ".ipynb"))
 """Of configuration, but as often of what a program writes: alone, such files do not make a folder one of code."""
 CONFIG_FOLDERS = frozenset(("conf", "confs", "config", "configs", "cfg", "cfgs"))
 """Unless it is called so."""
+
+#: What every run directory has.
+JOURNAL = "journal.jsonl"
+#: Where they are unless somebody says otherwise. Of whichever job: copies that lead there would lead to copies that lead back.
+RUNS = "robust-runs"
+#: A folder of more entries is led to as a whole, although it holds a run directory.
+MOST_BESIDE_RUNS = 1000
+OTHER_REPOSITORY = "is a repository of its own"
 
 #: So much of a file is looked at to tell text from data.
 LOOKED_AT_BYTES = 8192
@@ -60,13 +71,14 @@ class Scan:
         self.left: list[Left] = []
         self._root = root
         self._leave = frozenset(os.path.realpath(each) for each in leave)
+        self._is_of_git = bool(work_tree_of(root))
         self._always = frozenset(always)
         self._limits = limits
         self._clock = clock
         self._until_s = clock() + limits.patience_s if clock is not None else 0.0
         self._entries = self._bytes = 0
         self._of_runs: set[str] = set()
-        """Folders in which run directories lie."""
+        """Folders in which run directories lie, directly or deeper."""
         rules = self._rules("", (".git/info/exclude",))
         files, left = self._folder("", rules)
         self.files = sorted(files, key=lambda found: found.path)
@@ -87,7 +99,7 @@ class Scan:
             if path not in self._always and is_ignored(rules, path, is_folder=is_folder):
                 inside = tuple(each for each in self._always if each.startswith(f"{path}/"))
                 if not inside:
-                    left.append(Left(path, "is ignored"))
+                    left += self._around_runs(path, "is ignored") if is_folder else [Left(path, "is ignored")]
                     continue
             if is_folder and path.count("/") + 1 >= self._limits.deepest:
                 left.append(Left(path, "is too deep"))
@@ -101,22 +113,53 @@ class Scan:
 
     def _below(self, path: str, rules: list[Rule]) -> tuple[list[Found], list[Left]]:
         here = os.path.join(self._root, path)
-        if os.path.realpath(here) in self._leave:
+        if os.path.realpath(here) in self._leave or os.path.lexists(os.path.join(here, JOURNAL)):
+            self._note_run(path)
             return [], []  # not even led to: it holds the copies themselves
-        if os.path.lexists(os.path.join(here, "journal.jsonl")):
-            self._of_runs.add(path.rpartition("/")[0])
-            return [], []  # a run directory of ours, with copies of its own
         if os.path.lexists(os.path.join(here, "pyvenv.cfg")):
             return [], [Left(path, "is a virtual environment")]
+        if self._is_of_git and os.path.lexists(os.path.join(here, ".git")):
+            return [], self._around_runs(path, OTHER_REPOSITORY)
         try:
             files, left = self._folder(f"{path}/", rules)
         except CodeError as error:
             if isinstance(error, TooMuchError):
                 raise
             return [], [Left(path, "cannot be read")]
-        if all(is_weak(found.path) for found in files):
-            return [], [] if path in self._of_runs else [Left(path, "holds no code")]
-        return files, left
+        if not all(is_weak(found.path) for found in files):
+            return files, left
+        if path not in self._of_runs:
+            return [], [Left(path, "holds no code")]
+        left += [Left(found.path, "is no code") for found in files]
+        return [], [Left(path, HOLDS_RUNS), *left] if left else []
+
+    def _note_run(self, path: str) -> None:
+        while path := path.rpartition("/")[0]:
+            self._of_runs.add(path)
+
+    def _around_runs(self, path: str, reason: str) -> list[Left]:
+        """Return a folder that is left without a look into it; where a run directory is in it, all in it but that."""
+        here = os.path.realpath(os.path.join(self._root, path))
+        if here in self._leave or path.rpartition("/")[2] == RUNS:
+            self._note_run(path)
+            return []
+        if not any(each.startswith(f"{here}{os.sep}") for each in self._leave):
+            return [Left(path, reason)]
+        try:
+            with os.scandir(here) as entries:
+                found = list(islice(entries, MOST_BESIDE_RUNS + 1))
+        except OSError:
+            return []
+        if len(found) > MOST_BESIDE_RUNS:
+            return [Left(path, reason)]
+        left = [Left(path, HOLDS_RUNS)]
+        for entry in found:
+            below = f"{path}/{entry.name}"
+            if why_not(below, self._limits):
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            left += self._around_runs(below, reason) if is_folder else [Left(below, reason)]
+        return left
 
     def _listed(self, folder: str) -> list[os.DirEntry[str]]:
         try:
@@ -171,10 +214,10 @@ class Scan:
         status = entry.stat(follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             return None, "is no file"
-        if status.st_size > self._limits.largest_file_bytes:
-            return None, f"is larger than {self._limits.largest_file_bytes >> 10} KiB"
         if not self._is_code(path, entry.path):
             return None, "is no code"
+        if status.st_size > self._limits.largest_file_bytes:
+            return None, f"is larger than {self._limits.largest_file_bytes >> 10} KiB"
         data = read_file(entry.path, self._limits.largest_file_bytes)
         if data is None:
             return None, "is larger than it says"
@@ -183,13 +226,7 @@ class Scan:
         return Found(path, data, status), ""
 
     def _is_code(self, path: str, full: str) -> bool:
-        if path in self._always:
-            return True
-        ending = os.path.splitext(path)[1].lower()
-        if ending:
-            return ending in _ENDINGS
-        name = path.rpartition("/")[2]
-        return name in RULE_FILES or name == "Makefile" or (read_file(full, 2, part=True) == b"#!")
+        return path in self._always or is_called_code(path, lambda: read_file(full, 2, part=True) or b"")
 
     def _rules(self, folder: str, names: tuple[str, ...]) -> list[Rule]:
         rules: list[Rule] = []
@@ -202,31 +239,16 @@ class Scan:
         return rules
 
 
+def is_called_code(path: str, beginning: Callable[[], bytes]) -> bool:
+    """Whether a file is code by its name, or by its first two bytes where that has no ending."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending:
+        return ending in _ENDINGS
+    name = path.rpartition("/")[2]
+    return name in RULE_FILES or name == "Makefile" or beginning()[:2] == b"#!"
+
+
 def is_weak(path: str) -> bool:
     """Whether a path may as well be what a program writes as what people configure it by."""
     folders = path.split("/")[:-1]
     return os.path.splitext(path)[1].lower() in WEAK_ENDINGS and not CONFIG_FOLDERS.intersection(folders)
-
-
-def read_file(path: str, most_bytes: int, *, part: bool = False) -> bytes | None:
-    """Return what a file holds, None if that is more than allowed (with `part`: its beginning). Raises OSError.
-
-    Never waits: what became a pipe or a device meanwhile is refused.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path!r} is no file")
-        pieces, size = [], 0
-        while size <= most_bytes:
-            piece = os.read(descriptor, min(most_bytes + 1 - size, 1 << 20))
-            if not piece:
-                break
-            pieces.append(piece)
-            size += len(piece)
-    finally:
-        os.close(descriptor)
-    data = b"".join(pieces)
-    if part:
-        return data[:most_bytes]
-    return data if size <= most_bytes else None

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from robust_run.launcher.actions import Order
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeVersion,
@@ -15,12 +16,7 @@ from robust_run.launcher.code_types import (
     UpdateRefused,
 )
 from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
-    Event,
-    NodeJoined,
-    NodeReturned,
-    Order,
-)
+from robust_run.launcher.events import Event, NodeJoined, NodeReturned
 
 if TYPE_CHECKING:
     from robust_run.launcher.code_versions.place import CodePlace
@@ -100,8 +96,8 @@ class Staging:
         self._tell = tell
         self._later = later
         self._unix_s = unix_s
-        self._timed = 0
-        """The version that a timer is set for."""
+        self._timed = (0, 0.0)
+        """The version that a timer is set for, and for when."""
 
     def after(self, event: Event) -> None:
         """An event was decided on: nodes that came get what they may need, and a wait that began is timed."""
@@ -110,9 +106,10 @@ class Staging:
         elif isinstance(event, NodeReturned):
             self._hand_out(event.node)
         code = self._state.code
-        if code.pending and code.due_unix_s and self._timed != code.pending:
-            self._timed = code.pending
-            self._wait(code.pending)
+        due = (code.pending, code.due_unix_s)
+        if all(due) and self._timed != due:
+            self._timed = due
+            self._wait(due)
 
     def _hand_out(self, node: str) -> None:
         code = self._state.code
@@ -127,15 +124,15 @@ class Staging:
             if member.present:
                 self._send(member.info.id, order)
 
-    def _wait(self, number: int) -> None:
+    def _wait(self, due: tuple[int, float]) -> None:
         code = self._state.code
-        if code.pending != number:
-            return
+        if (code.pending, code.due_unix_s) != due:
+            return  # it was put in place or taken back, or is due at another time
         left_s = code.due_unix_s - self._unix_s()
         if left_s <= 0:
-            self._tell(UpdateDue(number=number))
+            self._tell(UpdateDue(number=code.pending))
         else:
-            self._later(min(left_s, LONGEST_TIMER_S), lambda: self._wait(number))
+            self._later(min(left_s, LONGEST_TIMER_S), lambda: self._wait(due))
 
 
 def store_folder(journal_path: str) -> str:

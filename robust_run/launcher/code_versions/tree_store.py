@@ -12,7 +12,7 @@ share one store: files appear whole, and whoever comes second finds what it want
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
@@ -21,8 +21,18 @@ import msgspec
 from robust_run.errors import RobustRunError
 from robust_run.launcher.code_versions.errors import CodeError, LackingError, StoreError
 from robust_run.launcher.code_versions.names import check_tree, is_digest
-from robust_run.launcher.code_versions.scan import Scan, read_file
-from robust_run.launcher.code_versions.types import LIMITS, SCHEMA, Captured, CodeFile, Limits, Tree
+from robust_run.launcher.code_versions.reading import read_file
+from robust_run.launcher.code_versions.scan import Scan
+from robust_run.launcher.code_versions.types import (
+    HOLDS_RUNS,
+    LIMITS,
+    SCHEMA,
+    Captured,
+    CodeFile,
+    Left,
+    Limits,
+    Tree,
+)
 
 LARGEST_TREE_BYTES = 8 << 20
 #: Of a tree's id, as people see it and as its folder is called.
@@ -164,7 +174,7 @@ class TreeStore:
     def materialise(self, tree_id: str, links: Mapping[str, str] | None = None) -> str:
         """Return the folder of a tree as files; make it if it is not there. Raises LackingError, StoreError.
 
-        `links`: what else it leads to, by path: absolute places of what was left where it is.
+        `links`: what else it leads to, by path: absolute places of what was left where it is (see `links_to`).
         """
         path = os.path.join(self.folder, "at", tree_id[:SHORT])
         tree = self.tree(tree_id)
@@ -196,7 +206,7 @@ class TreeStore:
         try:
             if os.path.islink(kept) and os.readlink(kept) == path and os.path.isdir(path):
                 return
-            path = self.materialise(tree_id, {each.path: os.path.join(root, each.path) for each in scan.left})
+            path = self.materialise(tree_id, links_to(root, scan.left))
             digests = {file.path: file.digest for file in self.tree(tree_id).files}
             for found in scan.files:
                 if not found.link and digests.get(found.path) == digest_of(found.data):
@@ -298,12 +308,21 @@ def _folders(tree: Tree) -> list[str]:
     return sorted(folders)
 
 
+def links_to(root: str, left: Iterable[Left]) -> dict[str, str]:
+    """Return where copies of a folder lead to, by path; nowhere for a folder that they have one of their own for."""
+    return {each.path: "" if each.reason == HOLDS_RUNS else os.path.join(root, each.path) for each in left}
+
+
 def _lead_to(folder: str, tree: Tree, links: Mapping[str, str]) -> None:
-    """Put links beside the code; never over it, and only into folders that it has."""
+    """Put links beside the code; never over it, and only into folders that it has or that are to be made."""
     have = {"", *_folders(tree)}
     taken = {file.path for file in tree.files} | have
     for path, target in sorted(links.items()):
         if path in taken or path.rpartition("/")[0] not in have:
             continue
         with suppress(OSError):
-            os.symlink(target, os.path.join(folder, path))
+            if target:
+                os.symlink(target, os.path.join(folder, path))
+            else:
+                os.mkdir(os.path.join(folder, path), _OURS)
+                have.add(path)

@@ -40,6 +40,10 @@ class Left(msgspec.Struct, frozen=True):
     """A clause: `is ignored`, `is larger than 1 MiB`, ..."""
 
 
+HOLDS_RUNS = "holds run directories"
+"""Reason of a folder that copies do not lead to as a whole, only to what else is in it: each would lead back to itself."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much is code. A folder that holds more is no folder of code, and is not captured."""
 

@@ -17,7 +17,7 @@ from robust_run.launcher.api.code_words import CodeView, RefusedWish, UpdateWish
 from robust_run.launcher.api.views import ActionView
 from robust_run.launcher.code_types import CodeRecord, CodeVersion
 from robust_run.launcher.code_versions import check, ledger
-from robust_run.launcher.code_versions.capture import Root, commit_of, look
+from robust_run.launcher.code_versions.capture import Root, changed_since, commit_of, left_out, look
 from robust_run.launcher.code_versions.difference import changes, clause
 from robust_run.launcher.code_versions.errors import CodeError
 from robust_run.launcher.code_versions.git import Commit
@@ -25,8 +25,8 @@ from robust_run.launcher.code_versions.merge import merge
 from robust_run.launcher.code_versions.program import program_of, script_path
 from robust_run.launcher.code_versions.remote import MovedError, Versions
 from robust_run.launcher.code_versions.settings import check_variables
-from robust_run.launcher.code_versions.tree_store import TreeStore
-from robust_run.launcher.code_versions.types import CodeFile, Tree
+from robust_run.launcher.code_versions.tree_store import TreeStore, links_to
+from robust_run.launcher.code_versions.types import CodeFile, Left, Tree
 
 #: How often an update is made anew because somebody else's came first.
 MOST_TRIES = 8
@@ -44,6 +44,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     now: bool = False
     due_after_s: float = 0.0
+    timed: bool = False
+    """The time was said: where nothing is new, it is for what is pending."""
     check: str = ""
     check_s: float = 300.0
     slower: bool = False
@@ -64,7 +66,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     commit: str
     root: str
-    left: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
 
 
 class Maker:
@@ -129,11 +131,11 @@ class Maker:
         captured = store.put_captured(scan)
         tree = store.put_tree(captured.tree)
         _check_entry(captured.tree, entry, root)
-        left = tuple(each.path for each in captured.left)
+        left = captured.left
         return Source(tree=tree, source=f"{request.host}:{root}", commit=commit_of(root), root=root, left=left)
 
     def _take_commit(self, root: str, entry: str, store: TreeStore) -> Source:
-        commit = Commit(root, self._request.ref)
+        commit = Commit(root, self._request.ref, entry)
         taken, _ = commit.files()
         files = tuple(
             CodeFile(path=path, link=link)
@@ -144,7 +146,11 @@ class Maker:
         tree = Tree(files=files)
         _check_entry(tree, entry, f"commit {commit.commit[:10]}")
         source = f"{self._request.host}:{root}@{commit.commit[:10]}"
-        return Source(tree=store.put_tree(tree), source=source, commit=commit.commit, root=root)
+        try:
+            left = tuple(look(Root(folder=root, entry=entry)).left)  # workers find there what is no code
+        except CodeError:
+            left = ()
+        return Source(tree=store.put_tree(tree), source=source, commit=commit.commit, root=root, left=left)
 
     @staticmethod
     def _entry(view: CodeView, folder: str) -> str:
@@ -158,8 +164,8 @@ class Maker:
     def _version(self, view: CodeView, source: Source | None, store: TreeStore) -> CodeVersion:
         request, code = self._request, view.code
         number = ledger.head(code)
-        record = ledger.record_of(code, number)
-        assert record is not None
+        first, record = ledger.record_of(code, 1), ledger.record_of(code, number)
+        assert first is not None and record is not None
         newest = record.version
         newest_tree = self._versions.fetch(newest.tree, store)
         base, tree_id = number, newest.tree
@@ -168,11 +174,16 @@ class Maker:
         settings = {**newest.settings, **request.settings}
         env = {**newest.env, **request.env}
         if (tree_id, settings, env) == (newest.tree, newest.settings, newest.env):
-            raise UserError(f"nothing differs from version {number}, which {_standing(view, number)}")
+            if number == code.pending and request.timed:
+                return msgspec.structs.replace(newest, by=request.by, note=request.note or newest.note)
+            left = changed_since(source.left, source.root, first.version.at_unix_s) if source is not None else ""
+            also = f"; no part of the code, although written since the job began: {left}" if left else ""
+            raise UserError(f"nothing differs from version {number}, which {_standing(view, number)}{also}")
         tree = self._versions.fetch(tree_id, store) if not tree_id or not store.has(tree_id) else store.tree(tree_id)
         differing = changes(newest_tree, tree, store.get)
-        if tree_id != newest.tree:
-            self._check(view, tree_id, tree, [each.path for each in differing if each.kind != "removed"], source, store)
+        if tree_id != newest.tree or request.check:
+            changed = [each.path for each in differing if each.kind != "removed"]
+            self._check(view, tree_id, tree, changed, source, store)
         given = [f"{name}={value}" for name, value in (*request.settings.items(), *request.env.items())]
         summary = ", ".join(filter(None, (clause(differing), *given)))[:400]
         return CodeVersion(
@@ -189,6 +200,7 @@ class Maker:
             source=source.source if source is not None else "",
             commit=source.commit if source is not None else newest.commit,
             summary=summary,
+            left_out=left_out(source.left) if source is not None else newest.left_out,
         )
 
     def _merged(
@@ -223,7 +235,9 @@ class Maker:
         self, view: CodeView, tree_id: str, tree: Tree, changed: list[str], source: Source | None, store: TreeStore
     ) -> None:
         """Compile what changed and run the user's check, in a folder as workers will see it. Raises CodeError, UserError."""
-        links = {} if source is None else {path: os.path.join(source.root, path) for path in source.left}
+        if not tree_id:
+            raise UserError("--check: this job runs in place, so that there is no version of the code to run it in")
+        links = {} if source is None else links_to(source.root, source.left)
         folder = store.materialise(tree_id, links)
         links_in_tree = {file.path for file in tree.files if file.link}
         python = view.argv[0] if view.is_python and view.argv and os.access(view.argv[0], os.X_OK) else sys.executable
@@ -242,5 +256,5 @@ def _check_entry(tree: Tree, entry: str, where: str) -> None:
 
 def _standing(view: CodeView, number: int) -> str:
     if number == view.code.pending:
-        return "waits to be put in place (robust restart does so now)"
+        return "waits to be put in place (--when now does so now)"
     return "runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from robust_run.launcher.code_versions.scan import read_file
+from robust_run.launcher.code_versions.reading import read_file
 
 IS_COMMIT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z").match
 _SMALL_BYTES = 4 << 20

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.launcher.actions import Order
 from robust_run.launcher.check_events import CheckAnswer
 from robust_run.launcher.code_versions.types import Parts
-from robust_run.launcher.events import NodeEvent, Order
+from robust_run.launcher.events import NodeEvent
 from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.types import NodeInfo, Paces, Sights
 

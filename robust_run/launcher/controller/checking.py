@@ -20,6 +20,7 @@ from robust_run.health.checks.fleet import SLACK_S
 from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import Judgement, NodeFacts, Result
+from robust_run.launcher.actions import Order
 from robust_run.launcher.check_events import (
     CheckAnswer,
     ChecksSaid,
@@ -36,7 +37,7 @@ from robust_run.launcher.check_events import (
 from robust_run.launcher.controller.asking import Asking, Question, is_there
 from robust_run.launcher.controller.fleet_history import FleetHistory
 from robust_run.launcher.core import JobState
-from robust_run.launcher.events import Event, NodeLeft, NodeLost, Order
+from robust_run.launcher.events import Event, NodeLeft, NodeLost
 
 if TYPE_CHECKING:
     from robust_run.launcher.incidents import IncidentBook

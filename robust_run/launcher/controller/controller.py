@@ -13,31 +13,33 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher import core
-from robust_run.launcher.check_events import CheckAnswer, Decided, Diagnose
-from robust_run.launcher.code_types import StageCode
-from robust_run.launcher.controller.inquest import Inquest
-from robust_run.launcher.controller.pacing import Pacing
-from robust_run.launcher.events import (
+from robust_run.launcher.actions import (
     Action,
-    AttemptEnded,
-    AttemptStarted,
     Dismiss,
     EndAttempt,
-    Event,
     Finish,
-    FirstStep,
     Inquire,
     KeepTraces,
-    NodeJoined,
-    NodeReturned,
     OpenStore,
     Order,
     RecordIncident,
     Say,
     StartAttempt,
+    WakeAt,
+)
+from robust_run.launcher.check_events import CheckAnswer, Decided, Diagnose
+from robust_run.launcher.code_types import StageCode
+from robust_run.launcher.controller.inquest import Inquest
+from robust_run.launcher.controller.pacing import Pacing
+from robust_run.launcher.events import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    FirstStep,
+    NodeJoined,
+    NodeReturned,
     StoreOpened,
     Tick,
-    WakeAt,
     WarmReady,
     WarmRefused,
 )

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.clock import Clock
+from robust_run.launcher.actions import Collect, Inquire, Order
 from robust_run.launcher.core import JobState, name_of
-from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired, Order
+from robust_run.launcher.events import AttemptEnded, Event, Inquired
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.types import Sights, flows_of, ops_of
 from robust_run.tracer.types import Look, RankSight, Scene

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from robust_run.launcher.actions import Finish
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import Finish
 from robust_run.launcher.evidence import hand_up_error_file
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.run_directory import RunDirectory

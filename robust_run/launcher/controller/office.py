@@ -13,10 +13,10 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
+from robust_run.launcher.actions import OpenStore, Order
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.controller.controller import Outbox
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import OpenStore, Order
 from robust_run.launcher.leadership.tenure import Leadership
 from robust_run.launcher.leadership.types import Coordinator
 

@@ -18,6 +18,7 @@ import msgspec
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher import core, evictions
+from robust_run.launcher.actions import Finish
 from robust_run.launcher.api.server import ApiServer, HttpPlace
 from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
@@ -38,7 +39,6 @@ from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
     Event,
-    Finish,
     JobStarted,
     NodeEvicted,
     NodeReadmitted,

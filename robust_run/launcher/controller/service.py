@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
+from robust_run.launcher.actions import EndAttempt, Order
 from robust_run.launcher.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB
@@ -27,16 +28,7 @@ from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.controller.rebase import rebase, rebased_sights
 from robust_run.launcher.controller.roll import Roll
-from robust_run.launcher.events import (
-    EndAttempt,
-    NodeEvent,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
-    Order,
-    SignalReceived,
-)
+from robust_run.launcher.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
 from robust_run.launcher.many.fence import MARGIN_S
 from robust_run.launcher.many.joining import digest
 from robust_run.launcher.startup.messages import Starts

@@ -6,18 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.launcher.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
 from robust_run.launcher.core.judge import Judgement, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import Gathering, gather, name_of, wanted
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.events import (
-    Action,
-    EndAttempt,
-    Finish,
-    OpenStore,
-    RecordIncident,
-    Say,
-    WakeAt,
-)
 from robust_run.launcher.restart import Limits, decide, has_progressed, healed
 from robust_run.launcher.types import Placement, Progress
 from robust_run.signals import signal_name

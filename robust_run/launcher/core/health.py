@@ -14,12 +14,13 @@ from robust_run.health.rules import deciding
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.rules.types import Book, Decision, Evicted
 from robust_run.health.types import Event
+from robust_run.launcher.actions import Action, RecordIncident, Say
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of, placement_of
 from robust_run.launcher.core.state import LADDER, JobState, Policy
 from robust_run.launcher.core.traced import suspected
-from robust_run.launcher.events import Action, HangSuspected, NodeEvicted, RecordIncident, Say
+from robust_run.launcher.events import HangSuspected, NodeEvicted
 from robust_run.launcher.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
 from robust_run.launcher.types import VerdictDraft
 

@@ -22,6 +22,7 @@ from robust_run.health.ladder.types import Code, Decision, Failed, FailureKind, 
 from robust_run.health.ladder.types import Diagnosed as ChecksOver
 from robust_run.health.ladder.types import Event as LadderEvent
 from robust_run.health.ladder.types import Policy as LadderPolicy
+from robust_run.launcher.actions import Action, Finish, RecordIncident, Say
 from robust_run.launcher.check_events import Decided, Diagnose, Diagnosed, StandbyChecked
 from robust_run.launcher.core.attempts import begin, finish
 from robust_run.launcher.core.climb import Climb, climb_of, remember
@@ -30,7 +31,7 @@ from robust_run.launcher.core.judge import is_nan, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.nodes import recount
 from robust_run.launcher.core.state import LADDER, Eviction, JobState, Policy
-from robust_run.launcher.events import Action, Event, Finish, RecordIncident, Say
+from robust_run.launcher.events import Event
 from robust_run.launcher.types import VerdictDraft
 
 #: SIGBUS and SIGSEGV: seldom by chance.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from robust_run.launcher.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.core.attempts import conclude, end_attempt, try_to_gather
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
 from robust_run.launcher.core.strays import stray_ended
 from robust_run.launcher.events import (
-    Action,
     AttemptEnded,
     ControllerResumed,
-    Dismiss,
-    EndAttempt,
     Event,
     NodeEvicted,
     NodeJoined,
@@ -22,7 +20,6 @@ from robust_run.launcher.events import (
     NodeReadmitted,
     NodeReturned,
     RestartAsked,
-    Say,
 )
 from robust_run.launcher.verdict import own_failure
 
@@ -88,16 +85,22 @@ def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list
         return []
     was_leaving, was_there = member.gone == "left", not member.gone
     if was_there:
-        _goes(state, member, "lost", f"silent for {event.silent_s:.1f} s", now_s)
+        _goes(state, member, "lost", f"silent for {event.silent_s:.1f} s" if event.silent_s else "gone", now_s)
     if event.node in state.strays:
         return stray_ended(policy, state, event.node, now_s)
     if event.node in state.unended:
-        text = f"node {member.info.name} stopped answering ({event.silent_s:.1f} s of silence)"
+        text = f"node {member.info.name} {_silence(event.silent_s)}"
         cause = Cause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
     return [Say(text=f"node {member.info.name} stopped answering")] if was_there else []
+
+
+def _silence(silent_s: float) -> str:
+    if silent_s:
+        return f"stopped answering ({silent_s:.1f} s of silence)"
+    return "is gone, with the launcher that was there before"  # nobody waited for it
 
 
 def left(policy: Policy, state: JobState, event: NodeLeft, now_s: float) -> list[Action]:

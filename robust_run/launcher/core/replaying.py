@@ -14,6 +14,7 @@ import msgspec
 
 from robust_run.health.checks import replay as phases
 from robust_run.health.ladder.types import Replayed
+from robust_run.launcher.actions import Action, EndAttempt, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.check_events import ReplayStepped
 from robust_run.launcher.core import nodes as membership
 from robust_run.launcher.core.attempts import begin, stopped
@@ -21,26 +22,20 @@ from robust_run.launcher.core.climb import Climb, GroupRun, ReplayRun, climb_of,
 from robust_run.launcher.core.membership import name_of, ranks_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import (
-    Action,
     AttemptEnded,
     AttemptStarted,
     ControllerResumed,
-    EndAttempt,
     Event,
     NodeEvicted,
     NodeLeft,
     NodeLost,
     NodeReturned,
-    OpenStore,
     RankExited,
-    Say,
     SignalReceived,
     SpawnFailed,
-    StartAttempt,
     StoreLost,
     StoreOpened,
     Tick,
-    WakeAt,
 )
 from robust_run.launcher.types import Placement
 

@@ -10,8 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.actions import EndAttempt, Finish
 from robust_run.launcher.code_types import Ledger
-from robust_run.launcher.events import EndAttempt, Finish, RankExited
+from robust_run.launcher.events import RankExited
 from robust_run.launcher.health_events import HealthRecord
 from robust_run.launcher.restart import Trail
 from robust_run.launcher.types import (

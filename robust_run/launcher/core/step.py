@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.launcher.actions import Action, EndAttempt, OpenStore, StartAttempt, WakeAt
 from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import (
     CodeCaptured,
@@ -37,11 +38,9 @@ from robust_run.launcher.core.membership import placement_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
 from robust_run.launcher.events import (
-    Action,
     AttemptEnded,
     AttemptStarted,
     ControllerResumed,
-    EndAttempt,
     Event,
     GuardLost,
     HangSuspected,
@@ -53,16 +52,13 @@ from robust_run.launcher.events import (
     NodeLost,
     NodeReadmitted,
     NodeReturned,
-    OpenStore,
     RankExited,
     RestartAsked,
     SignalReceived,
     SpawnFailed,
-    StartAttempt,
     StoreLost,
     StoreOpened,
     Tick,
-    WakeAt,
 )
 from robust_run.launcher.health_events import HealthSeen
 from robust_run.launcher.types import (

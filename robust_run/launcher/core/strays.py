@@ -6,10 +6,10 @@ attempt gets a number that none of them has heard.
 
 from __future__ import annotations
 
+from robust_run.launcher.actions import Action, EndAttempt
 from robust_run.launcher.core.attempts import conclude, end_attempt, is_held, try_to_gather
 from robust_run.launcher.core.membership import placement_of, ranks_of
 from robust_run.launcher.core.state import Cause, JobState, Policy
-from robust_run.launcher.events import Action, EndAttempt
 from robust_run.launcher.types import Progress
 
 SIGTERM = 15

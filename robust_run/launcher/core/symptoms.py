@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.health.rules import deciding, workers
+from robust_run.launcher.actions import Action, Say
 from robust_run.launcher.core.health import TRAINING, book_of, held, memory_s, said_by, spoken
 from robust_run.launcher.core.membership import node_of_rank
 from robust_run.launcher.core.nodes import recount
 from robust_run.launcher.core.state import Eviction, JobState, Policy
-from robust_run.launcher.events import Action, Say
 from robust_run.launcher.health_events import RuleEviction, Sign
 from robust_run.launcher.types import RankEvidence, VerdictDraft
 

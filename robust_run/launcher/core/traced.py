@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from robust_run.launcher.actions import Action, Inquire, RecordIncident, Say
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.judge import draft_of
 from robust_run.launcher.core.nodes import recount
 from robust_run.launcher.core.state import Eviction, JobState, Policy
-from robust_run.launcher.events import Action, HangSuspected, Inquire, Inquired, RecordIncident, Say
+from robust_run.launcher.events import HangSuspected, Inquired
 from robust_run.tracer.types import TraceVerdict
 
 #: Kinds that another machine may cure. A program that calls the wrong collective does so anywhere.

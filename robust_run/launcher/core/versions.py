@@ -5,6 +5,7 @@ Which version runs is `code_versions.ledger`'s to say; here it is what that mean
 
 from __future__ import annotations
 
+from robust_run.launcher.actions import Action, Say
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -21,10 +22,6 @@ from robust_run.launcher.code_versions import ledger
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import Cause, JobState, Policy
-from robust_run.launcher.events import (
-    Action,
-    Say,
-)
 from robust_run.launcher.types import (
     VerdictDraft,
 )
@@ -41,13 +38,17 @@ def take(policy: Policy, state: JobState, event: CodeEvent, now_s: float) -> lis
     """Change the state by one event and return what is to be done."""
     match event:
         case CodeCaptured():
+            is_first = not state.code.records
             state.code = ledger.captured(state.code, event.version, state.attempt)
-            return []
+            left_out = event.version.left_out
+            return [Say(text=ledger.left_words(left_out))] if left_out and is_first else []
         case UpdateStaged():
             return _staged(policy, state, event, now_s)
         case UpdateDue() if state.code.pending == event.number:
             version = state.code.records[event.number - 1].version
-            return _put_in_place(policy, state, f"{ledger.words(version)} has waited for long enough", now_s)
+            return _put_in_place(
+                policy, state, f"{ledger.all_words(state.code, version)} has waited for long enough", now_s
+            )
         case RollbackAsked():
             return _taken_back(policy, state, event, now_s)
         case StepsSurvived(attempt=attempt, node=node) if attempt == state.attempt and node in state.places:
@@ -62,15 +63,16 @@ def take(policy: Policy, state: JobState, event: CodeEvent, now_s: float) -> lis
 
 
 def _staged(policy: Policy, state: JobState, event: UpdateStaged, now_s: float) -> list[Action]:
-    version = event.version
-    if ledger.why_not(state.code, version):
+    version, is_old = event.version, ledger.is_pending(state.code, event.version)
+    if not is_old and ledger.why_not(state.code, version):
         return []
     state.code = ledger.staged(state.code, version, event.due_unix_s)
-    actions: list[Action] = [StageCode(tree=version.tree)] if version.tree else []
+    name = ledger.all_words(state.code, version)
+    actions: list[Action] = [StageCode(tree=version.tree)] if version.tree and not is_old else []
     if not event.now:
         when = "at the next failure" if not event.due_unix_s else "at the next failure, or when its time has come"
-        return [*actions, Say(text=f"{ledger.words(version)} is staged and put in place {when}")]
-    return actions + _put_in_place(policy, state, f"{ledger.words(version)} is put in place", now_s)
+        return [*actions, Say(text=f"{name} is staged and put in place {when}")]
+    return actions + _put_in_place(policy, state, f"{name} is put in place", now_s)
 
 
 def _put_in_place(policy: Policy, state: JobState, text: str, now_s: float) -> list[Action]:
@@ -96,12 +98,13 @@ def _taken_back(policy: Policy, state: JobState, event: RollbackAsked, now_s: fl
 
 def _survived(policy: Policy, state: JobState, event: StepsSurvived, now_s: float) -> list[Action]:
     version = ledger.on_probation(state.code)
-    state.code, too_slow = ledger.survived(state.code, event.node, event.step_s, tuple(state.places))
+    state.code, too_slow = ledger.survived(state.code, event.node, event.steps, event.step_s, tuple(state.places))
     if too_slow:
         return _at_fault(policy, state, "slow", (), "slower_version", too_slow, now_s)
     if version is not None and ledger.on_probation(state.code) is None:
+        over = f"over {event.steps} steps" if event.steps else "by living on (it makes no steps that are counted)"
         return [
-            Say(text=f"{ledger.words(version)} has proven itself over {event.steps} steps and is trusted from now on")
+            Say(text=f"{ledger.all_words(state.code, version)} has proven itself {over} and is trusted from now on")
         ]
     return []
 
@@ -148,8 +151,8 @@ def roll_back(state: JobState, kind: str, sentence: str, *, heals: bool) -> Code
 
 
 def clause(state: JobState, version: CodeVersion) -> str:
-    """Return what was taken back, and to what, as the end of a sentence."""
-    return f"{ledger.words(version)} is rolled back to version {state.code.trusted}"
+    """Return what was taken back, with all that was merged into it, and to what, as the end of a sentence."""
+    return f"{ledger.all_words(state.code, version)} is rolled back to version {state.code.trusted}"
 
 
 def proven(state: JobState) -> None:

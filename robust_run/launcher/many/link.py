@@ -15,6 +15,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.actions import EndAttempt, Finish, StartAttempt
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import (
@@ -31,7 +32,7 @@ from robust_run.launcher.control.messages import (
     Report,
     Welcome,
 )
-from robust_run.launcher.events import AttemptEnded, EndAttempt, Finish, NodeEvent, SignalReceived, StartAttempt
+from robust_run.launcher.events import AttemptEnded, NodeEvent, SignalReceived
 from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease

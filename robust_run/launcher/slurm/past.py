@@ -7,9 +7,9 @@ import os
 import msgspec
 
 from robust_run.errors import RobustRunError
+from robust_run.launcher.actions import Finish
 from robust_run.launcher.events import (
     ControllerResumed,
-    Finish,
     JobStarted,
     NodeEvicted,
     NodeJoined,

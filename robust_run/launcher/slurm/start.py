@@ -104,8 +104,7 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
                 print(f"robust-run: the run in {path} is done; another --run-id starts a new one", flush=True)
             return 0
         if old:
-            was_named = spec.rdzv_id != spec.run_id
-            spec = msgspec.structs.replace(spec, run_id=old, rdzv_id=spec.rdzv_id if was_named else old)
+            spec = msgspec.structs.replace(spec, run_id=old)  # the job's name stays what all nodes of this step call it
             continued = path if leads else ""
     if spec.log_dir is not None and leads and not continued and spec.run_id.startswith(step.name):
         spec = msgspec.structs.replace(spec, run_id=_free_name(spec.log_dir, spec.run_id))

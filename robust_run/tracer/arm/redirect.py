@@ -14,18 +14,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def is_in(path: str, folder: str) -> bool:
+    """Whether a path is a folder, or below it, as it is written."""
+    return path == folder or path.startswith(f"{folder}{os.sep}")
+
+
 def install(root: str, copy: str) -> None:
-    """Redirect from now on. What the copy leads back to (environments, data) is found where it is."""
+    """Redirect from now on. What the copy leads back to (environments, data) is found where it is.
+
+    The copy may lie below the root, as run directories often do: what is in it is where it should be.
+    """
     true_copy = os.path.realpath(copy)
 
     def inside(path: str) -> str:
         """Return the place of a path in the copy; empty where it has none of its own."""
-        if path != root and not path.startswith(f"{root}{os.sep}"):
+        if not is_in(path, root) or is_in(path, copy) or is_in(os.path.realpath(path), true_copy):
             return ""
         target = copy + path[len(root) :]
         true_target = os.path.realpath(target)
-        is_own = true_target == true_copy or true_target.startswith(f"{true_copy}{os.sep}")
-        return target if is_own and os.path.isdir(target) else ""
+        return target if is_in(true_target, true_copy) and os.path.isdir(target) else ""
 
     def hook(path: Any) -> Any:
         target = inside(path) if isinstance(path, str) else ""

@@ -48,13 +48,16 @@ class Steady:
 
     def steadied(self, spec: Any, name: str, path: Sequence[str] | None) -> Any:
         """Return the same, or what was kept in its place."""
-        if spec is None:
-            return self.removed(name, path)
-        origin = spec.origin
-        if not origin or not origin.endswith(".py") or not spec.has_location or not self.is_known():
+        if not self.is_known():
             return spec
-        below = self.below(origin)
-        if not below or not was_edited(origin, self.kept + below):
+        if spec is None:
+            return self.as_it_was(name, path)
+        below = self.below(place_of(spec))
+        if not below:
+            return spec
+        if self.is_new(below, spec):
+            return self.as_it_was(name, path, instead_of=below) or spec
+        if not below.endswith(".py") or not was_edited(self.root + below, self.kept + below):
             return spec
         self.say_once(below)
         from importlib.util import spec_from_file_location
@@ -63,16 +66,23 @@ class Steady:
             name, self.kept + below, submodule_search_locations=spec.submodule_search_locations
         )
 
-    def removed(self, name: str, path: Sequence[str] | None) -> Any:
-        """Return where a module was that is not in the user's folder any more; None where it never was."""
-        if not self.is_known():
-            return None
+    def is_new(self, below: str, spec: Any) -> bool:
+        """Whether what was found was not there when the attempt began, though the folder that it was looked for in was.
+
+        So is a package that takes the place of a module, or is put beside it: Python prefers the package.
+        """
+        is_package = spec.submodule_search_locations is not None
+        entry = os.path.dirname(below if not is_package or spec.origin is None else os.path.dirname(below))
+        return os.path.isdir(self.kept + entry) and not os.path.lexists(self.kept + below)
+
+    def as_it_was(self, name: str, path: Sequence[str] | None, instead_of: str = "") -> Any:
+        """Return where a module was that the user's folder has no more, or has elsewhere; None where it never was."""
         entries = [self.below(each) for each in (sys.path if path is None else path) if isinstance(each, str)]
         kept = [self.kept + each for each in entries if each]
         spec = self.finder.find_spec(name, kept) if kept else None
-        if spec is None or spec.origin is None or not spec.origin.startswith(self.kept):
+        if spec is None or spec.origin is None or not spec.origin.startswith(f"{self.kept}{os.sep}"):
             return None
-        self.say_once(spec.origin[len(self.kept) :])
+        self.say_once(instead_of or spec.origin[len(self.kept) :])
         return spec
 
     def is_known(self) -> bool:
@@ -86,9 +96,11 @@ class Steady:
         return True
 
     def below(self, path: str) -> str:
-        """Return the rest of a path in the user's folder, `/` first; empty for one elsewhere."""
+        """Return the rest of a path in the user's folder, `/` first; empty for one elsewhere, and in what was kept."""
         if path == self.root:
             return os.sep
+        if path == self.kept or path.startswith(f"{self.kept}{os.sep}"):
+            return ""  # it may lie below the user's folder
         return path[len(self.root) :] if path.startswith(f"{self.root}{os.sep}") else ""
 
     def say_once(self, below: str) -> None:
@@ -96,6 +108,13 @@ class Steady:
         if self.speaks:
             self.speaks = False
             sys.stderr.write(f"robust-run: {below[1:]} was edited since; this attempt goes on with what it was\n")
+
+
+def place_of(spec: Any) -> str:
+    """Return the file of a module, or the folder of a package without one; empty for what is in neither."""
+    if spec.origin and spec.has_location:
+        return str(spec.origin)
+    return next(iter(spec.submodule_search_locations or ()), "")
 
 
 def was_edited(path: str, kept: str) -> bool:

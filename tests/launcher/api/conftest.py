@@ -18,6 +18,7 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.launcher import core
+from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.client import Target
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
@@ -30,7 +31,6 @@ from robust_run.launcher.events import (
     JobStarted,
     NodeJoined,
     NodeLost,
-    RecordIncident,
     StoreOpened,
 )
 from robust_run.launcher.journal import Journal

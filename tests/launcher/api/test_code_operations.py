@@ -54,6 +54,38 @@ def test_an_update_is_granted_with_the_controllers_clock(story: Story) -> None:
     assert (now.event.now, now.event.due_unix_s) == (True, 0.0)
 
 
+def test_what_waits_gets_another_time_and_says_what_it_takes_along(story: Story) -> None:
+    for made in (version(2, 1, summary="a.py +1 -0"), version(3, 2, summary="b.py +1 -0")):
+        granted = update(story.state, UpdateWish(version=made, due_after_s=3600.0), 0.0, has_code=True)
+        story.happens(granted.event)
+    assert "with version 2 (a.py +1 -0; by ann@here) in it" in granted.answer.done
+    assert story.state.code.due_unix_s == 3600.0
+    pending = story.state.code.records[2].version
+    later = update(story.state, UpdateWish(version=pending, due_after_s=7200.0), 0.0, has_code=True)
+    story.happens(later.event)
+    assert (story.state.code.pending, story.state.code.due_unix_s) == (3, 7200.0)
+    never = update(story.state, UpdateWish(version=pending), 0.0, has_code=True)
+    story.happens(never.event)
+    assert story.state.code.due_unix_s == 0.0
+    now = update(story.state, UpdateWish(version=pending, now=True), 0.0, has_code=True)
+    assert isinstance(now.event, UpdateStaged)
+    assert now.event.now
+    with pytest.raises(RefusedError) as refusal:
+        update(story.state, UpdateWish(version=msgspec.structs.replace(pending, env={"A": "b"})), 0.0, has_code=True)
+    assert refusal.value.status == MOVED
+
+
+def test_why_there_is_no_way_back_is_said_as_it_is(story: Story) -> None:
+    story.happens(UpdateStaged(version=version(2, 1)))
+    story.happens(RollbackAsked(reason="too slow", by="ann"))
+    with pytest.raises(RefusedError, match=r"version 2 was rolled back: taken back by ann: too slow; .*--again"):
+        rollback(story.state, RollbackWish(to=2))
+    with pytest.raises(RefusedError, match=r"there is no version 7"):
+        rollback(story.state, RollbackWish(to=7))
+    with pytest.raises(RefusedError, match=r"version 1 runs already"):
+        rollback(story.state, RollbackWish(to=1))
+
+
 @pytest.mark.parametrize(
     ("made", "has_code", "status"),
     [

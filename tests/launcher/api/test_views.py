@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from robust_run.launcher.actions import Finish
 from robust_run.launcher.api import show
 from robust_run.launcher.api.views import IncidentView, JobView, NodesView, NodeView, job_view, node_views
 from robust_run.launcher.core import Eviction
-from robust_run.launcher.events import Finish, NodeEvicted, NodeJoined, NodeLost, SignalReceived
+from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
 
 Make = Callable[..., Any]
 

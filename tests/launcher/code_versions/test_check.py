@@ -10,6 +10,7 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.code_versions.check import compile_all, smoke
+from robust_run.launcher.code_versions.commands import update
 from robust_run.launcher.code_versions.errors import CodeError
 
 #: This very Python, which compiles here, and the same under another name, which is started.
@@ -58,6 +59,61 @@ def test_a_command_passes_fails_or_takes_too_long(tmp_path: Path) -> None:
     for wrong in ("", "no-such-program-anywhere", "'"):
         with pytest.raises(UserError, match=r"--check"):
             smoke(wrong, str(tmp_path), 60, os.environ)
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open("daemon.tmp", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("daemon.tmp", "daemon")
+        time.sleep(1000)
+    os._exit(0)
+while not os.path.exists("daemon"):
+    time.sleep(0.01)
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_nothing_that_a_command_starts_outlives_it(tmp_path: Path, code: int) -> None:
+    (tmp_path / "it.py").write_text(DAEMON.format(code=code))
+    try:
+        smoke(f"{sys.executable} it.py", str(tmp_path), 60, os.environ)
+        assert code == 0
+    except CodeError as error:
+        assert f"ended with {code}" in str(error)
+    pid = int((tmp_path / "daemon").read_text())
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_of_what_a_command_prints_the_end_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "it.py").write_text(
+        "for _ in range(40): print('x' * 1_000_000)\nprint('the end')\nraise SystemExit(1)\n"
+    )
+    with pytest.raises(CodeError) as failure:
+        smoke(f"{sys.executable} it.py", str(tmp_path), 60, os.environ)
+    assert str(failure.value).endswith("| the end")
+    assert len(str(failure.value)) < 10_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--check", ""), "--check is empty"),
+        (("--check", "  "), "--check is empty"),
+        (("--check", "true", "--check-limit", "nan"), "--check-limit"),
+        (("--check", "true", "--check-limit", "inf"), "--check-limit"),
+        (("--check", "true", "--check-limit", "0"), "--check-limit"),
+        (("--check", "true", "--check-limit", "-3"), "--check-limit"),
+    ],
+)
+def test_a_check_that_cannot_be_meant_is_refused(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        update.main(list(words), standalone_mode=False)
 
 
 def test_no_shell_reads_the_command(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.code_versions.git import Commit
+from robust_run.launcher.code_versions.scan import Scan
 from robust_run.launcher.code_versions.work_tree import head_commit, work_tree_of
 
 
@@ -50,6 +51,41 @@ def test_the_commit_is_read_from_gits_files_in_all_their_forms(repo: Path, tmp_p
     (repo / ".git" / "HEAD").write_text("ref: ../../../etc/passwd\n")
     assert head_commit(str(repo)) == ""
     assert head_commit(str(tmp_path)) == ""
+
+
+def test_a_folder_and_its_commit_hold_the_same_code(repo: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q")
+    (library / "lib.py").write_text("A = 1\n")
+    git(library, "add", ".")
+    git(library, "commit", "-qm", "one")
+    git(repo, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "vendor/library")
+    write = {
+        "README.md": "x",
+        "words.txt": "x",
+        "gen/x.py": "x",
+        ".gitignore": "gen/\n",
+        "runs/one/journal.jsonl": "{}",
+    }
+    for name, text in {**write, "runs/one/code/at/x/train.py": "x", "wandb/x.py": "x", "start": "#!/bin/sh\n"}.items():
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(text)
+    git(repo, "add", "-A", "-f")
+    git(repo, "commit", "-qm", "all of it")
+    scan = Scan(str(repo))
+    files, left = Commit(str(repo), "HEAD").files()
+    assert sorted(each[0] for each in files) == [each.path for each in scan.files]
+    assert [each.path for each in scan.files] == [".gitignore", "in.py", "start", "sub/run.sh", "train.py"]
+    assert next(each.reason for each in left if each.path == "vendor/library") == "is a repository of its own"
+    assert "vendor" in {each.path for each in scan.left}, "and copies lead to it"
+
+
+def test_the_script_of_a_commit_is_code_whatever_it_is_called(repo: Path) -> None:
+    (repo / "train.txt").write_text("print(1)\n")
+    git(repo, "add", ".")
+    git(repo, "commit", "-qm", "two")
+    assert "train.txt" in [each[0] for each in Commit(str(repo), "HEAD", "train.txt").files()[0]]
 
 
 def test_the_code_of_a_commit(repo: Path) -> None:

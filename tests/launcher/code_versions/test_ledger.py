@@ -21,10 +21,12 @@ def fates(ledger: Ledger) -> list[str]:
     return [record.fate for record in ledger.records]
 
 
-def survived(ledger: Ledger, step_s: float = 0.1, nodes: tuple[str, ...] = ("n",)) -> tuple[Ledger, str]:
+def survived(
+    ledger: Ledger, step_s: float = 0.1, nodes: tuple[str, ...] = ("n",), steps: int = 20
+) -> tuple[Ledger, str]:
     words = ""
     for node in nodes:
-        ledger, words = rules.survived(ledger, node, step_s, nodes)
+        ledger, words = rules.survived(ledger, node, steps, step_s, nodes)
     return ledger, words
 
 
@@ -49,12 +51,12 @@ def test_an_update_waits_runs_and_is_trusted() -> None:
 
 def test_all_nodes_must_have_survived() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
-    ledger, _ = rules.survived(ledger, "a", 0.1, ("a", "b"))
+    ledger, _ = rules.survived(ledger, "a", 20, 0.1, ("a", "b"))
     assert fates(ledger)[1] == "probation"
     again = rules.begun(ledger, 2)
-    again, _ = rules.survived(again, "b", 0.1, ("a", "b"))
+    again, _ = rules.survived(again, "b", 20, 0.1, ("a", "b"))
     assert fates(again)[1] == "probation", "what was survived in another attempt proves nothing"
-    ledger, _ = rules.survived(ledger, "b", 0.1, ("a", "b"))
+    ledger, _ = rules.survived(ledger, "b", 20, 0.1, ("a", "b"))
     assert fates(ledger)[1] == "trusted"
 
 
@@ -151,3 +153,45 @@ def test_a_ledger_travels_as_it_is() -> None:
     ledger, _ = survived(rules.begun(rules.staged(started(), version(2, 1, env={"A": "b"}), 7.0), 1))
     for codec in (msgspec.json, msgspec.msgpack):
         assert codec.decode(codec.encode(ledger), type=Ledger) == ledger
+
+
+def test_what_is_rolled_back_names_all_updates_that_it_was_merged_from() -> None:
+    ledger = rules.begun(rules.staged(started(), version(2, 1, by="ann", summary="a.py +1 -0"), 0), 1)
+    ledger = rules.staged(ledger, version(3, 2, by="bob", summary="b.py +1 -0"), 0)
+    ledger = rules.begun(rules.staged(ledger, version(4, 3, by="cem", summary="c.py +1 -0"), 0), 2)
+    assert rules.parts_of(ledger, 4) == [2, 3]
+    said = rules.all_words(ledger, ledger.records[3].version)
+    assert (
+        said
+        == "version 4 (c.py +1 -0; by cem), with version 3 (b.py +1 -0; by bob), version 2 (a.py +1 -0; by ann) in it,"
+    )
+    back = rules.rolled_back(ledger, "boom")
+    assert fates(back) == ["trusted", "merged", "merged", "rolled_back"]
+    assert {back.records[number].why for number in (1, 2)} == {"it was part of version 4, which was rolled back: boom"}
+    after, _ = survived(ledger)
+    after = rules.staged(after, version(5, 4), 0)
+    assert rules.parts_of(after, 5) == [], "what was trusted since is no part of it"
+
+
+def test_what_waits_already_can_only_get_another_time() -> None:
+    ledger = rules.staged(started(), version(2, 1), 99.0)
+    assert rules.is_pending(ledger, version(2, 1, by="another"))
+    assert not rules.is_pending(ledger, version(2, 1, tree="another"))
+    later = rules.staged(ledger, version(2, 1), 500.0)
+    assert (fates(later), later.pending, later.due_unix_s) == (["trusted", "pending"], 2, 500.0)
+
+
+def test_nodes_learn_whether_what_is_trusted_makes_steps() -> None:
+    def makes_steps(ledger: Ledger) -> bool:
+        use = rules.use(ledger)
+        assert use is not None
+        return use.makes_steps
+
+    assert not makes_steps(started())
+    both = ("a", "b")
+    ledger, _ = rules.survived(started(), "a", 20, 0.1, both)
+    assert makes_steps(rules.survived(ledger, "b", 20, 0.1, both)[0])
+    assert not makes_steps(rules.survived(ledger, "b", 0, 0.0, both)[0]), "not on every node"
+    trusted, _ = survived(rules.begun(rules.staged(started(), version(2, 1), 0), 1), 0.0, steps=0)
+    assert (fates(trusted)[1], makes_steps(trusted)) == ("trusted", False)
+    assert "makes no steps" in trusted.records[1].why

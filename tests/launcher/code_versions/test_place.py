@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from robust_run.launcher.code_types import CodeUse, CodeVersion
@@ -62,6 +64,22 @@ def test_auto_stays_in_the_folder_until_that_is_edited(folder: Path) -> None:
     assert here.argv(("python", "-u", "train.py"), ground) == ("python", "-u", f"{ground.copy}/train.py")
     (folder / "helper.py").write_text("A = 1\n")
     assert here.ground(use).copy == "", "and again when the edit is undone"
+
+
+def test_no_copy_leads_back_to_where_it_lies(folder: Path) -> None:
+    (folder / ".gitignore").write_text("outputs/\n")
+    (folder / "outputs" / "ckpt").mkdir(parents=True)
+    for log_dir in ("robust-runs", "outputs/runs"):
+        job = msgspec.structs.replace(spec(folder, "copy"), log_dir=str(folder / log_dir))
+        here = CodePlace(job, str(folder), str(folder / log_dir / "r"), lambda: 0.0, "host", "ann")
+        version, _ = captured(here)
+        copy = Path(here.ground(CodeUse(number=1, tree=version.tree)).copy)
+        assert (copy / "outputs" / "ckpt").resolve() == folder / "outputs" / "ckpt", (
+            "what is written there is found again"
+        )
+        assert not (copy / log_dir).exists()
+        reached = {os.path.realpath(each) for each, _, _ in os.walk(copy, followlinks=True)}
+        assert str(copy.parent) not in reached
 
 
 def test_copy_never_runs_in_the_folder_and_in_place_never_elsewhere(folder: Path) -> None:

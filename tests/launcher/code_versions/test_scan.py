@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.code_versions.capture import look_first, roots_of
+from robust_run.launcher.code_versions.capture import changed_since, left_out, look_first, roots_of
 from robust_run.launcher.code_versions.errors import CodeError, TooMuchError
 from robust_run.launcher.code_versions.program import program_of
 from robust_run.launcher.code_versions.scan import Scan
-from robust_run.launcher.code_versions.types import Limits
+from robust_run.launcher.code_versions.types import HOLDS_RUNS, Limits
 
 
 def write(root: Path, **files: str | bytes) -> None:
@@ -103,6 +103,61 @@ def test_run_directories_are_never_part_of_the_code(tmp_path: Path) -> None:
     files, left = scan(tmp_path, leave=(str(tmp_path / "logs"),))
     assert files == ["a.py"]
     assert left == {}, "nor are copies of it led there"
+
+
+def test_folders_around_run_directories_are_led_to_in_parts(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{
+            "a.py": "",
+            ".gitignore": "outputs/\n",
+            "outputs/ckpt/1.pt": "",
+            "outputs/runs/one/journal.jsonl": "",
+            "outputs/deep/other.txt": "",
+            "logs/notes.txt": "",
+            "logs/metrics.json": "",
+            "logs/one/journal.jsonl": "",
+            "robust-runs/one/journal.jsonl": "",
+        },
+    )
+    leave = (str(tmp_path / "outputs" / "runs"), str(tmp_path / "robust-runs"))
+    files, left = scan(tmp_path, leave=leave)
+    assert files == [".gitignore", "a.py"]
+    assert left == {
+        "outputs": HOLDS_RUNS,
+        "outputs/ckpt": "is ignored",
+        "outputs/deep": "is ignored",
+        "logs": HOLDS_RUNS,
+        "logs/metrics.json": "is no code",
+        "logs/notes.txt": "is no code",
+    }
+
+
+def test_other_repositories_in_a_work_tree_are_left_whole(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{"a.py": "", "sub/.git": "gitdir: ../.git/modules/sub", "sub/b.py": "", "own/.git/HEAD": "", "own/c.py": ""},
+    )
+    assert scan(tmp_path)[0] == ["a.py", "own/c.py", "sub/b.py"], "where git has no say they are code as any"
+    write(tmp_path, **{".git/HEAD": "ref: x"})
+    files, left = scan(tmp_path)
+    assert files == ["a.py"]
+    assert left["sub"] == left["own"] == "is a repository of its own"
+
+
+def test_what_is_left_although_it_is_called_code_is_named(tmp_path: Path) -> None:
+    big = b"x" * (2 << 20)
+    write(
+        tmp_path, **{"big.py": big, "blob.py": b"\0\1", "data.json": big, "weights.bin": big, "a.py": "", "v.txt": ""}
+    )
+    found = Scan(str(tmp_path))
+    assert left_out(found.left) == ("big.py is larger than 1024 KiB", "blob.py is binary")
+    for name in ("a.py", "big.py", "v.txt", "weights.bin"):
+        os.utime(tmp_path / name, (2000.0, 2000.0))
+    for name in ("blob.py", "data.json"):
+        os.utime(tmp_path / name, (1000.0, 1000.0))
+    written = changed_since(found.left, str(tmp_path), 1500.0)
+    assert written == "big.py (is larger than 1024 KiB), v.txt (is no code), weights.bin (is no code)"
 
 
 @pytest.mark.parametrize("limits", [Limits(most_files=3), Limits(most_entries=4), Limits(most_bytes=10)])

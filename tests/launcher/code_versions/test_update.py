@@ -32,6 +32,7 @@ class Job(Versions):
         self.folder = folder
         self.refusals: list[str] = []
         self.interrupt: list[CodeVersion] = []
+        self.wishes: list[UpdateWish] = []
         self._mode = mode
         tree = self.store.put_tree(self.store.put_captured(look(Root(folder=str(folder), entry="train.py"))).tree)
         first = CodeVersion(number=1, tree=tree if mode != "in-place" else "", source=f"host:{folder}", by="start")
@@ -58,6 +59,9 @@ class Job(Versions):
     def stage(self, wish: UpdateWish) -> ActionView:
         if self.interrupt:
             self.code = rules.staged(self.code, self.interrupt.pop(), 0.0)
+        self.wishes.append(wish)
+        if rules.is_pending(self.code, wish.version):
+            return ActionView(done="timed")
         if wish.version.parents[0] != rules.head(self.code):
             raise MovedError("somebody was faster")
         why = rules.why_not(self.code, wish.version)
@@ -118,6 +122,43 @@ def test_the_jobs_own_folder_is_what_is_taken(job: Job, folders: tuple[Path, Pat
     assert "A = 2" in job.text()
     with pytest.raises(UserError, match=r"nothing differs from version 2"):
         job.update()
+
+
+def test_what_waits_already_can_be_wanted_at_another_time(job: Job, folders: tuple[Path, Path, Path]) -> None:
+    change(folders[0], A=2)
+    job.update(note="why")
+    with pytest.raises(UserError, match=r"--when now"):
+        job.update()
+    assert job.update(now=True, timed=True).number == 2
+    wish = job.wishes[-1]
+    assert (wish.now, wish.version.number, wish.version.note, wish.version.by) == (True, 2, "why", "ann")
+    assert job.update(due_after_s=60.0, timed=True).number == 2
+    job.code = rules.begun(job.code, 1)
+    with pytest.raises(UserError, match=r"nothing differs from version 2, which runs"):
+        job.update(now=True, timed=True)
+
+
+def test_where_nothing_differs_it_is_said_what_was_written_and_is_no_code(
+    job: Job, folders: tuple[Path, Path, Path]
+) -> None:
+    (folders[0] / "words.txt").write_text("x")
+    (folders[0] / "big.py").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(
+        UserError, match=r"nothing differs from version 1.*big\.py \(is larger .*words\.txt \(is no code\)"
+    ):
+        job.update()
+    change(folders[0], A=2)
+    assert job.update().left_out == ("big.py is larger than 1024 KiB",)
+
+
+def test_a_check_runs_for_arguments_too_but_not_without_code(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    job = Job(folders[0], tmp_path / "store")
+    with pytest.raises(CodeError, match=r"--check"):
+        job.update(settings={"lr": "2"}, check="false")
+    assert job.update(settings={"lr": "2"}, check="true").settings == {"lr": "2"}
+    in_place = Job(folders[0], tmp_path / "other", "in-place")
+    with pytest.raises(UserError, match=r"in place"):
+        in_place.update(settings={"lr": "2"}, check="true")
 
 
 def test_two_peoples_changes_are_merged_and_neither_undoes_the_others(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.launcher.actions import Dismiss, EndAttempt
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.messages import Beat, Heartbeat, Hello, Notice, Orders, Refused
-from robust_run.launcher.events import Dismiss, EndAttempt
 from robust_run.launcher.types import NodeInfo
 
 

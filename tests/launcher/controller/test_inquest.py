@@ -10,9 +10,10 @@ import msgspec
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
+from robust_run.launcher.actions import Collect, Inquire
 from robust_run.launcher.controller.inquest import ANSWER_S, FLOWS_AT_ONCE, Inquest
 from robust_run.launcher.controller.pacing import Pacing
-from robust_run.launcher.events import AttemptEnded, Collect, Event, Inquire, Inquired
+from robust_run.launcher.events import AttemptEnded, Event, Inquired
 from robust_run.launcher.types import Paces, Progress, Sights
 from robust_run.tracer.pace.types import NodePace, RankPace
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene

@@ -9,8 +9,8 @@ import msgspec
 from virtual import Host, Network, run_virtual
 
 from robust_run.launcher import core
+from robust_run.launcher.actions import EndAttempt, OpenStore, Order
 from robust_run.launcher.controller.office import SAVE_EVERY_S, TTL_S, ElectedOffice, Office
-from robust_run.launcher.events import EndAttempt, OpenStore, Order
 from robust_run.launcher.leadership.tenure import Leadership
 from robust_run.launcher.leadership.types import (
     Candidate,

@@ -8,19 +8,11 @@ from typing import Any
 import pytest
 
 from robust_run.launcher import core
+from robust_run.launcher.actions import Say
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import Candidates, Hello, Leaving, Notice, Orders, Refused, Report, Welcome
 from robust_run.launcher.controller.service import ETCD_LEASE_S, Service
-from robust_run.launcher.events import (
-    Event,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
-    RankExited,
-    Say,
-    SignalReceived,
-)
+from robust_run.launcher.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned, RankExited, SignalReceived
 from robust_run.launcher.many.joining import digest
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Streams
 

@@ -15,16 +15,8 @@ from stories import (
     told_to_end,
 )
 
-from robust_run.launcher.events import (
-    AttemptEnded,
-    EndAttempt,
-    Finish,
-    OpenStore,
-    RecordIncident,
-    Say,
-    Tick,
-    WakeAt,
-)
+from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
+from robust_run.launcher.events import AttemptEnded, Tick
 from robust_run.launcher.types import Progress
 
 # --- a node is lost at a bad moment -----------------------------------------------------------------------------------

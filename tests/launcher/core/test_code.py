@@ -6,6 +6,7 @@ from typing import Any
 
 from stories import BUG, TYPO, Story, evidence, one_node
 
+from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
@@ -18,15 +19,7 @@ from robust_run.launcher.code_types import (
     UpdateStaged,
 )
 from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import (
-    EndAttempt,
-    Finish,
-    OpenStore,
-    RecordIncident,
-    RestartAsked,
-    Say,
-    StartAttempt,
-)
+from robust_run.launcher.events import RestartAsked
 
 TREE = "a" * 64
 
@@ -97,6 +90,35 @@ def test_one_that_is_wanted_now_or_due_ends_the_attempt_and_counts_as_no_failure
     incident, _ = late.ends("here", evidence(0, -15, 2, signalled_at_s=1.5), evidence(1, -15, 2, signalled_at_s=1.5))
     assert incident.symptom == "operator"
     assert late.state.trail.fruitless == 0
+
+
+def test_what_waits_can_be_wanted_now() -> None:
+    story = captured(one_node())
+    stage(story)
+    pending = story.state.code.records[1].version
+    assert story.happens(UpdateStaged(version=pending, now=True)) == [EndAttempt(attempt=0, signal=15, grace_s=3)]
+    assert len(story.state.code.records) == 2
+
+
+def test_a_failure_names_all_updates_that_are_part_of_what_failed() -> None:
+    story = captured(one_node())
+    stage(story)
+    stage(story, now=True)
+    story.exits(1, -15)
+    story.ends("here", evidence(0, -15, 2, signalled_at_s=1.5), evidence(1, -15, 2, signalled_at_s=1.5))
+    begins(story)
+    incident, _ = crashes(story)
+    assert incident.verdict.aftermath == (
+        "version 3 (train.py +1 -1; by ann), with version 2 (train.py +1 -1; by ann) in it, is rolled back to version 1"
+    )
+
+
+def test_what_is_not_kept_is_said_once() -> None:
+    story = one_node()
+    (said,) = story.happens(CodeCaptured(version=version(1, 0, left_out=("big.py is larger than 1024 KiB",))))
+    assert isinstance(said, Say)
+    assert "big.py is larger than 1024 KiB" in said.text
+    assert story.happens(CodeCaptured(version=version(1, 0, left_out=("big.py is larger than 1024 KiB",)))) == []
 
 
 def test_a_failure_on_probation_goes_back_and_names_the_change() -> None:

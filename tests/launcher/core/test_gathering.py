@@ -12,17 +12,9 @@ from stories import (
     start_of,
 )
 
+from robust_run.launcher.actions import Finish, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.core.attempts import ARRIVING_S
-from robust_run.launcher.events import (
-    Finish,
-    JobStarted,
-    OpenStore,
-    Say,
-    StartAttempt,
-    StoreOpened,
-    Tick,
-    WakeAt,
-)
+from robust_run.launcher.events import JobStarted, StoreOpened, Tick
 
 
 def test_a_job_waits_until_its_nodes_are_there_and_then_starts_at_once() -> None:

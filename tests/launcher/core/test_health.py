@@ -11,8 +11,8 @@ from stories import BUG, Story, ending, evidence, incident_of, kinds, one_node, 
 
 from robust_run.health.types import Event, Finding
 from robust_run.launcher import core
+from robust_run.launcher.actions import EndAttempt, Inquire, RecordIncident, Say
 from robust_run.launcher.code_types import CodeCaptured, UpdateStaged
-from robust_run.launcher.events import EndAttempt, Inquire, RecordIncident, Say
 from robust_run.launcher.health_events import HealthSeen, RuleSpoke, SensorsBegan
 
 GPU_LOST = "gpu.lost"

@@ -19,12 +19,7 @@ from simulated_job import BUG, PEER, World, plain
 
 from robust_run.launcher import core
 from robust_run.launcher.code_types import CodeCaptured
-from robust_run.launcher.events import (
-    NodeEvicted,
-    NodeReadmitted,
-    RestartAsked,
-    SignalReceived,
-)
+from robust_run.launcher.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
 
 EXAMPLES = int(os.environ.get("JOB_PROPERTY_EXAMPLES", "800"))
 

@@ -13,6 +13,7 @@ from stories import BUG, Story, evidence, incident_of, one_node, several_nodes, 
 from robust_run.health.checks.types import Ambiguity, Judgement, Suspect
 from robust_run.health.types import Finding
 from robust_run.launcher import core
+from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.check_events import Decided, Diagnose, Diagnosed, ReplayStepped, StandbyChecked
 from robust_run.launcher.code_types import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
 from robust_run.launcher.core.climb import climb_of
@@ -20,16 +21,10 @@ from robust_run.launcher.core.state import LADDER
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
-    EndAttempt,
     Event,
-    Finish,
     NodeReturned,
-    OpenStore,
     RankExited,
-    RecordIncident,
-    Say,
     SignalReceived,
-    StartAttempt,
     StoreOpened,
     Tick,
 )

@@ -11,16 +11,8 @@ from stories import (
     several_nodes,
 )
 
-from robust_run.launcher.events import (
-    EndAttempt,
-    Finish,
-    OpenStore,
-    RestartAsked,
-    Say,
-    SignalReceived,
-    Tick,
-    WakeAt,
-)
+from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, Say, WakeAt
+from robust_run.launcher.events import RestartAsked, SignalReceived, Tick
 
 # --- a node leaves ----------------------------------------------------------------------------------------------------
 

@@ -20,22 +20,16 @@ from stories import (
 )
 
 from robust_run.launcher import core
+from robust_run.launcher.actions import Dismiss, EndAttempt, OpenStore, RecordIncident, Say, StartAttempt, WakeAt
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
-    Dismiss,
-    EndAttempt,
     JobStarted,
     NodeJoined,
     NodeReturned,
-    OpenStore,
     RankExited,
-    RecordIncident,
-    Say,
     SignalReceived,
-    StartAttempt,
     Tick,
-    WakeAt,
 )
 from robust_run.launcher.types import NodeInfo, Progress
 
@@ -326,3 +320,10 @@ def test_replaying_a_story_gives_the_same_state() -> None:
     story.all_end()
     kept = copy.deepcopy(story.state)
     assert core.replay(story.policy, story.told) == kept
+
+
+def test_a_node_that_went_with_its_launcher_is_not_said_to_have_been_silent() -> None:
+    story = one_node()
+    story.happens(ControllerResumed(term=2, host="here"))
+    incident = incident_of(story.is_lost("here", silent_s=0.0))
+    assert incident.verdict.sentence == "node here is gone, with the launcher that was there before"

@@ -6,17 +6,8 @@ from typing import Any
 
 from stories import Story, ending, evidence, one_node, several_nodes, told_to_end
 
-from robust_run.launcher.events import (
-    EndAttempt,
-    Event,
-    HangSuspected,
-    Inquire,
-    Inquired,
-    OpenStore,
-    RecordIncident,
-    Say,
-    SignalReceived,
-)
+from robust_run.launcher.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say
+from robust_run.launcher.events import Event, HangSuspected, Inquired, SignalReceived
 from robust_run.tracer.types import TraceVerdict
 
 BY_SIGTERM = EndAttempt(attempt=0, signal=15, grace_s=3)

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.clock import SystemClock
+from robust_run.launcher.actions import EndAttempt, Order
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import Orders, Welcome
 from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import JobState, Member
-from robust_run.launcher.events import EndAttempt, Order
 from robust_run.launcher.many.fence import GUARD_AFTER_S, MARGIN_S, Cell, Lease
 from robust_run.launcher.types import ManyNodes
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.events import ControllerResumed, Finish, JobStarted, NodeEvicted, NodeJoined, NodeLost
+from robust_run.launcher.actions import Finish
+from robust_run.launcher.events import ControllerResumed, JobStarted, NodeEvicted, NodeJoined, NodeLost
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
 from robust_run.launcher.slurm.past import judge
