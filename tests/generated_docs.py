@@ -128,6 +128,7 @@ def _steps(steps: tuple[Step, ...]) -> str:
 
 #: What a run directory holds: pattern, what it is, and the schema it carries ("" for text).
 RUN_FILES: tuple[tuple[str, str, str], ...] = (
+    (".gitignore", "keeps the run out of commits", ""),
     ("journal.jsonl", "what happened and what was done", f"`schema` {RUN_DIR_SCHEMA}"),
     ("attempt_N/RANK/stdout.log", "everything the rank printed; `stderr.log` likewise", ""),
     ("attempt_N/RANK/stderr.log", "the same of its stderr", ""),
