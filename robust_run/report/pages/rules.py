@@ -52,7 +52,10 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "exited": ("The process died", "A rank's process was gone while its peers waited for it."),
     "early_exit": ("It ended before the others", "A rank ended well, while others still waited for it in a call."),
-    "extra_op": ("One call too many", "Ranks wait in a call after the others have ended well."),
+    "extra_op": (
+        "One call too many",
+        "Ranks wait in a call that the others do not make: they have ended well, or are one place further on.",
+    ),
     "state": (
         "The process was stopped",
         "The kernel says that the process is stopped or traced, and its peers wait for it.",
@@ -78,6 +81,10 @@ RULES: dict[str, tuple[str, str]] = {
         "A different call from its peers’",
         "At one place of a group's order of calls, this rank's call has another operation, size, type or root than the others'.",
     ),
+    "skipped_op": (
+        "It left out a call",
+        "This rank's next calls are those that its peers make one place later in a group's order of calls.",
+    ),
     "order": (
         "It left the common order of calls",
         "Ranks wait for each other in a circle, and this rank's order of calls occurs nowhere else.",
@@ -87,7 +94,26 @@ RULES: dict[str, tuple[str, str]] = {
         "All have come, nothing moves",
         "Every member of the call has come and it does not move: the network, or a rank inside the call.",
     ),
-    "missing-member": ("A member never came", "Communicators inside NCCL show who did not come."),
+    "nothing_found": (
+        "Nothing says why",
+        "Ranks wait for longer than is usual, and no rule finds anybody who keeps them waiting.",
+    ),
+    "slow_rank": (
+        "A slow rank",
+        "Round after round, its own work for a step takes longer than that of ranks that do the same work.",
+    ),
+    "slow_node": (
+        "A slow node",
+        "Round after round, the own work of most of its ranks takes longer than that of ranks that do the same work.",
+    ),
+    "last-start": (
+        "Always the last to start",
+        "Operation after operation inside NCCL, this rank starts after all its peers.",
+    ),
+    "last-end": (
+        "Always the last to end",
+        "Operation after operation inside NCCL, this rank ends after all its peers.",
+    ),
     "dead_link": (
         "A link carries no data",
         "The kernel sends the same TCP data again and again, and the other end acknowledges none of it.",
@@ -120,6 +146,30 @@ RULES: dict[str, tuple[str, str]] = {
 }
 """By rule: the cause in a few words, and what the rule saw."""
 
+NCCL_RULES: dict[str, str] = {
+    "late_rank": "A rank did not make the call: its peers have offered data that it never asked for.",
+    "late_node": "No rank of a node made the call.",
+    "missing_member": "Somebody did not make the call, and NCCL shows only that, not who.",
+    "gpu_rank": "A rank's proxy thread offers buffers that its GPU does not fill or empty.",
+    "gpu_node": "The same on all ranks of a node.",
+    "gpu_everybody": "No GPU of the communicator goes on: what they all wait for is not to be seen inside NCCL.",
+    "proxy_rank": "A rank's proxy thread offers nothing though its GPU has begun: stopped, or without a CPU.",
+    "proxy_node": "The same on all ranks of a node.",
+    "dead_rank": "A rank's process has ended, and its peers wait for its data.",
+    "dead_node": "All processes of a node have ended.",
+    "unseen_rank": "The others wait for a rank of which nothing is known.",
+    "unseen_node": "The others wait for a node of which nothing is known.",
+    "common_peer": "Several connections stand still, and one rank is an end of all of them.",
+    "common_node": "Several connections stand still, and one node is an end of most of them.",
+    "between_nodes": "Several connections between two nodes stand still; nothing tells which end it is.",
+    "pair": "One connection stands still; nothing tells which end it is.",
+    "spatial": "Data sent to this rank does not arrive, and all that it sends itself does.",
+    "sender_not_taken": "The network takes none of what this rank offers.",
+    "local_network": "A rank's connection within its node stands still.",
+    "circle": "Ranks wait for each other in a circle inside NCCL.",
+}
+"""What rules that look inside NCCL saw; as rules of a verdict they begin with `nccl_`."""
+
 
 def title_of(verdict: Verdict) -> str:
     """Return the cause in a few words."""
@@ -135,6 +185,7 @@ def title_of(verdict: Verdict) -> str:
 def meaning_of(verdict: Verdict) -> str:
     """Return what the rule saw; nothing for a rule without an entry."""
     if verdict.rule.startswith("nccl_"):
-        return "Counters of NCCL's proxy threads and GPUs show who does not do its part of a transfer."
+        said = NCCL_RULES.get(verdict.rule.removeprefix("nccl_"), "")
+        return f"Counters of NCCL's proxy threads and GPUs show who does not do its part of a transfer. {said}".strip()
     known = RULES.get(verdict.rule)
     return known[1] if known is not None else ""
