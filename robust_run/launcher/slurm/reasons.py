@@ -49,6 +49,11 @@ def classify(facts: JobFacts, restart: int, now_s: float) -> Reason:
     return ""
 
 
+def is_over(facts: JobFacts) -> bool:
+    """Whether Slurm has ended the job: its EndTime is then no limit, but when that was."""
+    return facts.state.partition(" ")[0] not in ("", "RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "PENDING")
+
+
 def decide(ended: Ended, requeue: str) -> Decision:
     """Return whether the job shall be requeued. `requeue` is what --requeue says."""
     if requeue == "never":

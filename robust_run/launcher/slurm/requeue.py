@@ -68,6 +68,8 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     if facts is None:
         _say(f"{decision.why}, but Slurm cannot be asked ({answer.text}); scontrol requeue {use.job} starts it again")
         return exit_code
+    if facts.state.startswith("CANCELLED"):
+        return exit_code  # somebody does not want it any more, whatever else was about to end it
     if decision.requeue and not _requeue(use, facts, decision.why, env):
         return exit_code
     if unwanted:

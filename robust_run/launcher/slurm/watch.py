@@ -19,7 +19,7 @@ from robust_run.launcher.environment import warning_file
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
 from robust_run.launcher.slurm.pulse import PULSE_S, beat
-from robust_run.launcher.slurm.reasons import SENTENCES, classify, end_of_work_s
+from robust_run.launcher.slurm.reasons import SENTENCES, classify, end_of_work_s, is_over
 from robust_run.launcher.slurm.scontrol import Answer
 from robust_run.launcher.slurm.types import JobFacts, Reason, Warned
 from robust_run.launcher.superior import Superior
@@ -98,7 +98,7 @@ class Watch:
                 )
             elif not answer.is_missing:
                 self._at(time.time() + ASK_AGAIN_S, self._begin_again)
-        elif facts.end_unix_s is not None:
+        elif facts.end_unix_s is not None and not is_over(facts):
             self._plan(facts.end_unix_s)
 
     def _begin_again(self) -> None:
@@ -115,6 +115,8 @@ class Watch:
 
     def _near(self, facts: JobFacts | None, answer: Answer) -> None:
         """It is time to warn, unless the limit was moved meanwhile. Without an answer, what was known counts."""
+        if facts is not None and is_over(facts):
+            return  # its EndTime is when it was ended; why, the signal's handler asks
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if end_unix_s is None:
             if facts is None and not answer.is_missing:
@@ -136,6 +138,8 @@ class Watch:
 
     def _deadline(self, facts: JobFacts | None, _: Answer) -> None:
         """Time is over: end the job, so that it can be requeued; unless the limit was moved."""
+        if facts is not None and is_over(facts):
+            return
         if facts is not None and (
             facts.end_unix_s is None or facts.end_unix_s > time.time() + self._use.warn_before_s + 1.0
         ):
@@ -172,6 +176,8 @@ class Watch:
 
     def _warned_by(self, number: int, facts: JobFacts | None) -> None:
         name = signal_name(number)
+        if facts is not None and is_over(facts):
+            return
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if end_unix_s is not None and end_unix_s - time.time() <= max(NEAR_S, self._use.warn_before_s):
             self._warn_of_limit(facts, end_unix_s, name)

@@ -12,7 +12,7 @@ from robust_run.launcher.journal import Entry
 from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
 from robust_run.launcher.slurm.past import judge
 from robust_run.launcher.slurm.pulse import beat, is_silent
-from robust_run.launcher.slurm.reasons import classify, decide
+from robust_run.launcher.slurm.reasons import classify, decide, is_over
 from robust_run.launcher.slurm.requeue import ended_as
 from robust_run.launcher.slurm.scontrol import parse_job
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
@@ -139,6 +139,13 @@ def test_a_host_that_was_taken_over_from_is_lost_unless_it_comes_back() -> None:
     assert judge([*entries, back], "rr1").lost == ()
     same = [event(JobStarted()), event(ControllerResumed(term=2, host="rr1"))]
     assert judge(same, "rr1").lost == ()
+
+
+@pytest.mark.parametrize("state", ["CANCELLED by 0", "COMPLETING", "TIMEOUT", "PREEMPTED", "FAILED"])
+def test_the_end_time_of_a_job_that_is_over_is_no_limit(state: str) -> None:
+    assert is_over(JobFacts(state=state, end_unix_s=100.0))
+    assert not is_over(JobFacts(state="RUNNING", end_unix_s=100.0))
+    assert not is_over(JobFacts())
 
 
 def test_a_takeover_after_a_requeue_forgets_no_loss() -> None:
