@@ -70,6 +70,8 @@ def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) ->
             changes["standby"] = str(spares)
             if "wait-for-nodes" not in options.given:
                 changes["wait_for_nodes"] = PATIENCE_S
+        else:
+            _check_nodes(options, len(step.nodes), spares)
         meets = not _has_meeting_point(options)
         if meets:
             changes |= _meeting_point(options, step)
@@ -110,6 +112,15 @@ def _meeting_point(options: Options, step: Step) -> dict[str, object]:
         "rdzv_endpoint": f"[{at}]:{ports_of(step)[0]}" if ":" in at else f"{at}:{ports_of(step)[0]}",
         "rdzv_conf": conf,
     }
+
+
+def _check_nodes(options: Options, nodes: int, spares: int) -> None:
+    """Raises UserError where the step has fewer nodes than the job needs: Slurm adds none, so the others would wait in vain."""
+    least = options.nnodes.partition(":")[0].strip()
+    if least.isdecimal() and int(least) > nodes and not _has_meeting_point(options):
+        raise UserError(
+            f"--nnodes {options.nnodes}: the step has {nodes} nodes; srun -N{int(least) + spares} gives it enough"
+        )
 
 
 def _spares(text: str, nodes: int) -> int:

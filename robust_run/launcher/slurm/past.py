@@ -9,6 +9,7 @@ import msgspec
 from robust_run.errors import RobustRunError
 from robust_run.launcher.actions import Finish
 from robust_run.launcher.events import (
+    AttemptEnded,
     ControllerResumed,
     JobStarted,
     NodeEvicted,
@@ -28,6 +29,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     evicted: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     """Nodes that went silent and did not come back."""
+    codes: frozenset[int] = frozenset()
+    """Exit codes of the workers of the newest attempt that has ended."""
 
 
 def past_of(path: str) -> Past | None:
@@ -72,7 +75,14 @@ def judge(entries: list[Entry], leader: str = "") -> Past:
                 pass
         if isinstance(entry.event, (JobStarted, ControllerResumed)) and entry.event.restart > restarts:
             finish, lost, restarts = None, {}, entry.event.restart  # what was before a requeue is over
-    return Past(finish=finish, evicted=tuple(evicted), lost=tuple(lost))
+    return Past(finish=finish, evicted=tuple(evicted), lost=tuple(lost), codes=_codes(entries))
+
+
+def _codes(entries: list[Entry]) -> frozenset[int]:
+    ends = [entry.event for entry in entries if isinstance(entry.event, AttemptEnded)]
+    newest = max((end.attempt for end in ends), default=-1)
+    ranks = (rank for end in ends if end.attempt == newest for rank in end.ranks)
+    return frozenset(rank.exit_code for rank in ranks if rank.exit_code is not None)
 
 
 def is_done(path: str) -> bool:

@@ -69,7 +69,11 @@ def decide(ended: Ended, requeue: str) -> Decision:
         return Decision(requeue=False, why="the job is done")
     if ended.warned in ("requeued", "cancelled"):
         return Decision(requeue=False, why=f"{SENTENCES[ended.warned]}, which is Slurm's to follow up")
-    if ended.warned == "time_limit":
+    if NEVER_AGAIN in ended.codes:
+        return Decision(
+            requeue=False, why=f"a worker's exit code {NEVER_AGAIN} says that it is not to be started again"
+        )
+    if ended.warned == "time_limit" and (ended.outcome != "failed" or ended.is_short):
         return Decision(requeue=True, why="its time is over")
     if ended.is_short:
         return Decision(requeue=True, why="too few nodes are left")

@@ -19,7 +19,7 @@ from robust_run.launcher.environment import warning_file
 from robust_run.launcher.slurm import reasons
 from robust_run.launcher.slurm.past import Past, past_of
 from robust_run.launcher.slurm.pulse import is_silent
-from robust_run.launcher.slurm.scontrol import ask, job_facts
+from robust_run.launcher.slurm.scontrol import ask, fields, job_facts
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason, Warned
 from robust_run.launcher.types import JobSpec, SlurmUse
 
@@ -34,6 +34,8 @@ MOST_ASKING = 16
 LOST_CODES = (NoController.exit_code, 128 + signal.SIGKILL)
 """How an agent ends that is without a controller: it gave up, or did not end its workers in time and was killed."""
 LARGEST_WARNING = 1 << 16
+DOWN_WITHIN_S, ASK_NODE_S = 600.0, 5.0
+"""SlurmdTimeout is 300 s unless a site says otherwise."""
 
 
 def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
@@ -46,6 +48,9 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     warned = read_warning(warning_file(path, use)) if path else None
     may_be_lost = past is not None and past.finish is None and warned is None and exit_code in LOST_CODES
     is_lost = may_be_lost and is_silent(path)
+    alone = past is None and exit_code == NoController.exit_code and spec.many is not None and use.node_id > 0
+    down = _batch_host_that_is_down(use, env) if alone else ""
+    is_lost = is_lost or bool(down)
     ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_lost=is_lost)
     if (ended.outcome == "stopped" and not ended.warned) or (past is not None and past.lost):
         facts, _ = job_facts(use.job, env)
@@ -56,7 +61,7 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     decision = reasons.decide(ended, use.requeue)
     if ended.is_orphan and not decision.requeue:
         _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
-    unwanted = ended.evicted + (past.lost if past is not None and ended.is_short else ())
+    unwanted = ((down,) if down else ()) + ended.evicted + (past.lost if past is not None and ended.is_short else ())
     is_slurms_turn = ended.warned == "requeued"
     if not decision.requeue and not (is_slurms_turn and unwanted):
         return exit_code
@@ -77,6 +82,24 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     return exit_code
 
 
+def _batch_host_that_is_down(use: SlurmUse, env: Mapping[str, str]) -> str:
+    """Return the name of the node of the batch script once Slurm says that it is down; empty if it does not.
+
+    For a node that sees no run directory but its own, and has tried for a minute to reach the controller there: it may be cut off
+    itself, and Slurm knows better.
+    """
+    facts, _ = job_facts(use.job, env)
+    if facts is None or not facts.is_batch or facts.batch_host in ("", use.node_name):
+        return ""
+    give_up_at_s = time.monotonic() + DOWN_WITHIN_S
+    while time.monotonic() < give_up_at_s:
+        answer = ask(("show", "node", "-o", facts.batch_host), env)
+        if answer.ok and "DOWN" in fields(answer.text).get("State", ""):
+            return facts.batch_host
+        time.sleep(ASK_NODE_S)
+    return ""
+
+
 def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_lost: bool) -> Ended:
     """Return the end of the job as this node knows it. Pure. `is_lost`: no controller lives, and none has said how it ended."""
     finish = past.finish if past is not None else None
@@ -87,6 +110,7 @@ def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_lost: bool
         is_short=gave_up or (finish is None and is_lost),
         warned=warned,
         evicted=past.evicted if past is not None else (),
+        codes=past.codes if past is not None else frozenset(),
     )
 
 

@@ -11,7 +11,7 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.command import Answered, parse
 from robust_run.launcher.many_nodes import parse_nnodes
 from robust_run.launcher.options import Options
-from robust_run.launcher.slurm.sbatch_options import has, last_value, read_options
+from robust_run.launcher.slurm.sbatch_options import Option, has, last_value, read_options
 from robust_run.launcher.slurm.script import Script, Wanted
 from robust_run.launcher.slurm.tools import Tools
 from robust_run.version import __version__
@@ -19,8 +19,12 @@ from robust_run.version import __version__
 FOLDER = "robust-runs"
 SBATCH_S = 120.0
 """A slurmctld that is overloaded answers late; one that takes longer is down."""
-OVERRULING = frozenset({"SBATCH_OPEN_MODE", "SBATCH_NO_REQUEUE", "SBATCH_REQUEUE", "SBATCH_NO_KILL", "SBATCH_OUTPUT"})
+OVERRULING = frozenset(
+    {"SBATCH_OPEN_MODE", "SBATCH_NO_REQUEUE", "SBATCH_REQUEUE", "SBATCH_NO_KILL", "SBATCH_OUTPUT", "SBATCH_WAIT"}
+)
 """Variables that sbatch believes more than the script."""
+INPUT = {"time": "timelimit", "nodes": "nnodes", "cluster-constraint": "cluster_constraint"}
+"""Input variables of sbatch that are not called as the option."""
 KEPT = frozenset({"SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT"})
 
 
@@ -48,6 +52,8 @@ def plan(
     except Answered:
         raise UserError("robust-run --help and --version start no job; call them here") from None
     read = read_options(options)
+    if has(read, "wait"):
+        raise UserError("--wait: robust slurm submit returns when the job is queued; squeue shows how it goes")
     folder = os.path.join(cwd, last_value(read, "chdir") or "")
     log_dir = os.path.normpath(os.path.join(folder, ours.log_dir or env.get("ROBUST_LOG_DIR") or FOLDER))
     if log_dir == os.devnull:
@@ -71,7 +77,7 @@ def submit(wanted: Wanted, script: Script, env: Mapping[str, str], tools: Tools)
     if not tools.find(program):
         raise UserError(f"{program!r} is not found here, so the nodes will not find it either; write its whole path")
     draft = _write(wanted.log_dir, script.text)
-    ran = tools.run(["sbatch", "--parsable", draft], _clean(env), SBATCH_S)
+    ran = tools.run(["sbatch", "--parsable", draft], _clean(env, wanted.options), SBATCH_S)
     job = ran.out.strip().partition(";")[0]
     if ran.code != 0 or not job.isdecimal():
         os.unlink(draft)
@@ -124,10 +130,12 @@ def _write(folder: str, text: str) -> str:
     return path
 
 
-def _clean(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what overrules the script, and what a job we are in would hand on."""
+def _clean(env: Mapping[str, str], options: Sequence[Option]) -> dict[str, str]:
+    """Return the environment without what overrules the script and typed options, and what a job we are in would hand on."""
+    typed = {f"SBATCH_{INPUT.get(each.name, each.name).replace('-', '_').upper()}" for each in options}
     return {
         name: value
         for name, value in env.items()
-        if name not in OVERRULING and (name in KEPT or not name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI")))
+        if name not in OVERRULING | typed
+        and (name in KEPT or not name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI")))
     }

@@ -92,3 +92,5 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The node that runs the batch script was lost: Slurm takes the job to run on, with nobody left to end it."""
     evicted: tuple[str, ...] = ()
     """Nodes that the job no longer wants."""
+    codes: frozenset[int] = frozenset()
+    """Exit codes of the workers of the last attempt."""

@@ -53,6 +53,12 @@ def test_as_many_standbys_as_nodes_are_refused() -> None:
         options_of("--standby 4")
 
 
+def test_a_step_that_is_too_small_is_said_to_be() -> None:
+    with pytest.raises(UserError, match=r"--nnodes 5:8: the step has 4 nodes; srun -N6"):
+        options_of("--nnodes 5:8 --standby 1")
+    assert options_of("--nnodes 2:8").nnodes == "2:8"
+
+
 def test_what_is_typed_wins() -> None:
     options = options_of("--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint rr3:29400 --rdzv-id mine --nproc-per-node 2")
     assert (options.nnodes, options.rdzv_endpoint, options.rdzv_id) == ("2:4", "rr3:29400", "mine")

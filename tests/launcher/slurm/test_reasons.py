@@ -66,7 +66,7 @@ def test_the_ways_to_end_are_told_apart(facts: JobFacts, reason: Reason) -> None
     ("ended", "requeue"),
     [
         (Ended(exit_code=143, outcome="stopped", warned="time_limit"), True),
-        (Ended(exit_code=1, outcome="failed", warned="time_limit"), True),
+        (Ended(exit_code=1, outcome="failed", warned="time_limit"), False),
         (Ended(exit_code=1, outcome="failed", is_short=True), True),
         (Ended(exit_code=0, outcome="done", is_orphan=True), True),
         (Ended(exit_code=0, outcome="done", warned="time_limit"), False),
@@ -139,6 +139,17 @@ def test_a_host_that_was_taken_over_from_is_lost_unless_it_comes_back() -> None:
     assert judge([*entries, back], "rr1").lost == ()
     same = [event(JobStarted()), event(ControllerResumed(term=2, host="rr1"))]
     assert judge(same, "rr1").lost == ()
+
+
+def test_a_job_that_failed_is_not_requeued_because_its_time_was_nearly_over() -> None:
+    failed = Ended(exit_code=1, outcome="failed", warned="time_limit")
+    assert not decide(failed, "auto").requeue
+    assert decide(Ended(exit_code=143, outcome="stopped", warned="time_limit"), "auto").requeue
+
+
+def test_a_worker_that_says_never_again_at_the_deadline_is_heard() -> None:
+    told = Ended(exit_code=143, outcome="stopped", warned="time_limit", codes=frozenset({0, 93}))
+    assert not decide(told, "auto").requeue
 
 
 @pytest.mark.parametrize("state", ["CANCELLED by 0", "COMPLETING", "TIMEOUT", "PREEMPTED", "FAILED"])

@@ -44,6 +44,16 @@ def test_a_job_is_submitted_and_its_script_kept_beside_its_log(tmp_path: Path) -
     assert site.calls[0][1] == {"SLURM_CONF": "y", "SBATCH_ACCOUNT": "a"}
 
 
+def test_what_is_typed_beats_variables_of_sbatch(tmp_path: Path) -> None:
+    site = Site(sbatch=Ran(0, "17\n"))
+    wanted = plan(["-t", "33", "-J", "typed"], [], ["robust-run", "train.py"], {}, str(tmp_path))
+    env = {"SBATCH_TIMELIMIT": "7", "SBATCH_JOB_NAME": "x", "SBATCH_PARTITION": "p", "SBATCH_WAIT": "1"}
+    submit(wanted, make_script(wanted), env, site)
+    assert site.calls[0][1] == {"SBATCH_PARTITION": "p"}
+    with pytest.raises(UserError, match="--wait"):
+        plan(["--wait"], [], ["robust-run", "train.py"], {}, str(tmp_path))
+
+
 def test_a_job_that_slurm_refuses_leaves_nothing(tmp_path: Path) -> None:
     site = Site(sbatch=Ran(1, "", "sbatch: error: invalid partition\n"))
     wanted = plan([], [], ["robust-run", "train.py"], {}, str(tmp_path))
