@@ -17,6 +17,10 @@ PASSING = frozenset(
 )
 
 
+NEVER_AGAIN = 93
+"""Exit code of a program that does not want to be started again, in this job or by a scheduler."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the user allows."""
 
@@ -64,6 +68,8 @@ def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limi
     seen = msgspec.structs.replace(
         trail, fruitless=fruitless, best_steps=max(trail.best_steps, progress.steps or 0), last_signature=signature
     )
+    if verdict.exit_code == NEVER_AGAIN:
+        return seen, Decision(relaunch=False, reason=f"exit code {NEVER_AGAIN} says that it is not to be started again")
     if limits.max_restarts == 0:
         return seen, Decision(relaunch=False, reason="--max-restarts is 0")
     if is_code and finding and not finding.heals:

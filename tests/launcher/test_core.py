@@ -195,6 +195,15 @@ def test_restarts_without_progress_are_limited() -> None:
     )
 
 
+def test_a_program_that_says_never_again_is_heard_however_far_it_came() -> None:
+    story = one_node()
+    story.exits(1, 93)
+    story.exits(0, -15)
+    end = ended(story, evidence(0, -15, 2, signalled_at_s=1.5), evidence(1, 93, 1), steps=50)[-1]
+    assert isinstance(end, Finish)
+    assert (end.exit_code, end.reason) == (93, "exit code 93 says that it is not to be started again")
+
+
 def test_zero_restarts_means_never() -> None:
     assert isinstance(crash_once(one_node(max_restarts=0)), Finish)
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.launcher.restart import NEVER_AGAIN
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
 
-NEVER_AGAIN = 93
-"""Exit code of a script that does not want to be started again."""
 SLACK_S = 90.0
 """slurmctld looks at time limits every half minute, so a job may end that much after its EndTime; clocks differ too."""
 
