@@ -85,6 +85,9 @@ class Checking:
     def diagnose(self, order: Diagnose) -> None:
         """Check the nodes of an attempt that failed; then tell `Diagnosed`."""
         wish = Wish(only=order.checks, seconds=order.seconds, limit_s=LIMIT_S + order.seconds)
+        for each in [each for each in self.drives if each.purpose == "ladder"]:  # of agents that are not there any more
+            each.done = lambda _drive, _judged: None
+            self.give_up(each, "it begins anew, with the agents that are there now")
 
         def done(drive: Drive, judged: Judgement | None) -> None:
             if judged is None and self._state.phase != "diagnosing":
