@@ -16,6 +16,8 @@ from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
 
 LOOK_EVERY_S = 1.0
+BEAT_EVERY = 3
+"""Of these looks there is a sign of life."""
 STANDSTILL_S = 5.0
 """We look every second: if we did not for so long, this process was stopped, or its machine was."""
 MOST_TEXT_CHARS = 1000
@@ -103,11 +105,16 @@ class Runner:
             self._threads.append(thread)
             thread.start()
 
-    def run(self) -> None:
-        """Start, and look after the threads until `stop`."""
+    def run(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Start, and look after the threads until `stop`; `beat` is called, apart from `emit`, as a sign of life."""
         self.start()
+        turn = 0
         while not self._stop.wait(LOOK_EVERY_S):
             self.look()
+            if turn % BEAT_EVERY == 0:
+                with self._lock:
+                    beat()
+            turn += 1
 
     def look(self) -> None:
         """Say which sensors hang."""
