@@ -102,6 +102,10 @@ class AgentHealth:
             self._absent.append(f"{event.name}: {event.detail}"[:300])
             return
         if event.kind == "alert":
+            if event.name == "memory.oom_kill":
+                self.look(
+                    is_news=False
+                )  # it is told with its own time, and must not be counted again at the next death
             self._seen.append(event)
         if event.name == "sensors.ended":
             self._node.say(event.detail)
@@ -123,16 +127,16 @@ class AgentHealth:
 
     # --- why a rank was killed
 
-    def look(self) -> None:
+    def look(self, *, is_news: bool = True) -> None:
         """Count what the kernel killed for memory: a kill that is counted later than this is news."""
-        self._harmless.run(self._count)
+        self._harmless.run(lambda: self._count(is_news))
 
-    def _count(self) -> None:
+    def _count(self, is_news: bool) -> None:
         try:
             now = memory.read(World(pid=os.getpid())).in_cgroup
         except AbsentError:
             now = None
-        if now is not None and self._kills is not None and now > self._kills:
+        if is_news and now is not None and self._kills is not None and now > self._kills:
             detail = "the counter of the job's cgroup has grown"
             at_s = self._node.clock.monotonic_s()
             self._seen.append(Event(name="memory.oom_kill", kind="alert", subject="", detail=detail, at_s=at_s))

@@ -48,14 +48,23 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Journal:
     """Appends to the journal file. `on_error(path, OSError)` is called at the first line that cannot be written."""
 
-    def __init__(self, path: str, clock: Clock, on_error: Callable[[str, OSError], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        on_error: Callable[[str, OSError], None],
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
         self.term = 1
         """Of the controller that writes. What an earlier one still writes, because it does not know of this one, is void."""
         self._path = path
         self._clock = clock
+        self._write = write
         self._on_error = on_error
         self._encoder = msgspec.json.Encoder()
         self._complained = False
+        self._owes_separator = False
+        """The last line is torn, and what ends it could not be written either."""
         self._written = self._durable = 0
         self._changed: threading.Condition | None = None
         self._descriptor = -1
@@ -133,10 +142,12 @@ class Journal:
         if self._descriptor < 0:
             return
         data = self._encode(line) + b"\n"
+        if self._owes_separator:
+            data = b"\n" + data  # keeps this line whole; a reader skips the torn one
         try:
-            written = os.write(self._descriptor, data)
-            if written != len(data):
-                os.write(self._descriptor, b"\n")  # keeps the next line whole; a reader skips this one
+            written = self._write(self._descriptor, data)
+            if written:
+                self._owes_separator = written != len(data)
         except OSError as error:
             self._complain(error)
         self._written += 1

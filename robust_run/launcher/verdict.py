@@ -85,6 +85,10 @@ def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
     elif rank.exit_code is not None and rank.exit_code < 0 and not told:
         is_oom = finding is not None and finding.kind == "out_of_memory"
         kind, rule, confidence = "crash", "out_of_memory" if is_oom else "died_of_signal", "high"
+        if is_oom and finding is not None and finding.trouble == "host_memory":
+            from robust_run.health.rules.workers import PERHAPS
+
+            confidence = "medium" if finding.line.startswith(PERHAPS) else "high"
     else:
         kind, rule, confidence = "crash", finding.kind if finding else "exit_code", "high" if finding else "medium"
     others = f"{followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""

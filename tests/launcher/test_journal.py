@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,27 @@ def test_replaying_the_events_gives_the_state_of_the_core(tmp_path: Path) -> Non
     state = core.replay(policy_of(SPEC), past)
     assert state.ending is not None
     assert state.detected_at_s == 2.5
+
+
+def test_a_record_after_a_torn_one_is_whole(tmp_path: Path) -> None:
+    written: list[int] = []
+
+    def filling(descriptor: int, data: bytes) -> int:
+        """Write some of the third line, then nothing, then all again."""
+        written.append(len(data))
+        if len(written) == 3:
+            return os.write(descriptor, data[:20])
+        if len(written) == 4:
+            raise OSError(errno.ENOSPC, "no space left")
+        return os.write(descriptor, data)
+
+    journal = Journal(str(tmp_path / "j"), SystemClock(), lambda _path, _error: None, write=filling)
+    journal.open_with(SPEC, "here")
+    for number, event in enumerate(HAPPENED):
+        journal.event(event, float(number))
+    journal.action(DONE, 9.0)
+    found = [entry.event or entry.action for entry in read(str(tmp_path / "j"))[1]]
+    assert found == [HAPPENED[0], HAPPENED[3], DONE]
 
 
 def test_what_a_replaced_controller_still_writes_is_void(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class Session:
         self._wanted = [check for check in CHECKS if any(each.check == check for each in self.plan.rounds)]
         self._queue: list[Round] = []
         self._left_out: dict[str, CheckName] = {}
+        self._gone: dict[str, str] = {}
 
     def next_round(self) -> Round | None:
         """Return what to do next, None if all is done."""
@@ -43,10 +44,14 @@ class Session:
                 check = self._wanted.pop(0)
                 self._queue = list(rounds_of(check, self._fit(check)))
                 continue
-            made = self._without_bad(self._queue.pop(0))
+            made = self._without_bad(self._without_gone(self._queue.pop(0)))
             if made.groups:
                 return made
         return None
+
+    def leave(self, name: str, why: str) -> None:
+        """Note that a node went, or was away, while it was asked: that it says nothing is no fault that a check found."""
+        self._gone.setdefault(name, why)
 
     def take(self, made: Round, results: Iterable[Result]) -> None:
         """Note what the nodes of a round answered."""
@@ -55,7 +60,16 @@ class Session:
         answered = {result.node for result in found}
         for group in made.groups:
             found += [_silent(made, group, name, self.wish) for name in group if name not in answered]
-        self.results += found
+        self.results += [each for each in found if self._counts(each)]
+
+    def _counts(self, result: Result) -> bool:
+        """Whether a result says something of its node: what fails where somebody went does not."""
+        members = result.group or (result.node,)
+        return (
+            bool(result.wrong)
+            or not self._gone.keys() & set(members)
+            or (not result.group and result.outcome == "done")
+        )
 
     def judgement(self) -> Judgement:
         """Return what all results so far say."""
@@ -64,13 +78,26 @@ class Session:
             f"{name} did not take part in {check} any more, nor in what followed, for it had failed"
             for name, check in self._left_out.items()
         )
-        return msgspec.structs.replace(judged, notes=(*judged.notes, *alone))
+        gone = tuple(f"{name} could not be checked to the end: {why}" for name, why in self._gone.items())
+        return msgspec.structs.replace(
+            judged,
+            unchecked=(*judged.unchecked, *gone),
+            notes=(*judged.notes, *alone),
+            passed=tuple(name for name in judged.passed if name not in self._gone),
+        )
 
     def _fit(self, check: CheckName) -> tuple[NodeFacts, ...]:
         if check in ALONE or check == "exchange":
             return self.facts
         bad = self._bad(check)
         return tuple(node for node in self.facts if node.name not in bad)
+
+    def _without_gone(self, made: Round) -> Round:
+        if not self._gone:
+            return made
+        least = 1 if made.check in ALONE or made.check == "exchange" else 2
+        groups = (tuple(name for name in group if name not in self._gone) for group in made.groups)
+        return msgspec.structs.replace(made, groups=tuple(group for group in groups if len(group) >= least))
 
     def _without_bad(self, made: Round) -> Round:
         """Return a round without nodes that have shown themselves bad since it was planned."""

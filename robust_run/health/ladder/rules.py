@@ -6,6 +6,7 @@ RULES: dict[str, str] = {
     "unexplained_diagnose": "a failure that nothing explains: all nodes are checked",
     "nan_diagnose": "numbers went wrong: all nodes are checked, bit by bit and for longer",
     "evicted_in_vain": "it failed again after nodes were evicted for it: all nodes are checked",
+    "certain_evicted": "more nodes are suspect than may be evicted: those that are at fault for certain are, the others stay",
     "suspects_evicted": "nodes that checks found to be at fault are evicted",
     "ambiguous_evicted": "checks cannot tell which of a few nodes is at fault: all of them are evicted, rather than searched",
     "ambiguous_kept": "checks cannot tell which of too many nodes is at fault: none is evicted, it is tried again as it is",

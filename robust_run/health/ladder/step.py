@@ -55,6 +55,11 @@ def most_evicted(share: float, nodes: int) -> int:
     return max(int(share * nodes + 1e-9), 1) if share > 0 else 0
 
 
+def counted(nodes: int) -> str:
+    """Return so many nodes in words."""
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
 def allowed(policy: Policy, state: State) -> int:
     """Return how many more nodes may be evicted in this episode."""
     nodes = len(state.failure.nodes) + len(state.evicted) if state.failure else 0
@@ -98,6 +103,12 @@ def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, D
             return _lone(state, event, said)
         if len(suspects) <= allowed(policy, state):
             return _decide(state, event.at_s, "evict", "suspects_evicted", said, nodes=suspects)
+        certain = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence == "high"))
+        if 0 < len(certain) <= allowed(policy, state):  # who is only perhaps at fault saves nobody
+            named = "; ".join([each.sentence for each in judged.suspects if each.confidence == "high"][:MOST_SAID])
+            rest = ", ".join([name for name in suspects if name not in certain][:MOST_SAID])
+            why = f"{named}; {allowed(policy, state)} may be evicted, so these stay, which are less certain: {rest}"
+            return _decide(state, event.at_s, "evict", "certain_evicted", why, nodes=certain)
         many = f"{len(suspects)} nodes are suspect, {allowed(policy, state)} may be evicted: {said}"
         return _decide(state, event.at_s, "reattempt", "too_many_suspects", many)
     unclear = [each for each in judged.ambiguous if each.rule != "fleet_wide"]
@@ -110,7 +121,9 @@ def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, D
             )
         return _decide(state, event.at_s, "reattempt", "ambiguous_kept", said)
     if judged.is_clean:
-        return _decide(state, event.at_s, "reattempt", "all_passed", f"nothing was found on {len(judged.passed)} nodes")
+        return _decide(
+            state, event.at_s, "reattempt", "all_passed", f"nothing was found on {counted(len(judged.passed))}"
+        )
     said = "; ".join(_said(judged)) or "checks found nothing"
     return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
 

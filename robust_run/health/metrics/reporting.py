@@ -1,7 +1,9 @@
 """`robust_run.report(step=..., loss=..., grad_norm=...)`: what a script says about its training, in a few microseconds.
 
-This runs inside a worker. It imports nothing but the standard library, and no failure in it reaches the program: one that
-happens switches it off, with one line on stderr. Without a launcher, or with ROBUST_REPORT=off, it does nothing.
+This runs inside a worker. It imports nothing but the standard library, and no failure in it reaches the program: a value that is
+no number is left out, anything else switches it off, with one line on stderr. A file belongs to the outermost process that
+reports: what a worker starts inherits its environment, and must neither take its place nor keep it. Without a launcher, or
+with ROBUST_REPORT=off, it does nothing.
 """
 
 from __future__ import annotations
@@ -43,27 +45,76 @@ class Reporter:
     def __init__(self, path: str) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._sequence = 0
+        self._has_complained = False
         self._file = _open(path, self._pid)
+        self._sequence = _newest(self._file)
 
     def write(self, step: int | None, values: dict[str, object]) -> None:
-        """Write one report. Raises what a value that is no number raises, and nothing is written then."""
-        if os.getpid() != self._pid:  # a fork of the worker: the file is the worker's
-            return
+        """Write one report. What is no number is left out, and that is said once."""
+        if os.getpid() != self._pid or HEADER.unpack_from(self._file)[3] != self._pid:
+            return  # a fork of the worker, or a process that it started and that reported first: the file is the worker's
         slot = bytearray(SLOT_BYTES)
         count = 0
         for name, value in values.items():
             if value is None or count == MOST_VALUES:
                 continue
-            number = float(value)  # type: ignore[arg-type]
-            VALUE.pack_into(slot, VALUES_AT + count * VALUE.size, name.encode()[:NAME_BYTES], number)
+            try:
+                number = float(value)  # type: ignore[arg-type]
+                VALUE.pack_into(slot, VALUES_AT + count * VALUE.size, name.encode()[:NAME_BYTES], number)
+            except Exception as error:  # whatever the program's own types raise
+                self._leave_out(name, error)
+                continue
             count += 1
+        number_of_step = NO_STEP
+        try:
+            number_of_step = NO_STEP if step is None else int(step)
+            TIMES.pack(0.0, 0.0, number_of_step)
+        except Exception as error:
+            self._leave_out("step", error)
+            number_of_step = NO_STEP
         with self._lock:
             self._sequence += 1
-            TIMES.pack_into(slot, BODY_AT, time.time(), time.monotonic(), NO_STEP if step is None else int(step))
+            TIMES.pack_into(slot, BODY_AT, time.time(), time.monotonic(), number_of_step)
             HEAD.pack_into(slot, 0, self._sequence, zlib.crc32(memoryview(slot)[BODY_AT:]), count)
             at = HEADER_BYTES + (self._sequence - 1) % SLOTS * SLOT_BYTES
             self._file[at : at + SLOT_BYTES] = slot
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            _say(f"report() leaves {name!r} out, which is no number here: {type(error).__name__}: {error}")
+
+
+def _newest(file: mmap.mmap) -> int:
+    """Return the newest sequence in a file: who takes it over goes on from there, for readers know what they have seen."""
+    found = 0
+    for slot in range(SLOTS):
+        at = HEADER_BYTES + slot * SLOT_BYTES
+        sequence, crc, _ = HEAD.unpack_from(file, at)
+        if sequence > found and zlib.crc32(file[at + BODY_AT : at + SLOT_BYTES]) == crc:
+            found = sequence
+    return found
+
+
+def _may_replace(owner: int, pid: int) -> bool:
+    """Whether a process may take a file from another: from one that is dead, or that it has started itself."""
+    state, parent = _state_and_parent(owner)
+    if state in (b"", b"Z", b"X"):
+        return True
+    for _ in range(100):
+        if parent == pid or parent <= 1:
+            break
+        _, parent = _state_and_parent(parent)
+    return parent == pid
+
+
+def _state_and_parent(pid: int) -> tuple[bytes, int]:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read(4096).rpartition(b")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return b"", 0
+    return state, int(parent)
 
 
 def _open(path: str, pid: int) -> mmap.mmap:
@@ -80,7 +131,7 @@ def _open(path: str, pid: int) -> mmap.mmap:
     magic, version, slots, owner = HEADER.unpack_from(file)
     if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
         raise ValueError(f"{path} is no report file of this version")
-    if owner not in (0, pid):
+    if owner not in (0, pid) and not _may_replace(owner, pid):
         raise ValueError(f"process {owner} writes {path}")
     HEADER.pack_into(file, 0, magic, version, slots, pid)
     return file
@@ -134,7 +185,12 @@ def report(
 def _switch_off(error: Exception) -> None:
     _State.off_in = os.getpid()
     try:
-        text = f"robust-run: report() is off in this process: {type(error).__name__}: {error}"
-        print(text[:300], file=sys.stderr, flush=True)
-    except Exception:  # noqa: S110 (not even stderr: nothing is left to say it with)
-        pass
+        text = f"report() is off in this process: {type(error).__name__}: {error}"
+    except Exception:
+        text = "report() is off in this process"
+    _say(text)
+
+
+def _say(text: str) -> None:
+    with suppress(Exception):  # not even stderr: nothing is left to say it with
+        print(f"robust-run: {text}"[:300], file=sys.stderr, flush=True)

@@ -11,6 +11,9 @@ from robust_run.health.sensors.types import Event
 from robust_run.health.types import Finding
 
 SIGKILL = 9
+PERHAPS = "perhaps the kernel killed it because memory ran out"
+AT_ONCE_S = 0.5
+"""A kill that was counted earlier than this before the death may well be another process's: a cgroup is shared."""
 NEAR_S = 5.0
 """A kill that the kernel counted so shortly before or after a worker's death was that worker's, if it died of SIGKILL."""
 
@@ -25,7 +28,10 @@ def event_of(
     if exit_code in (-SIGKILL, 128 + SIGKILL):
         kill = _killed_for_memory(pid, seen, at_s)
         if kill is not None:
-            detail = f"the kernel killed it because memory ran out: {kill.detail}"
+            is_sure = kill.number == pid or kill.at_s >= at_s - AT_ONCE_S
+            why = "the kernel killed it because memory ran out" if is_sure else PERHAPS
+            when = "" if is_sure else f", {at_s - kill.at_s:.1f} s before; or somebody sent the signal"
+            detail = f"{why}: {kill.detail}{when}"
             return _event("worker.host_memory", rank, detail, at_s, pid)
     if finding is None or not finding.trouble:
         return None
@@ -38,7 +44,8 @@ def _killed_for_memory(pid: int, seen: Sequence[Event], at_s: float) -> Event | 
     named = next((event for event in kills if event.number == pid), None)
     if named is not None:
         return named
-    return next((event for event in kills if not event.number and abs(event.at_s - at_s) <= NEAR_S), None)
+    near = [event for event in kills if not event.number and abs(event.at_s - at_s) <= NEAR_S]
+    return max(near, key=lambda event: event.at_s, default=None)
 
 
 def _event(name: str, rank: int, detail: str, at_s: float, pid: int) -> Event:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from robust_run.health.sensors.types import Event
 
 MOST_STARTS = 4
 AGAIN_AFTER_S = 5.0
+#: A process that says nothing for so long, not even its sign of life, stands still; how often that is looked at.
+SILENT_S, LOOK_EVERY_S = 15.0, 3.0
 _MOST_READ_BYTES = 1 << 16
 
 
@@ -39,12 +42,18 @@ class SensorsHandle:
         env: Mapping[str, str],
         setup: Setup,
         tell: Callable[[Event], None],
+        silent_s: float = SILENT_S,
     ) -> None:
         self._loop = loop
         self._start = start
         self._env = env
         self._setup = setup
         self._tell = tell
+        self._silent_s = silent_s
+        self._heard_s: float | None = None
+        """When the process last said anything; None: it has not begun to."""
+        self._looked_s = 0.0
+        self._look_again: asyncio.TimerHandle | None = None
         self._socket: socket.socket | None = None
         self._rest = b""
         self._attempt = Attempt()
@@ -73,6 +82,8 @@ class SensorsHandle:
         self._send(first_line(self._setup))
         self._send(attempt_line(self._attempt))
         self._loop.add_reader(ours.fileno(), self._readable)
+        self._heard_s, self._looked_s = None, self._loop.time()
+        self._look_again = self._loop.call_later(min(LOOK_EVERY_S, self._silent_s), self._look)
 
     def attempt(self, attempt: Attempt) -> None:
         """Tell the sensors which attempt runs."""
@@ -102,8 +113,9 @@ class SensorsHandle:
         except OSError:
             content = b""
         if not content:
-            self._lost()
+            self._lost("ended")
             return
+        self._heard_s = self._loop.time()
         *lines, self._rest = (self._rest + content).split(b"\n")
         if len(self._rest) > MOST_EVENT_BYTES:
             self._rest = b""
@@ -112,15 +124,33 @@ class SensorsHandle:
             if event is not None:
                 self._tell(event)
 
-    def _lost(self) -> None:
+    def _look(self) -> None:
+        """End a process that stands still, as if it had died."""
+        now_s, before_s = self._loop.time(), self._looked_s
+        self._looked_s = now_s
+        if self._heard_s is not None and now_s - before_s > 2 * LOOK_EVERY_S:
+            self._heard_s = now_s  # we stood still ourselves: it may have waited for us
+        if self._heard_s is not None and now_s - self._heard_s > self._silent_s and self.pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._lost(f"said nothing for {now_s - self._heard_s:.0f} s and was killed")
+            return
+        self._look_again = self._loop.call_later(min(LOOK_EVERY_S, self._silent_s), self._look)
+
+    def _lost(self, what: str) -> None:
         self._hang_up()
         if self._starts < MOST_STARTS:
-            self._note(f"the sensors' process ended; it is started again in {AGAIN_AFTER_S:g} s")
+            self._note(f"the sensors' process {what}; it is started again in {AGAIN_AFTER_S:g} s")
             self._again = self._loop.call_later(AGAIN_AFTER_S, self.begin)
         else:
-            self._note(f"the sensors' process ended {self._starts} times: nothing watches this node any more")
+            self._note(
+                f"the sensors' process {what}, and ended {self._starts} times: nothing watches this node any more"
+            )
 
     def _hang_up(self) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
         if self._socket is not None:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()

@@ -21,7 +21,10 @@ from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
 
 MOST_RECORDS = 500
-"""Read at a time; after so many the rest is left out, so that a storm in the log costs no more than this."""
+"""Kept at a time; of the rest only the first of each meaning is, so that a storm in the log hides nothing that is rare."""
+MOST_READ, MOST_MEANINGS = 20_000, 256
+"""After so many records the rest is passed over, and that is told."""
+LOST = "kernel_log.lost"
 _RECORD_BYTES = 8192
 _MOST_REMEMBERED = 256
 _WORTH_JUDGING = ("NVRM", "memory", "BUG", "Oops", "panic", "fault", "LOCKUP", "rcu", "task", "rror", "EDAC", "mce")
@@ -96,9 +99,30 @@ class KernelLog:
             if not content:
                 return Batch(tuple(records), lost)
             records += parse(content.decode("utf-8", "replace"))
-        with contextlib.suppress(OSError):
-            os.lseek(self._descriptor, 0, os.SEEK_END)
-        return Batch(tuple(records), True)
+        return self._skim(records)
+
+    def _skim(self, records: list[Record]) -> Batch:
+        """Go on through a storm, and keep the first record of each meaning."""
+        rare: dict[tuple[str, str, int], Record] = {}
+        for _ in range(MOST_READ):
+            try:
+                content = os.read(self._descriptor, _RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.EINVAL, errno.EINTR):
+                    continue
+                raise
+            if not content:
+                break
+            for record in parse(content.decode("utf-8", "replace")):
+                meaning = meaning_of(record.text) if record.facility == 0 and _is_worth_it(record.text) else None
+                if meaning is not None and len(rare) < MOST_MEANINGS:
+                    rare.setdefault((meaning.name, meaning.subject, meaning.number), record)
+        else:
+            with contextlib.suppress(OSError):
+                os.lseek(self._descriptor, 0, os.SEEK_END)
+        return Batch((*records, *rare.values()), True)
 
 
 def parse(text: str) -> list[Record]:
@@ -119,6 +143,11 @@ Said = Mapping[tuple[str, str], float]
 def judge(settings: KernelLogSettings, said: Said, batch: Batch, now_s: float) -> tuple[Said, tuple[Event, ...]]:
     """Return an event for what each record tells; the same of the same subject again only after `repeat_s`."""
     events: list[Event] = []
+    told = (LOST, "")
+    if batch.lost and now_s - said.get(told, float("-inf")) >= settings.repeat_s:
+        said = _remember(said, told, now_s)
+        text = "more was written to the kernel's log than can be read: some of it was passed over"
+        events.append(Event(name=LOST, kind="note", subject="", detail=text, at_s=now_s))
     for record in batch.records:
         if record.facility != 0 and not settings.trust_programs:
             continue

@@ -1,8 +1,8 @@
 """The sensors' process: one for each node, started by the agent, so that nothing a sensor does can hold the agent up.
 
 It reads a line of JSON (`Setup`), then a line of JSON (`Attempt`) whenever one begins or ends; the end of its input ends the
-process. It writes one event a line, as JSON. Both go over one socket, or over standard input and output. It dies with the
-process that started it.
+process. It writes one event a line, as JSON, and an empty line every few seconds: silence means that
+it stands still. Both go over one socket, or over standard input and output. It dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -120,15 +120,18 @@ def serve(source: BinaryIO, output: int) -> None:
     world = world_of(setup, now)
 
     def emit(event: Event) -> None:
+        write(msgspec.json.encode(event))
+
+    def write(line: bytes) -> None:
         try:
-            write_all(output, msgspec.json.encode(event) + b"\n")
+            write_all(output, line + b"\n")
         except OSError:  # nobody listens any more
             runner.stop()
 
     runner = Runner(sensors_of(setup.settings, world), world, emit)
     listener = threading.Thread(target=_listen, args=(source, now, runner.stop), daemon=True)
     listener.start()
-    runner.run()
+    runner.run(beat=lambda: write(b""))
 
 
 def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:

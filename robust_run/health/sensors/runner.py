@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from robust_run.health.sensors.budget import Budget
 from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
 
-#: One sensor says at most so much in a minute; what a tree or a log makes it say beyond that is counted.
-MOST_EVENTS_PER_MINUTE = 60
 LOOK_EVERY_S = 1.0
+BEAT_EVERY = 3
+"""Of these looks there is a sign of life."""
 STANDSTILL_S = 5.0
 """We look every second: if we did not for so long, this process was stopped, or its machine was."""
 MOST_TEXT_CHARS = 1000
@@ -35,8 +36,7 @@ class Post:
         """What the reading that is under way, or the next one, may take."""
         self._state = sensor.start
         self._failed = ""
-        self._minute_s = float("-inf")
-        self._said = 0
+        self._budget = Budget()
 
     def turn(self, world: World, now_s: Callable[[], float]) -> tuple[tuple[Event, ...], bool]:
         """Read and judge once; return what is to be said, and whether there will be another turn."""
@@ -73,16 +73,11 @@ class Post:
     def _limited(self, events: tuple[Event, ...], now_s: float) -> tuple[Event, ...]:
         if not events:
             return ()
-        if now_s - self._minute_s >= 60:
-            self._minute_s, self._said = now_s, 0
-        room = max(0, MOST_EVENTS_PER_MINUTE - self._said)
-        self._said += len(events)
-        if len(events) <= room:
-            return events
-        if not room:
-            return ()
-        left = f"{len(events) - room} or more events are left out until this minute is over"
-        return (*events[:room], self._note("flood", left, now_s))
+        kept, left = self._budget.fit(events, now_s)
+        if not left:
+            return kept
+        text = f"{left} or more events are left out until this minute is over"
+        return (*kept, self._note("flood", text, now_s))
 
 
 class Runner:
@@ -110,11 +105,16 @@ class Runner:
             self._threads.append(thread)
             thread.start()
 
-    def run(self) -> None:
-        """Start, and look after the threads until `stop`."""
+    def run(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Start, and look after the threads until `stop`; `beat` is called, apart from `emit`, as a sign of life."""
         self.start()
+        turn = 0
         while not self._stop.wait(LOOK_EVERY_S):
             self.look()
+            if turn % BEAT_EVERY == 0:
+                with self._lock:
+                    beat()
+            turn += 1
 
     def look(self) -> None:
         """Say which sensors hang."""

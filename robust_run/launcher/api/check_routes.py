@@ -23,7 +23,7 @@ from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.operations import RefusedError
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.checking import Drive
+    from robust_run.launcher.controller.drives import Drive
 
 #: Sessions that are remembered.
 MOST_KEPT = 8

@@ -25,6 +25,9 @@ class Question(msgspec.Struct, kw_only=True):
     results: list[Result] = []
     counted: dict[str, int] = {}
     """Results of each agent."""
+    told: frozenset[str] = frozenset()
+    gone: dict[str, str] = {}
+    """Why nothing follows from the silence of an agent: it is lost, has left, or was away."""
     then: Callable[[Question], None]
     timer: Any = None
 
@@ -49,7 +52,8 @@ class Asking:
         self._number += 1
         number = self._number
         awaited = {node for node in told if is_there(self._state, node)}
-        question = Question(asker=asker, awaited=awaited, then=then)
+        gone = {node: "it is not there" for node in told if node not in awaited}
+        question = Question(asker=asker, awaited=awaited, told=frozenset(told), gone=gone, then=then)
         self._questions[number] = question
         question.timer = self._later(limit_s, lambda: self._close(number))
         for node, order in told.items():
@@ -71,15 +75,25 @@ class Asking:
             is_over = answer.is_over
         if is_over:
             question.answers[node] = answer
+            question.gone.pop(node, None)
             question.awaited.discard(node)
             self._close_if_answered(answer.number)
         return question.asker
 
     def wait_for_nobody_gone(self) -> None:
-        """Do not wait for agents that are lost or have left."""
+        """Do not wait for agents that are lost or have left, and remember that they have."""
         for number, question in list(self._questions.items()):
+            for node in question.told:
+                if not is_there(self._state, node):
+                    question.gone.setdefault(node, "it was lost or restarted meanwhile")
             question.awaited = {node for node in question.awaited if is_there(self._state, node)}
             self._close_if_answered(number)
+
+    def was_away(self, node: str) -> None:
+        """Wait on for an agent that connected again, but conclude nothing if it does not answer: it may not have been asked."""
+        for question in self._questions.values():
+            if node in question.awaited:
+                question.gone.setdefault(node, "the connection to it broke meanwhile")
 
     def forget(self, asker: int) -> None:
         """Nobody wants to know any more."""

@@ -19,7 +19,7 @@ from robust_run.health.checks.admission import ADMISSION, admit
 from robust_run.health.checks.fleet import SLACK_S
 from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
-from robust_run.health.checks.types import Judgement, NodeFacts, Result
+from robust_run.health.checks.types import Judgement, NodeFacts
 from robust_run.launcher.actions import Order
 from robust_run.launcher.check_events import (
     CheckAnswer,
@@ -29,15 +29,15 @@ from robust_run.launcher.check_events import (
     EndChecks,
     FactsTold,
     OpenPlace,
-    PlaceOpened,
     RunChecks,
     StandbyChecked,
     TellFacts,
 )
 from robust_run.launcher.controller.asking import Asking, Question, is_there
+from robust_run.launcher.controller.drives import Drive, note_gone, places_of
 from robust_run.launcher.controller.fleet_history import FleetHistory
 from robust_run.launcher.core import JobState
-from robust_run.launcher.events import Event, NodeLeft, NodeLost
+from robust_run.launcher.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned
 
 if TYPE_CHECKING:
     from robust_run.launcher.incidents import IncidentBook
@@ -50,29 +50,6 @@ NODES_AT_ONCE, ASK_S = 200, 0.05
 LIMIT_S = 60.0
 
 Made = TypeVar("Made")
-
-
-class Drive(msgspec.Struct, kw_only=True, eq=False):
-    """One session of checks."""
-
-    number: int
-    purpose: str
-    """ladder, admission or operator."""
-    wish: Wish
-    agents: dict[str, str]
-    """Agent by name of its host."""
-    done: Callable[[Drive, Judgement | None], None]
-    """None: it was given up."""
-    began_s: float
-    lines: list[str] = []
-    """How it goes, for people."""
-    told: dict[str, NodeFacts] = {}
-    """What agents have said of their nodes."""
-    has_asked_again: bool = False
-    session: Session | None = None
-    judgement: Judgement | None = None
-    is_over: bool = False
-    given_up: str = ""
 
 
 class Checking:
@@ -108,6 +85,9 @@ class Checking:
     def diagnose(self, order: Diagnose) -> None:
         """Check the nodes of an attempt that failed; then tell `Diagnosed`."""
         wish = Wish(only=order.checks, seconds=order.seconds, limit_s=LIMIT_S + order.seconds)
+        for each in [each for each in self.drives if each.purpose == "ladder"]:  # of agents that are not there any more
+            each.done = lambda _drive, _judged: None
+            self.give_up(each, "it begins anew, with the agents that are there now")
 
         def done(drive: Drive, judged: Judgement | None) -> None:
             if judged is None and self._state.phase != "diagnosing":
@@ -173,7 +153,9 @@ class Checking:
                 self.give_up(drive, "the job is over")
             elif any(node in self._state.unended for node in drive.agents.values()):
                 self.give_up(drive, "a node was needed by the job")
-        if isinstance(event, (NodeLost, NodeLeft)):
+        if isinstance(event, NodeReturned):
+            self._asking.was_away(event.node)
+        if isinstance(event, (NodeJoined, NodeLost, NodeLeft)):  # who joins may take another agent's place
             self._asking.wait_for_nobody_gone()
 
     def _is_idle(self, node: str) -> bool:
@@ -218,8 +200,12 @@ class Checking:
             again = {node: TellFacts(number=0) for node in missing}
             self._asking.ask(drive.number, again, ANSWER_S, lambda later: self._got_facts(drive, later))
             return
+        note_gone(self._state, drive, question)
         facts: list[NodeFacts] = []
         for name, node in drive.agents.items():
+            if node not in drive.told and not is_there(self._state, node):
+                drive.gone.setdefault(name, "it is not there")
+                continue
             own = drive.told.get(node) or NodeFacts(name=name)
             facts.append(msgspec.structs.replace(own, name=name, address=self._state.members[node].info.address))
         if not facts:
@@ -234,6 +220,8 @@ class Checking:
 
     def _planned(self, drive: Drive, session: Session) -> None:
         drive.session = session
+        for name, why in drive.gone.items():
+            session.leave(name, why)
         self._next(drive)
 
     def _next(self, drive: Drive) -> None:
@@ -251,9 +239,11 @@ class Checking:
             self._run(drive, made, {})
             return
         firsts = {drive.agents[group[0]]: OpenPlace(number=0) for group in made.groups}
-        self._asking.ask(
-            drive.number, firsts, ANSWER_S, lambda question: self._run(drive, made, _places(drive, made, question))
-        )
+        self._asking.ask(drive.number, firsts, ANSWER_S, lambda question: self._opened(drive, made, question))
+
+    def _opened(self, drive: Drive, made: Round, question: Question) -> None:
+        note_gone(self._state, drive, question)
+        self._run(drive, made, places_of(drive, made, question))
 
     def _run(self, drive: Drive, made: Round, places: Mapping[str, Place]) -> None:
         assert drive.session is not None
@@ -263,13 +253,15 @@ class Checking:
         work = orders(ready, facts, drive.wish, places)
         told = {drive.agents[name]: RunChecks(number=0, orders=its) for name, its in work.items()}
         limit_s = drive.wish.limit_s + SLACK_S
-        self._asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question.results))
+        self._asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question))
 
-    def _ran(self, drive: Drive, made: Round, results: list[Result]) -> None:
+    def _ran(self, drive: Drive, made: Round, question: Question) -> None:
+        note_gone(self._state, drive, question)
         session = drive.session
         assert session is not None
-        session.take(made, results)
-        drive.lines += [f"  {show.result_line(each)}" for each in session.results[-len(results) :] if results]
+        before = len(session.results)
+        session.take(made, question.results)
+        drive.lines += [f"  {show.result_line(each)}" for each in session.results[before:]]
         self._next(drive)
 
     def _judged(self, drive: Drive, judged: Judgement) -> None:
@@ -328,15 +320,6 @@ class Checking:
                 judgement=drive.judgement or Judgement(),
             )
             self._book.keep_checks(msgspec.json.encode(report))
-
-
-def _places(drive: Drive, made: Round, question: Question) -> dict[str, Place]:
-    found: dict[str, Place] = {}
-    for group in made.groups:
-        opened = question.answers.get(drive.agents[group[0]])
-        if isinstance(opened, PlaceOpened) and opened.port:
-            found[group[0]] = Place(address=opened.address, port=opened.port)
-    return found
 
 
 def _outcome(work: Callable[[], Made]) -> Made | Exception:

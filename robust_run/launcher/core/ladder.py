@@ -200,7 +200,7 @@ def _roll_back(state: JobState, decision: Decision) -> bool:
 
 def _diagnose(policy: Policy, state: JobState, decision: Decision) -> list[Action]:
     state.phase, state.deadline_at_s = "diagnosing", None
-    there = [each.node for each in state.layout if _is_usable(state, each.node)]
+    there = list(_agents(state).values())
     chosen = tuple(check for check in CHECKS if check in policy.diagnose_checks)
     order = Diagnose(
         attempt=state.attempt,
@@ -209,6 +209,27 @@ def _diagnose(policy: Policy, state: JobState, decision: Decision) -> list[Actio
         seconds=decision.seconds,
     )
     return [_decided(state, decision), order]
+
+
+def _agents(state: JobState) -> dict[str, str]:
+    """Return the agents to be checked by the names of their hosts: those of the attempt, or who came in their place."""
+    hosts = dict.fromkeys(name_of(state, each.node) for each in state.layout)
+    newest = {each.info.name: each.info.id for each in state.members.values() if _is_usable(state, each.info.id)}
+    return {name: newest[name] for name in hosts if name in newest}
+
+
+def replaced(policy: Policy, state: JobState, name: str) -> list[Action]:
+    """Begin a diagnosis anew where agents came in the place of those it was ordered of: nothing was asked of them yet.
+
+    A job that is resumed has new agents on all hosts, one after the other: the order is given when the last is there.
+    """
+    agents = _agents(state)
+    gone = {name_of(state, each.node) for each in state.layout if not _is_usable(state, each.node)}
+    known = {each.node for each in state.layout}
+    is_whole = all(agent not in known for agent in agents.values())
+    if name not in agents or not (is_whole or name in gone):
+        return []
+    return diagnose_again(policy, state)
 
 
 def _is_usable(state: JobState, node: str) -> bool:

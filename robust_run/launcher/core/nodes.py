@@ -53,9 +53,14 @@ def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> 
     state.usable += 1
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    if state.phase == "new" or not policy.many or info.id in state.strays:
+    if state.phase == "new" or info.id in state.strays:
         return []
-    return [Say(text=f"{info.name} joined and stands by", node="")]
+    anew: list[Action] = []
+    if state.phase == "diagnosing":
+        from robust_run.launcher.core import ladder
+
+        anew = ladder.replaced(policy, state, info.name)
+    return [*anew, *([Say(text=f"{info.name} joined and stands by", node="")] if policy.many and not anew else [])]
 
 
 def returned(policy: Policy, state: JobState, event: NodeReturned, now_s: float) -> list[Action]:

@@ -91,3 +91,26 @@ def test_a_history_that_cannot_be_written_is_said(tmp_path: object) -> None:
         pass
     with pytest.raises(PlatformError, match="--history"):
         records.change(f"{tmp_path}/file/checks.json", lambda found: found)
+
+
+def test_a_node_that_went_meanwhile_is_unchecked_and_not_hung(result: Make) -> None:
+    session = Session(nodes("abc"), Wish(only=("compute", "neighbours")))
+    made = session.next_round()
+    assert made is not None
+    session.leave("c", "it was restarted")
+    session.take(made, [result("compute", "a"), result("compute", "b")])
+    seen = driven(session, result, lambda check, node: {})
+    assert all("c" not in group for _, groups in seen for group in groups)
+    judged = session.judgement()
+    assert not judged.suspects and not judged.ambiguous
+    assert judged.unchecked == ("c could not be checked to the end: it was restarted",)
+    assert judged.passed == ("a", "b")
+
+
+def test_who_waited_for_a_node_that_went_is_not_accused(result: Make) -> None:
+    session = Session(nodes("ab"), Wish(only=("neighbours",)))
+    made = session.next_round()
+    assert made is not None
+    session.leave("b", "it was restarted")
+    session.take(made, [result("neighbours", "a", outcome="hung", group=("a", "b"))])
+    assert not session.judgement().suspects and not session.judgement().ambiguous

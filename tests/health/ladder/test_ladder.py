@@ -97,6 +97,12 @@ def test_the_first_failure_is_diagnosed(event: Failed, rule: str, seconds: float
         (diagnosed(suspects=(suspect("n3"),)), "suspects_evicted", ("n3",), ()),
         (diagnosed(suspects=(suspect("n3", "medium"), suspect("n4"))), "suspects_evicted", ("n3", "n4"), ()),
         (diagnosed(suspects=(suspect("n3", "low"),)), "nothing_certain", (), ()),
+        (
+            diagnosed(suspects=(suspect("n3", "medium"), suspect("n4"), suspect("n5", "medium"))),
+            "certain_evicted",
+            ("n4",),
+            (),
+        ),
         (diagnosed(suspects=tuple(map(suspect, NODES[:3]))), "too_many_suspects", (), ()),
         (diagnosed(ambiguous=(unclear("n1", "n2"),)), "ambiguous_evicted", ("n1", "n2"), ("n2",)),
         (diagnosed(ambiguous=(unclear("n1", "n2", "n3"),)), "ambiguous_kept", (), ()),

@@ -95,12 +95,14 @@ def test_a_report_that_cannot_be_made_is_said_once_and_the_script_goes_on(path_:
     assert words in done.stderr
 
 
-def test_a_value_that_is_no_number_switches_it_off_and_the_script_goes_on(path: str) -> None:
-    code = "import robust_run\nrobust_run.report(loss='high')\nrobust_run.report(loss=1.0)\nprint('trained')"
+def test_a_value_that_is_no_number_is_left_out_and_the_rest_is_reported(path: str) -> None:
+    code = (
+        "import robust_run\nfor _ in range(2): robust_run.report(step=1, loss='high', grad_norm=1.0)\nprint('trained')"
+    )
     done = run(code, ROBUST_REPORT=path)
     assert done.stdout == "trained\n"
-    assert "report() is off" in done.stderr
-    assert read(path).points == ()
+    assert done.stderr.count("\n") == 1 and "leaves 'loss' out" in done.stderr
+    assert [point.values for point in read(path).points] == [{"grad_norm": 1.0}] * 2
 
 
 def test_anything_that_float_takes_is_a_number(path: str) -> None:
@@ -142,6 +144,32 @@ def test_a_fork_of_a_process_that_had_no_launcher_looks_for_its_own(path: str) -
         """
     assert run(code).returncode == 0
     assert [point.step for point in read(path).points] == [2]
+
+
+def test_what_a_worker_started_and_reported_first_gives_the_file_to_the_worker(path: str) -> None:
+    code = """if True:
+        import os, robust_run
+        ours, theirs = os.pipe(), os.pipe()
+        if os.fork() == 0:
+            robust_run.report(step=1)
+            os.write(ours[1], b"x")
+            os.read(theirs[0], 1)
+            robust_run.report(step=2)
+            os._exit(0)
+        os.read(ours[0], 1)
+        robust_run.report(step=3)
+        os.write(theirs[1], b"x")
+        os.wait()
+        """
+    done = run(code, ROBUST_REPORT=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [point.step for point in read(path).points] == [1, 3]
+
+
+def test_a_file_whose_owner_is_dead_goes_to_who_reports_next(path: str) -> None:
+    for step in (1, 2):
+        assert run(f"import robust_run\nrobust_run.report(step={step})", ROBUST_REPORT=path).stderr == ""
+    assert [point.step for point in read(path).points] == [1, 2]
 
 
 def test_another_process_does_not_take_the_file_over(path: str) -> None:

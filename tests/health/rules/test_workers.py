@@ -6,7 +6,7 @@ import pytest
 
 from robust_run.health.rules.book import load
 from robust_run.health.rules.deciding import decide
-from robust_run.health.rules.workers import event_of
+from robust_run.health.rules.workers import PERHAPS, event_of
 from robust_run.health.sensors.types import Event
 from robust_run.health.types import Finding
 
@@ -42,6 +42,13 @@ def test_without_a_pid_the_time_tells() -> None:
     assert near is not None
     assert near.name == "worker.host_memory"
     assert far is None
+
+
+def test_a_kill_that_was_counted_earlier_is_only_perhaps_this_worker_s() -> None:
+    earlier = event_of(3, 77, -9, None, (kill(at_s=97.5),), 100.0)
+    at_once = event_of(3, 77, -9, None, (kill(at_s=97.5), kill(at_s=99.9)), 100.0)
+    assert earlier is not None and earlier.detail.startswith(PERHAPS) and "2.5 s before" in earlier.detail
+    assert at_once is not None and not at_once.detail.startswith(PERHAPS)
 
 
 def test_another_process_s_death_explains_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 
@@ -101,6 +102,21 @@ def test_a_process_that_dies_is_told_and_started_again(
 
     asyncio.run(scenario())
     assert len(helpers.started) == handle.MOST_STARTS
+
+
+def test_a_process_that_stands_still_is_killed_and_told(helpers: Helpers, tree: Tree) -> None:
+    async def scenario() -> None:
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop, tell = asyncio.get_running_loop(), events.put_nowait
+        sensors = SensorsHandle(loop, helpers, environment(), setup_of(tree), tell, silent_s=5.0)
+        sensors.begin()
+        await next_of(events, "infiniband.absent")
+        helpers.started[0].send_signal(signal.SIGSTOP)
+        assert "said nothing for" in (await next_of(events, "sensors.ended")).detail
+        sensors.end()
+
+    asyncio.run(scenario())
+    assert helpers.started[0].wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_a_process_that_cannot_be_started_is_told_and_the_job_goes_on(tree: Tree) -> None:

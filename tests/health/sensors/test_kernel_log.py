@@ -117,6 +117,20 @@ def test_a_storm_is_read_in_part_and_costs_no_more(tmp_path: Path) -> None:
         log.close()
 
 
+def test_a_gpu_that_is_lost_in_the_middle_of_a_storm_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("")
+    log = KernelLog(0.01)
+    log.open(str(path))
+    try:
+        lost = "4,1,1,-;NVRM: GPU at PCI:0000:01:00: GPU-1234 has fallen off the bus\n"
+        path.write_text("6,1,1,-;storm\n" * 9000 + lost + "6,1,1,-;storm\n" * 9000)
+        _, events = judge(SETTINGS, {}, log(World(kmsg=str(path))), 1.0)
+    finally:
+        log.close()
+    assert [each.name for each in events] == ["kernel_log.lost", "gpu.lost"]
+
+
 def test_no_log_is_absent_not_an_error(tmp_path: Path) -> None:
     with pytest.raises(AbsentError, match="No such file"):
         KernelLog(0.01)(World(kmsg=str(tmp_path / "none")))

@@ -14,8 +14,9 @@ import pytest
 from sensor_ground import LIMIT_S, Tree, Watched
 
 from robust_run.health.sensors import mounts, stores
+from robust_run.health.sensors.budget import MOST_EVENTS_PER_MINUTE
 from robust_run.health.sensors.mounts import MountSample, MountState
-from robust_run.health.sensors.runner import MOST_EVENTS_PER_MINUTE, MOST_TEXT_CHARS, Post, Runner, cleaned, hung
+from robust_run.health.sensors.runner import MOST_TEXT_CHARS, Post, Runner, cleaned, hung
 from robust_run.health.sensors.settings import MountSettings, StoreSettings
 from robust_run.health.sensors.stores import StoreSample, StoreState
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
@@ -107,6 +108,13 @@ def test_a_flood_is_cut_and_told_and_ends_with_the_minute() -> None:
     assert post.turn(WORLD, lambda: now[0])[0] == ()
     now[0] = 61.0
     assert len(post.turn(WORLD, lambda: now[0])[0]) == MOST_EVENTS_PER_MINUTE + 1
+
+
+def test_a_flood_does_not_hide_what_takes_a_node_out_and_is_told_whenever_it_began() -> None:
+    batches = [(event(),) * MOST_EVENTS_PER_MINUTE, (event(),) * 9, (event("gpu.lost"), event("made.other"))]
+    post = Post(sensor(lambda _: batches.pop(0)))
+    names = [[each.name for each in post.turn(WORLD, lambda: 0.0)[0]] for _ in range(3)]
+    assert names[1:] == [["made.flood"], ["gpu.lost", "made.other"]]
 
 
 def test_a_reading_hangs_only_after_its_own_limit() -> None:

@@ -286,6 +286,26 @@ def test_a_controller_that_comes_back_checks_anew() -> None:
     assert story.happens(ControllerResumed(term=2)) == [before]
 
 
+def test_a_diagnosis_that_is_resumed_is_ordered_of_the_agents_that_came_in_the_place_of_others() -> None:
+    story = several_nodes(*FOUR, diagnose="auto")
+    crash(story)
+    again(story)
+    story.happens(ControllerResumed(term=2))
+    orders = [of(Diagnose, story.joins(name, id=f"new-{name}")) for name in FOUR]
+    assert orders[:3] == [[], [], []]
+    assert orders[3][0].nodes == ("new-a", "new-b", "new-c", "new-d")
+
+
+def test_a_node_that_is_restarted_while_it_is_checked_is_checked_anew() -> None:
+    story = several_nodes(*FOUR, diagnose="auto")
+    crash(story)
+    again(story)
+    story.is_lost("b")
+    (order,) = of(Diagnose, story.joins("b", id="new-b"))
+    assert order.nodes == ("a", "new-b", "c", "d")
+    assert not of(Diagnose, story.joins("e"))
+
+
 # --- standbys -------------------------------------------------------------------------------------------------------
 
 
