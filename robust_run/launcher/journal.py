@@ -55,7 +55,8 @@ class Journal:
         self._clock = clock
         self._on_error = on_error
         self._encoder = msgspec.json.Encoder()
-        self._complained = False
+        self.problem = ""
+        """Why lines are missing from the file; empty: none are."""
         self._written = self._durable = 0
         self._changed: threading.Condition | None = None
         self._descriptor = -1
@@ -148,8 +149,8 @@ class Journal:
             return self._encoder.encode(_as_text(msgspec.to_builtins(line)))
 
     def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
+        if not self.problem:
+            self.problem = error.strerror or str(error)
             self._on_error(self._path, error)
 
     def sync_soon(self) -> None:

@@ -41,6 +41,8 @@ class History:
         self._evicted_s: float | None = None
         self.counts_steps = False
         """Whether a first step was ever seen."""
+        self.incidents = 0
+        """How many were put on record."""
         self.begun_s: float | None = None
         self.last_s: float | None = None
         self.finished_s: float | None = None
@@ -88,6 +90,7 @@ class History:
                 self._evicted_s = None
 
     def _action(self, entry: Entry, action: a.Action) -> None:
+        self.incidents += isinstance(action, a.RecordIncident)
         match action:
             case a.StartAttempt(attempt=attempt) if (
                 attempt not in self._attempts and len(action.placements) == action.nodes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
 
 import msgspec
 
@@ -17,11 +16,8 @@ from robust_run.launcher.journal import Entry, Header
 from robust_run.report import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
 from robust_run.report.pages.types import Checkpoint, JobPage, NodePlace
-from robust_run.report.types import Incident
 from robust_run.tracer.types import RankTrace, Scene
 
-#: Incidents whose pages are drawn; a job with more is no job.
-MOST_INCIDENTS = 2000
 #: A scene's file may be so large; more is not read.
 LARGEST_SCENE_BYTES = 512 << 20
 #: Rings that are read for a heat-map, evenly chosen where there are more.
@@ -61,19 +57,6 @@ class JournalTail:
                 self.history.take(self._decoder.decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return  # cut short by a full disk or a power loss
-
-
-def incidents_in(folder: str) -> tuple[Incident, ...]:
-    """Return the incidents of a run directory, oldest first; what comes after one that cannot be read is left out."""
-    return tuple(_incidents(folder))
-
-
-def _incidents(folder: str) -> Iterator[Incident]:
-    for number in range(1, MOST_INCIDENTS + 1):
-        try:
-            yield incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return
 
 
 def scene_in(folder: str, number: int) -> Scene | None:

@@ -175,6 +175,8 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[Happened, ...] = ()
     spans: tuple[Span, ...] = ()
     """The whole life of the job without gaps (`ettr.spans_of`)."""
+    unread: str = ""
+    """What could not be read of the incidents, as a clause."""
     counts_steps: bool = True
     """Whether first steps are known; else an attempt counts as productive once its workers run."""
     evictions: tuple[Eviction, ...] = ()
