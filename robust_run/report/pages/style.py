@@ -70,6 +70,7 @@ table{overflow-wrap:break-word;border-collapse:collapse;width:100%;font-size:.93
 th{font-weight:500;text-align:left;color:var(--muted);font-size:.8125rem;vertical-align:bottom}
 th,td{padding:.45rem 1rem .45rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 td:last-child,th:last-child{padding-right:0}
+td{overflow-wrap:anywhere}
 .num{text-align:right;white-space:nowrap}
 details{margin:.5rem 0}summary{cursor:pointer;color:var(--link);border-radius:4px}
 summary::marker{color:var(--muted)}
