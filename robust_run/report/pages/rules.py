@@ -16,7 +16,7 @@ KIND_TITLES: dict[VerdictKind, str] = {
     "slow": "Slower than its peers",
     "node_lost": "The node went away",
     "node_fault": "The node has a fault",
-    "nan": "Parameters are not numbers",
+    "nan": "NaN or infinite values",
     "code": "The program raised an exception",
     "unknown": "Not known",
 }
@@ -127,6 +127,8 @@ def title_of(verdict: Verdict) -> str:
     if verdict.rule == "died_of_signal" and signal is not None:
         return f"Killed by {signal.group(1)}"
     known = RULES.get(verdict.rule)
+    if verdict.kind == "nan" and verdict.rule != "not_finite":
+        return KIND_TITLES["nan"]
     if verdict.rule.startswith("nccl_"):
         return "Something stands still inside NCCL"
     return known[0] if known is not None else KIND_TITLES.get(verdict.kind, "Not known")
@@ -136,5 +138,7 @@ def meaning_of(verdict: Verdict) -> str:
     """Return what the rule saw; nothing for a rule without an entry."""
     if verdict.rule.startswith("nccl_"):
         return "Counters of NCCL's proxy threads and GPUs show who does not do its part of a transfer."
+    if verdict.kind == "nan" and verdict.rule != "not_finite":
+        return "The program found a value that is NaN or infinite, and ended for it."
     known = RULES.get(verdict.rule)
     return known[1] if known is not None else ""
