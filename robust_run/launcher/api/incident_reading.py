@@ -18,6 +18,8 @@ from robust_run.report.types import Incident
 
 #: Incidents that are read; a job with more is no job.
 MOST_INCIDENTS = 2000
+#: Times beyond it are none.
+MOST_S = 1e11
 _NAME = re.compile(r"([0-9]{4,6})\.json")
 
 
@@ -53,7 +55,8 @@ def read_incidents(folder: str, recorded: int = 0) -> Found:
     for number in sorted(numbers)[:MOST_INCIDENTS]:
         try:
             incident = incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
-            found[number] = msgspec.structs.replace(incident, id=number)
+            if _is_sane(incident):
+                found[number] = msgspec.structs.replace(incident, id=number)
         except (OSError, ValueError):  # of another shape, no text, no regular file
             continue
     broken = sorted(numbers - set(found))[:MOST_INCIDENTS]
@@ -64,6 +67,12 @@ def read_incidents(folder: str, recorded: int = 0) -> Found:
         from_journal=tuple(number for number in broken if number in known),
         lost=tuple(number for number in broken if number not in known),
     )
+
+
+def _is_sane(incident: Incident) -> bool:
+    """Whether its times can be times: seconds since the epoch, of the last or next 3,000 years."""
+    times = (incident.onset_s, incident.detected_s, incident.decided_s, incident.resumed_s or 0.0)
+    return all(abs(at_s) <= MOST_S for at_s in times)
 
 
 def _numbers(folder: str) -> set[int]:
@@ -77,9 +86,10 @@ def _numbers(folder: str) -> set[int]:
 def _recorded_in(folder: str) -> dict[int, Incident]:
     try:
         _, entries = read(os.path.join(folder, "journal.jsonl"))
-        return from_entries(in_force(entries))
+        known = from_entries(in_force(entries))
     except (OSError, RobustRunError):
         return {}
+    return {number: each for number, each in known.items() if _is_sane(each)}
 
 
 def from_entries(entries: Iterable[Entry]) -> dict[int, Incident]:

@@ -10,6 +10,7 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.api.history import History
+from robust_run.launcher.api.incident_reading import MOST_S
 from robust_run.launcher.api.page_data import Kept, nothing_kept
 from robust_run.launcher.api.pictures import newest_with_rings, ring_paths
 from robust_run.launcher.journal import Entry, Header
@@ -54,7 +55,9 @@ class JournalTail:
             if self._known_bytes == 0:
                 self.header = msgspec.json.decode(line, type=Header)
             else:
-                self.history.take(self._decoder.decode(line))
+                entry = self._decoder.decode(line)
+                if abs(entry.at) <= MOST_S:
+                    self.history.take(entry)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return  # cut short by a full disk or a power loss
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from robust_run.clock import SystemClock
@@ -88,3 +89,12 @@ def test_pages_and_top_go_on_and_say_so(tmp_path: Path) -> None:
     assert "2 incidents unreadable" in Path(written.report).read_text()
     view = Subject(str(tmp_path), None).live()
     assert any("1 incident unreadable" in each for each in view.findings)
+
+
+def test_times_that_cannot_be_are_not_believed(tmp_path: Path) -> None:
+    folder = run_of_three(tmp_path)
+    text = (folder / "0002.json").read_text()
+    (folder / "0002.json").write_text(re.sub(r'"onset_s": [0-9.e+]+', '"onset_s": 1e308', text))
+    with open(tmp_path / "journal.jsonl", "a") as file:
+        file.write('{"at": 1e308, "mono": 1.0}\n')
+    assert "1 incident unreadable (2)" in write_report(str(tmp_path)).unread
