@@ -11,6 +11,7 @@ import msgspec
 
 from robust_run.launcher import actions as a
 from robust_run.launcher import events as e
+from robust_run.launcher.check_events import Diagnosed
 from robust_run.launcher.code_types import NotFinite
 from robust_run.launcher.journal import Entry
 from robust_run.report.pages.types import AttemptTimes, NodePlace
@@ -85,6 +86,9 @@ class History:
             case e.NodeLost() | e.NodeEvicted():
                 self._blame(entry)
                 self._evicted_s = entry.at
+            case Diagnosed(attempt=attempt) if attempt in self._attempts:
+                draft = self._attempts[attempt]
+                draft.times = msgspec.structs.replace(draft.times, checked_s=entry.at)
             case e.Inquired() | NotFinite():
                 self._blame(entry)
                 self._evicted_s = None

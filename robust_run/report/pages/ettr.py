@@ -27,6 +27,7 @@ SPAN_WORDS: dict[SpanKind, tuple[str, str]] = {
     "unnoticed": ("unnoticed", "from the onset of a failure until it was suspected"),
     "deciding": ("finding the cause", "from the suspicion to the verdict"),
     "ending": ("ending the old workers", "until no process of the failed attempt was left"),
+    "checking": ("checking nodes", "until the checks of the nodes were over"),
     "waiting": ("waiting for nodes", "until the next attempt had its nodes and its store"),
     "starting": ("starting again", "from the order to start to the first step"),
     "first_start": ("first start", "from the command to the first step of the first attempt"),
@@ -87,6 +88,8 @@ def spans_of(
             cuts.until(min(incident.detected_s, stop_s), "unnoticed", number)
             cuts.until(min(decided_s, stop_s), "deciding", number)
         cuts.until(attempt.ended_s, "ending", number)
+        if attempt.ended_s is not None:
+            cuts.until(attempt.checked_s, "checking", number)
     over = attempts[-1].ended_s is not None if attempts else False
     cuts.until(end_s, "unused" if over else "first_start" if not attempts else "starting", -1)
     return tuple(cuts.spans)

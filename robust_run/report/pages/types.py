@@ -40,6 +40,8 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When the first node was taken out of it."""
     ended_s: float | None = None
     """When no process of it was left on any node."""
+    checked_s: float | None = None
+    """When the checks of its nodes were over, where it was followed by some."""
     steps: int | None = None
     """Most optimizer steps of any rank, once it is over; None: not counted."""
     code: int = 0
@@ -49,7 +51,16 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SpanKind = Literal[
-    "productive", "first_start", "redone", "unnoticed", "deciding", "ending", "waiting", "starting", "unused"
+    "productive",
+    "first_start",
+    "redone",
+    "unnoticed",
+    "deciding",
+    "ending",
+    "checking",
+    "waiting",
+    "starting",
+    "unused",
 ]
 """What a second of a job's life was spent on: see `ettr.SPAN_WORDS`."""
 
