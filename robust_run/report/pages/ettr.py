@@ -134,6 +134,8 @@ def course(spans: Sequence[Span], points: int = 240, window_s: float = WINDOW_S)
     found = []
     for index in range(1, points + 1):
         at_s = begin_s + (end_s - begin_s) * index / points
+        if at_s <= begin_s:  # so short that floats cannot tell the moments apart
+            continue
         since_s = max(begin_s, at_s - window_s)
         all_s, window = productive.before(at_s), productive.before(at_s) - productive.before(since_s)
         found.append(Point(at_s, min(1.0, all_s / (at_s - begin_s)), max(0.0, min(1.0, window / (at_s - since_s)))))
