@@ -73,6 +73,15 @@ def scene_in(folder: str, number: int) -> Scene | None:
         return None
 
 
+def scene_mark(folder: str, number: int) -> tuple[int, int]:
+    """Return what tells one scene's file from a later one; zeros where there is none."""
+    try:
+        known = os.stat(os.path.join(folder, "incidents", f"{number:04d}.scene.json"))
+    except OSError:
+        return (0, 0)
+    return (known.st_mtime_ns, known.st_size)
+
+
 def checkpoints_in(folder: str | None) -> Kept:
     """Return what tells the newest checkpoint before a moment, of those that lie in a folder now."""
     if not folder:
