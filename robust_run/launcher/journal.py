@@ -62,7 +62,8 @@ class Journal:
         self._write = write
         self._on_error = on_error
         self._encoder = msgspec.json.Encoder()
-        self._complained = False
+        self.problem = ""
+        """Why lines are missing from the file; empty: none are."""
         self._owes_separator = False
         """The last line is torn, and what ends it could not be written either."""
         self._written = self._durable = 0
@@ -159,8 +160,8 @@ class Journal:
             return self._encoder.encode(_as_text(msgspec.to_builtins(line)))
 
     def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
+        if not self.problem:
+            self.problem = error.strerror or str(error)
             self._on_error(self._path, error)
 
     def sync_soon(self) -> None:

@@ -147,7 +147,8 @@ def run_agent(
 
         lived_s = clock.monotonic_s() - started_at_s
 
-        say_goodbye(console.say, run_directory, book, link.finish, controller.state, lived_s)
+        problem = journal.problem
+        say_goodbye(console.say, run_directory, book, link.finish, controller.state, lived_s, journal_problem=problem)
         journal.wait_durable(DRAIN_S)
         return link.finish.exit_code
     except RobustRunError as error:

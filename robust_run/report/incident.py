@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from robust_run.report.regular import open_regular
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 
@@ -32,11 +33,11 @@ def _replace(path: str, content: bytes) -> None:
 
 def read_scene(path: str) -> Scene:
     """Return what an incident was concluded from. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return msgspec.json.decode(file.read(), type=Scene)
 
 
 def read(path: str) -> Incident:
     """Return an incident. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return msgspec.json.decode(file.read(), type=Incident)

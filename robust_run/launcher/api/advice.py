@@ -47,7 +47,10 @@ def next_step(job: JobView) -> str:
 
 def _after_the_end(job: JobView) -> str:
     if job.outcome == "failed":
-        return "robust incident shows what failed" if job.last_incident is not None else "robust events tells why"
+        if job.last_incident is None:
+            return "robust events tells why"
+        page = f", and so does the page {job.run_directory}/report.html" if job.run_directory else ""
+        return f"robust incident shows what failed{page}"
     if job.outcome == "stopped" and job.last_incident is not None:
         return "robust incident shows the last failure before it was stopped"
     return ""

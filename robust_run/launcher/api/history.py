@@ -11,6 +11,7 @@ import msgspec
 
 from robust_run.launcher import actions as a
 from robust_run.launcher import events as e
+from robust_run.launcher.check_events import Diagnosed
 from robust_run.launcher.code_types import NotFinite
 from robust_run.launcher.journal import Entry
 from robust_run.report.pages.types import AttemptTimes, NodePlace
@@ -41,6 +42,8 @@ class History:
         self._evicted_s: float | None = None
         self.counts_steps = False
         """Whether a first step was ever seen."""
+        self.incidents = 0
+        """How many were put on record."""
         self.begun_s: float | None = None
         self.last_s: float | None = None
         self.finished_s: float | None = None
@@ -83,11 +86,15 @@ class History:
             case e.NodeLost() | e.NodeEvicted():
                 self._blame(entry)
                 self._evicted_s = entry.at
+            case Diagnosed(attempt=attempt) if attempt in self._attempts:
+                draft = self._attempts[attempt]
+                draft.times = msgspec.structs.replace(draft.times, checked_s=entry.at)
             case e.Inquired() | NotFinite():
                 self._blame(entry)
                 self._evicted_s = None
 
     def _action(self, entry: Entry, action: a.Action) -> None:
+        self.incidents += isinstance(action, a.RecordIncident)
         match action:
             case a.StartAttempt(attempt=attempt) if (
                 attempt not in self._attempts and len(action.placements) == action.nodes

@@ -38,14 +38,14 @@ def incident_page(
     kept: Kept = nothing_kept,
     is_live: bool,
 ) -> IncidentPage:
-    """Return what the page of incident `number` (from 1) shows."""
-    incident = incidents[number - 1]
+    """Return what the page of incident `number` (from 1; one of `incidents`, which are in their order) shows."""
+    incident = next(each for each in incidents if each.id == number)
     return IncidentPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
         script=facts.script,
         incident=incident,
-        incidents=len(incidents),
+        incidents=incidents[-1].id,
         scene=scene,
         attempt=history.attempt(incident.attempt),
         following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,

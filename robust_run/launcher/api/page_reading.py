@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterator
 
 import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.api.history import History
+from robust_run.launcher.api.incident_reading import MOST_S
 from robust_run.launcher.api.page_data import Kept, nothing_kept
 from robust_run.launcher.api.pictures import newest_with_rings, ring_paths
 from robust_run.launcher.journal import Entry, Header
 from robust_run.report import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
 from robust_run.report.pages.types import Checkpoint, JobPage, NodePlace
-from robust_run.report.types import Incident
 from robust_run.tracer.types import RankTrace, Scene
 
-#: Incidents whose pages are drawn; a job with more is no job.
-MOST_INCIDENTS = 2000
 #: A scene's file may be so large; more is not read.
 LARGEST_SCENE_BYTES = 512 << 20
 #: Rings that are read for a heat-map, evenly chosen where there are more.
@@ -58,22 +55,11 @@ class JournalTail:
             if self._known_bytes == 0:
                 self.header = msgspec.json.decode(line, type=Header)
             else:
-                self.history.take(self._decoder.decode(line))
+                entry = self._decoder.decode(line)
+                if abs(entry.at) <= MOST_S:
+                    self.history.take(entry)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return  # cut short by a full disk or a power loss
-
-
-def incidents_in(folder: str) -> tuple[Incident, ...]:
-    """Return the incidents of a run directory, oldest first; what comes after one that cannot be read is left out."""
-    return tuple(_incidents(folder))
-
-
-def _incidents(folder: str) -> Iterator[Incident]:
-    for number in range(1, MOST_INCIDENTS + 1):
-        try:
-            yield incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return
 
 
 def scene_in(folder: str, number: int) -> Scene | None:
@@ -85,6 +71,15 @@ def scene_in(folder: str, number: int) -> Scene | None:
         return incident_file.read_scene(path)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def scene_mark(folder: str, number: int) -> tuple[int, int]:
+    """Return what tells one scene's file from a later one; zeros where there is none."""
+    try:
+        known = os.stat(os.path.join(folder, "incidents", f"{number:04d}.scene.json"))
+    except OSError:
+        return (0, 0)
+    return (known.st_mtime_ns, known.st_size)
 
 
 def checkpoints_in(folder: str | None) -> Kept:

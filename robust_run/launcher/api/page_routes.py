@@ -15,13 +15,15 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
 from robust_run.launcher.api.handle import ControllerHandle
+from robust_run.launcher.api.incident_cache import IncidentCache
 from robust_run.launcher.api.operations import RefusedError
 from robust_run.launcher.api.page_data import incident_page, job_page
-from robust_run.launcher.api.page_reading import CheckpointList, JournalTail, scene_in, with_pictures
+from robust_run.launcher.api.page_reading import CheckpointList, JournalTail, scene_in, scene_mark, with_pictures
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.types import Incident
@@ -44,7 +46,10 @@ class PageRoutes:
         self._as_text = as_text
         self._tail = JournalTail(controller.journal_path)
         self._checkpoints: CheckpointList | None = None
+        self._reading = asyncio.Lock()
+        """Held while the journal is taken in and looked at; never while a page is drawn."""
         self._drawing = asyncio.Lock()
+        self._incident_pages = IncidentCache()
         self._page = b""
         self._drawn_at_s = float("-inf")
 
@@ -68,11 +73,12 @@ class PageRoutes:
 
     async def _draw(self) -> bytes:
         controller, facts = self._controller, self._controller.facts
-        await asyncio.to_thread(self._catch_up)
-        kept = await asyncio.to_thread(self._kept.kept)
-        incidents = tuple(controller.incidents())
-        now_s = self._clock.unix_s()
-        page = job_page(facts, controller.state(), self._tail.history, incidents, now_s, kept=kept, is_live=True)
+        async with self._reading:
+            await asyncio.to_thread(self._catch_up)
+            kept = await asyncio.to_thread(self._kept.kept)
+            incidents = tuple(controller.incidents())
+            now_s = self._clock.unix_s()
+            page = job_page(facts, controller.state(), self._tail.history, incidents, now_s, kept=kept, is_live=True)
         return await asyncio.to_thread(
             lambda: _encoded(job_html(with_pictures(page, facts.run_directory, facts.memory)))
         )
@@ -85,14 +91,19 @@ class PageRoutes:
         incidents: Sequence[Incident] = tuple(self._controller.incidents())
         if not 1 <= number <= len(incidents):
             raise RefusedError(404, f"there is no incident {name[:20]!r}; there are {len(incidents)}")
-        async with self._drawing:
+        async with self._reading:
             await asyncio.to_thread(self._catch_up)
             kept = await asyncio.to_thread(self._kept.kept)
-            scene = await asyncio.to_thread(scene_in, facts.run_directory, number)
             page = incident_page(
-                facts, self._tail.history, incidents, number, scene, self._clock.unix_s(), kept=kept, is_live=True
+                facts, self._tail.history, incidents, number, None, self._clock.unix_s(), kept=kept, is_live=True
             )
-            return _html(await asyncio.to_thread(lambda: _encoded(incident_html(page))))
+        scene_at = await asyncio.to_thread(scene_mark, facts.run_directory, number)
+
+        def draw() -> bytes:
+            scene = scene_in(facts.run_directory, number)
+            return _encoded(incident_html(msgspec.structs.replace(page, scene=scene)))
+
+        return _html(await self._incident_pages.page(page, scene_at, self._clock.monotonic_s(), draw))
 
     async def _file(self, name: str) -> web.Response:
         path = os.path.join(self._controller.facts.run_directory, "incidents", name)

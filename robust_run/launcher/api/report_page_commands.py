@@ -41,6 +41,8 @@ def write_pages(*, as_json: bool = False, html: str = "", run: str = "", log_dir
         return 0
     several = f", and {len(written.incidents)} of incidents beside it" if written.incidents else ""
     click.echo(f"robust: {os.path.relpath(written.report)}{several}")
+    if written.unread:
+        click.echo(f"robust: {written.unread}")
     if about.is_alive:
         job, _ = about.job()
         click.echo(

@@ -17,11 +17,11 @@ from robust_run.errors import PlatformError
 from robust_run.launcher import core
 from robust_run.launcher.api.dead import facts_of
 from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.incident_reading import read_incidents
 from robust_run.launcher.api.page_data import Kept, incident_page, job_page
 from robust_run.launcher.api.page_reading import (
     JournalTail,
     checkpoints_in,
-    incidents_in,
     scene_in,
     with_pictures,
 )
@@ -45,6 +45,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 
     report: str
     incidents: tuple[str, ...] = ()
+    unread: str = ""
+    """What could not be read of the incidents; empty: nothing."""
 
 
 class Pages:
@@ -57,8 +59,8 @@ class Pages:
     def write_incident(self, number: int) -> str:
         """Write the page of one incident of a job that goes on; return its path."""
         facts, kept = self._read()
-        incidents = incidents_in(self._folder)
-        if number > len(incidents):
+        incidents = read_incidents(self._folder, self._tail.history.incidents).incidents
+        if not any(each.id == number for each in incidents):
             raise PlatformError(f"incident {number} of {self._folder!r} cannot be read: there are {len(incidents)}")
         return self._incident(facts, incidents, number, kept, is_live=True)
 
@@ -68,16 +70,17 @@ class Pages:
         `state`: what the controller knows; without it the journal is replayed, and all incidents are drawn.
         """
         facts, kept = self._read()
-        incidents = incidents_in(self._folder)
-        oldest = 1 if state is None else max(1, len(incidents) - MOST_AT_END + 1)
+        found = read_incidents(self._folder, self._tail.history.incidents)
+        incidents = found.incidents
+        chosen = incidents if state is None else incidents[-MOST_AT_END:]
         state = self._replayed() if state is None else state
         over = state.finish is not None
-        numbers = range(oldest, len(incidents) + 1)
-        written = tuple(self._incident(facts, incidents, number, kept, is_live=not over) for number in numbers)
+        written = tuple(self._incident(facts, incidents, each.id, kept, is_live=not over) for each in chosen)
         note = "" if over else "its controller ended without a word; robust-run --resume would go on from its journal"
         page = job_page(facts, state, self._tail.history, incidents, time.time(), kept=kept, is_live=False, note=note)
-        page = with_pictures(page, self._folder)
-        return Written(report=_write(os.path.join(self._folder, REPORT_NAME), job_html(page)), incidents=written)
+        page = with_pictures(msgspec.structs.replace(page, unread=found.words()), self._folder)
+        report = _write(os.path.join(self._folder, REPORT_NAME), job_html(page))
+        return Written(report=report, incidents=written, unread=found.words())
 
     def _read(self) -> tuple[JobFacts, Kept]:
         path = os.path.join(self._folder, "journal.jsonl")

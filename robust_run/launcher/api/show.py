@@ -15,6 +15,8 @@ from robust_run.launcher.api.views import AttemptView, IncidentView, JobView, No
 #: Attempts that a status names.
 MOST_ATTEMPTS = 5
 HOUR_S = 3600.0
+#: Of a job that failed: characters of the verdict, and of why it was not restarted, in the first line.
+FIRST_CHARACTERS, REASON_CHARACTERS = 90, 40
 
 
 def status_lines(job: JobView) -> list[str]:
@@ -24,7 +26,7 @@ def status_lines(job: JobView) -> list[str]:
         lines.append(f"  next: {todo}")
     lines += [f"  {line}" for line in (*_training(job), *_attempts(job), *_nodes(job))]
     if job.last_incident is not None:
-        lines.append(f"  last incident: {_incident(job.last_incident, job.now_unix_s)}")
+        lines.append(f"  last incident: {_incident(job, job.last_incident)}")
     if job.code:
         lines.append(f"  {job.code}; robust code log lists them")
     if job.nccl:
@@ -67,7 +69,8 @@ def attempt_words(each: AttemptView, job: JobView) -> str:
         facts.append(f"first step after {length(each.startup_s)}")
     if each.steps is not None:
         facts.append(plural(each.steps, "step"))
-    return f"{', '.join(facts)}{': ' + each.why if each.why else ''}"
+    why = _once(each.why, job, "as the last incident") if job.outcome == "failed" else each.why
+    return f"{', '.join(facts)}{': ' + why if why else ''}"
 
 
 def _nodes(job: JobView) -> list[str]:
@@ -88,9 +91,26 @@ def _nodes(job: JobView) -> list[str]:
     return lines
 
 
-def _incident(last: IncidentView, now_unix_s: float) -> str:
-    why = f" ({last.reason})" if last.reason else ""
-    return f"{age(now_unix_s - last.at_unix_s)} ago, attempt {last.attempt}: {last.sentence}; {last.action}{why}"
+def _incident(job: JobView, last: IncidentView) -> str:
+    """Return the last incident; its sentence is left out where the first line has the whole of it."""
+    reason = _once(last.reason, job)
+    why = f" ({reason})" if reason else ""
+    is_said = job.outcome == "failed" and len(last.sentence) <= FIRST_CHARACTERS
+    sentence = "" if is_said else f": {last.sentence}"
+    return f"{age(job.now_unix_s - last.at_unix_s)} ago, attempt {last.attempt}{sentence}; {last.action}{why}"
+
+
+def _once(said: str, job: JobView, instead: str = "the same") -> str:
+    """Return what is said of a job without repeating its last verdict, which stands elsewhere."""
+    last = job.last_incident
+    known = next((each.why for each in job.attempts if last is not None and each.number == last.attempt), "")
+    for verdict in filter(None, (last.sentence if last is not None else "", known)):
+        said = said.replace(verdict, instead)
+    return said
+
+
+def _cut(said: str, most: int) -> str:
+    return said if len(said) <= most else f"{said[: most - 1]}…"
 
 
 def tone(job: JobView) -> str:
@@ -107,7 +127,10 @@ def headline(job: JobView, *, brief: bool = False) -> str:
     if job.outcome:
         why = f": {job.reason}" if job.reason else ""
         if job.outcome == "failed" and job.last_incident is not None:
-            why = f": {job.last_incident.sentence}" + (f"; not restarted: {job.reason}" if job.reason else "")
+            reason = _cut(_once(job.reason, job), REASON_CHARACTERS)
+            why = f": {_cut(job.last_incident.sentence, FIRST_CHARACTERS)}" + (
+                f"; not restarted: {reason}" if reason else ""
+            )
         when = f", {age(job.now_unix_s - job.ended_unix_s)} ago" if job.ended_unix_s is not None else ""
         tries = plural(job.attempt + 1, "attempt") if job.attempt >= 0 else "no attempt"
         return clean(f"{job.outcome} with exit code {job.exit_code} after {tries}{when}{why}")

@@ -102,9 +102,11 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
     if not incidents:
         click.echo("robust: no incident so far", err=True)
         return 1
-    if number and not (number.isdecimal() and 1 <= int(number) <= len(incidents)):
-        raise UserError(f"there is no incident {number!r}; there are 1 to {len(incidents)}")
-    chosen = incidents if every else (incidents[int(number or len(incidents)) - 1],)
+    wanted = int(number) if number.isdecimal() and len(number) < 9 else incidents[-1].id
+    named = tuple(each for each in incidents if each.id == wanted)
+    if (number and not number.isdecimal()) or not named:
+        raise UserError(f"there is no incident {number!r}; there are {incidents[0].id} to {incidents[-1].id}")
+    chosen = incidents if every else named
     if as_json:
         click.echo(msgspec.json.encode(chosen if every else chosen[0]))
         return 0

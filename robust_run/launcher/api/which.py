@@ -23,6 +23,7 @@ from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
     from robust_run.launcher.api.dead import DeadJob
+    from robust_run.launcher.api.incident_reading import Found
 
 
 _View = TypeVar("_View")
@@ -74,25 +75,21 @@ class Subject:
         from robust_run.launcher.api.live import live_nodes, live_view
 
         rows = live_nodes(self.nodes()[0], {})
-        return live_view(self.job()[0], rows, self.incidents(), first=first, count=count)
+        found = self._found()
+        view = live_view(self.job()[0], rows, found.incidents, first=first, count=count)
+        said = found.words()
+        return msgspec.structs.replace(view, findings=(*view.findings, said)) if said else view
 
     def incidents(self) -> tuple[Incident, ...]:
         """Return its incidents, oldest first."""
         if self._target is not None:
             return _decoded(self._target.get("/v1/incidents"), tuple[Incident, ...])
-        from robust_run.report import incident as incident_file
+        return self._found().incidents
 
-        found: list[Incident] = []
-        while True:
-            path = os.path.join(self._run_directory, "incidents", f"{len(found) + 1:04d}.json")
-            try:
-                found.append(incident_file.read(path))
-            except FileNotFoundError:
-                return tuple(found)
-            except (OSError, msgspec.MsgspecError) as error:
-                raise PlatformError(
-                    f"cannot read incident {len(found) + 1}: {error} ({path}); robust events has it from the journal"
-                ) from error
+    def _found(self) -> Found:
+        from robust_run.launcher.api.incident_reading import read_incidents
+
+        return read_incidents(self._run_directory)
 
     def scene(self, samples: int = 1) -> Scene:
         """Return what all ranks do now. Raises PlatformError where none runs, or nobody answers."""

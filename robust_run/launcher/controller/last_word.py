@@ -22,10 +22,11 @@ def say_goodbye(
     lived_s: float,
     *,
     refused: int = 0,
+    journal_problem: str = "",
 ) -> None:
     """Say how the job ended, and hand the culprit's error file up to whoever started the launcher.
 
-    `refused`: how many agents were turned away.
+    `refused`: how many agents were turned away. `journal_problem`: why lines of the journal are missing; empty: none are.
     """
     match finish.outcome:
         case "done" if state.trail.restarts:
@@ -52,9 +53,25 @@ def say_goodbye(
                 hand_up_error_file(error_file, finish.exit_code, os.environ.get("TORCHELASTIC_ERROR_FILE"))
         case _:
             pass
-    problem = book.pages.finish(state)  # robust report says what it was; a disk that is full has been complained about
+    problem = book.pages.finish(state)
+    for line in [] if run_directory.temporary else _not_kept(finish.outcome, journal_problem, problem):
+        say(line)
     if book.incidents and not problem and not run_directory.temporary:
         say(
             f"pages: {run_directory.shown(os.path.join(run_directory.path, 'report.html'))}, one for each incident beside it"
         )
     book.ended(finish)
+
+
+def _not_kept(outcome: str, journal_problem: str, pages_problem: str) -> list[str]:
+    """Return lines about what the run directory lacks: whoever asks it later must not take the job for one that broke off."""
+    lines = []
+    if journal_problem:
+        ended = {"done": "has finished", "failed": "has failed"}.get(outcome, "was stopped")
+        lines.append(
+            f"the journal is not complete ({journal_problem}): robust status and robust report may not know that this job "
+            f"{ended}; do not --resume it on their word"
+        )
+    if pages_problem:
+        lines.append(f"pages are missing or not up to date: {pages_problem}; robust report writes them again")
+    return lines

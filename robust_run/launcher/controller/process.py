@@ -144,9 +144,16 @@ class ControllerProcess:
         finally:
             await api.close()
         book.flush()
-        lived_s = self._clock.unix_s() - self._started_unix_s
+        lived_s, refused, lacks = self._clock.unix_s() - self._started_unix_s, self._refusals.count, journal.problem
         say_goodbye(
-            self._console.say, self._run_directory, book, self._finish, state, lived_s, refused=self._refusals.count
+            self._console.say,
+            self._run_directory,
+            book,
+            self._finish,
+            state,
+            lived_s,
+            refused=refused,
+            journal_problem=lacks,
         )
         journal.wait_durable(DRAIN_S)
         return 0

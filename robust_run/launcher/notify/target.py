@@ -49,6 +49,11 @@ def _checked(url: str) -> str:
         raise UserError(
             f"--notify {shown(url)!r}: it is no address; give http://HOST/PATH, https://HOST/PATH or a command"
         )
+    if parts.username is not None or parts.password is not None:
+        raise UserError(
+            f"--notify {shown(url)!r}: a name or password before @ would not be sent; give a webhook whose path or query "
+            "holds its secret, or a command that sends it (curl)"
+        )
     return url
 
 
@@ -63,7 +68,7 @@ def shown(text: str) -> str:
             port = f":{parts.port}" if parts.port else ""
         except ValueError:
             return HIDDEN
-        return f"{parts.scheme}://{host}{port}/{HIDDEN}"
+        return f"{parts.scheme}://{host}{port}/{HIDDEN}" if host else f"{parts.scheme}://{HIDDEN}"
     name = text.split(maxsplit=1)
     return f"{name[0]} {HIDDEN}" if len(name) > 1 else text
 

@@ -202,7 +202,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
         _READMIT,
     ),
     "nan": (
-        Step("The version that produced it is taken back already. Look at what it changed.", "robust code log {run}"),
+        Step("Was the code changed shortly before? Look at what it changed.", "robust code log {run}"),
         Step(
             "Usual causes: a loss scale or learning rate that is too large, a division by zero, a log of zero, an uninitialised buffer."
         ),
@@ -211,7 +211,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
             "robust check {run} --all",
             needs_live=True,
         ),
-        Step("Bring the change back once it is corrected.", "robust update {run}", needs_live=True),
+        _UPDATE,
     ),
     "unknown": (_SEE, _STORY, Step("Does it repeat? The second time tells whether a node or the program repeats it.")),
 }
@@ -226,7 +226,9 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
     """Return what to do about an incident, the first thing first, with commands that can be typed as they are."""
     incident = page.incident
     verdict = incident.verdict
-    chosen: Sequence[Step] = BY_RULE.get(verdict.rule) or BY_KIND.get(verdict.kind, BY_KIND["unknown"])
+    # That a program raised an exception says less than that it raised it for a NaN.
+    of_rule = None if verdict.kind == "nan" else BY_RULE.get(verdict.rule)
+    chosen: Sequence[Step] = of_rule or BY_KIND.get(verdict.kind, BY_KIND["unknown"])
     if incident.action.name == "rollback":
         chosen = [ROLLED_BACK, *(step for step in chosen if step not in (_ROLLBACK, BY_KIND["nan"][0]))]
     if incident.action.name == "stop":

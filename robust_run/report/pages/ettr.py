@@ -27,6 +27,7 @@ SPAN_WORDS: dict[SpanKind, tuple[str, str]] = {
     "unnoticed": ("unnoticed", "from the onset of a failure until it was suspected"),
     "deciding": ("finding the cause", "from the suspicion to the verdict"),
     "ending": ("ending the old workers", "until no process of the failed attempt was left"),
+    "checking": ("checking nodes", "until the checks of the nodes were over"),
     "waiting": ("waiting for nodes", "until the next attempt had its nodes and its store"),
     "starting": ("starting again", "from the order to start to the first step"),
     "first_start": ("first start", "from the command to the first step of the first attempt"),
@@ -87,6 +88,8 @@ def spans_of(
             cuts.until(min(incident.detected_s, stop_s), "unnoticed", number)
             cuts.until(min(decided_s, stop_s), "deciding", number)
         cuts.until(attempt.ended_s, "ending", number)
+        if attempt.ended_s is not None:
+            cuts.until(attempt.checked_s, "checking", number)
     over = attempts[-1].ended_s is not None if attempts else False
     cuts.until(end_s, "unused" if over else "first_start" if not attempts else "starting", -1)
     return tuple(cuts.spans)
@@ -131,6 +134,8 @@ def course(spans: Sequence[Span], points: int = 240, window_s: float = WINDOW_S)
     found = []
     for index in range(1, points + 1):
         at_s = begin_s + (end_s - begin_s) * index / points
+        if at_s <= begin_s:  # so short that floats cannot tell the moments apart
+            continue
         since_s = max(begin_s, at_s - window_s)
         all_s, window = productive.before(at_s), productive.before(at_s) - productive.before(since_s)
         found.append(Point(at_s, min(1.0, all_s / (at_s - begin_s)), max(0.0, min(1.0, window / (at_s - since_s)))))

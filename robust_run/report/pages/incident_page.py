@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from robust_run.report.pages import incident_parts as parts
 from robust_run.report.pages.families import Family, families
 from robust_run.report.pages.frame import document
@@ -14,7 +16,7 @@ from robust_run.report.pages.wait_graph import graph_of, wait_graph
 from robust_run.report.pages.words import count, date_time
 from robust_run.tracer.stacks.cluster import clusters
 from robust_run.tracer.types import Wait
-from robust_run.tracer.verdict import describe_inside, parallel_groups, waits
+from robust_run.tracer.verdict import Seen, seen
 from robust_run.version import __version__
 
 #: Characters of a verdict that stand in large type as one; of a longer one, what follows its first clause is smaller.
@@ -43,9 +45,8 @@ def incident_name(number: int) -> str:
 
 def incident_html(page: IncidentPage) -> str:
     """Return the page as one HTML file."""
-    waiting = waits(page.scene) if page.scene is not None else ()
-    states = states_of(page, waiting)
-    groups = parallel_groups(page.scene) if page.scene is not None else ()
+    found = seen(page.scene) if page.scene is not None else Seen()
+    states = states_of(page, found.waits)
     incident = page.incident
     body = join(
         (
@@ -54,9 +55,9 @@ def incident_html(page: IncidentPage) -> str:
             "<section id=act aria-label='What to do next and what it cost'>",
             f"<div class=pair><div>{parts.what_next(page)}</div><div>{parts.what_lost(page.lost)}</div></div></section>",
             parts.timeline(page),
-            _ranks(page, states, families(groups, len(states), incident.verdict.group)),
-            _waiting(waiting, states),
-            _stacks(page, states),
+            _ranks(page, states, families(found.groups, len(states), incident.verdict.group)),
+            _waiting(found.waits, states),
+            _stacks(page, states, found.inside),
             parts.evidence(page),
         )
     )
@@ -110,11 +111,10 @@ def _waiting(waiting: tuple[Wait, ...], states: dict[int, RankState]) -> str:
     return section("waits", "Who waits for whom", picture, note=note) if picture else ""
 
 
-def _stacks(page: IncidentPage, states: dict[int, RankState]) -> str:
+def _stacks(page: IncidentPage, states: dict[int, RankState], inside: Sequence[str]) -> str:
     if page.scene is None:
         return ""
     trees = stack_trees(clusters(page.scene.ranks), states)
-    inside = describe_inside(page.scene)
     silent = page.scene.silent_nodes
     more = f"<h3>Inside NCCL</h3><pre tabindex=0>{text(chr(10).join(inside), 8000)}</pre>" if inside else ""
     if silent:

@@ -100,7 +100,7 @@ def _detail(page: IncidentPage, states: dict[int, RankState]) -> str:
             return text(known.doing, 160)
     for evidence in page.incident.evidence:
         lines = [line for line in evidence.text.splitlines() if line.strip()]
-        if lines and verdict.kind in ("code", "crash") and not lines[-1].startswith((" ", "\t")):
+        if lines and verdict.kind in ("code", "crash", "nan") and not lines[-1].startswith((" ", "\t")):
             return text(lines[-1].strip(), 160)
         if lines and verdict.kind == "mismatch" and evidence.what == "what was seen":
             return text(_shortened(lines[0].partition(": ")[2] or lines[0]), 160)
@@ -141,6 +141,8 @@ def _action(page: IncidentPage) -> tuple[str, str]:
     done = _DONE.get(incident.action.name, incident.action.name)
     if incident.action.name == "relaunch" and incident.verdict.kind == "node_lost":
         done = "Relaunched without it"
+    if incident.action.name == "diagnose" and not page.is_live:
+        done = "Nodes were checked"
     following, said = page.following, []
     if following is not None and incident.action.name in ("relaunch", "evict", "rollback"):
         again = "as" if incident.action.name == "relaunch" else "relaunched as"

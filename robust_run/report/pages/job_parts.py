@@ -27,14 +27,16 @@ _ACTIONS = {
 
 def incidents(page: JobPage) -> str:
     """Return the incidents, the newest first."""
+    unread = f"<p class=dim>{text(page.unread[:1].upper() + page.unread[1:], 300)}.</p>" if page.unread else ""
     if not page.incidents:
-        return section("incidents", "Incidents", f"<p class=dim>None{' so far' if page.is_live else ''}.</p>")
+        none = unread or f"<p class=dim>None{' so far' if page.is_live else ''}.</p>"
+        return section("incidents", "Incidents", none)
     shown = page.incidents[::-1][:MOST_INCIDENTS]
     rows = [_incident(each) for each in shown]
     left = len(page.incidents) - len(shown)
     more = f"<p class=dim>{count(left, 'older incident')} not listed; their pages are in incidents/</p>" if left else ""
     heads = ("", "when", "what happened", "done", "#standstill", "#steps lost")
-    return section("incidents", "Incidents", table(heads, rows, "incidents", "stack"), more)
+    return section("incidents", "Incidents", table(heads, rows, "incidents", "stack"), more, unread)
 
 
 def _incident(each: Happened) -> tuple[str, ...]:

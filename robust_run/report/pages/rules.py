@@ -16,7 +16,7 @@ KIND_TITLES: dict[VerdictKind, str] = {
     "slow": "Slower than its peers",
     "node_lost": "The node went away",
     "node_fault": "The node has a fault",
-    "nan": "Parameters are not numbers",
+    "nan": "NaN or infinite values",
     "code": "The program raised an exception",
     "unknown": "Not known",
 }
@@ -177,6 +177,8 @@ def title_of(verdict: Verdict) -> str:
     if verdict.rule == "died_of_signal" and signal is not None:
         return f"Killed by {signal.group(1)}"
     known = RULES.get(verdict.rule)
+    if verdict.kind == "nan" and verdict.rule != "not_finite":
+        return KIND_TITLES["nan"]
     if verdict.rule.startswith("nccl_"):
         return "Something stands still inside NCCL"
     return known[0] if known is not None else KIND_TITLES.get(verdict.kind, "Not known")
@@ -187,5 +189,7 @@ def meaning_of(verdict: Verdict) -> str:
     if verdict.rule.startswith("nccl_"):
         said = NCCL_RULES.get(verdict.rule.removeprefix("nccl_"), "")
         return f"Counters of NCCL's proxy threads and GPUs show who does not do its part of a transfer. {said}".strip()
+    if verdict.kind == "nan" and verdict.rule != "not_finite":
+        return "The program found a value that is NaN or infinite, and ended for it."
     known = RULES.get(verdict.rule)
     return known[1] if known is not None else ""

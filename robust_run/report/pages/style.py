@@ -70,6 +70,7 @@ table{overflow-wrap:break-word;border-collapse:collapse;width:100%;font-size:.93
 th{font-weight:500;text-align:left;color:var(--muted);font-size:.8125rem;vertical-align:bottom}
 th,td{padding:.45rem 1rem .45rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 td:last-child,th:last-child{padding-right:0}
+td{overflow-wrap:anywhere}
 .num{text-align:right;white-space:nowrap}
 details{margin:.5rem 0}summary{cursor:pointer;color:var(--link);border-radius:4px}
 summary::marker{color:var(--muted)}
@@ -90,7 +91,7 @@ border-bottom:1px solid var(--line)}
 .split{width:100%;height:1.5rem;border-radius:4px;overflow:hidden}
 .k-productive{fill:var(--series-3)}.k-first_start{fill:var(--series-5)}.k-starting{fill:var(--series-1)}
 .k-redone{fill:var(--series-7)}.k-unnoticed{fill:var(--series-2)}.k-deciding{fill:var(--series-6)}.k-ending{fill:var(--series-8)}
-.k-waiting{fill:var(--series-4)}.k-unused{fill:var(--calm)}
+.k-checking{fill:var(--wait)}.k-waiting{fill:var(--series-4)}.k-unused{fill:var(--calm)}
 .swatch{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.5rem;vertical-align:-.05rem}
 """
 

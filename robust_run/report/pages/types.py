@@ -40,6 +40,8 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When the first node was taken out of it."""
     ended_s: float | None = None
     """When no process of it was left on any node."""
+    checked_s: float | None = None
+    """When the checks of its nodes were over, where it was followed by some."""
     steps: int | None = None
     """Most optimizer steps of any rank, once it is over; None: not counted."""
     code: int = 0
@@ -49,7 +51,16 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SpanKind = Literal[
-    "productive", "first_start", "redone", "unnoticed", "deciding", "ending", "waiting", "starting", "unused"
+    "productive",
+    "first_start",
+    "redone",
+    "unnoticed",
+    "deciding",
+    "ending",
+    "checking",
+    "waiting",
+    "starting",
+    "unused",
 ]
 """What a second of a job's life was spent on: see `ettr.SPAN_WORDS`."""
 
@@ -175,6 +186,8 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[Happened, ...] = ()
     spans: tuple[Span, ...] = ()
     """The whole life of the job without gaps (`ettr.spans_of`)."""
+    unread: str = ""
+    """What could not be read of the incidents, as a clause."""
     counts_steps: bool = True
     """Whether first steps are known; else an attempt counts as productive once its workers run."""
     evictions: tuple[Eviction, ...] = ()

@@ -1,4 +1,4 @@
-"""Who waits for whom, drawn: ranks that wait in the same call for the same peers are one box; arrows lead to those awaited. Pure.
+"""Who waits for whom, drawn: ranks that wait in the same call for the same peers are one box, those at fault another; arrows lead to those awaited. Pure.
 
 Boxes stand in layers: those that nobody waits for on top, those that everybody waits for at the bottom. Of many boxes only
 those are drawn from which the ranks at fault are reached in the fewest steps.
@@ -19,6 +19,9 @@ from robust_run.tracer.verdict.words import span
 #: Boxes that are drawn, and those of one layer.
 MOST_BOXES = 14
 MOST_BESIDE = 4
+
+#: States that give a box its colour: ranks that wait in the same call without being at fault stand in a box of their own.
+_GUILTY = ("culprit", "suspect")
 
 _WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 300, 66, 28, 54, 6
 
@@ -50,9 +53,11 @@ def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
     newest: dict[int, Wait] = {}
     for wait in waits:
         newest.setdefault(wait.waiter, wait)
-    members: dict[tuple[str, tuple[int, ...]], list[Wait]] = {}
+    members: dict[tuple[str, tuple[int, ...], bool], list[Wait]] = {}
     for wait in newest.values():
-        members.setdefault((wait.what, wait.awaited), []).append(wait)
+        known_state = states.get(wait.waiter)
+        guilty = known_state is not None and known_state.state in _GUILTY
+        members.setdefault((wait.what, wait.awaited, guilty), []).append(wait)
     boxes = [
         Box(
             ranks=tuple(sorted(wait.waiter for wait in same)),
@@ -61,7 +66,7 @@ def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
             since_s=max(wait.since_s for wait in same),
             state=worst([states[wait.waiter].state for wait in same if wait.waiter in states]),
         )
-        for (what, awaited), same in members.items()
+        for (what, awaited, _), same in members.items()
     ]
     ends: dict[tuple[State, str], list[int]] = {}
     for rank in sorted({rank for box in boxes for rank in box.awaited} - set(newest)):
@@ -95,7 +100,7 @@ def _relevant(boxes: Sequence[Box], onward: Sequence[Sequence[int]]) -> list[int
     for index, targets in enumerate(onward):
         for to in targets:
             back.setdefault(to, []).append(index)
-    begin = [index for index, box in enumerate(boxes) if box.state in ("culprit", "suspect")]
+    begin = [index for index, box in enumerate(boxes) if box.state in _GUILTY]
     begin = begin or [index for index, targets in enumerate(onward) if not targets]
     chosen: dict[int, None] = dict.fromkeys(begin)
     queue = list(begin)
@@ -166,7 +171,7 @@ def _edge(one: tuple[float, float], other: tuple[float, float]) -> str:
 
 def _box(box: Box, x: float, y: float) -> str:
     who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
-    guilty = box.state in ("culprit", "suspect")
+    guilty = box.state in _GUILTY
     first = (
         f"{who}: {STATE_WORDS[box.state]}"
         if guilty or not box.what

@@ -9,8 +9,15 @@ from robust_run.tracer.verdict.words import span
 __all__ = ["ago", "clock_time", "count", "date_time", "lasted", "number", "percent", "ranks", "span"]
 
 
+#: Seconds beyond which a time is a fault of whoever wrote it (some 3,000 years), and the sign shown instead.
+_MOST_S = 1e11
+_ABSURD = "–"
+
+
 def lasted(seconds: float) -> str:
     """Return `0.41 s`, `4.2 s`, `3 min 10 s`, `2 h 5 min` or `3 d 4 h`."""
+    if not seconds <= _MOST_S:
+        return _ABSURD
     seconds = max(seconds, 0.0)
     if seconds < 0.995:
         return f"{seconds:.2f} s"
@@ -33,18 +40,24 @@ def ago(seconds: float) -> str:
 
 def clock_time(unix_s: float, tenths: bool = False) -> str:
     """Return `14:03:07`, or `14:03:07.4`, of the reader's zone where the page is drawn."""
+    if not abs(unix_s) <= _MOST_S:
+        return _ABSURD
     text = time.strftime("%H:%M:%S", time.localtime(unix_s))
     return f"{text}.{int(unix_s % 1 * 10)}" if tenths else text
 
 
 def date_time(unix_s: float) -> str:
     """Return `2026-11-22 14:03:07 UTC`, with the zone where the page is drawn."""
+    if not abs(unix_s) <= _MOST_S:
+        return _ABSURD
     moment = time.localtime(unix_s)
     return time.strftime("%Y-%m-%d %H:%M:%S ", moment) + (moment.tm_zone or "")
 
 
 def number(value: float) -> str:
     """Return a whole number with thin spaces between thousands: `12 400`."""
+    if not abs(value) < 1e18:
+        return _ABSURD
     return f"{round(value):,}".replace(",", "\u202f")
 
 

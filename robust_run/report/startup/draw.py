@@ -78,14 +78,14 @@ def _drawn(attempt: AttemptStartup) -> tuple[tuple[Row, ...], str]:
 
 
 def _key(attempt: AttemptStartup) -> Iterator[str]:
-    yield '<ul class="rr-wf-key">'
+    yield '<ul class="rr-wf-key"><li class="rr-wf-dim">median seconds:</li>'
     for each in attempt.phases:
         if each.phase not in BEFORE:
             yield (
                 f'<li title="{escape(MEANINGS[each.phase])}">{_swatch(each.phase)}'
                 f"{escape(SHORT[each.phase])} <b>{seconds(each.median_s)}</b></li>"
             )
-    yield '<li class="rr-wf-dim">median seconds</li></ul>'
+    yield "</ul>"
 
 
 def _swatch(phase: Phase) -> str:

@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from robust_run.errors import PlatformError
+from robust_run.report.regular import open_regular
 from robust_run.report.startup.types import SCHEMA, Startup
 
 NAME = "startup.json"
@@ -25,7 +26,7 @@ def write(path: str, startup: Startup) -> None:
 def read(path: str) -> Startup | None:
     """Return what a run directory has; None if there is nothing. Raises PlatformError for what is no such file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             content = file.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None

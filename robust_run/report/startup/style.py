@@ -28,13 +28,13 @@ def _properties(index: int) -> str:
 
 
 _RULES = """
-.rr-wf{color:var(--wf-ink);font-size:.94rem}
-.rr-wf p{margin:.4rem 0}
+.rr-wf{color:var(--wf-ink);font-size:.94rem}section.rr-wf{margin:0;padding:0;border:0}
+.rr-wf p{margin:.4rem 0;max-width:none}
 .rr-wf-say{font-weight:600}
 .rr-wf-note,.rr-wf-dim,.rr-wf small{color:var(--wf-muted)}
 .rr-wf ul{list-style:none;margin:0;padding:0}
-.rr-wf-key{display:flex;flex-wrap:wrap;gap:.15rem 1rem;margin:.5rem 0!important}
-.rr-wf-swatch{width:.75em;height:.75em;margin-right:.4em;vertical-align:-.03em}
+.rr-wf-key{display:flex;flex-wrap:wrap;align-items:baseline;gap:.15rem 1rem;margin:.5rem 0!important}
+.rr-wf svg.rr-wf-swatch{display:inline-block;max-width:none;width:.75em;height:.75em;margin-right:.4em;vertical-align:-.03em}
 .rr-wf-row{display:grid;grid-template-columns:minmax(6rem,13rem) 1fr 5.2rem;gap:0 .7rem;align-items:center;padding:1px 0}
 .rr-wf-row>svg{width:100%;height:1.25rem;display:block}
 .rr-wf-who{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-align:right}
@@ -59,9 +59,10 @@ _RULES = """
 .rr-wf details{margin:.8rem 0}
 .rr-wf summary{cursor:pointer;font-weight:600}
 .rr-wf-scroll{overflow-x:auto}
-.rr-wf table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin-top:.3rem}
+.rr-wf table{border-collapse:collapse;width:auto;font-variant-numeric:tabular-nums;margin-top:.3rem}
 .rr-wf caption{text-align:left;color:var(--wf-muted)}
 .rr-wf th,.rr-wf td{padding:.22rem .8rem .22rem 0;text-align:right;border-bottom:1px solid var(--wf-line);vertical-align:top}
+.rr-wf td,.rr-wf th{font-size:inherit;color:inherit;overflow-wrap:normal}
 .rr-wf th:first-child,.rr-wf td:last-child{text-align:left}
 .rr-wf th small{display:block;font-weight:400}
 .rr-wf .rr-wf-bad{color:var(--wf-bad)}

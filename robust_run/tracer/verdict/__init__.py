@@ -21,12 +21,14 @@ from robust_run.tracer.verdict.picture import Picture
 __all__ = [
     "ParallelGroup",
     "Patience",
+    "Seen",
     "communicator_names",
     "describe_inside",
     "describe_waits",
     "look",
     "parallel_groups",
     "post_mortem",
+    "seen",
     "waits",
 ]
 
@@ -38,6 +40,21 @@ class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """`group dp_1`, `group 3 (ranks 0,4)`, `the world`."""
     ranks: tuple[int, ...]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page shows of a scene."""
+
+    waits: tuple[Wait, ...] = ()
+    groups: tuple[ParallelGroup, ...] = ()
+    inside: tuple[str, ...] = ()
+    """Lines about what stands still inside NCCL."""
+
+
+def seen(scene: Scene, limit: int = 20) -> Seen:
+    """Return waits, groups and at most `limit` lines about NCCL at once: of 10,000 ranks, indexing a scene takes seconds."""
+    picture = Picture(scene)
+    return Seen(waits=waits_of(picture), groups=_groups_of(picture), inside=tuple(nccl.lines(picture, limit)))
 
 
 def waits(scene: Scene) -> tuple[Wait, ...]:
@@ -63,7 +80,10 @@ def communicator_names(scene: Scene) -> dict[int, str]:
 
 def parallel_groups(scene: Scene) -> tuple[ParallelGroup, ...]:
     """Return the process groups that the program made, as they are seen."""
-    picture = Picture(scene)
+    return _groups_of(Picture(scene))
+
+
+def _groups_of(picture: Picture) -> tuple[ParallelGroup, ...]:
     return tuple(
         ParallelGroup(name=group.name, label=picture.label(group), ranks=group.ranks) for group in picture.groups
     )

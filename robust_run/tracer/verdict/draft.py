@@ -6,8 +6,9 @@ from typing import Literal
 
 from robust_run.tracer.stacks.normal import main_stacks, telling_frames
 from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
+from robust_run.tracer.verdict.alike import Part, parts_of
 from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.words import SENTENCE_CHARACTERS, one_line, span
+from robust_run.tracer.verdict.words import SENTENCE_CHARACTERS, one_line, op_name, span
 
 Confidence = Literal["high", "medium", "low"]
 #: Waits in a verdict; `robust why` shows the rest.
@@ -53,12 +54,22 @@ def waits_of(picture: Picture) -> tuple[Wait, ...]:
     """Return an edge for each rank that waits, longest first; nobody awaited where all have come."""
     edges = [
         Wait(
-            waiter=rank, awaited=_awaited(picture, here, rank), what=picture.what(here), since_s=picture.waited_s(here)
+            waiter=rank,
+            awaited=_awaited(picture, part.here, rank),
+            what=_what(picture, part),
+            since_s=picture.waited_s(here),
         )
         for here in picture.places
-        for rank in here.waiters
+        for part in parts_of(picture, here)
+        for rank in part.here.waiters
     ]
     return tuple(sorted(edges, key=lambda edge: (-edge.since_s, edge.waiter)))
+
+
+def _what(picture: Picture, part: Part) -> str:
+    """Name the call of a part; with size, type and root where its name is the same as others'."""
+    what = picture.what(part.here)
+    return what if part.call is None else what.replace(op_name(part.call.op), part.call.words(), 1)
 
 
 def _awaited(picture: Picture, here: Place, rank: int) -> tuple[int, ...]:
@@ -71,15 +82,17 @@ def _awaited(picture: Picture, here: Place, rank: int) -> tuple[int, ...]:
 def _waiting_lines(picture: Picture) -> list[str]:
     """Say of each call that ranks wait in who waits there for whom, longest first."""
     lines: list[str] = []
-    for here in sorted(picture.places, key=lambda one: one.since_s):
-        if here.waiters:
-            verb = "waits" if len(here.waiters) == 1 else "wait"
-            awaited = f"for {span(here.missing)}" if here.missing else "though all have come"
-            plural = "s" if len(here.waiters) > 1 else ""
-            lines.append(
-                f"rank{plural} {span(here.waiters)} {verb} in {picture.what(here)} {awaited}, "
-                f"since {picture.waited_s(here):.1f} s"
-            )
+    for place in sorted(picture.places, key=lambda one: one.since_s):
+        for part in parts_of(picture, place):
+            here = part.here
+            if here.waiters:
+                verb = "waits" if len(here.waiters) == 1 else "wait"
+                awaited = f"for {span(here.missing)}" if here.missing else "though all have come"
+                plural = "s" if len(here.waiters) > 1 else ""
+                lines.append(
+                    f"rank{plural} {span(here.waiters)} {verb} in {_what(picture, part)} {awaited}, "
+                    f"since {picture.waited_s(here):.1f} s"
+                )
     return lines
 
 

@@ -13,30 +13,13 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
+from robust_run.tracer.verdict.alike import Signature, differ, finished, fits, signature, tolerated
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture, Place
 from robust_run.tracer.verdict.sequences import following
 from robust_run.tracer.verdict.words import count_words, one_line, short_site
 
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-#: Of these, members give inputs of different sizes by design.
-_UNEVEN = frozenset({"scatter", "gather", "all_to_all", "barrier"})
 Shift = Literal["", "skipped_op", "extra_op"]
-
-
-class Signature(NamedTuple):
-    """What must be equal. -1 and "" mean: not known, fits everything."""
-
-    op: str
-    numel: int
-    dtype: str
-    root: int
-
-    def words(self) -> str:
-        """`all_reduce of 512 float32`."""
-        size = f" of {self.numel} {self.dtype}".rstrip() if self.numel > 0 else ""
-        root = f" from root {self.root}" if self.root >= 0 else ""
-        return f"{self.op}{size}{root}"
 
 
 class Mismatch(NamedTuple):
@@ -50,26 +33,6 @@ class Mismatch(NamedTuple):
     certain: bool
 
 
-def signature(op: Op) -> Signature:
-    """Return what of a call must be equal on all members."""
-    return Signature(
-        op=op.op,
-        numel=-1 if op.op in _UNEVEN else op.numel,
-        dtype="" if op.op == "barrier" else op.dtype,
-        root=op.peer if op.op in ROOTED else -1,
-    )
-
-
-def fits(one: Signature, other: Signature) -> bool:
-    """Whether both can be the same call."""
-    return (
-        one.op == other.op
-        and (one.numel == other.numel or min(one.numel, other.numel) < 0)
-        and (one.dtype == other.dtype or not one.dtype or not other.dtype)
-        and (one.root == other.root or min(one.root, other.root) < 0)
-    )
-
-
 def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
     """Return the first unfinished place, in time, where members differ and have been for the given time."""
     found: list[tuple[float, tuple[str, int, int, int], int]] = []
@@ -78,9 +41,9 @@ def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
             continue
         for seq in sorted(places):
             calls = places[seq]
-            if len(calls) < 2 or _finished(calls) or not _differ(calls):
+            if len(calls) < 2 or finished(calls) or not differ(calls):
                 continue
-            if not _tolerated(places, seq):
+            if not tolerated(places, seq):
                 begun_s = max(op.at_s for op in calls.values())
                 if picture.scene.at_s - begun_s >= older_than_s:
                     found.append((begun_s, key, seq))
@@ -126,26 +89,6 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
             for rank, call in sorted(found.wrong.items())[:8]
         ),
     )
-
-
-def _finished(calls: dict[int, Op]) -> bool:
-    return all(op.state == "done" for op in calls.values())
-
-
-def _tolerated(places: dict[int, dict[int, Op]], seq: int) -> bool:
-    """Whether members differed before, in the same operation, and it went well: sizes that may differ."""
-    names = {op.op for op in places[seq].values()}
-    return len(names) == 1 and any(
-        before < seq and {op.op for op in calls.values()} == names and _finished(calls) and _differ(calls)
-        for before, calls in places.items()
-    )
-
-
-def _differ(calls: dict[int, Op]) -> bool:
-    if len({(op.op, op.numel, op.dtype, op.peer) for op in calls.values()}) == 1:
-        return False
-    ordered = list({signature(op) for op in calls.values()})
-    return any(not fits(one, other) for one in ordered[:8] for other in ordered)
 
 
 def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mismatch:

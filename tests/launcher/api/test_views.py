@@ -10,7 +10,7 @@ import pytest
 
 from robust_run.launcher.actions import Finish
 from robust_run.launcher.api import show
-from robust_run.launcher.api.views import IncidentView, JobView, NodesView, NodeView, job_view, node_views
+from robust_run.launcher.api.views import AttemptView, IncidentView, JobView, NodesView, NodeView, job_view, node_views
 from robust_run.launcher.core import Eviction
 from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
 
@@ -182,3 +182,19 @@ def test_an_outcome_is_in_the_view(make_controller: Make) -> None:
     controller.state().phase, controller.state().finish = "over", Finish(exit_code=7, outcome="failed", reason="why")
     job = view(controller)
     assert (job.outcome, job.exit_code, job.reason) == ("failed", 7, "why")
+
+
+def test_a_long_verdict_of_a_failed_job_is_said_once(make_controller: Make) -> None:
+    controller = make_controller().start()
+    verdict = f"rank 1 raised ValueError: {'long words ' * 12}at step 12"
+    controller.state().phase = "over"
+    reason = f"everything was tried; known: {verdict}; it failed again: {verdict}"
+    controller.state().finish = Finish(exit_code=1, outcome="failed", reason=reason)
+    incident = msgspec.structs.replace(INCIDENT, sentence=f"{verdict} on vm", reason=reason)
+    seen = AttemptView(number=1, ranks=2, nodes=1, began_unix_s=0.0, ended_unix_s=9.0, why=verdict)
+    earlier = msgspec.structs.replace(seen, number=0)
+    job = msgspec.structs.replace(view(controller, last_incident=incident), attempts=(earlier, seen), attempt=1)
+    lines = show.status_lines(job)
+    assert len(lines[0]) <= 210
+    assert "\n".join(lines).count(verdict) == 1, lines
+    assert any("next: " in line and "report.html" in line for line in lines)

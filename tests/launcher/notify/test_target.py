@@ -80,3 +80,13 @@ def test_a_file_keeps_the_secret(tmp_path: Path) -> None:
 def test_what_a_journal_kept_can_not_be_used(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give it again"):
         target_of("https://hooks.example.com/...")
+
+
+def test_credentials_in_an_address_are_refused_at_the_start() -> None:
+    with pytest.raises(UserError, match="before @ would not be sent") as caught:
+        parse("http://ann:hunter2@example.com/x")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_address_without_a_host_is_shown_as_such() -> None:
+    assert shown("https://") == "https://..."

@@ -122,3 +122,13 @@ def test_every_second_counts_exactly_once_whatever_the_times(
     for point in course(spans, points=20):
         assert 0.0 <= point.cumulative <= 1.0
         assert 0.0 <= point.sliding <= 1.0
+
+
+def test_checks_of_nodes_are_no_waiting_for_nodes() -> None:
+    attempts = (
+        attempt(0, 1.0, started_s=2.0, first_step_s=10.0, verdict_s=105.0, ended_s=106.0, checked_s=126.0),
+        attempt(1, 127.0, started_s=128.0, first_step_s=132.0, ended_s=200.0),
+    )
+    seconds = seconds_by_kind(spans_of(attempts, (incident(onset_s=100.0),), BEGIN_S, BEGIN_S + 200.0))
+    assert seconds["checking"] == pytest.approx(20.0)
+    assert seconds["waiting"] == pytest.approx(1.0)

@@ -14,7 +14,7 @@ from robust_run.report.pages.advice import BY_KIND, BY_RULE, steps_for
 from robust_run.report.pages.families import families
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.rules import KIND_TITLES
-from robust_run.report.pages.states import states_of
+from robust_run.report.pages.states import RankState, states_of
 from robust_run.report.pages.types import NodePlace
 from robust_run.report.pages.wait_graph import MOST_BOXES, graph_of
 from robust_run.report.types import Action, Evidence
@@ -208,3 +208,10 @@ def test_ten_thousand_ranks_fit_in_a_tenth_of_what_is_allowed() -> None:
     assert len(html.encode()) < 1_000_000
     assert 0 < html.count("class='cell") < 6_000
     assert "1 at fault" in words(html)
+
+
+def test_one_rank_at_fault_does_not_redden_the_box_of_those_that_wait_in_the_same_call() -> None:
+    together = [Wait(waiter=rank, awaited=(), what="all_reduce #2 of the world", since_s=5.0) for rank in range(4)]
+    states = {rank: RankState("culprit" if rank == 3 else "waiting") for rank in range(4)}
+    boxes = {box.ranks: box.state for box in graph_of(together, states).boxes}
+    assert boxes == {(0, 1, 2): "waiting", (3,): "culprit"}

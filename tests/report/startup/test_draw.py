@@ -9,6 +9,7 @@ from made_starts import attempt_of, node_start, slow_node, startup_of
 
 from robust_run.report.startup import text
 from robust_run.report.startup.draw import page, waterfall
+from robust_run.report.startup.style import STYLE
 
 VOID = {"meta", "br", "rect", "path"}
 OPTIONAL = {"th", "td", "tr"}
@@ -112,3 +113,8 @@ def test_a_terminal_gets_lines_that_fit() -> None:
     assert bars[7].count("L") > 2 * bars[6].count("L")
     assert any(line.endswith("slow: node-7") for line in lines)
     assert "\x1b" not in "".join(lines)
+
+
+def test_the_rules_of_the_page_around_it_do_not_reach_in() -> None:
+    assert ".rr-wf svg.rr-wf-swatch{display:inline-block" in STYLE, "a page may show pictures as blocks"
+    assert "section.rr-wf{margin:0;padding:0;border:0}" in STYLE, "a page may draw lines between its sections"

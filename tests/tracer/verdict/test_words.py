@@ -121,3 +121,17 @@ def test_evidence_that_contradicts_itself_breaks_nothing() -> None:
     for waited_s in (0.0, 6.0, 500.0):
         found = look(msgspec.structs.replace(broken, at_s=waited_s), Patience())
         assert found.verdict is None or found.verdict.sentence
+
+
+def test_ranks_that_made_different_calls_at_one_number_wait_for_each_other() -> None:
+    for fault, said in (("operation", "all_to_all #"), ("size", "all_reduce of 4173 float32 #21")):
+        scene = faulty(LAYOUTS["DP4"], FAULTS[fault], 3, 1).scene(waited_s=6.1)
+        found = {wait.waiter: wait for wait in waits(scene)}
+        assert found[3].what.startswith(said), found[3]
+        assert found[3].awaited == (0, 1, 2)
+        assert {found[rank].what for rank in range(3)} != {found[3].what}
+        assert found[0].awaited == (3,)
+        verdict = look(scene, Patience()).verdict
+        assert verdict is not None
+        assert not any("all have come" in line or "ranks 0-3 wait" in line for line in verdict.evidence)
+        assert any("ranks 0-2 wait in all_reduce" in line for line in verdict.evidence)
