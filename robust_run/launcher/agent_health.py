@@ -17,7 +17,7 @@ from robust_run.health.rules.workers import SIGKILL, event_of
 from robust_run.health.sensors import memory, usage
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import Attempt, Setup
-from robust_run.health.sensors.settings import SensorSettings
+from robust_run.health.sensors.settings import SensorSettings, TrainingSettings
 from robust_run.health.sensors.types import AbsentError, World
 from robust_run.health.types import Event, Finding
 from robust_run.launcher.events import NodeEvent
@@ -55,6 +55,9 @@ class AgentHealth:
         self._absent: list[str] | None = []
         """What cannot be watched, until it is told."""
         self._counters: usage.Counters | None = None
+        self._reports = ""
+        """Folder of the report files of this attempt."""
+        self._training = TrainingSettings()
         self._kills: int | None = None
         """Processes of the job's cgroup that were killed for memory, when last looked at."""
 
@@ -64,6 +67,7 @@ class AgentHealth:
 
     def _begin(self) -> None:
         setup = setup_of(self._node.spec, self._node.run_directory.path, os.environ)
+        self._training = setup.settings.training
         self._handle = SensorsHandle(self._loop, self._node._start_helper, environment(), setup, self._tell)
         self._handle.begin()
         self._loop.call_later(ABSENT_AFTER_S, self._tell_absent)
@@ -75,6 +79,7 @@ class AgentHealth:
             import shutil
 
             folders = self._node.run_directory
+            self._reports = folders.reports(number) if self._training.on else ""
             shutil.rmtree(folders.reports(number - 1), ignore_errors=True)
             if self._handle is not None:
                 self._handle.attempt(Attempt(training=True, reports=(folders.reports(number),)))
@@ -143,7 +148,14 @@ class AgentHealth:
         self._kills = now
 
     def explain(self, rank: RankEvidence) -> RankEvidence:
-        """Return what is known of a rank with the kernel's word, if it was killed for memory: such a rank says nothing."""
+        """Return what is known of a rank with the kernel's word, if it was killed for memory: such a rank says nothing.
+
+        One that failed by itself is known by what it reported last, too: nobody may have read that yet.
+        """
+        if rank.signalled_at_s is None and rank.exit_code is not None and rank.exit_code > 0 and self._reports:
+            known = [rank]
+            self._harmless.run(lambda: known.append(self._with_last_words(rank)))
+            rank = known[-1]
         if rank.exit_code not in (-SIGKILL, 128 + SIGKILL) or rank.signalled_at_s is not None:
             return rank
         self.look()
@@ -152,6 +164,12 @@ class AgentHealth:
             return rank
         finding = Finding(kind="out_of_memory", line=event.detail, trouble="host_memory")
         return msgspec.structs.replace(rank, finding=finding)
+
+    def _with_last_words(self, rank: RankEvidence) -> RankEvidence:
+        from robust_run.health.metrics import last_words, reports
+
+        said = last_words.nan_at_the_end(reports.file_of(self._reports, rank.rank), self._training)
+        return msgspec.structs.replace(rank, finding=last_words.with_nan(rank.finding, said))
 
 
 def begin(

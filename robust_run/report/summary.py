@@ -14,7 +14,8 @@ SEEN = "what was seen"
 
 def incident_line(incident: Incident) -> str:
     """Return what is said when a failure has been judged and the job goes on."""
-    only = f" (reported only: {incident.action.reason})" if incident.action.name == "report" else ""
+    is_said = bool(incident.action.reason) and incident.action.reason in incident.verdict.sentence
+    only = f" (reported only: {incident.action.reason})" if incident.action.name == "report" and not is_said else ""
     return f"attempt {incident.attempt}: {incident.verdict.sentence}{only}"
 
 

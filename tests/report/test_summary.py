@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 
@@ -31,3 +33,11 @@ def test_a_log_on_another_node_is_named_with_its_node() -> None:
     assert "  whole log, on node-1: attempt_1/1/stderr.log in its run directory" in lines
     unnamed = summary.failure_lines(incident(()), 2, 1.0, "robust-runs/run", is_here=lambda _: False)
     assert any(line.startswith("  whole log, on the node of that rank: ") for line in unnamed)
+
+
+def test_why_something_is_only_reported_is_not_said_twice() -> None:
+    found = incident(("node-1",))
+    action = msgspec.structs.replace(found.action, name="report", reason="the job has no other node")
+    verdict = msgspec.structs.replace(found.verdict, sentence="bad; not evicted: the job has no other node")
+    line = summary.incident_line(msgspec.structs.replace(found, action=action, verdict=verdict))
+    assert line.count("the job has no other node") == 1

@@ -62,6 +62,7 @@ def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone:
 
 
 def _wish(typed: dict[str, Any]) -> Wish:
+    import math
     import os
 
     from robust_run.errors import UserError
@@ -70,6 +71,8 @@ def _wish(typed: dict[str, Any]) -> Wish:
     folder = os.path.abspath(typed["folder"]) if typed["folder"] else ""
     if folder and not os.path.isdir(folder):
         raise UserError(f"--folder {typed['folder']!r} is no folder")
+    if not math.isfinite(typed["seconds"]) or not math.isfinite(typed["limit"]):
+        raise UserError("--seconds and --limit must be numbers of seconds")
     return Wish(
         only=parse_only(typed["only"]) if typed["only"] else (),
         seconds=typed["seconds"],

@@ -55,8 +55,20 @@ def parse(text: str, path: str = "rules.toml") -> Book:
     toml = _toml()
     try:
         content: dict[str, Any] = toml.loads(text)
-    except (toml.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is no TOML: {str(error)[:200]}") from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is a number of 5,000 digits
+        raise UserError(_shown(f"{path} is no TOML: {str(error)[:200]}")) from error
+    try:
+        return _book(content, path)
+    except UserError as error:
+        raise UserError(_shown(str(error))) from error
+
+
+def _shown(text: str) -> str:
+    """Return a message as it may be shown on a terminal, on one line: names in the file are somebody else's to choose."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _book(content: dict[str, Any], path: str) -> Book:
     for name in content:
         if name not in (*_TABLES, *_LIMITS):
             raise UserError(f"{path}: {name!r} is not known{_nearest(name, (*_TABLES, *_LIMITS))}")

@@ -313,7 +313,8 @@ def _standby_checked(policy: Policy, state: JobState, event: StandbyChecked) -> 
     refused = sum(each.by == ADMISSION for each in state.evicted.values())
     if refused >= rungs.most_evicted(evict_share(policy), len(state.members)):
         member.checked = "refused"
-        said = f"{event.name} would be refused ({event.rule}: {event.sentence}), but so were {refused} before it"
+        others = "was 1" if refused == 1 else f"were {refused}"
+        said = f"{event.name} would be refused ({event.rule}: {event.sentence}), but so {others} before it"
         return [Say(text=f"{said}: it stands by, and is taken last (--max-evict-share)")]
     said = f"{event.name} is not admitted ({event.rule}): {event.sentence}"
     return [Say(text=said), *evict(state, event.name, f"{event.sentence} ({event.rule})", ADMISSION, event.at_unix_s)]

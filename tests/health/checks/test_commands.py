@@ -60,6 +60,7 @@ def test_the_list_does_nothing(tmp_path: Path) -> None:
     [
         (["--only", "speed"], "no check"),
         (["--folder", "/nowhere/at/all"], "is no folder"),
+        (["--seconds", "nan"], "numbers of seconds"),
         (["--node", "a", "--all"], "one of them"),
         (["run-1"], "--node NAME or --all"),
         (["--all"], "on the node itself"),

@@ -231,3 +231,8 @@ def test_whatever_happens_rules_are_known_rungs_are_climbed_once_and_few_nodes_g
         assert rungs.count("rollback") <= 1 and rungs.count("replay") <= 1 and rungs.count("stop") <= 1
         assert len([name for each in climbed for name in each.nodes]) <= max(int(0.1 * len(NODES)), 1)
         assert "stop" not in rungs[:-1] and len(rungs) <= 6
+
+
+def test_one_node_is_counted_in_the_singular() -> None:
+    _, decisions = told(failed(nodes=("n0",)), diagnosed(passed=("n0",)))
+    assert decisions[-1].sentence == "nothing was found on 1 node"

@@ -113,3 +113,10 @@ def test_any_text_is_a_book_or_refused(text: str) -> None:
         assert parse(text).rules
     except UserError as error:
         assert str(error)
+
+
+def test_a_number_of_too_many_digits_and_names_that_steer_a_terminal_are_one_plain_line() -> None:
+    for text in (f"max_evict_share = {'9' * 5000}", '[rules."gpu\\u001b[2J\\n"]\nrung = "evict"\n'):
+        with pytest.raises(UserError) as caught:
+            parse(text)
+        assert str(caught.value).isprintable()

@@ -338,9 +338,11 @@ def test_a_standby_that_fails_is_refused_with_the_rule() -> None:
 
 def test_a_rule_that_refuses_everybody_is_not_believed() -> None:
     story = several_nodes("a", "b", max_evict_share=0.1)
+    said: list[Say] = []
     for name in ("s1", "s2", "s3"):
         story.joins(name)
-        story.happens(standby(name, admitted=False))
+        said = of(Say, story.happens(standby(name, admitted=False)))
+    assert "but so was 1 before it" in said[0].text
     assert list(story.state.evicted) == ["s1"]
     story.is_lost("b")
     story.all_end()
