@@ -305,6 +305,8 @@ def _node_view(
 ) -> NodeView:
     info = member.info
     standing = state.standing(member)
+    if state.finish is not None and standing == "standby":  # nobody stands by for a job that is over
+        standing = "left"
     ranks, group_rank = "", None
     if info.id in state.places and state.phase not in ("gathering", "over") and not member.gone:
         placement = state.layout[state.places[info.id]]

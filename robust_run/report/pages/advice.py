@@ -23,6 +23,9 @@ class Step(msgspec.Struct, frozen=True):
     """The command asks the job's controller."""
 
 
+#: Said only where it left some.
+_WORDS = "its last words below and at "
+
 _SEE = Step("See everything that was collected, as text.", "robust incident {id} {run}")
 _CHECK = Step(
     "Check the machine; the job keeps running meanwhile.", "robust check {run} --node {node}", needs_live=True
@@ -54,9 +57,7 @@ _STUCK = (
 
 BY_RULE: dict[str, tuple[Step, ...]] = {
     "died_of_signal": (
-        Step(
-            "Look at its last words below and at the kernel's log on {node}: out of memory kills, segmentation faults, Xid."
-        ),
+        Step(f"Look at {_WORDS}the kernel's log on {{node}}: out of memory kills, segmentation faults, Xid."),
         Step("The same rank or node again points to the machine, changing ranks to the program."),
         _CHECK,
         _ROLLBACK,
@@ -241,6 +242,8 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
         values["rank"] = str(verdict.ranks[0])
     if verdict.nodes:
         values["node"] = shlex.quote(verdict.nodes[0])
+    if not any(each.text for each in incident.evidence):
+        chosen = [msgspec.structs.replace(step, text=step.text.replace(_WORDS, "")) for step in chosen]
     filled = [_filled(step, values, page.is_live) for step in chosen]
     found = [step for step in filled if step is not None]
     if len(found) < most and not any(step.command for step in found):

@@ -79,10 +79,9 @@ def _top(page: IncidentPage) -> str:
 
 def _head(page: IncidentPage) -> str:
     incident = page.incident
-    sentence = parts.clean_sentence(page)
-    head, rest = sentence, ""
-    if len(sentence) > LARGE and "; " in sentence:
-        head, _, rest = sentence.partition("; ")
+    head, rest = parts.parted_sentence(page)
+    if rest and len(head) + len(rest) < LARGE:
+        head, rest = f"{head}; {rest}", ""
     head = head[:1].upper() + head[1:]
     tone = "warn" if incident.action.name == "report" or incident.verdict.confidence == "low" else ""
     smaller = f"<span class=rest>{breakable(rest[:1].upper() + rest[1:], 1000)}</span>" if rest else ""

@@ -104,7 +104,7 @@ def _detail(page: IncidentPage, states: dict[int, RankState]) -> str:
             return text(lines[-1].strip(), 160)
         if lines and verdict.kind == "mismatch" and evidence.what == "what was seen":
             return text(_shortened(lines[0].partition(": ")[2] or lines[0]), 160)
-    predicate = re.match(r"rank \d+ (?:\([^)]*\) )?(.*)", clean_sentence(page).partition("; ")[0])
+    predicate = re.match(r"rank \d+ (?:\([^)]*\) )?(.*)", parted_sentence(page)[0])
     if verdict.kind in ("crash", "stopped") and predicate is not None:
         return text(predicate.group(1), 200)
     return text(meaning_of(verdict), 200)
@@ -115,14 +115,25 @@ def _shortened(line: str) -> str:
     return re.sub(r"(?<!\S)/\S*/(?=[^/\s]+:\d)", "at ", line).strip()
 
 
-def clean_sentence(page: IncidentPage) -> str:
-    """Return the verdict without the names of nodes at its end: the culprit's place is said beside it."""
+#: Verdicts whose sentence quotes what a program said, which may hold any punctuation.
+_QUOTING = frozenset({"code", "crash", "nan"})
+
+
+def parted_sentence(page: IncidentPage) -> tuple[str, str]:
+    """Return the verdict and what was joined to it with a semicolon, without nodes: the culprit's place is said beside it."""
     verdict = page.incident.verdict
-    return (
-        verdict.sentence.replace(f" on {', '.join(verdict.nodes)}", "", 1)
-        if verdict.nodes and verdict.ranks
-        else verdict.sentence
-    )
+    if verdict.nodes and verdict.ranks:
+        where = f" on {', '.join(verdict.nodes)}"
+        head, joint, rest = verdict.sentence.partition(f"{where}; ")
+        if joint:
+            return head, rest
+        head = verdict.sentence.replace(where, "", 1)
+    else:
+        head = verdict.sentence
+    if verdict.kind in _QUOTING:
+        return head, ""
+    head, _, rest = head.partition("; ")
+    return head, rest
 
 
 _DONE = {

@@ -121,7 +121,7 @@ def _attempt(page: JobPage, each: AttemptTimes, incident: int | None) -> tuple[s
         text(each.how, 80),
         lasted(first - each.ordered_s) if first is not None else "none",
         lasted(end_s - each.ordered_s),
-        number(each.steps) if each.steps is not None else "",
+        number(each.steps) if each.steps is not None else "so far not counted" if each.ended_s is None else "",
         ended,
     )
 

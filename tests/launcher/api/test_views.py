@@ -198,3 +198,10 @@ def test_a_long_verdict_of_a_failed_job_is_said_once(make_controller: Make) -> N
     assert len(lines[0]) <= 210
     assert "\n".join(lines).count(verdict) == 1, lines
     assert any("next: " in line and "report.html" in line for line in lines)
+
+
+def test_nobody_stands_by_for_a_job_that_is_over(make_controller: Make) -> None:
+    controller = make_controller().start()
+    controller.state().phase = "over"
+    controller.state().finish = Finish(exit_code=1, outcome="failed", reason="--max-restarts is 0")
+    assert {node.standing for node in node_views(controller.state()).nodes} == {"left"}

@@ -316,14 +316,14 @@ def test_a_bar_is_seen_while_it_stands_still(open_job: Open, screen: Screen) -> 
         async with running(job):
             job.start(0, "import sys; sys.stdout.write('\\r 50%'); sys.stdout.flush(); input(); print('\\r100%')")
             await asyncio.to_thread(screen.wait_for, b"\r 50%")
-            job.router.say("robust-run: the launcher speaks")
+            job.router.say("robust-run: the launcher\u202e speaks")
             job.start(1, "print('another rank')")
             await asyncio.to_thread(screen.wait_for, b"another rank\n")
             job.workers[0].communicate(b"\n")
 
     asyncio.run(run())
     assert job.console.drain(60) == 0
-    assert screen.finish() == b"\r 50%\nrobust-run: the launcher speaks\nanother rank\n\r100%\n"
+    assert screen.finish() == "\r 50%\nrobust-run: the launcher\ufffd speaks\nanother rank\n\r100%\n".encode()
     assert job.log(0) == b"\r 50%\r100%\n"
 
 

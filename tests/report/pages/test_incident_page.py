@@ -215,3 +215,13 @@ def test_one_rank_at_fault_does_not_redden_the_box_of_those_that_wait_in_the_sam
     states = {rank: RankState("culprit" if rank == 3 else "waiting") for rank in range(4)}
     boxes = {box.ranks: box.state for box in graph_of(together, states).boxes}
     assert boxes == {(0, 1, 2): "waiting", (3,): "culprit"}
+
+
+def test_the_title_is_parted_where_we_joined_it_not_within_a_message() -> None:
+    message = f"rank 1 raised ValueError: {'wrong ' * 20}; see the manual"
+    verdict = {"kind": "code", "rule": "user_exception", "ranks": (1,), "nodes": ("vm",)}
+    quoted = incident(verdict={**verdict, "sentence": f"{message} on vm; it failed again"})
+    html = incident_html(incident_page(incident=quoted, scene=None))
+    assert "see the manual<span class=rest>It failed again</span></h1>" in html
+    alone = incident(verdict={**verdict, "sentence": f"{message} on vm"})
+    assert "see the manual</h1>" in incident_html(incident_page(incident=alone, scene=None))

@@ -9,7 +9,7 @@ from robust_run.report.pages.advice import BY_KIND, steps_for
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.style import CSS
 from robust_run.report.pages.words import clock_time, date_time, lasted, number
-from robust_run.report.types import Action
+from robust_run.report.types import Action, Evidence
 
 
 @pytest.mark.parametrize("absurd", [1e308, float("inf"), float("nan")])
@@ -28,3 +28,12 @@ def test_a_loss_that_is_nan_is_no_mere_exception() -> None:
 
 def test_a_long_word_in_a_table_is_broken_rather_than_hiding_columns() -> None:
     assert "td{overflow-wrap:anywhere}" in CSS
+
+
+def test_last_words_are_pointed_at_only_where_there_are_some() -> None:
+    died = incident(verdict={"kind": "crash", "rule": "died_of_signal"}, evidence=())
+    assert steps_for(incident_page(incident=died))[0].text.startswith("Look at the kernel's log on gpu-0001")
+    said = incident(verdict={"kind": "crash", "rule": "died_of_signal"}, evidence=(Evidence(what="x", text="bye"),))
+    assert steps_for(incident_page(incident=said))[0].text.startswith(
+        "Look at its last words below and at the kernel's"
+    )
