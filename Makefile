@@ -33,6 +33,9 @@ bench: $(STAMP)
 	$(BIN)/python bench/hot_update.py
 	$(BIN)/python bench/node_loss.py
 	$(BIN)/python bench/slurm_node_loss.py
+	$(BIN)/python bench/detect.py
+	$(BIN)/python bench/health_evict.py
+	$(BIN)/python bench/outliers.py
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
 	$(BIN)/python bench/nccl_plugin.py
