@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,15 +45,12 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
         run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
         try:
             # What a scheduler signals, counts and ends are the processes of a step: there, the agent is one of them.
-            offer = warm_process.look(spec, env) if spec.slurm is None else None
-            note = offer.note if offer is not None else ""
+            offer = warm_process.look(spec, env) if spec.slurm is None else warm_process.NOTHING
             return run_guarded(
-                lambda lifeline: run_agent(_with_note(spec, note), env, run_directory, lifeline, mask),
+                lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline, mask),
                 spec.end_signals,
                 mask,
-                elsewhere=lambda lifeline: (
-                    offer.hand_over(spec, env, run_directory, lifeline, mask) if offer is not None else None
-                ),
+                elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline, mask),
             )
         finally:
             run_directory.remove_temporary()
@@ -185,8 +181,7 @@ def _open_place(
 
         return timed(clock, lambda: open_image(spec, env, clock, run_directory.path, console.say, lifeline))
     except RobustRunError:
-        with suppress(OSError):  # nothing was started, and nothing is in it yet
-            os.rmdir(run_directory.path)
+        run_directory.remove_unused()
         raise
 
 

@@ -31,12 +31,15 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.run_place import is_run_id
 
 _MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
 _PREFIX = "robust-run-"
+
+_IGNORE = ".gitignore"
 
 
 class RunDirectory:
@@ -186,6 +189,13 @@ class RunDirectory:
         relative = os.path.relpath(path)
         return relative if len(relative) < len(path) else path
 
+    def remove_unused(self) -> None:
+        """Remove it where nothing was started, and nothing is in it but what keeps it out of commits."""
+        with suppress(OSError):
+            if os.listdir(self.path) == [_IGNORE]:
+                os.unlink(os.path.join(self.path, _IGNORE))
+            os.rmdir(self.path)
+
     def remove_temporary(self) -> None:
         """Remove what was only of use while the job ran, and a run directory that nobody asked for."""
         if self.memory != self.path:
@@ -202,9 +212,7 @@ def steady_links(run_path: str) -> str:
 def _keep_from_git(path: str) -> None:
     """Have `git add -A` pass a run directory over: it holds logs, copies of the code and the job's secret."""
     try:
-        descriptor = os.open(
-            os.path.join(path, ".gitignore"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-        )
+        descriptor = os.open(os.path.join(path, _IGNORE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return  # another node was faster, or this is a file system that has none
     with os.fdopen(descriptor, "wb") as file:

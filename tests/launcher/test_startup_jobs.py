@@ -155,9 +155,10 @@ def test_what_a_run_directory_holds_in_its_place_is_refused_in_a_line(tmp_path: 
     assert "not a startup.json" in robust(job, "--startup", code=1)
 
 
-def test_the_whole_report_is_elsewhere(tmp_path: Path) -> None:
+def test_without_an_option_the_pages_are_written(tmp_path: Path) -> None:
     _, job = run(tmp_path, script(tmp_path, ""))
-    assert "--startup" in robust(job, code=2)
+    assert "report.html" in robust(job)
+    assert (job.run_dir / "report.html").exists()
 
 
 # --- places

@@ -65,6 +65,10 @@ class Offer:
         return None
 
 
+NOTHING = Offer(None, "", 0.0)
+"""Nobody looked."""
+
+
 def look(spec: JobSpec, env: Mapping[str, str]) -> Offer:
     """Look for a warm process that the job may use. Costs next to nothing where there is none."""
     setting = env.get(VARIABLE, "")

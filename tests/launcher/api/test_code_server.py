@@ -56,7 +56,7 @@ def test_an_update_is_sent_staged_and_given_to_whoever_asks(serve: Serve, store:
     assert "version 2" in versions.stage(UpdateWish(version=version(2, second, 1))).done
     assert versions.view().code.pending == 2
     with pytest.raises(MovedError):
-        versions.stage(UpdateWish(version=version(2, second, 1)))
+        versions.stage(UpdateWish(version=version(2, first, 1)))
     mine = TreeStore(str(tmp_path / "mine"))
     assert versions.fetch(second, mine) == store.tree(second)
     assert mine.get(mine.tree(second).files[0].digest) == b"x" * 900_000

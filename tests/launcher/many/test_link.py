@@ -29,6 +29,10 @@ class Hands:
     def __init__(self) -> None:
         self.history: list[NodeEvent] = []
 
+    def usage(self) -> tuple[float, ...]:
+        """Nothing watches this node."""
+        return ()
+
     def forget_asked(self) -> None:
         """Nothing of the code was asked for."""
 
