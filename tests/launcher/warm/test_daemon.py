@@ -225,7 +225,7 @@ def facts_of(tmp_path: Path, name: str, env: dict[str, str]) -> tuple[dict[str, 
     return json.loads((place / "facts").read_text().replace(name, "NAME")), done
 
 
-VARY = ("MASTER_PORT", "ROBUST_WARM_DAEMON", "ROBUST_ARM_PYTHONPATH", "ROBUST_STEPS_FILE")
+VARY = ("MASTER_PORT", "ROBUST_WARM_DAEMON", "ROBUST_ARM_PYTHONPATH", "ROBUST_STEPS_FILE", "ROBUST_REPORT")
 
 
 def test_its_workers_see_what_workers_started_from_nothing_see(shared: Warm, tmp_path: Path) -> None:
