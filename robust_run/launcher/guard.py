@@ -35,9 +35,11 @@ FORWARDED = (
 )
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
-#: Asked to end so many times, by signals not closer together than this, the guard no longer counts on the agent.
+#: Asked to end so many times, by signals not closer together than this, the guard no longer counts on the agent,
 PATIENCE = 3
 SAME_BREATH_S = 0.3
+#: if it has had this long since the second time, at which it kills its workers: on a busy machine that takes a while.
+ANSWER_S = 5.0
 #: How often the fence is looked at.
 FENCE_LOOK_S = 0.05
 #: Looks further apart than this mean that the guard stood still too, and most likely its agent with it.
@@ -159,14 +161,26 @@ def _wait(pid: int, must_end: Callable[[float], bool] | None) -> tuple[int, bool
             was_killed = send(pid, signal.SIGKILL)
 
 
+class Requests:
+    """How often the agent was asked to end, and whether it has had its time to do so."""
+
+    def __init__(self) -> None:
+        self._at_s: list[float] = []
+
+    def is_out_of_patience(self, now_s: float) -> bool:
+        """Take note of one more request; True: it is to be killed."""
+        if not self._at_s or now_s - self._at_s[-1] >= SAME_BREATH_S:
+            self._at_s.append(now_s)
+        return len(self._at_s) >= PATIENCE and now_s - self._at_s[PATIENCE - 2] >= ANSWER_S
+
+
 class _Forwarder:
-    """Passes signals on; kills an agent that answers nothing when asked to end for the third time."""
+    """Passes signals on; kills an agent that answers nothing although it was asked to end again and again."""
 
     def __init__(self, descriptor: int, pid: int) -> None:
         self._descriptor = descriptor
         self._pid = pid
-        self._asked = 0
-        self._asked_at_s = float("-inf")
+        self._requests = Requests()
 
     def take(self, number: int) -> None:
         """Pass a signal on."""
@@ -174,11 +188,7 @@ class _Forwarder:
             os.write(self._descriptor, bytes([number]))
         except OSError:
             return  # the agent is gone; its exit is about to be seen
-        now_s = time.monotonic()
-        if number in ENDING and now_s - self._asked_at_s >= SAME_BREATH_S:
-            self._asked += 1
-            self._asked_at_s = now_s
-        if self._asked >= PATIENCE:
+        if number in ENDING and self._requests.is_out_of_patience(time.monotonic()):
             send(self._pid, signal.SIGKILL)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from jobs import Job, run, running, script, wait_for
 
+from robust_run.launcher.guard import Requests
+
 #: What a worker may be doing when the end comes. Each makes `up-<rank>` when it has got there.
 WORKERS = {
     "sleeps": "hang()",
@@ -301,7 +303,23 @@ def test_a_signal_sent_twice_in_one_breath_is_one(tmp_path: Path) -> None:
     assert (tmp_path / "saved").exists()
 
 
-def test_an_agent_that_answers_nothing_is_killed_at_the_third_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked_at_s", "is_killed"),
+    [
+        ([0.0, 0.1, 0.2, 9.0], False),  # the first three are one
+        ([0.0, 0.4, 0.8, 1.2, 5.3], False),  # pressed five times, but an agent on a busy machine is still at it
+        ([0.0, 0.4, 5.5], True),
+        ([0.0, 0.4, 0.8, 1.2, 5.5], True),
+        ([0.0, 60.0, 64.0], False),
+        ([0.0, 60.0, 66.0], True),
+    ],
+)
+def test_an_agent_has_its_time_to_end_however_often_it_is_asked(asked_at_s: list[float], is_killed: bool) -> None:
+    requests = Requests()
+    assert [requests.is_out_of_patience(at_s) for at_s in asked_at_s] == [False] * (len(asked_at_s) - 1) + [is_killed]
+
+
+def test_an_agent_that_answers_nothing_is_killed_when_asked_again_and_again(tmp_path: Path) -> None:
     with running(tmp_path, "--nproc-per-node", "2", worker(tmp_path, "sleeps")) as job:
         wait_until_up(job, tmp_path)
         os.kill(job.agent_pid(), signal.SIGSTOP)

@@ -72,6 +72,7 @@ def examine_nodes(
 def judge_nodes(said: Sequence[NodeSaid], nodes: int, folder: str) -> list[Finding]:
     """Judge what the nodes of a step said. Pure."""
     place, found = os.path.dirname(folder), []
+    said = sorted(said, key=lambda each: (len(each.name), each.name))  # they speak in any order; node-9 before node-10
     if len(said) < nodes:
         found.append(
             Finding("bad", f"{nodes - len(said)} of {nodes} nodes", "said nothing; look at the output of srun on them")

@@ -97,3 +97,8 @@ def test_nodes_that_do_not() -> None:
     assert said[1].startswith("bad      /home/me on n2: do not see the files of the others")
     assert said[2].startswith("bad      n1 to n2: no TCP connection")
     assert "warning  /dev/fuse on n3: not usable: images are copied instead of mounted" in said
+
+
+def test_nodes_are_named_in_their_order_whichever_speaks_first() -> None:
+    said = judge_nodes([node(10, unreachable=("n9",)), node(9, unreachable=("n10",))], 2, "/home/me/x")
+    assert "bad      n9 to n10; n10 to n9: no TCP connection" in str(said[1])
