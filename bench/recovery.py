@@ -7,11 +7,11 @@ Sides: torchrun as it is, torchrun with a store for every attempt, NVRx's ft_lau
 environment of its own), robust-run, and robust-run without warm workers. One that cannot be had here is left out with a
 line that says why.
 
-The job is a loop of gloo all_reduce. Each attempt runs for --run-s, on every side alike, so that standby workers are ready;
-then one rank (each in turn) gets SIGKILL. The restart counts as a success if in the attempt that directly follows all
-ranks complete an all_reduce within --timeout-s. After a failure the job is ended and counting goes on with a fresh one; the
-sides take turns, a job of a few restarts each, the one that has had fewest first. Durations count from the kill, over
-successful restarts. The last line of standard output is one JSON object.
+The job is a loop of gloo all_reduce and optimizer steps. Each attempt runs for --run-s, on every side alike, so that
+standby workers are ready; then one rank (each in turn) gets SIGKILL. The restart counts as a success if in the attempt that
+directly follows all ranks make a step within --timeout-s. After a failure the job is ended and counting goes on with a fresh
+one; the sides take turns, a job of a few restarts each, the one that has had fewest first. Durations count from the kill,
+over successful restarts. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ COLUMNS = {
     "first_line_last_rank_s": "all first lines",
     "torch_imported_last_rank_s": "torch imported",
     "first_all_reduce_last_rank_s": "first all_reduce",
+    "first_step_last_rank_s": "first step",
 }
 RATIOS = {"ratio": BASELINE, "ratio_own_store": OWN_STORE, "ratio_nvrx": NVRX}
 """What ours is a fraction of, by name in the JSON line."""
@@ -119,12 +120,12 @@ class Side:
         following = attempt + 1
 
         def decided() -> bool:
-            return self._all_noted(job.marks(following), "first_all_reduce") or job.has_attempt(following + 1)
+            return self._all_noted(job.marks(following), "first_step") or job.has_attempt(following + 1)
 
         trouble = self._wait(job, decided, self._args.timeout_s)
         marks = job.marks(following)
         durations: dict[str, float] = {}
-        if self._all_noted(marks, "first_all_reduce"):
+        if self._all_noted(marks, "first_step"):
             durations, trouble = figures_of(killed_s, marks), "recovered"
             figures.add(self.name, durations)
             # Else the next kill could come before every rank has seen the first all_reduce end.
@@ -166,6 +167,7 @@ def figures_of(killed_s: float, marks: Marks) -> dict[str, float]:
         "first_line_last_rank_s": max(first_lines) - killed_s,
         "torch_imported_last_rank_s": max(notes["torch_imported"] for notes in marks.values()) - killed_s,
         "first_all_reduce_last_rank_s": max(notes["first_all_reduce"] for notes in marks.values()) - killed_s,
+        "first_step_last_rank_s": max(notes["first_step"] for notes in marks.values()) - killed_s,
     }
 
 

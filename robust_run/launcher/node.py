@@ -95,7 +95,8 @@ class Node:
         self._first_rank = 0
         self._resume_from: str | None = None
         self._warm_launched = False
-        self._modules_wanted = spec.preload_auto
+        self._modules_file = "" if spec.preload else None
+        self._modules_ahead = bool(spec.preload)
         self._code: NodeCode | None = None
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
@@ -281,6 +282,10 @@ class Node:
         self.launch_warm(IMPORTS_S)
         self.starter.restock(self._twin)
         self._prepare_store()
+        if self._modules_ahead and self.starter.has_standbys():
+            from robust_run.launcher.warm import known
+
+            self._modules_ahead = not self.starter.preload(known.LATE)
 
     def _prepare_store(self) -> None:
         """Have the store's process ready: any node may be the one of rank 0 after a loss."""
@@ -302,14 +307,14 @@ class Node:
             self._prepare_store()
 
     def learn_modules(self) -> None:
-        """With `--preload auto`, have the warm process import what the first attempt had, once that is known."""
-        if not self._modules_wanted:
+        """Have the warm process import what this node's first workers had, as far as `known` thinks it worth it."""
+        if not self._modules_file:
             return
         from robust_run.launcher.warm import known
 
-        chosen = known.to_preload(self.run_directory.modules_file(), self.spec.preload)
-        if chosen and self.starter.preload(chosen):
-            self._modules_wanted = False
+        chosen = known.to_preload(self._modules_file, everything=self.spec.preload_auto)
+        if chosen is not None and self.starter.preload(chosen):
+            self._modules_file = None
 
     def first_step_s(self, attempt: int, first_rank: int = 0) -> float | None:
         """Return the monotonic time of the first optimizer step of this node in an attempt, None before it."""
@@ -326,8 +331,9 @@ class Node:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
             os.makedirs(self.run_directory.reports(attempt), exist_ok=True)
-            if self._modules_wanted and attempt == 0 and rank == 0:
-                with open(self.run_directory.modules_file(), "xb"):
+            if self._modules_file is not None and rank == place.first_rank:
+                self._modules_file = self.run_directory.modules_file(attempt, rank)
+                with open(self._modules_file, "xb"):
                     pass  # asks the worker to list what it had imported before its first step
         except OSError as error:
             self.complain(self.run_directory.rank(attempt, rank), error)

@@ -150,9 +150,9 @@ class RunDirectory:
         """Folder where the workers of an attempt report how training goes (`robust_run.report`)."""
         return os.path.join(self.memory, f"attempt_{attempt}-reports")
 
-    def modules_file(self) -> str:
-        """Path of the list of modules that rank 0 of the first attempt had imported before its first step."""
-        return f"{self.steps_file(0, 0)}.modules"
+    def modules_file(self, attempt: int, rank: int) -> str:
+        """Path of the list of modules that a rank had imported by its first step, if it was asked for."""
+        return f"{self.steps_file(attempt, rank)}.modules"
 
     def start_of(self, what: str) -> str:
         """Path of how the start of this node was: what of its image or environment was known, read ahead, waited for."""

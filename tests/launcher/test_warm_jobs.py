@@ -225,6 +225,31 @@ def test_preload_auto_imports_what_the_first_attempt_had_imported_before_its_fir
     assert job.out == "(True, True, False)\n"
 
 
+def test_what_torch_imports_at_a_first_optimizer_is_there_before_the_next(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, sys, time
+        was_there = "torch._dynamo" in sys.modules
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(600)
+        print(was_there)
+        """,
+    )
+    with running(tmp_path, path) as job:
+        standby = wait_for(lambda: after(job, "warm_ready", 2, "standby_ready"), "a standby worker made after it")
+        os.kill(job.pids(0)[0], signal.SIGKILL)
+        assert job.finish() == 0
+    assert job.events("warm_ready")[1]["modules"] == ["torch._dynamo"]
+    assert job.events("attempt_started")[1]["pids"] == [standby["pid"]]
+    assert job.out == "True\n"
+
+
 def after(job: Job, kind: str, count: int, wanted: str) -> dict[str, object] | None:
     """Return the first event `wanted` that follows the count-th event of a kind."""
     seen = 0

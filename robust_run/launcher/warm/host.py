@@ -93,6 +93,7 @@ class WarmHost:
         self._on_standby = on_standby
         self._control: socket.socket | None = None
         self._modules: tuple[str, ...] = ()
+        self._outdated: list[Standby] = []
 
     def launch(self, modules: tuple[str, ...]) -> None:
         """Start the warm process; nothing is waited for. A platform that refuses is a reason to spawn, no error."""
@@ -142,11 +143,12 @@ class WarmHost:
         match msgspec.json.decode(data, type=FromWarm):
             case Preloaded() as news:
                 self.state = "ready"
+                self._discard_outdated()
                 self._on_news(news)
             case Refused() as news:
                 self._hang_up()
-                rest = tuple(name for name in self._modules if name.partition(".")[0] != news.module)
-                if news.module and rest != self._modules:
+                rest = tuple(name for name in self._modules if name not in news.modules)
+                if rest != self._modules:
                     self._on_news(news)
                     self.launch(rest)
                     self.attach(self.watch)
@@ -164,11 +166,19 @@ class WarmHost:
             self._control = None
 
     def preload(self, modules: tuple[str, ...]) -> None:
-        """Have more modules imported; standby workers made before do without them."""
-        if self.state == "ready" and self._control is not None:
-            self._modules += modules
+        """Have more modules imported. Standby workers that lack them wait on until it is done, and are let go then."""
+        more = tuple(name for name in modules if name not in self._modules)
+        if more and self.state == "ready" and self._control is not None:
+            self._modules += more
+            self._outdated = list(self.standbys.values())
             self.state = "importing"
-            self._tell_warm(Preload(modules))
+            self._tell_warm(Preload(more))
+
+    def _discard_outdated(self) -> None:
+        for standby in self._outdated:
+            if self.standbys.get(standby.slot) is standby:
+                self.discard(standby)
+        self._outdated = []
 
     def _tell_warm(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> bool:
         assert self._control is not None

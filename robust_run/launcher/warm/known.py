@@ -1,11 +1,15 @@
-"""What `--preload auto` may import: packages known to be harmless to fork after, as far as a program had imported them. Pure."""
+"""What is worth importing once a program is seen to use it: known to be harmless to fork after. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-#: Packages that start no thread, touch no device and open nothing when they are imported. The warm process checks them all
-#: the same; this list is what it is worth trying.
+#: What torch itself imports late: a program's first optimizer imports it, which takes as long as torch did. No program names
+#: it, so it is not left to `--preload auto`.
+LATE = ("torch._dynamo",)
+
+#: For `--preload auto`. Packages that start no thread, touch no device and open nothing when they are imported. The warm process
+#: checks them all the same; this list is what it is worth trying.
 KNOWN_CLEAN = frozenset(
     "numpy scipy transformers tokenizers safetensors accelerate peft einops torchvision torchaudio torchmetrics timm datasets "
     "pyarrow pandas sklearn PIL yaml tqdm regex sentencepiece tiktoken huggingface_hub packaging filelock fsspec requests "
@@ -16,25 +20,39 @@ KNOWN_CLEAN = frozenset(
 MOST_MODULES = 4000
 
 
-def worth_preloading(imported: Iterable[str], already: Iterable[str]) -> tuple[str, ...]:
-    """Return which of a program's imported modules to preload too, in the order of their import."""
-    known = set(already)
-    chosen = [name for name in imported if name not in known and name.partition(".")[0] in KNOWN_CLEAN]
+def worth_preloading(imported: Iterable[str], *, everything: bool) -> tuple[str, ...]:
+    """Return which of a program's imported modules to preload, in the order of their import.
+
+    `everything`: what `--preload auto` may import, and not only what torch has imported late.
+    """
+    chosen = [name for name in imported if name in LATE or (everything and name.partition(".")[0] in KNOWN_CLEAN)]
     return tuple(dict.fromkeys(chosen))[:MOST_MODULES]
 
 
-def read_list(text: str) -> list[str]:
-    """Return the names in a worker's list of modules; none if it is not complete yet (it ends with a dot)."""
+def batches(modules: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the modules in the order given, those of one package together, what torch imports late by itself.
+
+    After each batch a warm process looks whether it may still be forked; the batch that spoiled it is left out the next time.
+    """
+    packages: dict[str, list[str]] = {}
+    for name in modules:
+        packages.setdefault(name if name in LATE else name.partition(".")[0], []).append(name)
+    return [tuple(names) for names in packages.values()]
+
+
+def read_list(text: str) -> list[str] | None:
+    """Return the names in a worker's list of modules; None if it is not complete yet (it ends with a dot)."""
     lines = text.splitlines()
     if not lines or lines[-1] != ".":
-        return []
+        return None
     return [line for line in lines[:-1] if all(part.isidentifier() for part in line.split("."))]
 
 
-def to_preload(path: str, already: Iterable[str]) -> tuple[str, ...]:
-    """Return what to preload too, by a worker's list in a file; nothing while that is not there or not complete."""
+def to_preload(path: str, *, everything: bool) -> tuple[str, ...] | None:
+    """Return what to preload, by a worker's list in a file; None while that is not there or not complete."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return worth_preloading(read_list(file.read()), already)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            imported = read_list(file.read())
     except OSError:
-        return ()
+        return None
+    return None if imported is None else worth_preloading(imported, everything=everything)

@@ -45,8 +45,13 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """This process must not be forked (any more); it ends."""
 
     reason: str
-    module: str = ""
-    """The package whose preloaded modules did it, if one did."""
+    modules: tuple[str, ...] = ()
+    """The preloaded modules that did it, if some did: those of one package (see `known.batches`)."""
+
+    @property
+    def module(self) -> str:
+        """What to call them."""
+        return self.modules[0] if len(self.modules) == 1 else "".join(self.modules[:1]).partition(".")[0]
 
 
 class StandbyReady(msgspec.Struct, frozen=True, tag="standby_ready", kw_only=True):

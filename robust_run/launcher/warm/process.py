@@ -22,6 +22,7 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.launcher.warm import preflight
+from robust_run.launcher.warm.known import batches
 from robust_run.launcher.warm.messages import (
     LARGEST_BYTES,
     MakeStandby,
@@ -74,7 +75,7 @@ class WarmProcess:
         began_s = time.monotonic()
         users_own = os.environ.get(NVML_CHECK)
         os.environ[NVML_CHECK] = "1"
-        for names in _by_package(modules):
+        for names in batches(modules):
             self._import(names)
         del os.environ[NVML_CHECK]
         if users_own is not None:
@@ -86,19 +87,19 @@ class WarmProcess:
         took_s = time.monotonic() - began_s
         send(self._control, Preloaded(modules=imported, took_s=took_s, skipped=tuple(self._skipped)))
 
-    def _import(self, names: list[str]) -> None:
-        """Import the modules of one package, and look at once what they did: it must be named if it made us unfit."""
+    def _import(self, names: tuple[str, ...]) -> None:
+        """Import the modules of one batch, and look at once what they did: it must be named if it made us unfit."""
         for name in names:
             if error := run_gently(lambda: importlib.import_module(name)):  # noqa: B023 - it runs before the next round
                 self._skipped.append(f"{name} ({type(error).__name__}: {error})")
-        self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), names[0].partition(".")[0])
+        self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), names)
 
     def _unfit(self) -> str:
         return preflight.unfit({self._control.fileno()})
 
-    def _refuse_if(self, reason: str, module: str = "") -> None:
+    def _refuse_if(self, reason: str, modules: tuple[str, ...] = ()) -> None:
         if reason:
-            send(self._control, Refused(reason, module))
+            send(self._control, Refused(reason, modules))
             os._exit(0)
 
     def _make_standby(self, gate: socket.socket) -> bool:
@@ -114,14 +115,6 @@ class WarmProcess:
         os.waitpid(between, 0)
         gate.close()
         return False
-
-
-def _by_package(modules: tuple[str, ...]) -> list[list[str]]:
-    """Return the modules in the order given, those of one package together."""
-    packages: dict[str, list[str]] = {}
-    for name in modules:
-        packages.setdefault(name.partition(".")[0], []).append(name)
-    return list(packages.values())
 
 
 def _try_child(work: Callable[[], object], when: str) -> str:
