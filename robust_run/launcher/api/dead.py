@@ -41,6 +41,11 @@ class DeadJob:
         """Host and pid of the controller that wrote the journal's first line."""
         return self._facts.host, self._facts.pid
 
+    @property
+    def started_unix_s(self) -> float:
+        """When its journal began; 0: it has no event yet."""
+        return self._facts.started_unix_s
+
     def job(self, now_unix_s: float, note: str, *, gone: bool) -> JobView:
         """Return its status. `note`: why nobody answers, for a job that has not ended; `gone`: no controller runs."""
         over = self.state.finish is not None

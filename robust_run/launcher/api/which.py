@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote
 from robust_run.launcher.api.live import LiveView
@@ -30,6 +31,9 @@ _View = TypeVar("_View")
 
 #: How long nodes may take to look at their ranks.
 SCENE_S = 20.0
+
+#: How long a job that was started this moment may take until it answers.
+BEGIN_S = 3.0
 
 
 class Subject:
@@ -55,7 +59,7 @@ class Subject:
         dead = self._dead()
         note, gone = (str(self._silence), self._silence.refused) if self._silence else ("", True)
         host, pid = dead.first_process
-        if gone and read_place(self._run_directory) is None and _runs(host, pid):
+        if gone and read_place(self._run_directory) is None and _runs(host, pid, socket.gethostname()):
             note, gone = f"process {pid} exists, which was its controller, but serves nothing to ask", False
         job = dead.job(time.time(), note, gone=gone)
         return job, msgspec.json.encode(job)
@@ -150,7 +154,7 @@ def subject(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_f
         return Subject("", remote(url, token_file, tls_ca, env))
     path = find_run(run, log_dir, env)
     try:
-        return Subject(path, reach(path, token_file, tls_ca, env, socket.gethostname()))
+        return Subject(path, _reach(path, token_file, tls_ca, env))
     except NoAnswerError as error:
         return Subject(path, None, error)
 
@@ -161,13 +165,55 @@ def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, toke
         return remote(url, token_file, tls_ca, env)
     path = sole_live_run(run, log_dir, env)
     try:
-        return reach(path, token_file, tls_ca, env, socket.gethostname())
+        return _reach(path, token_file, tls_ca, env)
     except NoAnswerError as error:
         name = os.path.basename(path)
         if over := _how_it_ended(path, error):
             raise PlatformError(f"run {name!r} is over ({over}); robust status {name} says how it was left") from error
         hint = f"; robust status {name} says how it was left" if error.refused else ""
         raise PlatformError(f"run {name!r} cannot be told anything: {error}{hint}") from error
+
+
+def _reach(path: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Target:
+    """Return the way to a run's controller. Raises NoAnswerError."""
+    host = socket.gethostname()
+    return patiently(
+        lambda: reach(path, token_file, tls_ca, env, host), lambda: _has_just_begun(path, host), SystemClock()
+    )
+
+
+def patiently(
+    ask: Callable[[], Target],
+    has_just_begun: Callable[[], bool],
+    clock: Clock,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Target:
+    """Ask, and ask again while the job has only just begun: its first workers are started before it answers anybody.
+
+    Raises NoAnswerError.
+    """
+    give_up_at_s = clock.monotonic_s() + BEGIN_S
+    while True:
+        try:
+            return ask()
+        except NoAnswerError:
+            if clock.monotonic_s() >= give_up_at_s or not has_just_begun():
+                raise
+        sleep(0.05)
+
+
+def _has_just_begun(path: str, host: str) -> bool:
+    """Whether a controller on this host has begun its journal a moment ago, and serves nothing yet."""
+    from robust_run.launcher.api.dead import read_dead
+
+    try:
+        if read_place(path) is not None:
+            return False
+        left = read_dead(path)
+    except RobustRunError:
+        return False
+    age_s = time.time() - (left.started_unix_s or time.time())
+    return left.state.finish is None and abs(age_s) < BEGIN_S and _runs(*left.first_process, host)
 
 
 def _how_it_ended(path: str, silence: NoAnswerError) -> str:
@@ -181,8 +227,8 @@ def _how_it_ended(path: str, silence: NoAnswerError) -> str:
     return finish.outcome if finish is not None else ""
 
 
-def _runs(host: str, pid: int) -> bool:
-    return host == socket.gethostname() and pid > 0 and os.path.exists(f"/proc/{pid}")
+def _runs(host: str, pid: int, here: str) -> bool:
+    return host == here and pid > 0 and os.path.exists(f"/proc/{pid}")
 
 
 def _decoded(data: bytes, kind: type[_View]) -> _View:
