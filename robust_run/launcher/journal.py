@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -106,13 +106,16 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def event(self, event: Event, now_s: float) -> None:
-        """Append an event and the time it is decided at, before anything is decided on it."""
-        self._append(Entry(at=self._clock.unix_s(), mono=now_s, term=self.term, event=event))
+    def event(self, event: Event, now_s: float, actions: Sequence[Action] = ()) -> None:
+        """Append an event, the time it is decided at, and the actions that follow from it, before any of them starts.
 
-    def action(self, action: Action, now_s: float) -> None:
-        """Append an action, before it starts."""
-        self._append(Entry(at=self._clock.unix_s(), mono=now_s, term=self.term, action=action))
+        All in one write: a process that is killed here leaves all of it or nothing, so that no event is without its incident.
+        """
+        at = self._clock.unix_s()
+        self._append(
+            Entry(at=at, mono=now_s, term=self.term, event=event),
+            *(Entry(at=at, mono=now_s, term=self.term, action=action) for action in actions),
+        )
 
     def is_empty(self) -> bool:
         """Whether nothing is on record yet."""
@@ -139,19 +142,19 @@ class Journal:
         except OSError as error:
             self._complain(error)
 
-    def _append(self, line: msgspec.Struct) -> None:
+    def _append(self, *lines: msgspec.Struct) -> None:
         if self._descriptor < 0:
             return
-        data = self._encode(line) + b"\n"
+        data = b"".join(self._encode(line) + b"\n" for line in lines)
         if self._owes_separator:
-            data = b"\n" + data  # keeps this line whole; a reader skips the torn one
+            data = b"\n" + data  # keeps the first line whole; a reader skips the torn one
         try:
             written = self._write(self._descriptor, data)
             if written:
                 self._owes_separator = written != len(data)
         except OSError as error:
             self._complain(error)
-        self._written += 1
+        self._written += len(lines)
 
     def _encode(self, line: msgspec.Struct) -> bytes:
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.actions import RecordIncident
+from robust_run.launcher.events import Tick
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.run_directory import RunDirectory
@@ -60,7 +61,7 @@ def test_an_incident_whose_file_was_never_written_is_made_again_from_the_journal
     journal.open_with(SPEC, "here")
     lost = book_of(tmp_path)
     for attempt in (0, 1):
-        journal.action(action(attempt), 92.0)
+        journal.event(Tick(), 92.0, [action(attempt)])
         lost.record(action(attempt), lambda _delay_s, _call: None)  # the second never comes to be written
     assert (tmp_path / "incidents" / "0001.json").exists() and not (tmp_path / "incidents" / "0002.json").exists()
 
@@ -70,5 +71,5 @@ def test_an_incident_whose_file_was_never_written_is_made_again_from_the_journal
     assert [each.verdict.sentence for each in found.incidents] == ["rank 1 died (0)", "rank 1 died (1)"]
     written = incident_file.read(str(tmp_path / "incidents" / "0002.json"))
     assert written == found.incidents[1]
-    assert written.decided_s == entries[1].at
+    assert written.decided_s == entries[-1].at
     assert written.decided_s - written.onset_s == pytest.approx(2.0, abs=1e-3)

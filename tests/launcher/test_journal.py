@@ -46,8 +46,7 @@ def write(path: Path) -> Journal:
     journal = Journal(str(path), SystemClock(), fail)
     journal.open_with(SPEC, "here")
     for number, event in enumerate(HAPPENED):
-        journal.event(event, 1.0 + number / 2)
-    journal.action(DONE, 3.0)
+        journal.event(event, 1.0 + number / 2, [DONE] if event is HAPPENED[-1] else ())
     assert journal.wait_durable(10.0)
     return journal
 
@@ -68,6 +67,20 @@ def test_replaying_the_events_gives_the_state_of_the_core(tmp_path: Path) -> Non
     assert state.detected_at_s == 2.5
 
 
+def test_an_event_and_what_follows_from_it_are_one_write_so_that_no_kill_comes_between(tmp_path: Path) -> None:
+    written: list[bytes] = []
+
+    def keeping(descriptor: int, data: bytes) -> int:
+        written.append(data)
+        return os.write(descriptor, data)
+
+    journal = Journal(str(tmp_path / "j"), SystemClock(), fail, write=keeping)
+    journal.event(HAPPENED[3], 1.0, [DONE, DONE])
+    assert len(written) == 1
+    assert written[0].count(b"\n") == 3
+    assert journal.wait_durable(10.0)
+
+
 def test_a_record_after_a_torn_one_is_whole(tmp_path: Path) -> None:
     written: list[int] = []
 
@@ -83,8 +96,7 @@ def test_a_record_after_a_torn_one_is_whole(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "j"), SystemClock(), lambda _path, _error: None, write=filling)
     journal.open_with(SPEC, "here")
     for number, event in enumerate(HAPPENED):
-        journal.event(event, float(number))
-    journal.action(DONE, 9.0)
+        journal.event(event, float(number), [DONE] if event is HAPPENED[-1] else ())
     found = [entry.event or entry.action for entry in read(str(tmp_path / "j"))[1]]
     assert found == [HAPPENED[0], HAPPENED[3], DONE]
 

@@ -171,11 +171,13 @@ class Controller:
         if found is not None:
             self._take(found)
         now_s = self._clock.monotonic_s()
-        self._journal.event(event, now_s)
-        _, actions = core.step(self.policy, self.state, event, now_s)
+        try:
+            _, actions = core.step(self.policy, self.state, event, now_s)
+        except BaseException:
+            self._journal.event(event, now_s)  # what could not be decided on must be known
+            raise
+        self._journal.event(event, now_s, actions)
         self._note(event)
-        for action in actions:
-            self._journal.action(action, now_s)
         self._on_change(event)
         for action in actions:
             self._perform(action, now_s)

@@ -133,10 +133,9 @@ class Controller:
     def tell(self, event: Event) -> None:
         self.told.append(event)
         self.now_s += self.pace_s
-        self._journal.event(event, self.now_s)
         _, actions = core.step(self.facts.policy, self._state, event, self.now_s)
+        self._journal.event(event, self.now_s, actions)
         for action in actions:
-            self._journal.action(action, self.now_s)
             if isinstance(action, RecordIncident):
                 self.records(action)
 

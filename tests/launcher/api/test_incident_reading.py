@@ -10,6 +10,7 @@ from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.incident_reading import read_incidents
 from robust_run.launcher.api.report_pages import write_report
 from robust_run.launcher.api.which import Subject
+from robust_run.launcher.events import Tick
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.run_directory import RunDirectory
@@ -55,7 +56,7 @@ def run_of_three(path: Path) -> Path:
             action="stop" if attempt == 2 else "relaunch",
             reason="",
         )
-        journal.action(action, 92.0)
+        journal.event(Tick(), 92.0, [action])
         book.record(action, lambda _delay_s, _call: None)
         book.flush()
     book.pages.finish(None)  # type: ignore[arg-type]  # no page of the job is asked for here
