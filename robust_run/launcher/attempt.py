@@ -20,7 +20,6 @@ from robust_run.launcher.actions import Collect, EndAttempt
 from robust_run.launcher.events import AttemptEnded, AttemptStarted, NodeEvent, RankExited, SpawnFailed
 from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
 from robust_run.launcher.types import Progress, RankEvidence, Rung, Sights, flows_of, ops_of
-from robust_run.launcher.watch import Watch
 from robust_run.launcher.workers import Worker
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.node import Node
     from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.startup.watching import StartWatch
+    from robust_run.launcher.watch import Watch
 
 #: Ranks of a job whose rings are kept even when all went well, for the heat-map of its page: half a MiB each.
 KEPT_WHEN_WELL = 64
@@ -106,6 +106,7 @@ class Attempt:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """See ends from now on; those that have already happened are seen at once."""
         from robust_run.launcher.startup.watching import watch_start
+        from robust_run.launcher.watch import Watch
 
         self._loop = loop
         for worker in self.workers:
