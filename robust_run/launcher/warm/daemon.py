@@ -40,6 +40,7 @@ OF_AGENTS = (
     "asyncio",
     "robust_run.health.output",
     "robust_run.launcher.controller.pacing",
+    "robust_run.launcher.ending",
     "robust_run.launcher.warm.host",
     "robust_run.launcher.warm.known",
     "robust_run.launcher.watch",
