@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from hosts import Cluster, Host, supported
+from power_loss import JournalSoFar, in_turns, is_unmeasured, notes, print_losses, wait, work_until_loss
 from sidebyside import (
     BASELINE,
     JOB_VARIABLE,
@@ -36,7 +35,6 @@ from sidebyside import (
     Figures,
     add_common_options,
     print_result,
-    shown,
     sides,
     unwind_on_sigterm,
 )
@@ -44,8 +42,6 @@ from sidebyside import (
 START_S = 60.0
 """A job that takes longer to get going is broken."""
 LOOK_EVERY_S = 0.005
-SPREAD = 0.618
-"""Fraction of the time between heartbeats by which the moment of the loss moves from one to the next."""
 PORT = 29400
 AIMS_S = {"verdict_s": 4.0, "first_all_reduce_last_rank_s": 4.5}
 
@@ -87,29 +83,11 @@ class Run:
 
     def notes(self, name: str, after_s: float = 0.0) -> dict[int, float]:
         """When each rank first noted something after a moment."""
-        found: dict[int, float] = {}
-        for path in self._folder.glob("marks-*-*"):
-            rank = int(path.name.rpartition("-")[2])
-            for line in path.read_text(encoding="ascii").splitlines(keepends=True):
-                what, at_s, _ = line.split() if line.endswith("\n") else ("", "0", "")
-                if what == name and float(at_s) > after_s:
-                    found[rank] = min(found.get(rank, float("inf")), float(at_s))
-        return found
+        return notes(self._folder, name, after_s)
 
-    def journal(self) -> list[dict[str, Any]]:
-        """What robust-run has decided so far."""
-        path = self._folder / "runs" / "b" / "journal.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def count(self, event: str) -> int:
-        """How many events of a kind are in the journal."""
-        return sum(line.get("event", {}).get("type") == event for line in self.journal())
-
-    def ordered_at_s(self, action: str, number: int = 0) -> float | None:
-        """When the controller ordered something, the `number`th time."""
-        found = [line["mono"] for line in self.journal() if line.get("action", {}).get("type") == action]
-        return found[number] if len(found) > number else None
+    def journal(self) -> JournalSoFar:
+        """What robust-run has put on record so far."""
+        return JournalSoFar(self._folder / "runs" / "b" / "journal.jsonl")
 
     def output(self) -> str:
         """The last lines of what was said on the hosts."""
@@ -120,41 +98,31 @@ class Run:
         )
 
 
-def wait(condition: Callable[[], Any], limit_s: float) -> bool:
-    """Wait for a condition; return whether it came true."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(LOOK_EVERY_S)
-    return True
-
-
 def lose_one(side: str, args: argparse.Namespace, number: int, figures: Figures) -> str:
     """One job, one power loss. Returns what came of it: recovered, nothing_happened or broken_start."""
     with tempfile.TemporaryDirectory(prefix="node-loss-") as name, Cluster(3, Path(name)) as cluster:
         run = Run(side, args, cluster, Path(name))
         for host in (cluster[0], cluster[1]):
             run.start(host)
-        ready = wait(lambda: len(run.notes("fifth_step")) == 2, START_S)
+        ready = wait(lambda: len(run.notes("fifth_step")) == 2, START_S, LOOK_EVERY_S)
         run.start(cluster[2])
         if ready and side == OURS:
-            ready = wait(lambda: run.count("standby_ready") >= 3, START_S)
+            ready = wait(lambda: len(run.journal().events("standby_ready")) >= 3, START_S, LOOK_EVERY_S)
         if not ready:
             print(f"{side}: the job did not start\n{run.output()}", flush=True)
             return "broken_start"
-        time.sleep(args.run_s + (number * SPREAD) % 1.0)
+        work_until_loss(args.run_s, number)
         lost_s = time.monotonic()
         cluster[1].power_off()
-        if not wait(lambda: len(run.notes("first_all_reduce", lost_s)) == 2, args.timeout_s):
+        if not wait(lambda: len(run.notes("first_all_reduce", lost_s)) == 2, args.timeout_s, LOOK_EVERY_S):
             return "something_else_happened" if run.notes("first_line", lost_s) else "nothing_happened"
         durations = {
             f"{note}_last_rank_s": max(run.notes(note, lost_s).values()) - lost_s
             for note in ("first_line", "first_all_reduce")
         }
         if side == OURS:
-            verdict_s, ordered_s = run.ordered_at_s("record_incident"), run.ordered_at_s("start_attempt", 1)
-            assert verdict_s is not None and ordered_s is not None
+            journal = run.journal()
+            verdict_s, ordered_s = journal.ordered_at_s("record_incident")[0], journal.ordered_at_s("start_attempt")[1]
             durations = {"verdict_s": verdict_s - lost_s, "workers_ordered_s": ordered_s - lost_s, **durations}
         figures.add(side, durations)
         return "recovered"
@@ -163,25 +131,13 @@ def lose_one(side: str, args: argparse.Namespace, number: int, figures: Figures)
 def measure(args: argparse.Namespace, chosen: list[str]) -> dict[str, Any]:
     """All losses, the sides in turns, and their table. Returns the case for the JSON line."""
     figures = Figures()
-    outcomes: dict[str, list[str]] = {side: [] for side in chosen}
     deadline_s = time.monotonic() + args.limit_s
-    for number in range(args.losses):
-        for side in chosen:
-            if time.monotonic() > deadline_s:
-                print(f"stopped: --limit-s {args.limit_s:.0f} is over", flush=True)
-                break
-            outcomes[side].append(lose_one(side, args, number, figures))
-            print(f"{side}, loss {number + 1}: {outcomes[side][-1]}", flush=True)
+    outcomes = in_turns(args, chosen, deadline_s, lambda side, number: lose_one(side, args, number, figures))
     summary = figures.summary()
-    print("\nseconds from the power loss of one of two nodes: median (min-max)")
-    print(f"  {'':<36}{'recovered':>10}" + "".join(f"{title:>22}" for title in COLUMNS.values()))
-    for side in chosen:
-        cells = "".join(f"{shown(summary.get(name, {}).get(side)):>22}" for name in COLUMNS)
-        recovered = f"{outcomes[side].count('recovered')} of {len(outcomes[side])}"
-        print(f"  {LABELS[side]:<36}{recovered:>10}{cells}")
+    print_losses("seconds from the power loss of one of two nodes", summary, outcomes, COLUMNS, LABELS)
     return {
         "case": "node_loss",
-        "losses": {side: dict(collections.Counter(outcomes[side])) for side in chosen},
+        "losses": {side: dict(collections.Counter(came)) for side, came in outcomes.items()},
         "figures": summary,
         "aims_s": AIMS_S,
         "aims_met": {
@@ -213,7 +169,7 @@ def main() -> int:
     chosen = sides(args)
     case = measure(args, chosen)
     print_result("node_loss", [case], timeout_s=args.timeout_s, run_s=args.run_s)
-    return int(any(set(outcomes) <= {"broken_start"} for outcomes in case["losses"].values()))
+    return int(is_unmeasured(case["losses"]))
 
 
 if __name__ == "__main__":

@@ -19,17 +19,16 @@ last line of standard output is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from power_loss import JournalSoFar, in_turns, is_unmeasured, notes, print_losses, wait, work_until_loss
 from sidebyside import (
     BASELINE,
     JOB_VARIABLE,
@@ -39,7 +38,6 @@ from sidebyside import (
     Figures,
     add_common_options,
     print_result,
-    shown,
     sides,
     unwind_on_sigterm,
 )
@@ -49,10 +47,9 @@ from slurm_conf import Knobs
 START_S = 120.0
 """A job that takes longer to get going is broken."""
 LOOK_EVERY_S = 0.01
-SPREAD = 0.618
-"""Fraction of the time between heartbeats by which the moment of the loss moves from one to the next."""
 SAVE_EVERY = 10
 AIM_S = 5.0
+COLUMNS = {"first_line_s": "first line", "resumed_s": "training goes on", "steps_lost": "steps lost"}
 LABELS = {BASELINE: "sbatch --requeue, srun torchrun", OURS: "robust slurm submit, one standby"}
 
 WORKER = f"""import time; T0 = time.monotonic()
@@ -131,33 +128,26 @@ class Run:
 
     def nodes(self) -> list[str]:
         """The nodes that work, the first of the job first: with a standby, which those are is the controller's choice."""
-        path = self._folder / f"runs/slurm-{self._job}.0/journal.jsonl"
         if self._side == BASELINE:
             hosts = self._slurm.job(self._job)["NodeList"]
             return self._slurm.run("scontrol", "show", "hostnames", hosts).split()
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        events = [line.get("event", {}) for line in lines]
-        names = {event["node"]["id"]: event["node"]["name"] for event in events if event.get("type") == "node_joined"}
-        return sorted(names[event["node"]] for event in events if event.get("type") == "attempt_started")
+        journal = self._journal()
+        names = {event["node"]["id"]: event["node"]["name"] for event in journal.events("node_joined")}
+        return sorted(names[event["node"]] for event in journal.events("attempt_started"))
+
+    def _journal(self) -> JournalSoFar:
+        return JournalSoFar(self._folder / f"runs/slurm-{self._job}.0/journal.jsonl")
 
     def is_ready(self) -> bool:
         """Whether all ranks work, the standby stands by, and somebody else could lead."""
-        path = self._folder / f"runs/slurm-{self._job}.0/journal.jsonl"
         if len(self.notes("fifth_step")) < 2 or self._side == BASELINE:
             return len(self.notes("fifth_step")) == 2
-        joined = path.read_text().count('"node_joined"')
+        joined = len(self._journal().events("node_joined"))
         return joined == 3 and len(self._slurm.running("robust_run.launcher.controller.process")) >= 2
 
     def notes(self, name: str, after_s: float = 0.0) -> dict[int, float]:
         """When each rank first noted something after a moment."""
-        found: dict[int, float] = {}
-        for path in self._folder.glob("marks-*-*"):
-            rank = int(path.name.rpartition("-")[2])
-            for line in path.read_text(encoding="ascii").splitlines(keepends=True):
-                what, at_s, _ = line.split() if line.endswith("\n") else ("", "0", "")
-                if what == name and float(at_s) > after_s:
-                    found[rank] = min(found.get(rank, float("inf")), float(at_s))
-        return found
+        return notes(self._folder, name, after_s)
 
     def number(self, name: str) -> int:
         """The last number in a file of the workers."""
@@ -169,16 +159,6 @@ class Run:
         return "\n".join(path.read_text(errors="replace").splitlines()[-12:]) if path.exists() else "(nothing)"
 
 
-def wait(condition: Callable[[], Any], limit_s: float) -> bool:
-    """Wait for a condition; return whether it came true."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(LOOK_EVERY_S)
-    return True
-
-
 def lose_one(side: str, lose: str, args: argparse.Namespace, number: int, figures: Figures) -> str:
     """One job, one power loss. Returns what came of it: recovered, never or broken_start."""
     knobs = Knobs(slurmd_timeout_s=args.slurmd_timeout_s, cred_expire_s=args.cred_expire_s)
@@ -187,15 +167,15 @@ def lose_one(side: str, lose: str, args: argparse.Namespace, number: int, figure
         folder.mkdir()
         run = Run(side, args, slurm, folder)
         run.submit()
-        if not wait(run.is_ready, START_S):
+        if not wait(run.is_ready, START_S, LOOK_EVERY_S):
             print(f"{side}: the job did not start\n{run.output()}\n{slurm.logs()}", flush=True)
             return "broken_start"
-        time.sleep(args.run_s + (number * SPREAD) % 1.0)
+        work_until_loss(args.run_s, number)
         lost = run.nodes()[0 if lose == "first" else 1]
         lost_s = time.monotonic()
         slurm[lost].power_off()
         made = run.number("made")
-        if not wait(lambda: len(run.notes("first_all_reduce", lost_s)) == 2, args.timeout_s):
+        if not wait(lambda: len(run.notes("first_all_reduce", lost_s)) == 2, args.timeout_s, LOOK_EVERY_S):
             print(f"{side}: not resumed\n{run.output()}", flush=True)
             return "never"
         figures.add(
@@ -212,23 +192,11 @@ def lose_one(side: str, lose: str, args: argparse.Namespace, number: int, figure
 def measure(lose: str, args: argparse.Namespace, chosen: list[str], deadline_s: float) -> dict[str, Any]:
     """All losses of one case, the sides in turns, and their table. Returns the case for the JSON line."""
     figures = Figures()
-    outcomes: dict[str, list[str]] = {side: [] for side in chosen}
-    for number in range(args.losses):
-        for side in chosen:
-            if time.monotonic() > deadline_s:
-                print(f"stopped: --limit-s {args.limit_s:.0f} is over", flush=True)
-                break
-            outcomes[side].append(lose_one(side, lose, args, number, figures))
-            print(f"{lose}, {side}, loss {number + 1}: {outcomes[side][-1]}", flush=True)
+    outcomes = in_turns(
+        args, chosen, deadline_s, lambda side, number: lose_one(side, lose, args, number, figures), f"{lose}, "
+    )
     summary = figures.summary()
-    print(f"\nseconds from the power loss of the {lose} node: median (min-max)")
-    print(f"  {'':<36}{'recovered':>10}{'first line':>24}{'training goes on':>24}{'steps lost':>24}")
-    for side in chosen:
-        cells = "".join(
-            f"{shown(summary.get(name, {}).get(side)):>24}" for name in ("first_line_s", "resumed_s", "steps_lost")
-        )
-        recovered = f"{outcomes[side].count('recovered')} of {len(outcomes[side])}"
-        print(f"  {LABELS[side]:<36}{recovered:>10}{cells}")
+    print_losses(f"seconds from the power loss of the {lose} node", summary, outcomes, COLUMNS, LABELS)
     ours = summary.get("resumed_s", {}).get(OURS)
     if "ratio" in summary.get("resumed_s", {}):
         print(f"  robust-run / recipe: {summary['resumed_s']['ratio']:.3f}", flush=True)
@@ -269,7 +237,7 @@ def main() -> int:
         for lose in (("other", "first") if args.lose == "both" else (args.lose,))
     ]
     print_result("slurm_node_loss", cases, slurmd_timeout_s=args.slurmd_timeout_s, cred_expire_s=args.cred_expire_s)
-    return int(any(set(sides) <= {"broken_start"} for case in cases for sides in case["outcomes"].values()))
+    return int(any(is_unmeasured(case["outcomes"]) for case in cases))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""The agent: one node's hands. Carries out the controller's orders, reports what happens, holds the loop and the signals.
+"""The agent: one node's hands. Carries out the controller's orders and reports what happens.
 
 The first workers of a one-node job are started before the event loop exists, because importing asyncio takes longer than
-starting them.
+starting them. What comes with the loop is in `agent_loop`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from robust_run.errors import InternalError, PlatformError
+from robust_run.errors import PlatformError
 from robust_run.launcher.actions import (
     Collect,
     Dismiss,
@@ -28,7 +28,6 @@ from robust_run.launcher.environment import place_of
 from robust_run.launcher.events import (
     AttemptEnded,
     NodeEvent,
-    SignalPassedOn,
     SpawnFailed,
     StoreOpened,
     WarmReady,
@@ -40,17 +39,11 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
-    from robust_run.launcher.agent_health import AgentHealth
-    from robust_run.launcher.agent_house import House
+    from robust_run.launcher.agent_loop import AgentLoop
     from robust_run.launcher.code_versions.types import Parts
-    from robust_run.launcher.ears import Ears
     from robust_run.launcher.node import Node
     from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.superior import Superior
-
-HOUSEKEEPING_S = 1.0
-#: Sensors wait so long for the first workers' sake.
-SENSORS_AFTER_S = 1.0
 
 
 class Agent:
@@ -70,17 +63,13 @@ class Agent:
         self.attempt: Attempt | None = None
         """The newest that was started here."""
         self._has_ended = True
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ears: Ears | None = None
-        self._done: asyncio.Event | None = None
+        self._loop: AgentLoop | None = None
+        """What came with the event loop; None: there is none yet."""
         self._pending_end: EndAttempt | None = None
         self._pending_start: StartAttempt | None = None
         """What is to be started once an earlier attempt has ended here."""
         self._codes: AgentCode | None = None
-        self.health: AgentHealth | None = None
-        """Its part in what sensors see; None: not begun, or switched off."""
         self._checks: AgentChecks | None = None
-        self._bug: BaseException | None = None
 
     def serve(self, superior: Superior) -> None:
         """Report to this one from now on."""
@@ -98,8 +87,8 @@ class Agent:
         match event:
             case AttemptEnded():
                 self._has_ended = self._has_ended or event.attempt == self._attempt_number
-                if self.health is not None and self._has_ended:
-                    self.health.attempt_ended()
+                if self._loop is not None and self._has_ended:
+                    self._loop.attempt_ended()
                 self._node.starter.learn(event)
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
@@ -185,11 +174,7 @@ class Agent:
         self.attempt = Attempt(place_of(order), self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
         if self._loop is not None:
-            self.attempt.watch(self._loop)
-            if self._ears is not None:
-                self._ears.listen_to_store()
-            if self.health is not None:
-                self.health.attempt_began(order.attempt)
+            self._loop.attempt_began(self.attempt)
 
     @property
     def codes(self) -> AgentCode:
@@ -297,8 +282,8 @@ class Agent:
         self._end_checks()
         if self.exit_code is None:
             self.exit_code = exit_code
-        if self._done is not None:
-            self._done.set()
+        if self._loop is not None:
+            self._loop.stop()
 
     # --- the loop ---
 
@@ -313,95 +298,26 @@ class Agent:
 
     async def live(self, lifeline: int) -> int:
         """Do what `run` does, in a loop that runs already."""
-        await self._live(lifeline)
-        if self._bug is not None:
-            raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
+        from robust_run.launcher.agent_loop import AgentLoop
+
+        assert self._superior is not None
+        self._loop = AgentLoop(self, self._node, self._superior)
+        await self._loop.live(lifeline)
         assert self.exit_code is not None
         return self.exit_code
 
-    async def _live(self, lifeline: int) -> None:
-        import asyncio
-
-        from robust_run.launcher.agent_house import House
-        from robust_run.launcher.agent_signals import AgentSignals
-        from robust_run.launcher.ears import Ears
-
-        assert self._superior is not None
-        loop = self._loop = asyncio.get_running_loop()
-        self._done = asyncio.Event()
-        loop.set_exception_handler(self._on_bug)
-        signals = AgentSignals(self, self._node.spec, self._node.clock, self._node.say)
-        if self._node.spec.slurm is not None:
-            from robust_run.launcher.slurm.watch import Watch
-
-            signals.watch = Watch(self, self._node, self._superior, loop)
-        signals.attach(loop, lifeline)
-        self._node.router.attach(loop)
-        self._ears = Ears(loop, self._node.store)
-        self._ears.listen_to_store()
-        self._node.starter.attach(self._ears.listen)
+    def loop_runs(self) -> None:
+        """Go on with what was begun before there was a loop: nothing could be awaited then."""
+        assert self._loop is not None
         if self.attempt is not None:
-            self.attempt.watch(loop)
+            self._loop.watch(self.attempt)
         if self._pending_end is not None:
             self._attempt_now.end(self._pending_end)
-        self._superior.attach(loop)
-        if self.exit_code is not None:
-            self._done.set()
-        house = House(self, self._node)
-        self._keep_house(house)
-        if self._node.spec.sensors:
-            self._later(SENSORS_AFTER_S, self._begin_health)
-        await self._done.wait()
-        if self.health is not None:
-            self.health.end()
-        house.look_for_first_step()
-        await self._superior.close()
-
-    def _begin_health(self) -> None:
-        from robust_run.launcher.agent_health import begin
-
-        assert self._loop is not None
-        number = self._attempt_number if self.is_running else -1
-        self.health = begin(self._node, self.node_id, self._loop, self.report, number)
 
     def usage(self) -> tuple[float, ...]:
         """Return what this node did since the last call; empty where it is not watched."""
-        return self.health.usage() if self.health is not None else ()
-
-    def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self._bug = context.get("exception") or InternalError(str(context.get("message")))
-        loop.default_exception_handler(context)
-        if self._done is not None:
-            self._done.set()
-
-    def _keep_house(self, house: House, rounds: int = 1) -> None:
-        house.look(rounds)
-        self._later(HOUSEKEEPING_S, lambda: self._keep_house(house, rounds + 1))
+        return self._loop.usage() if self._loop is not None else ()
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         assert self._loop is not None
-        return self._loop.call_later(delay_s, call)
-
-    def told_to_end(self, number: int, *, again: bool) -> None:
-        """See `agent_signals.Reacts`."""
-        assert self._superior is not None
-        self._superior.told_to_end(number, again=again)
-
-    def guard_lost(self) -> None:
-        """See `agent_signals.Reacts`."""
-        assert self._superior is not None
-        self._superior.guard_lost()
-
-    def resized(self) -> None:
-        """See `agent_signals.Reacts`."""
-        self._node.router.resize()
-        if self.attempt is not None:
-            self.attempt.tell_resized()
-
-    def pass_on(self, number: int) -> tuple[list[int], list[int]]:
-        """See `agent_signals.Reacts`."""
-        if self.attempt is None:
-            return [], []
-        told = self.attempt.pass_on(number)
-        self.report(SignalPassedOn(signal=number, ranks=tuple(told), node=self.node_id))
-        return told, sorted(set(self.attempt.living()) - set(told))
+        return self._loop.later(delay_s, call)

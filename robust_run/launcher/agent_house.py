@@ -11,6 +11,7 @@ from robust_run.launcher.events import FirstStep
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent import Agent
+    from robust_run.launcher.agent_health import AgentHealth
     from robust_run.launcher.attempt import Attempt
     from robust_run.launcher.node import Node
 
@@ -27,12 +28,12 @@ class House:
         self._stepped = -1
         """The attempt whose first step was reported last."""
 
-    def look(self, rounds: int) -> None:
-        """Look once. `rounds`: how many times that was done before."""
+    def look(self, rounds: int, health: AgentHealth | None) -> None:
+        """Look once. `rounds`: how many times that was done before. `health`: what sees with sensors, if anything does."""
         agent, node, attempt = self._agent, self._node, self._agent.attempt
         self.look_for_first_step()
-        if agent.health is not None:
-            agent.health.look()
+        if health is not None:
+            health.look()
         if agent.minds_code:
             agent.codes.look(attempt if agent.is_running else None)
         if attempt is not None:

@@ -1,4 +1,4 @@
-"""One attempt on this node: starts its ranks, watches them end, ends what is left, and says what was seen.
+"""One attempt on this node: starts its ranks, watches them end, has what is left ended, and says what was seen.
 
 Everything is reported through `report(event)`; nothing is decided here. asyncio is imported where it is needed, which is
 after the first workers have been started.
@@ -6,9 +6,7 @@ after the first workers have been started.
 
 from __future__ import annotations
 
-import os
 import signal
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,18 +16,19 @@ from robust_run.errors import PlatformError
 from robust_run.launcher import evidence, progress
 from robust_run.launcher.actions import Collect, EndAttempt
 from robust_run.launcher.events import AttemptEnded, AttemptStarted, NodeEvent, RankExited, SpawnFailed
-from robust_run.launcher.process_tree import Killing, ProcessStatus, Sweep, send_group
+from robust_run.launcher.process_tree import send_group
 from robust_run.launcher.types import Progress, RankEvidence, Rung, Sights, flows_of, ops_of
-from robust_run.launcher.watch import Watch
 from robust_run.launcher.workers import Worker
 
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.ending import Ending
     from robust_run.launcher.environment import Place
     from robust_run.launcher.node import Node
     from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.startup.watching import StartWatch
+    from robust_run.launcher.watch import Watch
 
 #: Ranks of a job whose rings are kept even when all went well, for the heat-map of its page: half a MiB each.
 KEPT_WHEN_WELL = 64
@@ -65,16 +64,14 @@ class Attempt:
         self._start_watch: StartWatch | None = None
         self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._hurry: asyncio.Event | None = None
-        self._workers_gone: asyncio.Event | None = None
-        self._grace_until_s = float("-inf")
-        self._leftovers_s = 0.0
+        self._ending: Ending | None = None
+        """How its processes are ended; None: not watched yet."""
+        self._end_task: asyncio.Task[None] | None = None
 
     @property
     def is_ending(self) -> bool:
         """Whether it was ordered to end."""
-        return self._ending is not None
+        return self._end_task is not None
 
     def start(self) -> None:
         """Start every rank, then report AttemptStarted, or SpawnFailed for the first that could not be."""
@@ -105,9 +102,12 @@ class Attempt:
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """See ends from now on; those that have already happened are seen at once."""
+        from robust_run.launcher.ending import Ending
         from robust_run.launcher.startup.watching import watch_start
+        from robust_run.launcher.watch import Watch
 
         self._loop = loop
+        self._ending = Ending(self.workers, self._node)
         for worker in self.workers:
             descriptor = worker.watch()
             if descriptor >= 0:
@@ -160,8 +160,8 @@ class Attempt:
             self._loop.remove_reader(worker.pidfd)
         worker.close()
         if self.is_ending:
-            if self._workers_gone is not None and not self.living():
-                self._workers_gone.set()
+            if self._ending is not None and not self.living():
+                self._ending.workers_gone.set()
             return  # its evidence follows with the others'
         exit_code = worker.exit_code if worker.exit_code is not None else 0
         finding = None
@@ -169,12 +169,6 @@ class Attempt:
             stderr, _ = self._node.router.tail(self.number, worker.rank)
             finding = evidence.find(self._node.run_directory.error_file(self.number, worker.rank), stderr, exit_code)
         self._report(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
-
-    def signal(self, number: int) -> None:
-        """Signal every worker that lives."""
-        now_s = self._node.clock.monotonic_s()
-        for worker in self.workers:
-            worker.signal(number, now_s)
 
     def pass_on(self, number: int) -> list[int]:
         """Hand a signal to the ranks that have a handler for it; return them."""
@@ -196,41 +190,24 @@ class Attempt:
         Ordered again without grace: at once. With a longer one: the workers, which have their signal, get that; a scheduler
         that ends all nodes may reach one after its peers, as survivors of which it was told to end a moment before.
         """
-        assert self._loop is not None
-        import asyncio
-
-        self._grace_until_s = max(self._grace_until_s, time.monotonic() + order.grace_s)
-        self._leftovers_s = max(self._leftovers_s, order.leftovers_s)
-        is_urgent = order.grace_s <= 0 and order.leftovers_s <= 0
-        if self._hurry is None:
-            self._hurry, self._workers_gone = asyncio.Event(), asyncio.Event()
-            self._ending = self._loop.create_task(self._end(order))
-            self._ending.add_done_callback(_report_failure)
-        if is_urgent:
-            self._hurry.set()
-            self._workers_gone.set() if self._workers_gone is not None else None
-
-    def _sweep(self) -> Sweep:
-        return Sweep(os.getpid(), spare=self._node.helper_pids, owned=lambda: [worker.pid for worker in self.workers])
+        assert self._loop is not None and self._ending is not None
+        if self._end_task is None:
+            self._end_task = self._loop.create_task(self._end(self._ending, order))
+            self._end_task.add_done_callback(_report_failure)
+        self._ending.heed(order)
 
     def reap_orphans(self) -> None:
         """Collect the exit statuses of what workers left behind and we adopted."""
-        self._sweep().left()
+        if self._ending is not None:
+            self._ending.sweep().left()
 
-    async def _end(self, order: EndAttempt) -> None:
+    async def _end(self, ending: Ending, order: EndAttempt) -> None:
         node = self._node
         if self._watch is not None:
             self._watch.stop()
         if self._start_watch is not None:
             self._start_watch.stop()
-        await self._ask_workers(order)
-        sweep = self._sweep()
-        await self._terminate(sweep)
-        left = await self._kill(sweep)
-        for status in left:
-            node.say(
-                f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device"
-            )
+        await ending.run(order)
         await node.router.finish_attempt(self.number, OUTPUT_S)
         ranks = tuple(self._evidence(worker) for worker in self.workers)
         for worker in self.workers:
@@ -273,56 +250,6 @@ class Attempt:
         if self._place.world_size <= KEPT_WHEN_WELL or any(rank.exit_code != 0 for rank in ranks):
             self._node.looking.run(watch.keep)
         watch.forget()
-
-    async def _ask_workers(self, order: EndAttempt) -> None:
-        """Send the workers the order's signal and give them the longest grace of any order to act on it."""
-        import asyncio
-
-        assert self._hurry is not None and self._workers_gone is not None
-        if not order.signal or self._hurry.is_set() or not self.living():
-            return
-        self.signal(order.signal)
-        while not self._workers_gone.is_set() and (left_s := self._grace_until_s - time.monotonic()) > 0:
-            try:
-                await asyncio.wait_for(self._workers_gone.wait(), left_s)
-            except asyncio.TimeoutError:
-                continue  # unless an order since then gave more, the time is over
-        if not self._workers_gone.is_set():
-            self._hurry.set()
-
-    async def _terminate(self, sweep: Sweep) -> None:
-        """Ask what workers left behind to end, and wait as long as it is given."""
-        import asyncio
-
-        assert self._hurry is not None
-        leftovers_s = self._leftovers_s
-        if self._hurry.is_set() or leftovers_s <= 0:
-            return
-        give_up_at_s = time.monotonic() + leftovers_s
-        left = sweep.ask()
-        while left and not self._hurry.is_set() and time.monotonic() < give_up_at_s:
-            await asyncio.sleep(0.005)
-            left = sweep.left()
-        if left and not self._hurry.is_set():
-            names = ", ".join(f"{status.name} (pid {status.pid})" for status in left[:5])
-            self._node.say(f"ending what workers left behind and {leftovers_s:g} s did not end: {names}")
-
-    async def _kill(self, sweep: Sweep) -> list[ProcessStatus]:
-        """Kill until nothing is left; return what would not go."""
-        import asyncio
-
-        now_s = self._node.clock.monotonic_s()
-        for worker in self.workers:
-            if worker.exit_code is None and worker.signalled_at_s is None and not worker.poll(now_s):
-                worker.signalled_at_s = now_s
-        killing = Killing(sweep, time.monotonic())
-        left, more = killing.round(time.monotonic())
-        while more:
-            await asyncio.sleep(0.001)
-            left, more = killing.round(time.monotonic())
-        for worker in self.workers:
-            worker.poll(self._node.clock.monotonic_s())
-        return left
 
     def _evidence(self, worker: Worker) -> RankEvidence:
         stderr, spoke_at_s = self._node.router.tail(self.number, worker.rank)

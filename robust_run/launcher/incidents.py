@@ -15,7 +15,6 @@ from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung
-from robust_run.report import summary
 from robust_run.report.types import Action, Incident
 from robust_run.tracer.types import Scene
 
@@ -96,6 +95,8 @@ class IncidentBook:
         self, action: RecordIncident, later: Callable[[float, Callable[[], None]], Any], scene: Scene | None = None
     ) -> None:
         """Say an incident now and write it soon, once the next attempt has been started. `scene`: what it was concluded from."""
+        from robust_run.report import summary
+
         self.flush()
         now_s = self._clock.unix_s()
         incident = self._incident(action, now_s - self._clock.monotonic_s(), now_s)
@@ -113,6 +114,8 @@ class IncidentBook:
 
     def relaunched(self, attempt: int, how: tuple[Rung, ...], why: str) -> None:
         """Say how the attempt after the newest incident was started."""
+        from robust_run.report import summary
+
         reason = self.incidents[-1].action.reason if self.incidents else "the controller was restarted"
         self.say(summary.relaunch_line(attempt, reason, how, why))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,57 +96,14 @@ def run_agent(
     clock = SystemClock()
     started_at_s = clock.monotonic_s()
     console = Console(spec, clock)
-    agent: Agent | None = None
-
-    def report(event: NodeEvent) -> None:
-        if agent is not None:
-            agent.report(event)
-
     try:
         become_subreaper()
-        has_place = spec.image is not None or spec.setup is not None
-        opened = _open_place(spec, env, clock, run_directory, console, lifeline) if has_place else None
-        node = Node(
-            spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
-        )
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
-        host = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
-        agent = Agent(node, os.urandom(8).hex())
-        link = OneNode(agent)
-        agent.serve(link)
-        journal = Journal(run_directory.journal, clock, on_error=console.complain)
-        if not journal.claim():
-            raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
-        book = IncidentBook(
-            clock, run_directory, console.say, console.complain, telling(spec, run_directory, clock, console)
-        )
-        node.spare = book.notifier_pids
-        controller = link.controller = _controller(spec, clock, link, journal, book, resumed=resumed)
-        link.serve_people_with(lambda: api_of(spec, controller, run_directory, clock, console, host))
-        if not resumed:
-            journal.open_with(spec, host)
-        _begin(
-            controller,
-            NodeInfo(id=agent.node_id, name=host, nproc=spec.nproc, version=__version__),
-            lambda beside: _capture(node, controller, beside),
-            link,
-            copies=spec.code == "copy",
-            resumed=resumed,
-            restart=spec.slurm.restart if spec.slurm is not None else 0,
-        )
-        _greet(spec, node, resumed=resumed)
-        agent.run(lifeline)
-        book.flush()
-        node.end_helpers(link.finish.exit_code if link.finish is not None else 1)
-        assert link.finish is not None
-        from robust_run.launcher.controller.last_word import say_goodbye
-
-        lived_s = clock.monotonic_s() - started_at_s
-
-        problem = journal.problem
-        say_goodbye(console.say, run_directory, book, link.finish, controller.state, lived_s, journal_problem=problem)
-        journal.wait_durable(DRAIN_S)
-        return link.finish.exit_code
+        opened = _open_place(spec, env, clock, run_directory, console, lifeline)
+        job = _Job(spec, env, clock, run_directory, console, mask, given, opened, resumed=resumed)
+        job.begin()
+        job.greet()
+        job.agent.run(lifeline)
+        return job.end(started_at_s)
     except RobustRunError as error:
         console.say(str(error))
         return error.exit_code
@@ -168,7 +125,10 @@ def _open_place(
     run_directory: RunDirectory,
     console: Console,
     lifeline: int,
-) -> Opened:
+) -> Opened | None:
+    """Make the place that workers run in; None: they run on this machine as it is. Raises RobustRunError."""
+    if spec.image is None and spec.setup is None:
+        return None
     from robust_run.launcher.startup.opening import timed
 
     try:
@@ -185,77 +145,132 @@ def _open_place(
         raise
 
 
-def _controller(
-    spec: JobSpec, clock: Clock, link: OneNode, journal: Journal, book: IncidentBook, *, resumed: bool
-) -> Controller:
-    policy = policy_of(spec)
-    state = core.JobState()
-    if resumed:
-        past = journal.past()
-        state = core.replay(policy, events_of(past))
-        journal.term = state.term + 1
-        book.load(past)
-    return Controller(
-        policy=policy,
-        state=state,
-        journal=journal,
-        book=book,
-        clock=clock,
-        outbox=link,
-        later=link.later,
-        on_finish=link.finished,
-    )
+class _Job:
+    """The parts of a one-node job: its node, its agent and its controller, all in this process."""
 
+    def __init__(  # noqa: PLR0913 - what they are made of
+        self,
+        spec: JobSpec,
+        env: Mapping[str, str],
+        clock: Clock,
+        run_directory: RunDirectory,
+        console: Console,
+        mask: set[int],
+        given: WarmStart | None,
+        opened: Opened | None,
+        *,
+        resumed: bool,
+    ) -> None:
+        """Put them together; nothing runs yet. Raises UserError if another launcher has the run."""
+        agent: Agent | None = None
 
-def _begin(
-    controller: Controller,
-    node: NodeInfo,
-    capture: Callable[[OneNode | None], None],
-    link: OneNode,
-    *,
-    copies: bool,
-    resumed: bool,
-    restart: int = 0,
-) -> None:
-    """Start the first attempt; or, in a job that goes on, the next: whatever the old agent had started died with it.
+        def report(event: NodeEvent) -> None:
+            if agent is not None:
+                agent.report(event)
 
-    `copies`: workers run from a copy of the code, so it is captured before them.
-    """
-    if copies and not resumed:
-        capture(None)
-    if not resumed:
-        controller.tell(JobStarted(restart=restart))
-    else:
-        old = [member.info.id for member in controller.state.members.values() if member.present]
-        controller.tell(ControllerResumed(term=controller.state.term + 1, host=node.name, restart=restart))
-        for each in old:
-            controller.tell(NodeLost(node=each, silent_s=0.0))
-    controller.tell(NodeJoined(node=node))
-    if not controller.state.code.records:
-        capture(link)
+        self._spec = spec
+        self._clock = clock
+        self._run_directory = run_directory
+        self._console = console
+        self._resumed = resumed
+        self._node = Node(
+            spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
+        )
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
+        self._host = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
+        self.agent = agent = Agent(self._node, os.urandom(8).hex())
+        self._link = OneNode(agent)
+        agent.serve(self._link)
+        self._journal = Journal(run_directory.journal, clock, on_error=console.complain)
+        if not self._journal.claim():
+            raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
+        tells = telling(spec, run_directory, clock, console)
+        self._book = IncidentBook(clock, run_directory, console.say, console.complain, tells)
+        self._node.spare = self._book.notifier_pids
+        self._controller = self._link.controller = self._made_controller()
 
+    def _made_controller(self) -> Controller:
+        """Return the controller, which goes on from the journal where the job does."""
+        policy = policy_of(self._spec)
+        state = core.JobState()
+        if self._resumed:
+            past = self._journal.past()
+            state = core.replay(policy, events_of(past))
+            self._journal.term = state.term + 1
+            self._book.load(past)
+        return Controller(
+            policy=policy,
+            state=state,
+            journal=self._journal,
+            book=self._book,
+            clock=self._clock,
+            outbox=self._link,
+            later=self._link.later,
+            on_finish=self._link.finished,
+        )
 
-def _capture(node: Node, controller: Controller, beside: OneNode | None) -> None:
-    """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
-    their first imports.
-    """
-    from robust_run.launcher.code_versions.staging import capture_beside, capture_now
+    def begin(self) -> None:
+        """Start the first attempt; or, in a job that goes on, the next: whatever the old agent had started died with it."""
+        spec, controller = self._spec, self._controller
+        restart = spec.slurm.restart if spec.slurm is not None else 0
+        self._link.serve_people_with(
+            lambda: api_of(spec, controller, self._run_directory, self._clock, self._console, self._host)
+        )
+        if self._resumed:
+            old = [member.info.id for member in controller.state.members.values() if member.present]
+            controller.tell(ControllerResumed(term=controller.state.term + 1, host=self._host, restart=restart))
+            for each in old:
+                controller.tell(NodeLost(node=each, silent_s=0.0))
+        else:
+            self._journal.open_with(spec, self._host)
+            if spec.code == "copy":
+                self._capture(None)
+            controller.tell(JobStarted(restart=restart))
+        info = NodeInfo(id=self.agent.node_id, name=self._host, nproc=spec.nproc, version=__version__)
+        controller.tell(NodeJoined(node=info))
+        if not controller.state.code.records:
+            self._capture(self._link)
 
-    if beside is None:
-        capture_now(node.code.place, controller.tell, node.clock.unix_s())
-    else:
-        capture_beside(node.code.place, controller.tell, node.clock.unix_s(), beside.later)
+    def _capture(self, beside: OneNode | None) -> None:
+        """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
+        their first imports.
+        """
+        from robust_run.launcher.code_versions.staging import capture_beside, capture_now
 
+        place, tell, now_unix_s = self._node.code.place, self._controller.tell, self._clock.unix_s()
+        if beside is None:
+            capture_now(place, tell, now_unix_s)
+        else:
+            capture_beside(place, tell, now_unix_s, beside.later)
 
-def _greet(spec: JobSpec, node: Node, *, resumed: bool) -> None:
-    ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"
-    logs = (
-        "no logs kept"
-        if node.run_directory.temporary
-        else f"logs in {node.run_directory.shown(node.run_directory.path)}"
-    )
-    node.say(f"{ranks} of {spec.script} {'resumed' if resumed else 'started'}, {logs}")
-    if node.workplace.place is not None:
-        node.say(node.workplace.place.sentence)
-    for note in spec.notes:
-        node.say(note)
+    def greet(self) -> None:
+        """Say what was started."""
+        spec, node, folders = self._spec, self._node, self._run_directory
+        ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"
+        logs = "no logs kept" if folders.temporary else f"logs in {folders.shown(folders.path)}"
+        node.say(f"{ranks} of {spec.script} {'resumed' if self._resumed else 'started'}, {logs}")
+        if node.workplace.place is not None:
+            node.say(node.workplace.place.sentence)
+        for note in spec.notes:
+            node.say(note)
+
+    def end(self, started_at_s: float) -> int:
+        """Put everything away, say the last word, and return the job's exit code."""
+        finish = self._link.finish
+        self._book.flush()
+        self._node.end_helpers(finish.exit_code if finish is not None else 1)
+        assert finish is not None
+        from robust_run.launcher.controller.last_word import say_goodbye
+
+        lived_s = self._clock.monotonic_s() - started_at_s
+        say_goodbye(
+            self._console.say,
+            self._run_directory,
+            self._book,
+            finish,
+            self._controller.state,
+            lived_s,
+            journal_problem=self._journal.problem,
+        )
+        self._journal.wait_durable(DRAIN_S)
+        return finish.exit_code

@@ -27,11 +27,10 @@ from robust_run.launcher.store import (
     with_last_line,
 )
 from robust_run.launcher.types import JobSpec, RankEvidence, Rung
-from robust_run.launcher.watch import prepare
 from robust_run.launcher.workplace import Workplace
 from robust_run.launcher.world import RealFiles
 from robust_run.signals import describe_exit
-from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.arming import arm_environment, create_files
 from robust_run.tracer.steps import create as create_steps
 from robust_run.tracer.steps import read as read_steps
 
@@ -338,10 +337,11 @@ class Node:
         except OSError as error:
             self.complain(self.run_directory.rank(attempt, rank), error)
         if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
+            steps_file = self.run_directory.steps_file(attempt, rank)
             try:
-                prepare(self.run_directory, attempt, rank, place.world_size, self.env.get("ROBUST_STARTUP") != "0")
+                create_files(steps_file, rank, place.world_size, times_start=self.env.get("ROBUST_STARTUP") != "0")
             except OSError as error:
-                self.complain(self.run_directory.steps_file(attempt, rank), error)
+                self.complain(steps_file, error)
 
     def _start_helper(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
         try:

@@ -72,7 +72,9 @@ def listen_for_others(address: str) -> Listener:
 
 
 def _bound(address: str, port: int) -> socket.socket:
-    family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    # Of a str it would import what international names need, though hardly a host has one.
+    host = address.encode("ascii") if address.isascii() else address
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,13 +11,13 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.devices import count_workers
-from robust_run.launcher.entrypoint import resolve_entrypoint
+from robust_run.launcher.entrypoint import Entrypoint, resolve_entrypoint
 from robust_run.launcher.many_nodes import resolve_many
 from robust_run.launcher.options import Options
 from robust_run.launcher.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
 from robust_run.launcher.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.streams import resolve_streams
-from robust_run.launcher.types import ImageUse, JobSpec, SetupUse
+from robust_run.launcher.types import ImageUse, JobSpec, ManyNodes, SetupUse, Streams
 from robust_run.launcher.world import World, absolute
 
 if TYPE_CHECKING:
@@ -38,12 +38,45 @@ _DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
 LADDER_OPTIONS = frozenset(("diagnose-checks", "replay", "replay-unit", "admission-checks"))
 
 
+class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """What had to be decided, because it was not typed as it is used or the machine has a say in it."""
+
+    many: ManyNodes | None
+    rendezvous: Rendezvous
+    end_signals: tuple[int, ...]
+    shutdown_timeout_s: float
+    image: ImageUse | None
+    setup: SetupUse | None
+    health: HealthUse | None
+    entrypoint: Entrypoint
+    nproc: int
+    streams: Streams
+    log_dir: str | None
+    run_id: str
+    notes: tuple[str, ...]
+
+
 def resolve(options: Options, world: World) -> JobSpec:
     """Return the job the options describe; not for --resume, whose job is in a journal.
 
     With several nodes, the run id and where the workers meet are proposals: those of the node that hosts the controller
     count. Raises UserError, one line, for the first thing that cannot be done.
     """
+    chosen = _choose(options, world)
+    spec, health = _job(options, chosen, world), chosen.health
+    if health is not None:
+        spec = msgspec.structs.replace(
+            spec, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
+        )
+    if chosen.many is None and not options.given & LADDER_OPTIONS:
+        return spec
+    from robust_run.launcher.ladder_use import with_ladder  # for jobs that have more to decide than one node
+
+    return with_ladder(spec, options, world)
+
+
+def _choose(options: Options, world: World) -> _Chosen:
+    """Decide what is to be decided, and check what is not. Raises UserError."""
     many, many_notes = resolve_many(options, world)
     rendezvous = resolve_rendezvous(options) if many is None else Rendezvous(rdzv_id=job_id(options))
     _check_numbers(options)
@@ -57,33 +90,51 @@ def resolve(options: Options, world: World) -> JobSpec:
     streams, stream_notes = resolve_streams(options, nproc, world.env)
     accepted_notes = _accepted_for_compatibility(options)
     log_dir, log_notes = resolve_log_dir(options, world)
-    run_id = resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None)
-    spec = JobSpec(
-        argv=entrypoint.argv,
-        script=options.training_script,
-        is_python=entrypoint.is_python,
+    return _Chosen(
+        many=many,
+        rendezvous=rendezvous,
+        end_signals=end_signals,
+        shutdown_timeout_s=shutdown_timeout_s,
+        image=image,
+        setup=setup,
+        health=health,
+        entrypoint=entrypoint,
         nproc=nproc,
-        role=options.role,
-        run_id=run_id,
-        rdzv_id=rendezvous.rdzv_id or run_id,
+        streams=streams,
         log_dir=log_dir,
-        master_addr=rendezvous.master_addr,
-        master_port=rendezvous.master_port,
+        run_id=resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None),
+        notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes),
+    )
+
+
+def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
+    """Return the job: what was decided, and what was typed in the words of the job. Raises UserError."""
+    return JobSpec(
+        argv=chosen.entrypoint.argv,
+        script=options.training_script,
+        is_python=chosen.entrypoint.is_python,
+        nproc=chosen.nproc,
+        role=options.role,
+        run_id=chosen.run_id,
+        rdzv_id=chosen.rendezvous.rdzv_id or chosen.run_id,
+        log_dir=chosen.log_dir,
+        master_addr=chosen.rendezvous.master_addr,
+        master_port=chosen.rendezvous.master_port,
         max_restarts=options.max_restarts,
         progress_after_s=options.progress_after,
         progress_paths=tuple(absolute(path, world) for path in options.progress_path),
         restart_grace_s=options.restart_grace,
-        shutdown_timeout_s=shutdown_timeout_s,
-        end_signals=end_signals,
+        shutdown_timeout_s=chosen.shutdown_timeout_s,
+        end_signals=chosen.end_signals,
         numa_binding=options.numa_binding,
         virtual_local_rank=options.virtual_local_rank,
         warm=not options.no_warm,
         preload=_preload(options.preload),
         preload_auto=options.preload.strip() == "auto",
-        streams=streams,
-        omp_threads_defaulted=nproc > 1 and "OMP_NUM_THREADS" not in world.env,
-        notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes),
-        many=many,
+        streams=chosen.streams,
+        omp_threads_defaulted=chosen.nproc > 1 and "OMP_NUM_THREADS" not in world.env,
+        notes=chosen.notes,
+        many=chosen.many,
         http_port=options.http_port,
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
@@ -91,25 +142,16 @@ def resolve(options: Options, world: World) -> JobSpec:
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
-        image=image,
-        setup=setup,
+        image=chosen.image,
+        setup=chosen.setup,
         prefetch_env=options.prefetch_env,
         record_window_s=options.record_window,
-        code=options.code if image is None else "in-place",
+        code=options.code if chosen.image is None else "in-place",
         probation_steps=options.probation_steps,
         sensors=not options.no_sensors,
         diagnose=options.diagnose,
         notify=resolve_notify(options.notify, world),
     )
-    if health is not None:
-        spec = msgspec.structs.replace(
-            spec, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
-        )
-    if many is None and not options.given & LADDER_OPTIONS:
-        return spec
-    from robust_run.launcher.ladder_use import with_ladder  # for jobs that have more to decide than one node
-
-    return with_ladder(spec, options, world)
 
 
 def resolve_notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.workers import Worker
 from robust_run.tracer import ring
-from robust_run.tracer.steps import MARKS_SUFFIX, create_marks
+from robust_run.tracer.steps import MARKS_SUFFIX
 from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
 from robust_run.tracer.types import RankSight
 
@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from robust_run.tracer.nccl.metering import Metering
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.sight.targets import Target
-
-
-def prepare(run_directory: RunDirectory, attempt: int, rank: int, world_size: int, times_start: bool = True) -> None:
-    """Make the files that a rank writes to. Raises OSError. `times_start`: it is to note what its start is spent on."""
-    steps_file = run_directory.steps_file(attempt, rank)
-    if times_start:
-        create_marks(steps_file)
-    ring.create(f"{steps_file}.ring", rank, world_size)
-    descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    os.close(descriptor)
 
 
 def import_what_failures_need() -> None:

@@ -70,34 +70,19 @@ def find(  # noqa: PLR0913 - the world is an argument
     Raises `SetupFailed`; `SnapshotRefused` for what cannot be used; `StoreError`; where this node must not build and nobody does,
     `SnapshotError`. For `CaptureRefused` and `ToolMissing`, see `must_run_commands`.
     """
-    is_damaged = asked.damaged is not None
-    there = None
-    try:
-        there = None if asked.refresh or is_damaged else catalog.load(store, plan.key.digest, token)
-    except SnapshotDamaged as error:
-        if not asked.may_build:
-            raise
-        say(f"the snapshot of the set-up is damaged, so it is built anew: {error}")
-        is_damaged = True
-    stale = None
-    if there is not None:
-        age = expiry.age(there, clock.unix_s(), warn_s=asked.warn_s, ttl_s=asked.ttl_s)
-        if age.state != "fresh":
-            say(f"set-up {there.key[:16]}: {age.words}")
-        if age.state != "expired" or not asked.may_build:
-            return Found(manifest=there, was_built=False)
-        stale = there
+    there, is_damaged = _there(store, plan, token, asked, say)
+    if there is not None and _will_do(there, asked, clock, say):
+        return Found(manifest=there, was_built=False)
     _leave_to_others(store, plan.key.digest, asked, clock, sleep)
     if not asked.may_build:
         return Found(manifest=_wait(store, plan, token, asked, clock, sleep), was_built=False)
+    renews = asked.refresh or is_damaged or there is not None
     built: list[Manifest] = []
 
     def build(holder: holding.Holder) -> Manifest:
         if is_damaged and (mended := _mended(store, plan, token, asked.damaged)) is not None:
             return mended
-        replacing = msgspec.structs.replace(
-            plan, replace=plan.replace or asked.refresh or is_damaged or stale is not None
-        )
+        replacing = msgspec.structs.replace(plan, replace=plan.replace or renews)
         built.append(building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output))
         return built[0]
 
@@ -105,14 +90,40 @@ def find(  # noqa: PLR0913 - the world is an argument
         manifest = holding.obtain(
             store, plan.key.digest, build, clock=clock, sleep=sleep, token=token, limit_s=asked.limit_s,
             on_wait=on_wait or (lambda what: say(f"waiting for another build of the set-up: {what}")),
-            refresh=asked.refresh or is_damaged or stale is not None,
+            refresh=renews,
         )  # fmt: skip
     except SnapshotError as error:
-        if stale is None:
+        if there is None:
             raise
         say(f"the set-up could not be resolved anew, what was resolved before is used: {error}")
-        return Found(manifest=stale, was_built=False)
+        return Found(manifest=there, was_built=False)
     return Found(manifest=manifest, was_built=bool(built))
+
+
+def _there(
+    store: Store, plan: Plan, token: str | None, asked: Asked, say: Callable[[str], None]
+) -> tuple[Manifest | None, bool]:
+    """Return the snapshot that may be used if it is not too old, and whether one is there that is damaged.
+
+    Raises `SnapshotDamaged` where no other may be built.
+    """
+    if asked.refresh or asked.damaged is not None:
+        return None, asked.damaged is not None
+    try:
+        return catalog.load(store, plan.key.digest, token), False
+    except SnapshotDamaged as error:
+        if not asked.may_build:
+            raise
+        say(f"the snapshot of the set-up is damaged, so it is built anew: {error}")
+        return None, True
+
+
+def _will_do(there: Manifest, asked: Asked, clock: Clock, say: Callable[[str], None]) -> bool:
+    """Whether a snapshot is used as it is: it is young enough, or this node must not build another."""
+    age = expiry.age(there, clock.unix_s(), warn_s=asked.warn_s, ttl_s=asked.ttl_s)
+    if age.state != "fresh":
+        say(f"set-up {there.key[:16]}: {age.words}")
+    return age.state != "expired" or not asked.may_build
 
 
 def must_run_commands(error: PlatformError) -> bool:

@@ -1,4 +1,5 @@
-"""How a worker is made to count its steps: through its environment alone, with nothing changed in its program.
+"""How a worker is made to count its steps and to note its calls: through its environment alone, with nothing changed in its
+program.
 
 Python imports a module named `sitecustomize` at its start, wherever on the path it finds one. Ours lies alone in the folder
 `arm`, which goes first on PYTHONPATH. A worker that ignores PYTHONPATH (`python -I`, `-E`, `-S`, no Python at all) runs as
@@ -10,7 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from robust_run.tracer import ring, steps
+
 ARM_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "arm")
+
+
+def create_files(steps_file: str, rank: int, world_size: int, *, times_start: bool = True) -> None:
+    """Make the files beside its steps file that a rank writes to. Raises OSError.
+
+    `times_start`: it is to note what its start is spent on.
+    """
+    if times_start:
+        steps.create_marks(steps_file)
+    ring.create(f"{steps_file}.ring", rank, world_size)
+    descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    os.close(descriptor)
 
 
 def arm_environment(env: Mapping[str, str], steps_file: str) -> dict[str, str]:

@@ -19,12 +19,15 @@ from robust_run.launcher.code_versions import ledger
 from robust_run.launcher.events import Event, NodeJoined, NodeReturned
 
 if TYPE_CHECKING:
+    from robust_run.clock import Clock
     from robust_run.launcher.code_versions.place import CodePlace
     from robust_run.launcher.core.state import JobState
 
 #: A disk that has the code within this time is waited for; others are looked at now and then.
 AT_ONCE_S = 0.1
 LOOK_EVERY_S = 0.1
+#: How long the disk may take to keep the code of a job of several nodes before the first attempt begins without.
+PATIENCE_S = 5.0
 #: No timer is set for longer: clocks are set, and machines sleep.
 LONGEST_TIMER_S = 3600.0
 
@@ -69,15 +72,33 @@ def capture_beside(
     later: Callable[[float, Callable[[], None]], object],
 ) -> None:
     """Read the first version now, and put it on record as soon as the disk has it."""
-    capturing = Capturing(place, at_unix_s)
+    _tell_when_kept(Capturing(place, at_unix_s), tell, later, AT_ONCE_S)
 
-    def look(patience_s: float) -> None:
-        if capturing.wait(patience_s):
-            capturing.tell(tell)
-        else:
-            later(LOOK_EVERY_S, lambda: look(0.0))
 
-    look(AT_ONCE_S)
+async def capture_first(place: CodePlace, tell: Callable[[Event], None], clock: Clock) -> None:
+    """Put the first version on record before anything runs, while others are served. A disk that is slow is not waited for beyond
+    a time; then it follows.
+    """
+    import asyncio
+
+    capturing = Capturing(place, clock.unix_s())
+    give_up_at_s = clock.monotonic_s() + PATIENCE_S
+    while not capturing.wait(0.0) and clock.monotonic_s() < give_up_at_s:
+        await asyncio.sleep(0.005)
+    _tell_when_kept(capturing, tell, asyncio.get_running_loop().call_later, 0.0)
+
+
+def _tell_when_kept(
+    capturing: Capturing,
+    tell: Callable[[Event], None],
+    later: Callable[[float, Callable[[], None]], object],
+    patience_s: float,
+) -> None:
+    """Put it on record now if that takes no longer than this, else as soon as the disk has it."""
+    if capturing.wait(patience_s):
+        capturing.tell(tell)
+    else:
+        later(LOOK_EVERY_S, lambda: _tell_when_kept(capturing, tell, later, 0.0))
 
 
 class Staging:

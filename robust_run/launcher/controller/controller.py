@@ -30,7 +30,6 @@ from robust_run.launcher.actions import (
 from robust_run.launcher.check_events import CheckAnswer, Decided, Diagnose
 from robust_run.launcher.code_types import StageCode
 from robust_run.launcher.controller.inquest import Inquest
-from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.events import (
     AttemptEnded,
     AttemptStarted,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.code_versions.staging import Staging
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.outlook import Outlook
+    from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.launcher.startup.messages import Seen
@@ -106,7 +106,7 @@ class Controller:
         self._on_finish = on_finish
         self._on_change = on_change
         self.inquest = Inquest(state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say)
-        self._pacing = Pacing(state=state, clock=clock, ask=self.inquest.ask, tell=self.tell, say=book.say)
+        self._pacing: Pacing | None = None
         self.outlook: Outlook | None = None
         """Compares nodes with their peers; None: nobody does."""
         self._wake: Timer | None = None
@@ -136,7 +136,7 @@ class Controller:
     def see(self, node: str, seen: Seen) -> None:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
-            self._pacing.take(node, seen)
+            self._paces.take(node, seen)
         elif isinstance(seen, Sights):
             self.inquest.take(node, seen)
         elif isinstance(seen, CheckAnswer):
@@ -150,6 +150,17 @@ class Controller:
             self.outlook.take(node, usage)
 
     @property
+    def _paces(self) -> Pacing:
+        """What compares how fast ranks are; imported when somebody says or asks how fast."""
+        if self._pacing is None:
+            from robust_run.launcher.controller.pacing import Pacing
+
+            self._pacing = Pacing(
+                state=self.state, clock=self._clock, ask=self.inquest.ask, tell=self.tell, say=self.book.say
+            )
+        return self._pacing
+
+    @property
     def _starts_book(self) -> StartBook:
         """What is kept of starts; imported when there is something to keep."""
         if self._starts is None:
@@ -160,11 +171,11 @@ class Controller:
 
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
-        return self._pacing.nccl_rates()
+        return self._paces.nccl_rates()
 
     def steps(self) -> StepBook:
         """Return what nodes said of their steps."""
-        return self._pacing.steps
+        return self._paces.steps
 
     def _take(self, event: Event) -> None:
         found = self.inquest.before_end(event) if isinstance(event, AttemptEnded) else None

@@ -11,16 +11,14 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError, UserError
-from robust_run.launcher import core, evictions
+from robust_run.launcher import core
 from robust_run.launcher.actions import Finish
 from robust_run.launcher.api.server import ApiServer, HttpPlace
-from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
 from robust_run.launcher.code_versions.staging import store_folder
 from robust_run.launcher.console import DRAIN_S, Console, telling
@@ -29,6 +27,7 @@ from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
@@ -36,7 +35,6 @@ from robust_run.launcher.controller.outlook import Outlook
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
-    AttemptEnded,
     ControllerResumed,
     Event,
     JobStarted,
@@ -54,9 +52,6 @@ from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.token import write_token
 from robust_run.launcher.types import ManyNodes
 
-if TYPE_CHECKING:
-    from robust_run.launcher.code_versions.staging import Capturing
-
 #: Schedulers signal every process of a job. What a signal means is the agents' to say; this process ends with its agent.
 IGNORED = (
     signal.SIGTERM,
@@ -73,8 +68,6 @@ HOLD_MARGIN_S = 0.5
 LARGEST_SNAPSHOT_BYTES = 900 << 10
 #: Events that a successor must know of before anything is done about them.
 URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
-#: How long the disk may take to keep the code before the first attempt begins without.
-CAPTURE_S = 5.0
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -92,7 +85,7 @@ class ControllerProcess:
         self._finished: asyncio.Event | None = None
         self._finish: Finish | None = None
         self._started_unix_s = clock.unix_s()
-        self._known_evictions: set[str] = set()
+        self._eviction_list = EvictionList(self._many.evict_list, clock, console.say)
         self._refusals = Refusals(console.say)
 
     async def run(self) -> int:
@@ -101,23 +94,13 @@ class ControllerProcess:
         self._finished = asyncio.Event()
         office = await take_office(charge, self._clock, self._console.say)
         resumed = charge.resume or office.is_successor
-        journal = Journal(self._run_directory.journal, self._clock, on_error=self._console.complain)
-        if not charge.campaigns and not journal.claim():
-            raise UserError(
-                f"the run in {charge.run_path!r}: another controller runs this job already; robust status shows it. "
-                "Is --node-rank 0 given on two nodes?"
-            )
-        tells = telling(spec, self._run_directory, self._clock, self._console)
-        book = IncidentBook(self._clock, self._run_directory, self._console.say, self._console.complain, tells)
+        journal, book = self._records()
         state = await self._past(office, journal, book) if resumed else core.JobState()
         term = max(office.term, state.term + 1 if resumed else 1)
         journal.term = term
         if journal.is_empty():
             journal.open_with(spec, charge.host)
-        service = Service(
-            spec, self._many, charge.spec.run_id, self._clock, self._note, charge.host_agent, term, self._snapshot()
-        )
-        service.code_folder = store_folder(self._run_directory.journal)
+        service = self._service(term)
         controller = Controller(
             policy=policy_of(spec),
             state=state,
@@ -143,20 +126,42 @@ class ControllerProcess:
             await self._close(service, office)
         finally:
             await api.close()
+        self._say_goodbye(self._finish, state, journal, book)
+        return 0
+
+    def _records(self) -> tuple[Journal, IncidentBook]:
+        """Return what is kept of the job. Raises UserError if another controller keeps it."""
+        charge, folders, console = self._charge, self._run_directory, self._console
+        journal = Journal(folders.journal, self._clock, on_error=console.complain)
+        if not charge.campaigns and not journal.claim():
+            raise UserError(
+                f"the run in {charge.run_path!r}: another controller runs this job already; robust status shows it. "
+                "Is --node-rank 0 given on two nodes?"
+            )
+        tells = telling(charge.spec, folders, self._clock, console)
+        return journal, IncidentBook(self._clock, folders, console.say, console.complain, tells)
+
+    def _service(self, term: int) -> Service:
+        charge, spec = self._charge, self._charge.spec
+        service = Service(
+            spec, self._many, spec.run_id, self._clock, self._note, charge.host_agent, term, self._snapshot()
+        )
+        service.code_folder = store_folder(self._run_directory.journal)
+        return service
+
+    def _say_goodbye(self, finish: Finish, state: core.JobState, journal: Journal, book: IncidentBook) -> None:
         book.flush()
-        lived_s, refused, lacks = self._clock.unix_s() - self._started_unix_s, self._refusals.count, journal.problem
         say_goodbye(
             self._console.say,
             self._run_directory,
             book,
-            self._finish,
+            finish,
             state,
-            lived_s,
-            refused=refused,
-            journal_problem=lacks,
+            self._clock.unix_s() - self._started_unix_s,
+            refused=self._refusals.count,
+            journal_problem=journal.problem,
         )
         journal.wait_durable(DRAIN_S)
-        return 0
 
     def _snapshot(self) -> bytes | None:
         """Return the job's snapshot, as this node has restored it or the run directory says; None: it is too large to be told."""
@@ -215,36 +220,19 @@ class ControllerProcess:
             controller.tell(
                 ControllerResumed(term=term, host=self._charge.host, hold_s=service.roll.patience_s + HOLD_MARGIN_S)
             )
-        for name, eviction in evictions.load(self._many.evict_list).items() if self._many.evict_list else ():
-            self._known_evictions.add(name)
-            if name not in controller.state.evicted:
-                controller.tell(
-                    NodeEvicted(
-                        name=name, reason=eviction.reason, by=eviction.by or "the list", at_unix_s=eviction.at_unix_s
-                    )
-                )
+        self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
             controller.tell(JobStarted(restart=restart))
 
     async def _capture(self, controller: Controller) -> None:
-        """Keep the code that the job is started with, as it is on this node: all others run the same. A disk that is slow is not
-        waited for beyond a time; the first attempt then runs what lies in each node's folder.
+        """Keep the code that the job is started with, as it is on this node: all others run the same. Where the disk is too slow,
+        the first attempt runs what lies in each node's folder.
         """
         from robust_run.launcher.code_versions.node_code import NodeCode
-        from robust_run.launcher.code_versions.staging import Capturing
+        from robust_run.launcher.code_versions.staging import capture_first
 
         code = NodeCode(self._charge.spec, os.environ, self._run_directory, self._console.say)
-        capturing = Capturing(code.place, self._clock.unix_s())
-        give_up_at_s = self._clock.monotonic_s() + CAPTURE_S
-        while not capturing.wait(0.0) and self._clock.monotonic_s() < give_up_at_s:
-            await asyncio.sleep(0.005)
-        self._put_on_record(capturing, controller)
-
-    def _put_on_record(self, capturing: Capturing, controller: Controller) -> None:
-        if capturing.wait(0.0):
-            capturing.tell(controller.tell)
-        else:
-            asyncio.get_running_loop().call_later(0.1, self._put_on_record, capturing, controller)
+        await capture_first(code.place, controller.tell, self._clock)
 
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
         charge, many = self._charge, self._many
@@ -279,31 +267,7 @@ class ControllerProcess:
 
     def _changed(self, event: Event, office: Office, state: core.JobState) -> None:
         office.changed(state, urgent=isinstance(event, URGENT))
-        path = self._many.evict_list
-        if not path:
-            return
-        try:
-            if isinstance(event, (Diagnosed, StandbyChecked)):
-                self._remember_all(path, state)
-            if isinstance(event, NodeEvicted) and event.name not in self._known_evictions:
-                evictions.remember(
-                    path, event.name, core.Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
-                )
-            elif isinstance(event, NodeReadmitted):
-                evictions.forget(path, event.name, event.by, self._clock.unix_s())
-            elif isinstance(event, (HealthSeen, AttemptEnded)):
-                evictions.remember_rules(path, state.evicted, self._known_evictions)
-        except (OSError, RobustRunError) as error:
-            self._console.say(f"--evict-list {path}: {error}; the eviction holds for this job only")
-        if isinstance(event, (NodeEvicted, NodeReadmitted)):
-            self._known_evictions.discard(event.name)
-
-    def _remember_all(self, path: str, state: core.JobState) -> None:
-        """Remember what checks have led to."""
-        for name, eviction in state.evicted.items():
-            if name not in self._known_evictions:
-                self._known_evictions.add(name)
-                evictions.remember(path, name, eviction)
+        self._eviction_list.after(event, state)
 
     async def _wait(self, office: Office, service: Service) -> None:
         """Return when the job is over or somebody else leads."""

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.launcher.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
+from robust_run.launcher.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt, WakeAt
+from robust_run.launcher.code_types import CodeUse
 from robust_run.launcher.core.judge import Judgement, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import Gathering, gather, name_of, wanted
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.restart import Limits, decide, has_progressed, healed
+from robust_run.launcher.restart import Decision, Limits, decide, has_progressed, healed
 from robust_run.launcher.types import Placement, Progress
 from robust_run.signals import signal_name
 
@@ -99,6 +100,29 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     return [OpenStore(attempt=state.attempt, node=layout[0].node)]
 
 
+def start_order(state: JobState, only: str = "") -> StartAttempt:
+    """Return the order to start the attempt's workers. `only`: a node; empty: all of them."""
+    placements = state.layout if not only else (state.layout[state.places[only]],)
+    return StartAttempt(
+        attempt=state.attempt,
+        address=state.address,
+        port=state.port,
+        placements=placements,
+        world_size=state.world_size,
+        nodes=len(state.layout),
+        peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
+        code=_code(state),
+    )
+
+
+def _code(state: JobState) -> CodeUse | None:
+    if not state.code.records:
+        return None
+    from robust_run.launcher.code_versions import ledger
+
+    return ledger.use(state.code)
+
+
 def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:
     """Have every node of the attempt end it; a second order only if it is more urgent."""
     if state.phase != "stopping":
@@ -122,23 +146,14 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         return _replay_ended(policy, state, now_s)
     verdict = judge(state)
     if verdict is None:
-        _trust_code(state)
-        done = _asked_ladder(policy, state, None, progressed=True, may_go_on=False, now_s=now_s)
-        return [*(done.said if done is not None else ()), *finish(state, Finish(exit_code=0, outcome="done"))]
+        return _done(policy, state, now_s)
     verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
     limits = Limits(max_restarts=policy.max_restarts, progress_after_s=policy.progress_after_s)
     progressed = has_progressed(state.trail, state.progress, limits)
     if policy.diagnose != "never" and is_nan(verdict.draft):
         verdict = msgspec.structs.replace(verdict, draft=msgspec.structs.replace(verdict.draft, kind="nan"))
     verdict, is_rolled_back = _without_suspect(state, verdict)
-    if verdict.heals or is_rolled_back:
-        state.trail, decision = healed(state.trail, state.progress, limits)
-    else:
-        state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
-    if is_rolled_back:
-        decision = msgspec.structs.replace(decision, reason=f"back to version {state.code.running}")
-    if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
-        state.trail, decision = healed(state.trail, state.progress, limits)  # what runs next is another program
+    decision = _decide(policy, state, verdict, limits, is_rolled_back=is_rolled_back)
     incident = RecordIncident(
         attempt=state.attempt,
         symptom=verdict.symptom,
@@ -150,7 +165,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     )
     may_go_on = decision.relaunch and not is_rolled_back and not state.code.pending
     climbed = _asked_ladder(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
-    settled = climbed.said if climbed is not None else ()
+    said = [*spoken, *(climbed.said if climbed is not None else ())]
     if not decision.relaunch:
         known = climbed.known if climbed is not None else ""
         end = Finish(
@@ -159,20 +174,44 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
             reason="; ".join(filter(None, (decision.reason, known))),
             sentence=verdict.draft.sentence,
         )
-        return [*spoken, *settled, incident, *finish(state, end)]
+        return [*said, incident, *finish(state, end)]
     if climbed is not None and climbed.decision is not None:
         from robust_run.launcher.core import ladder
 
-        return [*spoken, *settled, *ladder.follow(policy, state, climbed.decision, incident, now_s)]
-    if state.code.pending:
-        decision = msgspec.structs.replace(decision, reason=f"version {state.code.pending} is put in place")
+        return [*said, *ladder.follow(policy, state, climbed.decision, incident, now_s)]
+    action = "rollback" if is_rolled_back else "evict" if verdict.evicts else "relaunch"
+    return [*said, *_start_again(policy, state, msgspec.structs.replace(incident, action=action), now_s)]
+
+
+def _done(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    """The attempt did its work: so did the job."""
+    _trust_code(state)
+    asked = _asked_ladder(policy, state, None, progressed=True, may_go_on=False, now_s=now_s)
+    return [*(asked.said if asked is not None else ()), *finish(state, Finish(exit_code=0, outcome="done"))]
+
+
+def _decide(policy: Policy, state: JobState, verdict: Judgement, limits: Limits, *, is_rolled_back: bool) -> Decision:
+    """Return whether the job is started again, and keep what later decisions of this kind depend on."""
+    if verdict.heals or is_rolled_back:
+        state.trail, decision = healed(state.trail, state.progress, limits)
+    else:
+        state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
+    if is_rolled_back:
+        decision = msgspec.structs.replace(decision, reason=f"back to version {state.code.running}")
+    if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
+        state.trail, decision = healed(state.trail, state.progress, limits)  # what runs next is another program
+    return decision
+
+
+def _start_again(policy: Policy, state: JobState, incident: RecordIncident, now_s: float) -> list[Action]:
+    """Begin the next attempt, and put on record what that means: nodes that take over, nodes that are awaited, or the end."""
+    reason = f"version {state.code.pending} is put in place" if state.code.pending else incident.reason
     before = state.layout
     follow_up = begin(policy, state, now_s)
-    action = "rollback" if is_rolled_back else "evict" if verdict.evicts else "relaunch"
-    reason = _consequence(policy, state, before, now_s) or decision.reason
+    incident = msgspec.structs.replace(incident, reason=_consequence(policy, state, before, now_s) or reason)
     if state.finish is not None:
-        action, reason = "stop", state.finish.reason
-    return [*spoken, *settled, msgspec.structs.replace(incident, action=action, reason=reason), *follow_up]
+        incident = msgspec.structs.replace(incident, action="stop", reason=state.finish.reason)
+    return [incident, *follow_up]
 
 
 def _asked_ladder(

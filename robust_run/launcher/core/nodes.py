@@ -8,7 +8,7 @@ from robust_run.launcher.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.core.attempts import conclude, end_attempt, try_to_gather
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
-from robust_run.launcher.core.strays import stray_ended
+from robust_run.launcher.core.strays import stray_ended, strayed
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
@@ -24,6 +24,30 @@ from robust_run.launcher.events import (
 from robust_run.launcher.verdict import own_failure
 
 SIGTERM = 15
+
+
+def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
+    """Take in what happened to a node; None: that is not what the event is about."""
+    match event:
+        case NodeJoined():
+            ends = strayed(policy, state, event.node.id, event.attempt, now_s)
+            return ends + joined(policy, state, event, now_s)
+        case NodeReturned():
+            from robust_run.launcher.core import away  # for jobs of several nodes only
+
+            ends = strayed(policy, state, event.node, event.attempt, now_s)
+            missed = away.repeat(state, event.node)  # before its return opens an attempt
+            return ends + missed + returned(policy, state, event, now_s)
+        case NodeLost():
+            return lost(policy, state, event, now_s)
+        case NodeLeft():
+            return left(policy, state, event, now_s)
+        case NodeEvicted():
+            return evicted(policy, state, event, now_s)
+        case NodeReadmitted():
+            return readmitted(policy, state, event, now_s)
+        case _:
+            return None
 
 
 def too_late(state: JobState, event: Event) -> list[Action]:

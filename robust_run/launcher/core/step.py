@@ -17,14 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
-from robust_run.launcher.actions import Action, EndAttempt, OpenStore, StartAttempt, WakeAt
+from robust_run.launcher.actions import Action, EndAttempt, WakeAt
 from robust_run.launcher.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.code_types import (
     CodeCaptured,
     CodeLacking,
-    CodeUse,
     NotFinite,
     RollbackAsked,
     StepsSurvived,
@@ -33,10 +30,18 @@ from robust_run.launcher.code_types import (
     UpdateStaged,
 )
 from robust_run.launcher.core import nodes
-from robust_run.launcher.core.attempts import begin, conclude, end_attempt, failure_ending, stopped, try_to_gather
+from robust_run.launcher.core.attempts import (
+    begin,
+    conclude,
+    end_attempt,
+    failure_ending,
+    start_order,
+    stopped,
+    try_to_gather,
+)
 from robust_run.launcher.core.membership import placement_of
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.core.strays import end_strays_now, stray_ended, strayed
+from robust_run.launcher.core.strays import end_strays_now, stray_ended
 from robust_run.launcher.events import (
     AttemptEnded,
     AttemptStarted,
@@ -46,12 +51,6 @@ from robust_run.launcher.events import (
     HangSuspected,
     Inquired,
     JobStarted,
-    NodeEvicted,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReadmitted,
-    NodeReturned,
     RankExited,
     RestartAsked,
     SignalReceived,
@@ -61,9 +60,7 @@ from robust_run.launcher.events import (
     Tick,
 )
 from robust_run.launcher.health_events import HealthSeen
-from robust_run.launcher.types import (
-    Progress,
-)
+from robust_run.launcher.types import Progress
 
 SIGKILL = 9
 
@@ -101,7 +98,7 @@ def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
     return state
 
 
-def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:  # noqa: C901, PLR0912 - the table of events
+def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
     if isinstance(event, ControllerResumed) and event.restart > state.restart:
         from robust_run.launcher.core.reopen import reopen  # for a job that a scheduler started again only
 
@@ -116,6 +113,15 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         taken = replaying.take(policy, state, event, now_s)
         if taken is not None:
             return taken
+    for take in (_take_of_attempt, nodes.take, _take_of_job):
+        taken = take(policy, state, event, now_s)
+        if taken is not None:
+            return taken
+    return _take_rare(policy, state, event, now_s)
+
+
+def _take_of_attempt(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
+    """Take in what happened to the attempt; None: that is not what the event is about, or not any more."""
     match event:
         case RankExited(attempt=attempt, rank=rank) if attempt == state.attempt and rank in state.live:
             return _rank_exited(policy, state, event, now_s)
@@ -140,25 +146,17 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             from robust_run.launcher.core import traced  # seldom needed, and the way to the first worker is short
 
             return traced.take(policy, state, event, now_s)
-        case NodeJoined():
-            ends = strayed(policy, state, event.node.id, event.attempt, now_s)
-            return ends + nodes.joined(policy, state, event, now_s)
-        case NodeReturned():
-            ends = strayed(policy, state, event.node, event.attempt, now_s)
-            missed = _repeat(state, event.node)  # before its return opens an attempt
-            return ends + missed + nodes.returned(policy, state, event, now_s)
-        case NodeLost():
-            return nodes.lost(policy, state, event, now_s)
-        case NodeLeft():
-            return nodes.left(policy, state, event, now_s)
-        case NodeEvicted():
-            return nodes.evicted(policy, state, event, now_s)
-        case NodeReadmitted():
-            return nodes.readmitted(policy, state, event, now_s)
-        case RestartAsked() if state.phase in GOING:
-            return nodes.restart_asked(policy, state, event, now_s)
+        case _:
+            return None
+
+
+def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
+    """Take in what happened to the job as a whole, the time included; None: that is not what the event is about."""
+    match event:
         case Tick():
             return _tick(policy, state, now_s)
+        case RestartAsked() if state.phase in GOING:
+            return nodes.restart_asked(policy, state, event, now_s)
         case SignalReceived():
             return _stop(policy, state, event)
         case GuardLost():
@@ -168,13 +166,28 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
             state.restart = event.restart
             return begin(policy, state, now_s)
         case ControllerResumed():
-            return _resumed(policy, state, event, now_s)
-        case HealthSeen():
-            from robust_run.launcher.core import health  # and the rules: for those jobs that need them
+            from robust_run.launcher.core import away  # for a job whose controller was restarted only
 
-            return health.seen(policy, state, event, now_s)
+            return away.resumed(policy, state, event, now_s)
         case _:
-            return _about_code(policy, state, event, now_s)
+            return None
+
+
+def _take_rare(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    """Take in what sensors, checks and versions of the code are about; not imported for a job that does not know them."""
+    if isinstance(event, HealthSeen):
+        from robust_run.launcher.core import health
+
+        return health.seen(policy, state, event, now_s)
+    if isinstance(event, (Diagnosed, StandbyChecked)):
+        from robust_run.launcher.core import ladder
+
+        return ladder.take(policy, state, event, now_s)
+    if not isinstance(event, OF_CODE):
+        return []
+    from robust_run.launcher.core import versions
+
+    return versions.take(policy, state, event, now_s)
 
 
 def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
@@ -186,46 +199,11 @@ def _store_opened(policy: Policy, state: JobState, event: StoreOpened, now_s: fl
     state.address, state.port = event.address, event.port
     state.live = set(range(state.world_size))
     early, state.early_exits = state.early_exits, []
-    actions: list[Action] = [_start_order(state)]
+    actions: list[Action] = [start_order(state)]
     for exit_ in early:
         if exit_.rank in state.live:
             actions += _rank_exited(policy, state, exit_, now_s)
     return actions
-
-
-def _start_order(state: JobState, only: str = "") -> StartAttempt:
-    placements = state.layout if not only else (state.layout[state.places[only]],)
-    return StartAttempt(
-        attempt=state.attempt,
-        address=state.address,
-        port=state.port,
-        placements=placements,
-        world_size=state.world_size,
-        nodes=len(state.layout),
-        peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
-        code=_code(state),
-    )
-
-
-def _code(state: JobState) -> CodeUse | None:
-    if not state.code.records:
-        return None
-    from robust_run.launcher.code_versions import ledger
-
-    return ledger.use(state.code)
-
-
-def _about_code(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
-    """What versions of the code and checks are about; not imported for a job that does not know them."""
-    if isinstance(event, (Diagnosed, StandbyChecked)):
-        from robust_run.launcher.core import ladder
-
-        return ladder.take(policy, state, event, now_s)
-    if not isinstance(event, OF_CODE):
-        return []
-    from robust_run.launcher.core import versions
-
-    return versions.take(policy, state, event, now_s)
 
 
 def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
@@ -315,39 +293,3 @@ def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action
 def _is_ended_by_leaving(state: JobState) -> bool:
     """Whether it began with a node that was told to go: a scheduler that stops a job reaches some nodes before others."""
     return any(cause.kind == "left" and cause.at_s == state.detected_at_s for cause in state.causes)
-
-
-# --- a controller that was away -------------------------------------------------------------------------------------
-
-
-def _repeat(state: JobState, node: str) -> list[Action]:
-    """Tell a node again what it may have missed; it ignores what it has heard."""
-    if node not in state.unended:
-        return []
-    if state.phase == "opening":
-        return [OpenStore(attempt=state.attempt, node=node)] if state.layout[0].node == node else []
-    if state.ending is not None:
-        return [msgspec.structs.replace(state.ending, only=(node,))]
-    return [_start_order(state, only=node)] if node not in state.started else []
-
-
-def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
-    """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
-    state.term = max(state.term, event.term)
-    state.is_inquiring = False
-    if state.health.recent or state.health.evicted:
-        from robust_run.launcher.core import health
-
-        health.resumed(state, now_s)
-    state.hold_until_s = now_s + event.hold_s if event.hold_s else None
-    state.detected_at_s = None if state.detected_at_s is None else now_s
-    if state.phase in ("new", "gathering"):
-        return begin(policy, state, now_s)
-    if state.phase == "diagnosing":
-        from robust_run.launcher.core import ladder
-
-        return ladder.diagnose_again(policy, state)
-    if state.phase == "suspecting":
-        state.deadline_at_s = now_s + policy.patience_s
-        return [WakeAt(state.deadline_at_s)]
-    return conclude(policy, state, now_s) if state.is_quiet else []

@@ -31,9 +31,7 @@ CATCH_UP_BYTES = 4 * 1024 * 1024
 """Most bytes read from one stream at once where all of it is wanted: a worker may print faster than we read."""
 
 #: Characters that turn the direction of a line around: a message may hold them, a terminal must not obey them.
-_TURNING = dict.fromkeys(
-    (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\N{REPLACEMENT CHARACTER}"
-)
+_TURNING = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
 
 class _Rank:

@@ -36,7 +36,15 @@ from robust_run.launcher.warm.process import WarmProcess
 from robust_run.version import __version__
 
 #: All that an agent imports in time: it is imported here, once, and not in every agent.
-OF_AGENTS = ("asyncio", "robust_run.launcher.warm.host", "robust_run.health.output", "robust_run.launcher.warm.known")
+OF_AGENTS = (
+    "asyncio",
+    "robust_run.health.output",
+    "robust_run.launcher.controller.pacing",
+    "robust_run.launcher.ending",
+    "robust_run.launcher.warm.host",
+    "robust_run.launcher.warm.known",
+    "robust_run.launcher.watch",
+)
 
 BACKLOG = 64
 

@@ -1,0 +1,46 @@
+"""A controller that was away: its waits begin anew, and nodes are told again what they may have missed.
+
+Imported by a job of several nodes, and by one whose controller was restarted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.launcher.actions import Action, OpenStore, WakeAt
+from robust_run.launcher.core.attempts import begin, conclude, start_order
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.events import ControllerResumed
+
+
+def repeat(state: JobState, node: str) -> list[Action]:
+    """Tell a node again what it may have missed; it ignores what it has heard."""
+    if node not in state.unended:
+        return []
+    if state.phase == "opening":
+        return [OpenStore(attempt=state.attempt, node=node)] if state.layout[0].node == node else []
+    if state.ending is not None:
+        return [msgspec.structs.replace(state.ending, only=(node,))]
+    return [start_order(state, only=node)] if node not in state.started else []
+
+
+def resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
+    """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
+    state.term = max(state.term, event.term)
+    state.is_inquiring = False
+    if state.health.recent or state.health.evicted:
+        from robust_run.launcher.core import health
+
+        health.resumed(state, now_s)
+    state.hold_until_s = now_s + event.hold_s if event.hold_s else None
+    state.detected_at_s = None if state.detected_at_s is None else now_s
+    if state.phase in ("new", "gathering"):
+        return begin(policy, state, now_s)
+    if state.phase == "diagnosing":
+        from robust_run.launcher.core import ladder
+
+        return ladder.diagnose_again(policy, state)
+    if state.phase == "suspecting":
+        state.deadline_at_s = now_s + policy.patience_s
+        return [WakeAt(state.deadline_at_s)]
+    return conclude(policy, state, now_s) if state.is_quiet else []
