@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= 2
+# Tests wait more than they compute.
+JOBS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: demo test test-thrice check format bench packages clean
 
