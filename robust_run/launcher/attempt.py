@@ -91,6 +91,7 @@ class Attempt:
             self._report(SpawnFailed(attempt=number, rank=rank, message=str(error), node=self._node_id))
             return
         pids = tuple(worker.pid for worker in self.workers)
+        resumes_s, resumes_step = progress.made_at(self._node.resume_from)
         self._report(
             AttemptStarted(
                 attempt=number,
@@ -100,6 +101,8 @@ class Attempt:
                 how=self._how,
                 why=why,
                 nccl=self._node.nccl_news,
+                resumes_s=resumes_s,
+                resumes_step=resumes_step,
             )
         )
 

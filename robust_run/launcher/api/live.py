@@ -99,7 +99,7 @@ def with_course(job: JobView, course: Course, book: StepBook | None = None, now_
 def _attempt(each: AttemptCourse, book: StepBook | None, job: JobView) -> AttemptView:
     first_s = each.first_step_s
     steps = book.step if book is not None and each.number == book.attempt and not each.steps else each.steps
-    ended_s = each.ended_s
+    ended_s = each.told_s if each.told_s is not None else each.ended_s
     if ended_s is None and each.number < job.attempt:
         ended_s = each.onset_s
     return AttemptView(

@@ -45,10 +45,13 @@ class LiveRoutes:
 
     async def job(self) -> views.JobView:
         """Return the status, with the job's course as far as its journal can be read."""
+        now_unix_s = (
+            self._clock.unix_s()
+        )  # before: what is not known then has not happened, so that counters never fall
         await self._read_on()
         incidents = self._controller.incidents()
         last = views.incident_view(incidents[-1]) if incidents else None
-        job = views.job_view(self._controller.facts, self._controller.state(), self._clock.unix_s(), last_incident=last)
+        job = views.job_view(self._controller.facts, self._controller.state(), now_unix_s, last_incident=last)
         if not self._is_known:
             return job
         return live.with_course(job, self._reader.course, self._controller.steps(), self._clock.monotonic_s())

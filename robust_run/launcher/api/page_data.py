@@ -8,18 +8,15 @@ from collections.abc import Callable, Sequence
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.history import History
 from robust_run.launcher.core.state import JobState
+from robust_run.report.effective import counts_steps
 from robust_run.report.pages.course import lost_of
-from robust_run.report.pages.ettr import spans_of
+from robust_run.report.pages.ettr import spans_of, stretches_of
 from robust_run.report.pages.types import Checkpoint, CodeRow, Eviction, Happened, IncidentPage, JobPage, Lost
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 
 #: Returns the newest of the checkpoints that are known and are older than this moment, seconds since the epoch.
 Kept = Callable[[float], "Checkpoint | None"]
-
-
-#: A program whose workers ran for so long without an optimizer step makes none that can be counted.
-UNCOUNTED_AFTER_S = 600.0
 
 
 def nothing_kept(_: float) -> Checkpoint | None:
@@ -57,7 +54,9 @@ def incident_page(
 
 def _lost(history: History, incident: Incident, now_s: float, kept: Kept) -> Lost:
     until_s = history.finished_s if history.finished_s is not None else now_s
-    return lost_of(incident, history.attempt(incident.attempt), kept(incident.onset_s), until_s)
+    following = history.attempt(incident.attempt + 1)
+    known = following.resumed if following is not None else None  # the folder may have been tidied up since
+    return lost_of(incident, history.attempt(incident.attempt), known or kept(incident.onset_s), until_s)
 
 
 def job_page(
@@ -77,11 +76,9 @@ def job_page(
     begin_s = history.begun_s if history.begun_s is not None else facts.started_unix_s
     last_s = history.last_s if history.last_s is not None else begin_s
     until_s = ended_s if ended_s is not None else now_s if is_live else last_s
-    stopping = [incident for incident in incidents if incident.action.name != "report"]
-    checkpoints = {each.attempt: found for each in stopping if (found := kept(each.onset_s)) is not None}
     standings = [state.standing(member) for member in state.members.values()]
     attempts = history.attempts
-    counts_steps = _counts_steps(history, finish.outcome if finish is not None else "", until_s, is_live=is_live)
+    counts = counts_steps(stretches_of(attempts, incidents), finish.outcome if finish is not None else "", until_s)
     return JobPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
@@ -103,23 +100,13 @@ def job_page(
         nodes_standby=sum(standing == "standby" for standing in standings),
         attempts=attempts,
         incidents=tuple(Happened(incident=each, lost=_lost(history, each, until_s, kept)) for each in incidents),
-        spans=spans_of(attempts, incidents, begin_s, until_s, checkpoints=checkpoints, counts_steps=counts_steps),
-        counts_steps=counts_steps,
+        spans=spans_of(attempts, incidents, begin_s, until_s, counts_steps=counts),
+        counts_steps=counts,
         evictions=tuple(
             Eviction(node=name, reason=why.reason, by=why.by, at_s=why.at_unix_s) for name, why in state.evicted.items()
         ),
         code=_code(state),
     )
-
-
-def _counts_steps(history: History, outcome: str, now_s: float, *, is_live: bool) -> bool:
-    """Return whether first steps can be told: not of a program that worked for long, or to its end, without one."""
-    if history.counts_steps:
-        return True
-    newest = history.attempts[-1] if history.attempts else None
-    if is_live and newest is not None and newest.started_s is not None:
-        return newest.ended_s is not None or now_s - newest.started_s < UNCOUNTED_AFTER_S
-    return outcome not in ("done", "stopped")
 
 
 def _code(state: JobState) -> tuple[CodeRow, ...]:

@@ -190,8 +190,8 @@ def definitions(page: JobPage) -> str:
         "definitions",
         "What the figures mean",
         f"<p><b>ETTR</b>, the effective training time ratio, is productive time divided by wall-clock time. Productive is the time "
-        f"{productive} to the onset of what ended it, without what was trained after the last checkpoint before that (known only with "
-        "<code class=nowrap>--ckpt-dir</code>). The cumulative one counts from the start of the job; the sliding one counts the 60 minutes before a moment, or "
+        f"{productive} to the onset of what ended it (or the order to end), but for what was made again: what was trained after the checkpoint was made that a later attempt "
+        "began from (known only with <code class=nowrap>--ckpt-dir</code>). The cumulative one counts from the start of the job; the sliding one counts the 60 minutes before a moment, or "
         "the whole life of a job that is younger.</p>"
         "<p><b>Standstill</b> is the time from an incident’s onset to the first step of the next attempt. Its <b>GPU-seconds</b> are "
         "that, and the time of steps made again, for each rank.</p>"

@@ -38,8 +38,12 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When the evidence named a culprit, before the attempt was ended; None where it is judged by how it ended."""
     evicted_s: float | None = None
     """When the first node was taken out of it."""
+    told_s: float | None = None
+    """When it was told to end."""
     ended_s: float | None = None
     """When no process of it was left on any node."""
+    resumed: Checkpoint | None = None
+    """The checkpoint that it began from, as far as is known."""
     checked_s: float | None = None
     """When the checks of its nodes were over, where it was followed by some."""
     steps: int | None = None
@@ -76,7 +80,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint that an attempt could go on from."""
+    """A checkpoint that an attempt could go on from."""
 
     created_s: float
     step: int | None = None
