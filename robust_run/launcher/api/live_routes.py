@@ -30,7 +30,7 @@ class LiveRoutes:
         self._controller = controller
         self._clock = clock
         self._reader = CourseReader(controller.journal_path)
-        self._phases: StartupPhases | None = None
+        self._phases = StartupPhases(controller.facts.run_directory)
         self._reading = asyncio.Lock()
         self._is_known = False
         self._sorted: tuple[float, list[live.LiveNode]] | None = None
@@ -54,7 +54,8 @@ class LiveRoutes:
         job = views.job_view(self._controller.facts, self._controller.state(), now_unix_s, last_incident=last)
         if not self._is_known:
             return job
-        return live.with_course(job, self._reader.course, self._controller.steps(), self._clock.monotonic_s())
+        steps, now_s = self._controller.steps(), self._clock.monotonic_s()
+        return live.with_course(job, self._reader.course, steps, now_s, starts=self._phases.totals())
 
     async def _read_on(self) -> None:
         """Read what the journal has got since; others get their turn between pieces."""
@@ -97,7 +98,6 @@ class LiveRoutes:
         job = await self.job()
         state = self._controller.state()
         code = state.code
-        self._phases = self._phases or StartupPhases(self._controller.facts.run_directory)
         silences = [node.silent_s for node in self.nodes() if node.silent_s is not None]
         return gauges.Facts(
             job=job,

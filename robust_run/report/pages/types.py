@@ -5,6 +5,7 @@ All times are seconds since the epoch by the controller's clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -203,3 +204,5 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     """What the heat-map shows, or why there is none."""
     startup: str = ""
     """A fragment of HTML of ours with the start-up waterfall; empty: there is none."""
+    starts: Mapping[int, float] = {}
+    """By attempt, after how many seconds it had made its first step, where that was measured on its nodes."""
