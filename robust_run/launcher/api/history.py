@@ -100,7 +100,10 @@ class History:
             case a.EndAttempt(attempt=attempt) if attempt in self._attempts and not action.only:
                 self._told_to_end(self._attempts[attempt], entry)
             case a.RecordIncident(attempt=attempt, action=done) if attempt in self._attempts and done != "report":
-                self._over(self._attempts[attempt], entry.at)
+                draft = self._attempts[attempt]
+                onset_s = min(action.onset_at_s + entry.at - entry.mono, entry.at)
+                draft.times = msgspec.structs.replace(draft.times, onset_s=onset_s)
+                self._over(draft, entry.at)
             case a.Finish():
                 self.finished_s = entry.at
                 for draft in self._attempts.values():

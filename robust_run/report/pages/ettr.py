@@ -61,14 +61,14 @@ def spans_of(
     """
     cuts = _Cuts(begin_s, end_s)
     kept = kept_until([attempt.resumed.created_s if attempt.resumed is not None else None for attempt in attempts])
-    ended_of = {incident.attempt: incident for incident in incidents if incident.action.name != "report"}
+    ended_of = _ended_of(incidents)
     for index, attempt in enumerate(attempts):
         number = attempt.number
         cuts.until(attempt.ordered_s, "waiting" if index else "first_start", number if index else -1)
         productive_s = attempt.first_step_s if counts_steps else attempt.started_s
         incident = ended_of.get(number)
         stop_s = attempt.ended_s if attempt.ended_s is not None else end_s
-        stopped = stopped_s(incident.onset_s if incident is not None else None, attempt.told_s, attempt.ended_s)
+        stopped = stopped_s(_onset_s(attempt, incident), attempt.told_s, attempt.ended_s)
         onset_s = stopped if stopped is not None else end_s
         starting: SpanKind = "starting" if index else "first_start"
         cuts.until(min(productive_s, onset_s) if productive_s is not None else onset_s, starting, number)
@@ -90,18 +90,30 @@ def spans_of(
 
 def stretches_of(attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]) -> list[Stretch]:
     """Return what of each attempt counts as training."""
-    onsets = {incident.attempt: incident.onset_s for incident in incidents if incident.action.name != "report"}
+    ended_of = _ended_of(incidents)
     return [
         Stretch(
             started_s=attempt.started_s,
             first_step_s=attempt.first_step_s,
-            onset_s=onsets.get(attempt.number),
+            onset_s=_onset_s(attempt, ended_of.get(attempt.number)),
             told_s=attempt.told_s,
             ended_s=attempt.ended_s,
             resumed_s=attempt.resumed.created_s if attempt.resumed is not None else None,
         )
         for attempt in attempts
     ]
+
+
+def _ended_of(incidents: Sequence[Incident]) -> dict[int, Incident]:
+    """Return, by attempt, the incident that ended it."""
+    return {incident.attempt: incident for incident in incidents if incident.action.name != "report"}
+
+
+def _onset_s(attempt: AttemptTimes, incident: Incident | None) -> float | None:
+    """Return when what ended an attempt began: by the journal, as all others who tell of it."""
+    if attempt.onset_s is not None:
+        return attempt.onset_s
+    return incident.onset_s if incident is not None else None
 
 
 def seconds_by_kind(spans: Sequence[Span]) -> dict[SpanKind, float]:

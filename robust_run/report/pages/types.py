@@ -39,6 +39,8 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When the evidence named a culprit, before the attempt was ended; None where it is judged by how it ended."""
     evicted_s: float | None = None
     """When the first node was taken out of it."""
+    onset_s: float | None = None
+    """When what ended it began, where something failed."""
     told_s: float | None = None
     """When it was told to end."""
     ended_s: float | None = None
