@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +112,7 @@ def train(launcher: str, folder: str, name: str, see: Callable[[str], None]) -> 
         limit.start()
         try:
             assert process.stdout is not None
-            for line in process.stdout:
+            for line in folded(process.stdout):
                 print(f"   | {line}", end="", flush=True)
                 see(line)
         except BaseException:
@@ -122,6 +123,20 @@ def train(launcher: str, folder: str, name: str, see: Callable[[str], None]) -> 
     if process.returncode != 0:
         raise DemoError(f"the training ended with exit code {process.returncode}; its logs are in {folder}/{name}")
     return time.monotonic() - began_s
+
+
+def folded(lines: Iterable[str]) -> Iterator[str]:
+    """Lines without the tracebacks of ranks that lost their peer: of each only the last line."""
+    traceback: list[str] = []
+    for line in itertools.chain(lines, [""]):
+        if re.match(r"\[rank\d+\]: ", line):
+            traceback.append(line)
+            continue
+        if traceback:
+            yield f"({len(traceback)} lines of a traceback, the last one:) {traceback[-1]:.110}".rstrip() + "\n"
+            traceback = []
+        if line:
+            yield line
 
 
 def weights_sha256(folder: str, name: str) -> str:
@@ -178,7 +193,7 @@ def summarize(faults: list[Fault], folder: str, seconds: tuple[float, float]) ->
 def run_demo(launcher: str, folder: str) -> bool:
     """Both trainings and the summary. Returns whether the weights are equal; raises DemoError if a run fails."""
     faults = [
-        Fault(number=1, rank=1, at_step=25, signal=signal.SIGKILL, done="killed"),
+        Fault(number=1, rank=1, at_step=15, signal=signal.SIGKILL, done="killed"),
         Fault(number=2, rank=0, at_step=45, signal=signal.SIGSTOP, done="stopped"),
     ]
     for name in ("faulted", "undisturbed"):

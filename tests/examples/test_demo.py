@@ -26,7 +26,7 @@ while step < until:
     while step < until and struck is None:
         step += 5
         print(f"step {{step}}/60  loss 1.0", flush=True)
-        give_up = time.monotonic() + (60 if words["--run-id"] == "faulted" and (step, incidents) in ((25, 0), (45, 1)) else 0)
+        give_up = time.monotonic() + (60 if words["--run-id"] == "faulted" and (step, incidents) in ((15, 0), (45, 1)) else 0)
         while struck is None and time.monotonic() < give_up:
             for rank, each in enumerate(ranks):
                 pid, status = os.waitpid(each.pid, os.WNOHANG | os.WUNTRACED)
@@ -45,6 +45,7 @@ while step < until:
         with open(f"{{run}}/incidents/{{incidents:04d}}.json", "w") as file:
             json.dump({{"verdict": verdict, "decided_s": time.time()}}, file)
         step = step // 10 * 10
+        print("[rank0]: Traceback\\n[rank0]:   in f\\n[rank0]: RuntimeError: Connection reset", flush=True)
 os.makedirs(words["--out"], exist_ok=True)
 with open(words["--out"] + "/final.json", "w") as file:
     json.dump({{"weights_sha256": "ab" * 32 if {equal} else words["--run-id"]}}, file)
@@ -78,6 +79,7 @@ def test_it_kills_one_rank_hangs_another_and_says_where_the_pages_are(tmp_path: 
         "rank 0 was stopped",
         "rank 0 got SIGSTOP",
         "5 steps made again",
+        "(3 lines of a traceback, the last one:) [rank0]: RuntimeError: Connection reset\n",
         "equal, bit for bit",
         "kept/faulted/report.html",
         "kept/faulted/incidents/0002.html",
