@@ -46,17 +46,19 @@ def incident_page(
         scene=scene,
         attempt=history.attempt(incident.attempt),
         following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,
-        lost=_lost(history, incident, now_s, kept),
+        lost=_lost(history, incident, now_s, kept, is_live=is_live),
         is_live=is_live,
         now_s=now_s,
     )
 
 
-def _lost(history: History, incident: Incident, now_s: float, kept: Kept) -> Lost:
-    until_s = history.finished_s if history.finished_s is not None else now_s
+def _lost(history: History, incident: Incident, now_s: float, kept: Kept, *, is_live: bool) -> Lost:
+    is_final = history.finished_s is not None or not is_live
+    until_s = history.finished_s if history.finished_s is not None else history.last_s if is_final else now_s
     following = history.attempt(incident.attempt + 1)
     known = following.resumed if following is not None else None  # the folder may have been tidied up since
-    return lost_of(incident, history.attempt(incident.attempt), known or kept(incident.onset_s), until_s)
+    struck = history.attempt(incident.attempt)
+    return lost_of(incident, struck, known or kept(incident.onset_s), until_s or now_s, is_final=is_final)
 
 
 def job_page(
@@ -99,7 +101,9 @@ def job_page(
         nodes_active=sum(standing == "active" for standing in standings),
         nodes_standby=sum(standing == "standby" for standing in standings),
         attempts=attempts,
-        incidents=tuple(Happened(incident=each, lost=_lost(history, each, until_s, kept)) for each in incidents),
+        incidents=tuple(
+            Happened(incident=each, lost=_lost(history, each, until_s, kept, is_live=is_live)) for each in incidents
+        ),
         spans=spans_of(attempts, incidents, begin_s, until_s, counts_steps=counts),
         counts_steps=counts,
         evictions=tuple(
