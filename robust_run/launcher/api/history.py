@@ -45,6 +45,8 @@ class History:
         self.begun_s: float | None = None
         self.last_s: float | None = None
         self.finished_s: float | None = None
+        self.outcome = ""
+        """Of a job that is over."""
 
     @property
     def attempts(self) -> tuple[AttemptTimes, ...]:
@@ -104,8 +106,8 @@ class History:
                 onset_s = min(action.onset_at_s + entry.at - entry.mono, entry.at)
                 draft.times = msgspec.structs.replace(draft.times, onset_s=onset_s)
                 self._over(draft, entry.at)
-            case a.Finish():
-                self.finished_s = entry.at
+            case a.Finish(outcome=outcome):
+                self.finished_s, self.outcome = entry.at, outcome
                 for draft in self._attempts.values():
                     self._over(draft, entry.at)
 

@@ -37,6 +37,8 @@ def incident_page(
 ) -> IncidentPage:
     """Return what the page of incident `number` (from 1; one of `incidents`, which are in their order) shows."""
     incident = next(each for each in incidents if each.id == number)
+    until_s = now_s if is_live or history.last_s is None else history.last_s
+    counts = _counts(history, incidents, until_s)
     return IncidentPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
@@ -46,19 +48,29 @@ def incident_page(
         scene=scene,
         attempt=history.attempt(incident.attempt),
         following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,
-        lost=_lost(history, incident, now_s, kept, is_live=is_live),
+        lost=_lost(history, incident, now_s, kept, is_live=is_live, counts=counts),
         is_live=is_live,
         now_s=now_s,
     )
 
 
-def _lost(history: History, incident: Incident, now_s: float, kept: Kept, *, is_live: bool) -> Lost:
+def _counts(history: History, incidents: Sequence[Incident], until_s: float, outcome: str = "") -> bool:
+    attempts = history.attempts
+    if any(each.first_step_s is not None for each in attempts):
+        return True
+    return counts_steps(stretches_of(attempts, incidents), outcome or history.outcome, until_s)
+
+
+def _lost(history: History, incident: Incident, now_s: float, kept: Kept, *, is_live: bool, counts: bool) -> Lost:
+    """`counts`: whether the program's steps are counted; else it trains again when its workers are up."""
+    struck, following = history.attempt(incident.attempt), history.attempt(incident.attempt + 1)
+    known = following.resumed if following is not None else None  # the folder may have been tidied up since
+    checkpoint = known or kept(incident.onset_s)
+    if not counts and following is not None and following.started_s is not None:
+        return lost_of(incident, struck, checkpoint, following.started_s, is_final=True)
     is_final = history.finished_s is not None or not is_live
     until_s = history.finished_s if history.finished_s is not None else history.last_s if is_final else now_s
-    following = history.attempt(incident.attempt + 1)
-    known = following.resumed if following is not None else None  # the folder may have been tidied up since
-    struck = history.attempt(incident.attempt)
-    return lost_of(incident, struck, known or kept(incident.onset_s), until_s or now_s, is_final=is_final)
+    return lost_of(incident, struck, checkpoint, until_s or now_s, is_final=is_final)
 
 
 def job_page(
@@ -80,7 +92,7 @@ def job_page(
     until_s = ended_s if ended_s is not None else now_s if is_live else last_s
     standings = [state.standing(member) for member in state.members.values()]
     attempts = history.attempts
-    counts = counts_steps(stretches_of(attempts, incidents), finish.outcome if finish is not None else "", until_s)
+    counts = _counts(history, incidents, until_s, finish.outcome if finish is not None else "")
     return JobPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
@@ -102,7 +114,8 @@ def job_page(
         nodes_standby=sum(standing == "standby" for standing in standings),
         attempts=attempts,
         incidents=tuple(
-            Happened(incident=each, lost=_lost(history, each, until_s, kept, is_live=is_live)) for each in incidents
+            Happened(incident=each, lost=_lost(history, each, until_s, kept, is_live=is_live, counts=counts))
+            for each in incidents
         ),
         spans=spans_of(attempts, incidents, begin_s, until_s, counts_steps=counts),
         counts_steps=counts,

@@ -7,13 +7,16 @@ import pytest
 from dashboards import job_view
 from hypothesis import given
 from hypothesis import strategies as st
+from stories import ONE_NODE
 
 from robust_run.launcher import actions as a
 from robust_run.launcher import events as e
 from robust_run.launcher.api.course import Course
 from robust_run.launcher.api.gauges import SOURCES, Facts
+from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.history import History
 from robust_run.launcher.api.live import with_course
+from robust_run.launcher.api.page_data import incident_page
 from robust_run.launcher.api.show import status_lines
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.recorded import incident_of
@@ -60,22 +63,32 @@ class Writing:
             return  # its controller was killed
         onset_s = self.now_s + draw(st.floats(0.01, 50.0))
         self.now_s = onset_s + draw(takes)
-        fails = draw(st.booleans())
+        if draw(st.booleans()):
+            self.fail(onset_s)
+        else:
+            self.end(number)
+
+    def end(self, number: int) -> None:
         self.line(a.EndAttempt(attempt=number, signal=15))
         self.line(e.AttemptEnded(attempt=number, node="n", started_at_s=0.0, ranks=(), progress=Progress()), 0.5)
-        if fails:
-            record = a.RecordIncident(
-                attempt=number,
-                symptom="exit",
-                onset_at_s=onset_s - AHEAD_S,
-                detected_at_s=self.now_s - AHEAD_S,
-                verdict=DRAFT,
-                action="relaunch",
-                reason="",
-            )
-            self.line(record)
-            moved_s = 0.02  # somebody set the clock between the line and the file
-            self.incidents.append(incident_of(record, len(self.incidents) + 1, AHEAD_S + moved_s, self.now_s))
+
+    def fail(self, onset_s: float) -> None:
+        """The newest attempt fails, which is seen now."""
+        self.now_s = max(self.now_s, onset_s)
+        number = self.history.attempts[-1].number
+        self.end(number)
+        record = a.RecordIncident(
+            attempt=number,
+            symptom="exit",
+            onset_at_s=onset_s - AHEAD_S,
+            detected_at_s=self.now_s - AHEAD_S,
+            verdict=DRAFT,
+            action="relaunch",
+            reason="",
+        )
+        self.line(record)
+        moved_s = 0.02  # somebody set the clock between the line and the file
+        self.incidents.append(incident_of(record, len(self.incidents) + 1, AHEAD_S + moved_s, self.now_s))
 
 
 @st.composite
@@ -114,3 +127,25 @@ def test_all_who_show_it_say_the_same(writing: Writing) -> None:
     assert numbers["ettr_ratio"] == job.ettr
     effective_s = numbers["training_seconds_total"] - numbers["training_in_vain_seconds_total"]
     assert effective_s / (until_s - BEGAN_S) == pytest.approx(job.ettr, abs=1e-6)
+
+
+def test_of_a_program_whose_steps_are_not_counted_a_failure_costs_until_its_workers_are_up_again() -> None:
+    writing = Writing()
+    writing.line(e.JobStarted())
+    place = Placement(node="n", first_rank=0, nproc=2, group_rank=0)
+    for number in range(2):
+        order = a.StartAttempt(attempt=number, nodes=1, world_size=2, placements=(place,), address="h", port=1)
+        writing.line(order, 1.0)
+        writing.line(e.AttemptStarted(attempt=number, node="n", pids=(1, 2), port=1), 1.0)
+        if number == 0:
+            writing.fail(writing.now_s + 100.0)
+    writing.line(a.Finish(exit_code=0, outcome="done"), 500.0)
+    facts = JobFacts(
+        run_id="r", script="p", host="h", pid=1, version="", started_unix_s=BEGAN_S, run_directory="", policy=ONE_NODE
+    )
+    page = incident_page(facts, writing.history, writing.incidents, 1, None, writing.now_s, is_live=False)
+    assert page.lost is not None
+    assert page.lost.is_over
+    assert page.lost.seconds == pytest.approx(0.5 + 1.0 + 1.0, abs=0.1), (
+        "the end of the old one, the order, the workers"
+    )
