@@ -30,7 +30,7 @@ class LiveRoutes:
         self._controller = controller
         self._clock = clock
         self._reader = CourseReader(controller.journal_path)
-        self._phases = StartupPhases(controller.facts.run_directory)
+        self._phases: StartupPhases | None = None
         self._reading = asyncio.Lock()
         self._is_known = False
         self._sorted: tuple[float, list[live.LiveNode]] | None = None
@@ -55,7 +55,12 @@ class LiveRoutes:
         if not self._is_known:
             return job
         steps, now_s = self._controller.steps(), self._clock.monotonic_s()
-        return live.with_course(job, self._reader.course, steps, now_s, starts=self._phases.totals())
+        return live.with_course(job, self._reader.course, steps, now_s, starts=self._starts().totals())
+
+    def _starts(self) -> StartupPhases:
+        if self._phases is None:
+            self._phases = StartupPhases(self._controller.facts.run_directory)
+        return self._phases
 
     async def _read_on(self) -> None:
         """Read what the journal has got since; others get their turn between pieces."""
@@ -111,7 +116,7 @@ class LiveRoutes:
             silence_s=max(silences, default=None),
             notices=self._controller.notices(),
             checkpoint=await self._newest_checkpoint(),
-            phases=self._phases.of_newest(),
+            phases=self._starts().of_newest(),
             name_nodes=named,
         )
 
