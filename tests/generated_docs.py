@@ -143,6 +143,7 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ("incidents/NNNN.scene.json", "what all ranks did: calls, stacks, processes", "of the incident"),
     ("incidents/NNNN.checks.json", "what checks of the nodes measured after it", "of the incident"),
     ("startup.json", "what each attempt's start was spent on", f"`schema` {startup_types.SCHEMA}"),
+    ("outcome", "a link that says how a job ended whose journal could not be told (a full disk)", ""),
     ("report.html", "the page of the job, when it is over", ""),
     ("timeline.json", "of `robust timeline`: Chrome's trace format", "Chrome's"),
     ("code/objects/XX/DIGEST", "content of a file of your code, by its SHA-256", ""),

@@ -134,6 +134,9 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only
     """Why not by a higher rung, for the first rank that was not promoted."""
     nccl: str = ""
     """Whether NCCL is traced, and why not, where that is news (see `nccl_arming`)."""
+    resumes_s: float | None = None
+    """When the checkpoint was made that its ranks were told to go on from (--ckpt-dir), seconds since the epoch."""
+    resumes_step: int | None = None
 
 
 class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):

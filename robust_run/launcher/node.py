@@ -92,7 +92,7 @@ class Node:
         """Adds what the sensors know of a rank that was killed."""
         self._twin: Plan | None = None
         self._first_rank = 0
-        self._resume_from: str | None = None
+        self.resume_from: str | None = None
         self._warm_launched = False
         self._modules_file = "" if spec.preload else None
         self._modules_ahead = bool(spec.preload)
@@ -194,7 +194,7 @@ class Node:
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[Plan] = []
         self._first_rank = place.first_rank
-        self._resume_from = self._newest_checkpoint()
+        self.resume_from = self._newest_checkpoint()
         try:
             for slot in range(self.spec.nproc):
                 plans.append(self._plan(place, slot))  # noqa: PERF401 - what there is by then must be closed
@@ -235,7 +235,7 @@ class Node:
             agent_hosts_store=self._hosts_store,
             error_file=self.run_directory.error_file(place.attempt, place.first_rank + slot),
             run_dir=self.run_directory.path,
-            resume_from=self._resume_from,
+            resume_from=self.resume_from,
             reports=self.run_directory.reports(place.attempt),
         )
 

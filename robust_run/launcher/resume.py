@@ -22,6 +22,7 @@ from robust_run.launcher.events import NodeJoined
 from robust_run.launcher.journal import Entry, Journal, in_force, read
 from robust_run.launcher.many_nodes import resolve_tls
 from robust_run.launcher.options import Options
+from robust_run.launcher.outcome import left
 from robust_run.launcher.rendezvous import check_port
 from robust_run.launcher.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.types import JobSpec
@@ -84,6 +85,8 @@ def with_options(job: JobSpec, path: str, options: Options, world: World) -> Job
 
 def _check_not_over(path: str, entries: Sequence[Entry]) -> None:
     finish = next((entry.action for entry in reversed(entries) if isinstance(entry.action, Finish)), None)
+    if finish is None and (known := left(path)) is not None:
+        finish = known[0]
     if finish is not None:
         why = f" ({finish.reason})" if finish.reason else ""
         raise UserError(f"--resume {path!r}: the job is over: {finish.outcome}{why}; start it again without --resume")

@@ -16,6 +16,7 @@
     setup/<host>.json                   which set-up its environment has: key, packages, how restored (<host>.log: the installers)
     setup/snapshot.json                 the job's snapshot, for nodes that come later and for a controller that resumes
     startup.json                        what each attempt's start was spent on, by phase and rank
+    outcome                             a link that says how a job ended whose journal could not be told: see `outcome`
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
     api.json                            where the controller answers people: see `api.place`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from jobs import script
 from made_checkpoints import make_checkpoint
 
-from robust_run.ckpt_io.newest import newest_path
+from robust_run.ckpt_io.newest import age_of, newest_path
 
 TRAIN = """
 import os, sys, shutil
@@ -38,6 +39,11 @@ def run(tmp_path: Path, *arguments: str) -> list[str]:
 
 def test_it_is_looked_for_again_at_each_attempt(tmp_path: Path) -> None:
     assert run(tmp_path, "--ckpt-dir", "ckpt") == ["attempt 0 None", f"attempt 1 {tmp_path}/ckpt/step-2"]
+    (journal,) = tmp_path.glob("runs/*/journal.jsonl")
+    events = [json.loads(line).get("event", {}) for line in journal.read_text().splitlines()]
+    told = [(each["resumes_s"], each["resumes_step"]) for each in events if each.get("type") == "attempt_started"]
+    made_s = age_of(f"{tmp_path}/ckpt/step-2")
+    assert told == [(None, None), made_s], "so that what was made again can be told from the journal alone"
 
 
 def test_without_the_option_nothing_is_said_of_it(tmp_path: Path) -> None:

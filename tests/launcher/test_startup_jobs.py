@@ -62,13 +62,13 @@ def spent(row: Row) -> dict[str, float]:
     return {str(phase): taken_s for phase, taken_s in seconds_of(row).items()}
 
 
-def robust(job: Job, *arguments: str, code: int = 0) -> str:
+def robust(job: Job, *arguments: str, code: int = 0, command: str = "report") -> str:
     done = subprocess.run(
         [
             sys.executable,
             "-c",
             "from robust_run.robust_cli import main; main()",
-            "report",
+            command,
             *arguments,
             str(job.run_dir),
         ],
@@ -105,6 +105,9 @@ def test_a_start_is_measured_told_and_drawn(tmp_path: Path) -> None:
     assert "rank 1" in page.read_text()
     told = json.loads(robust(job, "--startup", "--json"))
     assert told["startup"]["attempts"][0]["total_s"] == start.total_s
+    assert f"first step after {start.total_s:.1f} s" in line
+    status = json.loads(robust(job, "--json", command="status"))
+    assert status["attempts"][0]["startup_s"] == start.total_s, "one number, wherever it is told"
     assert isinstance(told["advice"], list)
 
 

@@ -1,9 +1,6 @@
 """The course of a job, from the lines of its journal: attempts, what ended them, how much of the time was training. Pure.
 
-Training time of an attempt is the time from its first optimizer step to the onset of what ended it (where nothing failed: to the
-order that ended it). ETTR, the effective training time ratio, is training time over all time since the job started (ByteRobust,
-SOSP 2025, §8, has the same ratio, cumulative and over a sliding hour). Steps that are made twice, because the checkpoint that an
-attempt began from was older than the failure, count as training: the controller does not know what a program loads.
+What counts as training, and the ratio of it (ETTR), is defined in `report.effective`.
 """
 
 from __future__ import annotations
@@ -14,11 +11,13 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.launcher.api.incident_reading import MOST_S
+from robust_run.report import effective
+from robust_run.report.effective import Stretch
 from robust_run.report.spread import Spread
 
 #: Attempts that are told apart; of older ones only sums are kept.
 MOST_ATTEMPTS = 100
-HOUR_S = 3600.0
 #: Seconds. Waiting workers make their first step within one, loading a large checkpoint takes minutes.
 START_EDGES_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 
@@ -58,6 +57,15 @@ class _Fact(msgspec.Struct):
     verdict: _Verdict | None = None
     outcome: str = ""
     by: str = ""
+    only: tuple[str, ...] = ()
+    resumes_s: float | None = None
+
+
+class _Head(msgspec.Struct):
+    """What any line has."""
+
+    at: float
+    term: int = 1
 
 
 class _Line(msgspec.Struct):
@@ -76,11 +84,17 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
     """When the order to start its workers was given."""
     ranks: int = 0
     nodes: int = 0
+    started_s: float | None = None
+    """When all its workers ran."""
     first_step_s: float | None = None
     onset_s: float | None = None
     """When what ended it began, where something failed."""
+    told_s: float | None = None
+    """When it was told to end."""
     ended_s: float | None = None
-    """When it was told to end, or the job was over."""
+    """When it was over."""
+    resumed_s: float | None = None
+    """When the checkpoint was made that it began from, as far as is known."""
     steps: int = 0
     """Most optimizer steps of any rank, known when it is over."""
     why: str = ""
@@ -90,12 +104,24 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
     told: set[str] = set()
     """Nodes that said how they started them; an agent that comes back says it again."""
 
-    def trained_s(self, since_s: float, until_s: float) -> float:
-        """Return the training time that falls between two times."""
-        if self.first_step_s is None:
-            return 0.0
-        ends = [end for end in (self.onset_s, self.ended_s, until_s) if end is not None]
-        return max(min(ends) - max(self.first_step_s, since_s), 0.0)
+    last_end_s: float | None = None
+    """When the last of its nodes so far was done with it."""
+
+    def stretch(self) -> Stretch:
+        """Return what counts of it as training."""
+        return Stretch(
+            started_s=self.started_s,
+            first_step_s=self.first_step_s,
+            onset_s=self.onset_s,
+            told_s=self.told_s,
+            ended_s=self.ended_s,
+            resumed_s=self.resumed_s,
+        )
+
+    def over(self, at_s: float) -> None:
+        """Note that it is over; the first time counts."""
+        if self.ended_s is None:
+            self.ended_s = self.last_end_s if self.last_end_s is not None else at_s
 
 
 class Course:
@@ -117,37 +143,39 @@ class Course:
         self.worker_starts: Counter[str] = Counter()
         self.starts_s = Spread(START_EDGES_S)
         """From the order to start workers to the first step, of the attempts that made one."""
-        self._old_trained_s = 0.0
+        self.outcome = ""
+        """Of a job that is over."""
+        self._old: list[Stretch] = []
         self._old_steps = 0
         self._term = 0
 
     def take(self, line: bytes) -> None:
-        """Take in a line of the journal. One that is damaged, or that tells nothing of the course, changes nothing."""
+        """Take in a line of the journal. Of one that tells nothing of the course its time counts; of a damaged one nothing."""
         kind = _KIND.search(line, 0, _HEAD_BYTES)
-        if kind is None or kind[1] not in TELLING:
-            return
+        is_telling = kind is not None and kind[1] in TELLING
         try:
-            entry = _DECODER.decode(line)
-        except msgspec.MsgspecError:
+            entry: _Line | _Head = _DECODER.decode(line) if is_telling else _HEADS.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return
-        fact = entry.event or entry.action
-        if fact is None or entry.term < self._term:
+        if entry.term < self._term or not abs(entry.at) <= MOST_S:
             return
         self._term = entry.term
         self.last_s = max(self.last_s, entry.at)
         if self.began_s is None:
             self.began_s = entry.at
-        self.counted[fact.type] += 1
-        self._apply(fact, entry.at, entry.at - entry.mono)
+        fact = (entry.event or entry.action) if isinstance(entry, _Line) else None
+        if isinstance(entry, _Line) and fact is not None:
+            self.counted[fact.type] += 1
+            self._apply(fact, entry.at, entry.at - entry.mono)
 
     def _apply(self, fact: _Fact, at_s: float, offset_s: float) -> None:
         """`offset_s`: what makes a monotonic time of this line one since the epoch."""
         if fact.type == "start_attempt":
             self._start(fact, at_s)
         elif fact.type == "finish":
-            self.over_s = at_s
-            if self.attempts and self.attempts[-1].ended_s is None:
-                self.attempts[-1].ended_s = at_s
+            self.over_s, self.outcome = at_s, fact.outcome
+            for each in self.attempts:
+                each.over(at_s)
         elif fact.type == "node_evicted":
             by = "rule" if fact.by == "robust-run" else "operator" if self.counted["job_started"] else "list"
             self.evictions[by] += 1
@@ -157,20 +185,22 @@ class Course:
     def _start(self, fact: _Fact, at_s: float) -> None:
         if self._attempt(fact.attempt) is not None:
             return  # a node that missed the order was told again
+        for each in self.attempts:
+            each.over(at_s)
         if self.attempts:
             self.attempts[-1].told.clear()
         self.attempts.append(AttemptCourse(number=fact.attempt, began_s=at_s, ranks=fact.world_size, nodes=fact.nodes))
         if len(self.attempts) > MOST_ATTEMPTS:
             old = self.attempts.popleft()
-            self._old_trained_s += old.trained_s(0.0, at_s)
+            self._old.append(old.stretch())
             self._old_steps += old.steps
 
     def _apply_to(self, attempt: AttemptCourse, fact: _Fact, at_s: float, offset_s: float) -> None:
         match fact.type:
             case "attempt_started":
-                self._started(attempt, fact)
+                self._started(attempt, fact, at_s)
             case "first_step" if fact.at_s is not None:
-                first_s = min(fact.at_s + offset_s, at_s)
+                first_s = max(min(fact.at_s + offset_s, at_s), attempt.began_s)
                 if attempt.first_step_s is None:
                     self.starts_s.add(max(first_s - attempt.began_s, 0.0))
                 attempt.first_step_s = min(first_s, attempt.first_step_s or first_s)
@@ -180,15 +210,21 @@ class Course:
                 if fact.action != "report":
                     attempt.why = fact.verdict.sentence
                     attempt.onset_s = min((fact.onset_at_s or 0.0) + offset_s, at_s) if fact.onset_at_s else at_s
-            case "end_attempt":
-                attempt.ended_s = attempt.ended_s or at_s
-            case "attempt_ended" if fact.progress is not None:
-                attempt.steps = max(attempt.steps, fact.progress.steps or 0)
+                    attempt.over(at_s)
+            case "end_attempt" if not fact.only and attempt.told_s is None:
+                attempt.told_s = at_s
+            case "attempt_ended":
+                attempt.last_end_s = at_s
+                attempt.steps = max(attempt.steps, (fact.progress.steps if fact.progress is not None else None) or 0)
 
-    def _started(self, attempt: AttemptCourse, fact: _Fact) -> None:
+    def _started(self, attempt: AttemptCourse, fact: _Fact, at_s: float) -> None:
         if fact.node in attempt.told:
             return
         attempt.told.add(fact.node)
+        if fact.resumes_s is not None:
+            attempt.resumed_s = max(fact.resumes_s, attempt.resumed_s or fact.resumes_s)
+        if len(attempt.told) == attempt.nodes:
+            attempt.started_s = at_s
         rungs = dict(attempt.rungs)
         for rung in fact.how:
             rungs[rung] = rungs.get(rung, 0) + 1
@@ -208,23 +244,37 @@ class Course:
             return self.over_s
         return now_unix_s if alive else self.last_s
 
-    def trained_s(self, until_s: float) -> float:
-        """Return all training time."""
-        return self._old_trained_s + sum(each.trained_s(0.0, until_s) for each in self.attempts)
+    def ran_s(self, until_s: float) -> float:
+        """Return the time in which attempts ran after their first step, also what turned out to be in vain: this never falls."""
+        ran = [
+            msgspec.structs.replace(each, onset_s=None, ended_s=_end_of_run(each), told_s=None) for each in self._all
+        ]
+        return effective.seconds(ran, 0.0, until_s, counts_steps=self._counts_steps(until_s)).trained
+
+    def effective_s(self, until_s: float) -> float:
+        """Return the time of the steps that survived."""
+        return effective.seconds(self._all, 0.0, until_s, counts_steps=self._counts_steps(until_s)).effective
 
     def ettr(self, until_s: float) -> float | None:
-        """Return the share of training time since the job started; None where no step was ever counted."""
-        return self._share(self.trained_s(until_s), until_s - (self.began_s or until_s))
+        """Return the effective share of the time since the job started; None before it has begun to train."""
+        return self._share(until_s, float("inf"))
 
     def ettr_hour(self, until_s: float) -> float | None:
         """Return the same of the last hour; of a younger job since its start."""
-        since_s = max(until_s - HOUR_S, self.began_s or until_s)
-        return self._share(sum(each.trained_s(since_s, until_s) for each in self.attempts), until_s - since_s)
+        return self._share(until_s, effective.WINDOW_S)
 
-    def _share(self, trained_s: float, whole_s: float) -> float | None:
-        if whole_s <= 0 or not self.counted["first_step"]:
+    def _share(self, until_s: float, window_s: float) -> float | None:
+        if self.began_s is None:
             return None
-        return min(trained_s / whole_s, 1.0)
+        counts = self._counts_steps(until_s)
+        return effective.share(self._all, self.began_s, until_s, window_s, counts_steps=counts)
+
+    @property
+    def _all(self) -> list[Stretch]:
+        return [*self._old, *(each.stretch() for each in self.attempts)]
+
+    def _counts_steps(self, until_s: float) -> bool:
+        return effective.counts_steps(self._all, self.outcome, until_s)
 
     def steps(self) -> int:
         """Return the steps of all attempts that are over, most of any rank each."""
@@ -236,4 +286,9 @@ def slowest(rungs: Iterable[str]) -> str:
     return next((rung for rung in ("spawn", "fork", "promote") if rung in rungs), "")
 
 
+def _end_of_run(stretch: Stretch) -> float | None:
+    return stretch.told_s if stretch.told_s is not None else stretch.ended_s
+
+
 _DECODER = msgspec.json.Decoder(_Line)
+_HEADS = msgspec.json.Decoder(_Head)

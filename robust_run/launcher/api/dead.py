@@ -12,9 +12,11 @@ from robust_run.launcher.api.course import Course
 from robust_run.launcher.api.course_reader import CourseReader
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.live import with_course
+from robust_run.launcher.api.startup_phases import StartupPhases
 from robust_run.launcher.api.views import IncidentView, JobView, NodesView, job_view, node_views
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.journal import Entry, Header, in_force, read
+from robust_run.launcher.outcome import left
 from robust_run.launcher.policy import policy_of
 
 
@@ -27,6 +29,9 @@ class DeadJob:
         self.state: JobState = core.replay(
             policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None]
         )
+        self._ended_s = entries[-1].at if entries else None
+        if self.state.finish is None and (known := left(run_directory)) is not None:
+            self.state.finish, self._ended_s = known
 
     @cached_property
     def course(self) -> Course:
@@ -55,11 +60,11 @@ class DeadJob:
             now_unix_s,
             last_incident=_last_incident(self._entries),
             alive=False,
-            ended_unix_s=self._entries[-1].at if over and self._entries else None,
+            ended_unix_s=self._ended_s if over else None,
             note="" if over else note,
             resumable=gone and not over,
         )
-        return with_course(job, self.course)
+        return with_course(job, self.course, starts=StartupPhases(self._facts.run_directory).totals())
 
     @property
     def facts(self) -> JobFacts:

@@ -14,7 +14,7 @@ from robust_run.launcher import events as e
 from robust_run.launcher.check_events import Diagnosed
 from robust_run.launcher.code_types import NotFinite
 from robust_run.launcher.journal import Entry
-from robust_run.report.pages.types import AttemptTimes, NodePlace
+from robust_run.report.pages.types import AttemptTimes, Checkpoint, NodePlace
 
 #: The core decides at once: an order at the same moment as an event follows from it.
 _SAME_MOMENT_S = 1e-6
@@ -40,13 +40,13 @@ class History:
         self._cause_mono_s = self._cause_s = -1.0
         """The newest event that says who is at fault."""
         self._evicted_s: float | None = None
-        self.counts_steps = False
-        """Whether a first step was ever seen."""
         self.incidents = 0
         """How many were put on record."""
         self.begun_s: float | None = None
         self.last_s: float | None = None
         self.finished_s: float | None = None
+        self.outcome = ""
+        """Of a job that is over."""
 
     @property
     def attempts(self) -> tuple[AttemptTimes, ...]:
@@ -79,8 +79,7 @@ class History:
             case e.AttemptStarted(attempt=attempt) if attempt in self._attempts:
                 self._started(self._attempts[attempt], event, entry.at)
             case e.FirstStep(attempt=attempt, at_s=at_s) if attempt in self._attempts:
-                self.counts_steps = True
-                self._first_step(self._attempts[attempt], at_s + entry.at - entry.mono)
+                self._first_step(self._attempts[attempt], min(at_s + entry.at - entry.mono, entry.at))
             case e.AttemptEnded(attempt=attempt) if attempt in self._attempts:
                 self._ended(self._attempts[attempt], event, entry.at)
             case e.NodeLost() | e.NodeEvicted():
@@ -103,9 +102,12 @@ class History:
             case a.EndAttempt(attempt=attempt) if attempt in self._attempts and not action.only:
                 self._told_to_end(self._attempts[attempt], entry)
             case a.RecordIncident(attempt=attempt, action=done) if attempt in self._attempts and done != "report":
-                self._over(self._attempts[attempt], entry.at)
-            case a.Finish():
-                self.finished_s = entry.at
+                draft = self._attempts[attempt]
+                onset_s = min(action.onset_at_s + entry.at - entry.mono, entry.at)
+                draft.times = msgspec.structs.replace(draft.times, onset_s=onset_s)
+                self._over(draft, entry.at)
+            case a.Finish(outcome=outcome):
+                self.finished_s, self.outcome = entry.at, outcome
                 for draft in self._attempts.values():
                     self._over(draft, entry.at)
 
@@ -133,10 +135,19 @@ class History:
             return
         draft.started.add(event.node)
         draft.how.update(event.how)
+        self._resumed(draft, event)
         if len(draft.started) == len(draft.times.places):
             words = {"promote": "promoted", "fork": "forked", "spawn": "spawned"}
             how = ", ".join(f"{draft.how[rung]} {word}" for rung, word in words.items() if draft.how[rung])
             draft.times = msgspec.structs.replace(draft.times, started_s=at_s, how=how)
+
+    def _resumed(self, draft: _Draft, event: e.AttemptStarted) -> None:
+        """Nodes whose folders are their own may name different checkpoints, or none: the newest is what ranks agree on."""
+        if event.resumes_s is not None and (
+            draft.times.resumed is None or draft.times.resumed.created_s < event.resumes_s
+        ):
+            resumed = Checkpoint(created_s=event.resumes_s, step=event.resumes_step)
+            draft.times = msgspec.structs.replace(draft.times, resumed=resumed)
 
     def _first_step(self, draft: _Draft, at_s: float) -> None:
         first_s = draft.times.first_step_s
@@ -150,6 +161,8 @@ class History:
             draft.times = msgspec.structs.replace(draft.times, steps=max(steps, draft.times.steps or 0))
 
     def _told_to_end(self, draft: _Draft, entry: Entry) -> None:
+        if draft.times.told_s is None:
+            draft.times = msgspec.structs.replace(draft.times, told_s=entry.at)
         if draft.times.verdict_s is None and abs(entry.mono - self._cause_mono_s) <= _SAME_MOMENT_S:
             draft.times = msgspec.structs.replace(draft.times, verdict_s=self._cause_s, evicted_s=self._evicted_s)
 

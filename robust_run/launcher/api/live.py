@@ -81,13 +81,27 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     nodes_odd: int = 0
 
 
-def with_course(job: JobView, course: Course, book: StepBook | None = None, now_s: float | None = None) -> JobView:
-    """Return a job's status with its course. `book` and `now_s` (of the controller's monotonic clock): while it lives."""
+def with_course(
+    job: JobView,
+    course: Course,
+    book: StepBook | None = None,
+    now_s: float | None = None,
+    *,
+    starts: Mapping[int, float] | None = None,
+) -> JobView:
+    """Return a job's status with its course. `book` and `now_s` (of the controller's monotonic clock): while it lives.
+
+    `starts`: by attempt, after how many seconds it made its first step, as measured on its nodes (`StartupPhases.totals`); of
+    others the journal tells when the first rank had made one.
+    """
     until_s = course.until_s(job.now_unix_s, alive=job.alive)
     here = book if book is not None and book.attempt == job.attempt and book.step else None
     return msgspec.structs.replace(
         job,
-        attempts=tuple(_attempt(each, here, job) for each in list(course.attempts)[-NAMED_ATTEMPTS:]),
+        attempts=tuple(
+            _attempt(each, here, job, startup_s(each, course, starts or {}))
+            for each in list(course.attempts)[-NAMED_ATTEMPTS:]
+        ),
         ettr=course.ettr(until_s),
         ettr_hour=course.ettr_hour(until_s),
         step=here.step if here else None,
@@ -96,10 +110,17 @@ def with_course(job: JobView, course: Course, book: StepBook | None = None, now_
     )
 
 
-def _attempt(each: AttemptCourse, book: StepBook | None, job: JobView) -> AttemptView:
-    first_s = each.first_step_s
+def startup_s(each: AttemptCourse, course: Course, starts: Mapping[int, float]) -> float | None:
+    """Return after how long an attempt made its first step: the first since the job was started, others since their order."""
+    if each.first_step_s is None:
+        return None
+    began_s = course.began_s if each.number == 0 and course.began_s is not None else each.began_s
+    return starts.get(each.number, max(each.first_step_s - began_s, 0.0))
+
+
+def _attempt(each: AttemptCourse, book: StepBook | None, job: JobView, started_s: float | None) -> AttemptView:
     steps = book.step if book is not None and each.number == book.attempt and not each.steps else each.steps
-    ended_s = each.ended_s
+    ended_s = each.told_s if each.told_s is not None else each.ended_s
     if ended_s is None and each.number < job.attempt:
         ended_s = each.onset_s
     return AttemptView(
@@ -107,7 +128,7 @@ def _attempt(each: AttemptCourse, book: StepBook | None, job: JobView) -> Attemp
         began_unix_s=each.began_s,
         ranks=each.ranks,
         nodes=each.nodes,
-        startup_s=None if first_s is None else max(first_s - each.began_s, 0.0),
+        startup_s=started_s,
         ended_unix_s=ended_s,
         steps=steps or None,
         why=each.why,

@@ -45,13 +45,22 @@ class LiveRoutes:
 
     async def job(self) -> views.JobView:
         """Return the status, with the job's course as far as its journal can be read."""
+        now_unix_s = (
+            self._clock.unix_s()
+        )  # before: what is not known then has not happened, so that counters never fall
         await self._read_on()
         incidents = self._controller.incidents()
         last = views.incident_view(incidents[-1]) if incidents else None
-        job = views.job_view(self._controller.facts, self._controller.state(), self._clock.unix_s(), last_incident=last)
+        job = views.job_view(self._controller.facts, self._controller.state(), now_unix_s, last_incident=last)
         if not self._is_known:
             return job
-        return live.with_course(job, self._reader.course, self._controller.steps(), self._clock.monotonic_s())
+        steps, now_s = self._controller.steps(), self._clock.monotonic_s()
+        return live.with_course(job, self._reader.course, steps, now_s, starts=self._starts().totals())
+
+    def _starts(self) -> StartupPhases:
+        if self._phases is None:
+            self._phases = StartupPhases(self._controller.facts.run_directory)
+        return self._phases
 
     async def _read_on(self) -> None:
         """Read what the journal has got since; others get their turn between pieces."""
@@ -94,7 +103,6 @@ class LiveRoutes:
         job = await self.job()
         state = self._controller.state()
         code = state.code
-        self._phases = self._phases or StartupPhases(self._controller.facts.run_directory)
         silences = [node.silent_s for node in self.nodes() if node.silent_s is not None]
         return gauges.Facts(
             job=job,
@@ -108,7 +116,7 @@ class LiveRoutes:
             silence_s=max(silences, default=None),
             notices=self._controller.notices(),
             checkpoint=await self._newest_checkpoint(),
-            phases=self._phases.of_newest(),
+            phases=self._starts().of_newest(),
             name_nodes=named,
         )
 

@@ -8,18 +8,15 @@ from collections.abc import Callable, Sequence
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.history import History
 from robust_run.launcher.core.state import JobState
+from robust_run.report.effective import counts_steps
 from robust_run.report.pages.course import lost_of
-from robust_run.report.pages.ettr import spans_of
+from robust_run.report.pages.ettr import spans_of, stretches_of
 from robust_run.report.pages.types import Checkpoint, CodeRow, Eviction, Happened, IncidentPage, JobPage, Lost
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 
 #: Returns the newest of the checkpoints that are known and are older than this moment, seconds since the epoch.
 Kept = Callable[[float], "Checkpoint | None"]
-
-
-#: A program whose workers ran for so long without an optimizer step makes none that can be counted.
-UNCOUNTED_AFTER_S = 600.0
 
 
 def nothing_kept(_: float) -> Checkpoint | None:
@@ -40,6 +37,8 @@ def incident_page(
 ) -> IncidentPage:
     """Return what the page of incident `number` (from 1; one of `incidents`, which are in their order) shows."""
     incident = next(each for each in incidents if each.id == number)
+    until_s = now_s if is_live or history.last_s is None else history.last_s
+    counts = _counts(history, incidents, until_s)
     return IncidentPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
@@ -49,15 +48,29 @@ def incident_page(
         scene=scene,
         attempt=history.attempt(incident.attempt),
         following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,
-        lost=_lost(history, incident, now_s, kept),
+        lost=_lost(history, incident, now_s, kept, is_live=is_live, counts=counts),
         is_live=is_live,
         now_s=now_s,
     )
 
 
-def _lost(history: History, incident: Incident, now_s: float, kept: Kept) -> Lost:
-    until_s = history.finished_s if history.finished_s is not None else now_s
-    return lost_of(incident, history.attempt(incident.attempt), kept(incident.onset_s), until_s)
+def _counts(history: History, incidents: Sequence[Incident], until_s: float, outcome: str = "") -> bool:
+    attempts = history.attempts
+    if any(each.first_step_s is not None for each in attempts):
+        return True
+    return counts_steps(stretches_of(attempts, incidents), outcome or history.outcome, until_s)
+
+
+def _lost(history: History, incident: Incident, now_s: float, kept: Kept, *, is_live: bool, counts: bool) -> Lost:
+    """`counts`: whether the program's steps are counted; else it trains again when its workers are up."""
+    struck, following = history.attempt(incident.attempt), history.attempt(incident.attempt + 1)
+    known = following.resumed if following is not None else None  # the folder may have been tidied up since
+    checkpoint = known or kept(incident.onset_s)
+    if not counts and following is not None and following.started_s is not None:
+        return lost_of(incident, struck, checkpoint, following.started_s, is_final=True)
+    is_final = history.finished_s is not None or not is_live
+    until_s = history.finished_s if history.finished_s is not None else history.last_s if is_final else now_s
+    return lost_of(incident, struck, checkpoint, until_s or now_s, is_final=is_final)
 
 
 def job_page(
@@ -77,11 +90,9 @@ def job_page(
     begin_s = history.begun_s if history.begun_s is not None else facts.started_unix_s
     last_s = history.last_s if history.last_s is not None else begin_s
     until_s = ended_s if ended_s is not None else now_s if is_live else last_s
-    stopping = [incident for incident in incidents if incident.action.name != "report"]
-    checkpoints = {each.attempt: found for each in stopping if (found := kept(each.onset_s)) is not None}
     standings = [state.standing(member) for member in state.members.values()]
     attempts = history.attempts
-    counts_steps = _counts_steps(history, finish.outcome if finish is not None else "", until_s, is_live=is_live)
+    counts = _counts(history, incidents, until_s, finish.outcome if finish is not None else "")
     return JobPage(
         run_id=facts.run_id,
         run=facts.run_directory or facts.run_id,
@@ -102,24 +113,17 @@ def job_page(
         nodes_active=sum(standing == "active" for standing in standings),
         nodes_standby=sum(standing == "standby" for standing in standings),
         attempts=attempts,
-        incidents=tuple(Happened(incident=each, lost=_lost(history, each, until_s, kept)) for each in incidents),
-        spans=spans_of(attempts, incidents, begin_s, until_s, checkpoints=checkpoints, counts_steps=counts_steps),
-        counts_steps=counts_steps,
+        incidents=tuple(
+            Happened(incident=each, lost=_lost(history, each, until_s, kept, is_live=is_live, counts=counts))
+            for each in incidents
+        ),
+        spans=spans_of(attempts, incidents, begin_s, until_s, counts_steps=counts),
+        counts_steps=counts,
         evictions=tuple(
             Eviction(node=name, reason=why.reason, by=why.by, at_s=why.at_unix_s) for name, why in state.evicted.items()
         ),
         code=_code(state),
     )
-
-
-def _counts_steps(history: History, outcome: str, now_s: float, *, is_live: bool) -> bool:
-    """Return whether first steps can be told: not of a program that worked for long, or to its end, without one."""
-    if history.counts_steps:
-        return True
-    newest = history.attempts[-1] if history.attempts else None
-    if is_live and newest is not None and newest.started_s is not None:
-        return newest.ended_s is not None or now_s - newest.started_s < UNCOUNTED_AFTER_S
-    return outcome not in ("done", "stopped")
 
 
 def _code(state: JobState) -> tuple[CodeRow, ...]:

@@ -143,20 +143,26 @@ def _rings_in_memory(memory: str, attempt: int) -> dict[int, str]:
     }
 
 
-def startup_in(folder: str) -> str:
-    """Return the waterfall of how the newest attempt started, as a fragment of HTML; nothing where it was not measured."""
+def startup_in(folder: str) -> tuple[str, dict[int, float]]:
+    """Return the waterfall of how the newest attempt started, as a fragment of HTML, and by attempt how long it took to start.
+
+    Nothing where it was not measured.
+    """
     from robust_run.report.startup import draw, file
 
     try:
         startup = file.read(os.path.join(folder, file.NAME))
     except RobustRunError:
-        return ""
-    return draw.waterfall(startup) if startup is not None and startup.attempts else ""
+        return "", {}
+    if startup is None or not startup.attempts:
+        return "", {}
+    return draw.waterfall(startup), {each.attempt: each.total_s for each in startup.attempts if each.stepped_ranks}
 
 
 def with_pictures(page: JobPage, folder: str, memory: str = "") -> JobPage:
     """Return the page's data with its waterfall, and the heat-map of the newest attempt that left a record."""
-    page = msgspec.structs.replace(page, startup=startup_in(folder) if folder else "")
+    startup, starts = startup_in(folder) if folder else ("", {})
+    page = msgspec.structs.replace(page, startup=startup, starts=starts)
     newest = page.attempts[-1].number if page.attempts else 0
     heat, attempt = (heat_in("", memory, newest) if memory else None), newest
     if heat is None and folder:

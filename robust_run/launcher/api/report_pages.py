@@ -26,6 +26,7 @@ from robust_run.launcher.api.page_reading import (
     with_pictures,
 )
 from robust_run.launcher.journal import events_of, in_force, read
+from robust_run.launcher.outcome import left
 from robust_run.launcher.policy import policy_of
 from robust_run.report.pages.incident_page import incident_html, incident_name
 from robust_run.report.pages.job_page import job_html
@@ -98,7 +99,10 @@ class Pages:
 
     def _replayed(self) -> JobState:
         header, entries = read(os.path.join(self._folder, "journal.jsonl"))
-        return core.replay(policy_of(header.job), events_of(in_force(entries)))
+        state = core.replay(policy_of(header.job), events_of(in_force(entries)))
+        if state.finish is None and (known := left(self._folder)) is not None:
+            state.finish = known[0]
+        return state
 
     def _incident(
         self, facts: JobFacts, incidents: Sequence[Incident], number: int, kept: Kept, *, is_live: bool

@@ -1,4 +1,4 @@
-"""Start-up phases of the newest attempt, from `startup.json` in the run directory, for metrics: seconds by phase."""
+"""What `startup.json` in the run directory says, for status and metrics: how long attempts took to start, seconds by phase."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class _Phase(msgspec.Struct):
 
 class _Attempt(msgspec.Struct):
     attempt: int
+    stepped_ranks: int = 0
+    total_s: float = 0.0
     phases: tuple[_Phase, ...] = ()
 
 
@@ -31,27 +33,30 @@ class StartupPhases:
     def __init__(self, run_directory: str) -> None:
         self._path = os.path.join(run_directory, "startup.json") if run_directory else ""
         self._seen: tuple[int, int] | None = None
-        self._found: dict[str, float] = {}
+        self._found: tuple[_Attempt, ...] = ()
 
     def of_newest(self) -> dict[str, float]:
         """Return seconds by phase, of the node or rank that took longest; nothing where there is no such file."""
-        if not self._path:
+        found = self._read()
+        if not found:
             return {}
+        newest = max(found, key=lambda each: each.attempt)
+        return {each.phase: each.longest_s for each in newest.phases[:MOST_PHASES] if each.phase.isidentifier()}
+
+    def totals(self) -> dict[int, float]:
+        """Return after how many seconds attempts had made their first step, as the terminal said (`AttemptStartup.total_s`)."""
+        return {each.attempt: each.total_s for each in self._read() if each.stepped_ranks and 0 < each.total_s < 1e9}
+
+    def _read(self) -> tuple[_Attempt, ...]:
+        if not self._path:
+            return ()
         try:
             status = os.stat(self._path)
             version = (status.st_mtime_ns, status.st_size)
             if version != self._seen and status.st_size <= LARGEST_BYTES:
                 self._seen = version
                 with open(self._path, "rb") as file:
-                    self._found = _phases(file.read(LARGEST_BYTES))
-        except (OSError, msgspec.MsgspecError):
-            return {}
+                    self._found = msgspec.json.decode(file.read(LARGEST_BYTES), type=_Startup).attempts
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            self._found = ()
         return self._found
-
-
-def _phases(data: bytes) -> dict[str, float]:
-    attempts = msgspec.json.decode(data, type=_Startup).attempts
-    if not attempts:
-        return {}
-    newest = max(attempts, key=lambda each: each.attempt)
-    return {each.phase: each.longest_s for each in newest.phases[:MOST_PHASES] if each.phase.isidentifier()}

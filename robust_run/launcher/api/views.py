@@ -125,7 +125,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptView, ...] = ()
     """The newest ones, at most 8, oldest first."""
     ettr: float | None = None
-    """Share of the time since the job started in which it trained (see `api.course`); None: steps are not counted."""
+    """Share of the time since the job started that was training (see `report.effective`); None: it has not begun to train."""
     ettr_hour: float | None = None
     """The same of the last hour."""
     step: int | None = None

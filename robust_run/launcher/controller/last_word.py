@@ -9,6 +9,7 @@ from robust_run.launcher.actions import Finish
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.evidence import hand_up_error_file
 from robust_run.launcher.incidents import IncidentBook
+from robust_run.launcher.outcome import leave
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.report import summary
 
@@ -54,8 +55,10 @@ def say_goodbye(
         case _:
             pass
     problem = book.pages.finish(state)
-    for line in [] if run_directory.temporary else _not_kept(finish.outcome, journal_problem, problem):
-        say(line)
+    if not run_directory.temporary:
+        is_marked = bool(journal_problem) and leave(run_directory.path, finish)
+        for line in _not_kept(finish.outcome, journal_problem, problem, is_marked=is_marked):
+            say(line)
     if book.incidents and not problem and not run_directory.temporary:
         say(
             f"pages: {run_directory.shown(os.path.join(run_directory.path, 'report.html'))}, one for each incident beside it"
@@ -63,10 +66,14 @@ def say_goodbye(
     book.ended(finish)
 
 
-def _not_kept(outcome: str, journal_problem: str, pages_problem: str) -> list[str]:
+def _not_kept(outcome: str, journal_problem: str, pages_problem: str, *, is_marked: bool) -> list[str]:
     """Return lines about what the run directory lacks: whoever asks it later must not take the job for one that broke off."""
     lines = []
-    if journal_problem:
+    if journal_problem and is_marked:
+        lines.append(
+            f"the journal is not complete ({journal_problem}): robust status knows how this job ended, but not all before"
+        )
+    elif journal_problem:
         ended = {"done": "has finished", "failed": "has failed"}.get(outcome, "was stopped")
         lines.append(
             f"the journal is not complete ({journal_problem}): robust status and robust report may not know that this job "

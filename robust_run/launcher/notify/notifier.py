@@ -14,7 +14,7 @@ from robust_run.errors import UserError
 from robust_run.launcher.notify import wording
 from robust_run.launcher.notify.limiter import Limiter
 from robust_run.launcher.notify.sender import Sender
-from robust_run.launcher.notify.target import Target, is_hidden, parse
+from robust_run.launcher.notify.target import Target, is_hidden, named, parse
 from robust_run.launcher.notify.types import Notice
 from robust_run.launcher.notify.wording import About
 from robust_run.report.types import Incident
@@ -96,11 +96,12 @@ def notifier_of(notify: Sequence[str], about: About, clock: Clock, say: Callable
     """Return who tells of a job's incidents; None where nobody is to be told. What cannot be used is said, and left out."""
     safe_say = LoopSay(say)
     senders = []
-    for text in notify:
+    for number, text in enumerate(notify, 1):
         try:
-            senders.append(Sender(target_of(text), safe_say))
+            senders.append(Sender(target_of(text), safe_say, name=named(text, number, len(notify))))
         except UserError as error:
-            say(str(error))
+            which = f" (target {number} of {len(notify)})" if len(notify) > 1 else ""
+            say(f"{error}{which}")
     return Notifier(about, senders, clock, before=safe_say.meet_loop) if senders else None
 
 

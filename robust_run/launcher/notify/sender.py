@@ -24,10 +24,15 @@ class Sender:
     """The queue of one target."""
 
     def __init__(
-        self, target: Target, say: Callable[[str], None], delivery: Delivery | None = None, pause_s: float = PAUSE_S
+        self,
+        target: Target,
+        say: Callable[[str], None],
+        delivery: Delivery | None = None,
+        pause_s: float = PAUSE_S,
+        name: str = "",
     ) -> None:
-        """`say`: tells the user, from any thread."""
-        self._target = target
+        """`say`: tells the user, from any thread. `name`: what it is called there; no secret is in it."""
+        self._name = name or target.shown
         self._say = say
         self._delivery = delivery or Delivery(target)
         self._pause_s = pause_s
@@ -105,5 +110,5 @@ class Sender:
             if not result.ok:
                 self._left_out += 1 + notice.suppressed
         if not result.ok and not self._has_failed:
-            self._say(f"--notify {self._target.shown}: a notice could not be sent: {result.words}; the job goes on")
+            self._say(f"--notify {self._name}: a notice could not be sent: {result.words}; the job goes on")
         self._has_failed = not result.ok

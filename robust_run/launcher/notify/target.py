@@ -22,7 +22,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """What people may see of it."""
-        return shown(self.url) if self.url else self.argv[0]
+        return shown(self.url) if self.url else _program(self.argv[0])
 
 
 def parse(text: str) -> Target:
@@ -70,9 +70,23 @@ def shown(text: str) -> str:
             return HIDDEN
         return f"{parts.scheme}://{host}{port}/{HIDDEN}" if host else f"{parts.scheme}://{HIDDEN}"
     name = text.split(maxsplit=1)
-    return f"{name[0]} {HIDDEN}" if len(name) > 1 else text
+    if not name:
+        return text
+    return f"{_program(name[0])} {HIDDEN}" if len(name) > 1 else _program(text)
+
+
+def named(text: str, number: int, count: int) -> str:
+    """Return what messages call a target as typed; `number` (from 1) of `count` tells those apart that look alike."""
+    which = f"target {number} of {count}, " if count > 1 else ""
+    return f"{which}{shown(text.strip())}"
+
+
+def _program(word: str) -> str:
+    """Return a command's name; a variable that somebody put before it, as for a shell, without its value."""
+    variable, equals, _ = word.partition("=")
+    return f"{variable}={HIDDEN}" if equals else word
 
 
 def is_hidden(text: str) -> bool:
     """Whether this is what `shown` made: a journal holds it, and nothing can be sent there."""
-    return text == HIDDEN or text.endswith((f"/{HIDDEN}", f" {HIDDEN}"))
+    return text == HIDDEN or text.endswith((f"/{HIDDEN}", f" {HIDDEN}", f"={HIDDEN}"))

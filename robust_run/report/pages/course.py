@@ -80,8 +80,10 @@ def lost_of(
     struck: AttemptTimes | None,
     kept: Checkpoint | None,
     until_s: float,
+    *,
+    is_final: bool = False,
 ) -> Lost:
-    """Return what an incident cost. `until_s`: now, or when the job was over, for one without a next step.
+    """Return what an incident cost. `until_s`: now, or when the job was over (`is_final`), for one without a next step.
 
     Steps are those since the last checkpoint before the onset, by how long a step took; where no checkpoint is known, at
     most all steps of the attempt. One that was only reported cost nothing that is known.
@@ -91,7 +93,7 @@ def lost_of(
         return Lost(seconds=0.0, ranks=ranks, is_over=True)
     end_s = incident.resumed_s if incident.resumed_s is not None else until_s
     seconds = max(0.0, end_s - incident.onset_s)
-    lost = Lost(seconds=seconds, ranks=ranks, is_over=incident.resumed_s is not None)
+    lost = Lost(seconds=seconds, ranks=ranks, is_over=is_final or incident.resumed_s is not None)
     if struck is None or struck.steps is None:
         return lost
     first_s = struck.first_step_s

@@ -1,29 +1,23 @@
-"""ETTR: the share of a job's wall-clock time in which it trained and kept what it learnt. Pure.
+"""Where each second of a job's life went, and the share that was effective training (ETTR). Pure.
 
-ByteRobust (arXiv 2509.16293, section 2) measures the *effective training time ratio*: productive training time over the
-wall-clock time of the job, cumulative, and over a sliding window of one hour. What is productive is defined here so that each
-second counts exactly once (`spans_of`):
-
-- productive: from the first optimizer step of an attempt to the onset of what ended it, without what had to be done again;
-- everything else is unproductive, and has a name: `SPAN_WORDS`.
+What is productive is defined in `report.effective`, for all who show it; everything else is unproductive, and has a name here:
+`SPAN_WORDS`. Each second counts exactly once (`spans_of`).
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.pages.types import AttemptTimes, Checkpoint, Span, SpanKind
+from robust_run.report.effective import WINDOW_S, Stretch, kept_until, stopped_s
+from robust_run.report.pages.types import AttemptTimes, Span, SpanKind
 from robust_run.report.types import Incident
-
-WINDOW_S = 3600.0
-"""The sliding window."""
 
 SPAN_WORDS: dict[SpanKind, tuple[str, str]] = {
     "productive": ("training", "from an attempt's first step to the onset of what ended it"),
-    "redone": ("steps made again", "what was trained after the last checkpoint before a failure"),
+    "redone": ("steps made again", "what was trained after the checkpoint was made that a later attempt began from"),
     "unnoticed": ("unnoticed", "from the onset of a failure until it was suspected"),
     "deciding": ("finding the cause", "from the suspicion to the verdict"),
     "ending": ("ending the old workers", "until no process of the failed attempt was left"),
@@ -59,28 +53,27 @@ def spans_of(
     begin_s: float,
     end_s: float,
     *,
-    checkpoints: Mapping[int, Checkpoint] | None = None,
     counts_steps: bool = True,
 ) -> tuple[Span, ...]:
     """Return what each second from `begin_s` to `end_s` was spent on, in order, without gaps.
 
-    `checkpoints`: by attempt, what was kept of it when it failed. `counts_steps`: whether first steps are known; else an
-    attempt counts as productive once its workers run.
+    `counts_steps`: whether first steps are known; else an attempt counts as productive once its workers run.
     """
     cuts = _Cuts(begin_s, end_s)
-    ended_of = {incident.attempt: incident for incident in incidents if incident.action.name != "report"}
+    kept = kept_until([attempt.resumed.created_s if attempt.resumed is not None else None for attempt in attempts])
+    ended_of = _ended_of(incidents)
     for index, attempt in enumerate(attempts):
         number = attempt.number
         cuts.until(attempt.ordered_s, "waiting" if index else "first_start", number if index else -1)
         productive_s = attempt.first_step_s if counts_steps else attempt.started_s
         incident = ended_of.get(number)
         stop_s = attempt.ended_s if attempt.ended_s is not None else end_s
-        onset_s = incident.onset_s if incident is not None else stop_s
+        stopped = stopped_s(_onset_s(attempt, incident), attempt.told_s, attempt.ended_s)
+        onset_s = stopped if stopped is not None else end_s
         starting: SpanKind = "starting" if index else "first_start"
         cuts.until(min(productive_s, onset_s) if productive_s is not None else onset_s, starting, number)
-        kept = (checkpoints or {}).get(number)
-        if kept is not None and incident is not None and productive_s is not None:
-            cuts.until(max(min(kept.created_s, onset_s), productive_s), "productive", number)
+        if productive_s is not None:
+            cuts.until(max(min(kept[index], onset_s), productive_s), "productive", number)
             cuts.until(onset_s, "redone", number)
         cuts.until(onset_s, "productive" if productive_s is not None else starting, number)
         if incident is not None:
@@ -95,6 +88,34 @@ def spans_of(
     return tuple(cuts.spans)
 
 
+def stretches_of(attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]) -> list[Stretch]:
+    """Return what of each attempt counts as training."""
+    ended_of = _ended_of(incidents)
+    return [
+        Stretch(
+            started_s=attempt.started_s,
+            first_step_s=attempt.first_step_s,
+            onset_s=_onset_s(attempt, ended_of.get(attempt.number)),
+            told_s=attempt.told_s,
+            ended_s=attempt.ended_s,
+            resumed_s=attempt.resumed.created_s if attempt.resumed is not None else None,
+        )
+        for attempt in attempts
+    ]
+
+
+def _ended_of(incidents: Sequence[Incident]) -> dict[int, Incident]:
+    """Return, by attempt, the incident that ended it."""
+    return {incident.attempt: incident for incident in incidents if incident.action.name != "report"}
+
+
+def _onset_s(attempt: AttemptTimes, incident: Incident | None) -> float | None:
+    """Return when what ended an attempt began: by the journal, as all others who tell of it."""
+    if attempt.onset_s is not None:
+        return attempt.onset_s
+    return incident.onset_s if incident is not None else None
+
+
 def seconds_by_kind(spans: Sequence[Span]) -> dict[SpanKind, float]:
     """Return how long each kind lasted in all; those that did not occur are left out."""
     total: dict[SpanKind, float] = {}
@@ -104,8 +125,8 @@ def seconds_by_kind(spans: Sequence[Span]) -> dict[SpanKind, float]:
 
 
 def ratio(spans: Sequence[Span], since_s: float | None = None, until_s: float | None = None) -> float | None:
-    """Return the productive share of a stretch of time, of the whole by default; None of no time at all."""
-    if not spans:
+    """Return the productive share of a stretch of time, of the whole by default; None where nothing was trained yet."""
+    if not any(span.kind in ("productive", "redone") for span in spans):
         return None
     begin_s = max(spans[0].begin_s, since_s) if since_s is not None else spans[0].begin_s
     end_s = min(spans[-1].end_s, until_s) if until_s is not None else spans[-1].end_s

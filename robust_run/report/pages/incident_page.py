@@ -19,9 +19,6 @@ from robust_run.tracer.types import Wait
 from robust_run.tracer.verdict import Seen, seen
 from robust_run.version import __version__
 
-#: Characters of a verdict that stand in large type as one; of a longer one, what follows its first clause is smaller.
-LARGE = 110
-
 KIND_WORDS = {
     "crash": "crash",
     "stopped": "stopped process",
@@ -80,7 +77,7 @@ def _top(page: IncidentPage) -> str:
 def _head(page: IncidentPage) -> str:
     incident = page.incident
     head, rest = parts.parted_sentence(page)
-    if rest and len(head) + len(rest) < LARGE:
+    if rest and len(head) + len(rest) < parts.LARGE:
         head, rest = f"{head}; {rest}", ""
     head = head[:1].upper() + head[1:]
     tone = "warn" if incident.action.name == "report" or incident.verdict.confidence == "low" else ""

@@ -12,7 +12,7 @@ from robust_run.report.pages.rules import meaning_of, title_of
 from robust_run.report.pages.states import RankState, place_of, places_of, ranks_on
 from robust_run.report.pages.types import IncidentPage, Lost
 from robust_run.report.pages.words import clock_time, count, lasted, number, span
-from robust_run.report.types import Evidence
+from robust_run.report.types import Evidence, Verdict
 
 #: Lines of evidence that are open from the start, and those that are kept at all.
 OPEN_LINES = 40
@@ -115,13 +115,27 @@ def _shortened(line: str) -> str:
     return re.sub(r"(?<!\S)/\S*/(?=[^/\s]+:\d)", "at ", line).strip()
 
 
+#: Characters of a verdict that stand in large type as one; of a longer one, what follows its first clause is smaller.
+LARGE = 110
+
 #: Verdicts whose sentence quotes what a program said, which may hold any punctuation.
 _QUOTING = frozenset({"code", "crash", "nan"})
 
 
 def parted_sentence(page: IncidentPage) -> tuple[str, str]:
-    """Return the verdict and what was joined to it with a semicolon, without nodes: the culprit's place is said beside it."""
-    verdict = page.incident.verdict
+    """Return the verdict and what was joined to it with a semicolon, without nodes: the culprit's place is said beside it.
+
+    Of a long one of a crash, what follows the last colon that fits is joined to it, too, unless it is said there anyway.
+    """
+    head, rest = _parted(page.incident.verdict)
+    cut = head.rfind(": ", 0, LARGE)
+    if len(head) <= LARGE or cut < 0 or page.incident.verdict.kind != "crash":
+        return head, rest
+    head, more = head[:cut], head[cut + 2 :]
+    return head, rest if more in rest else "; ".join(filter(None, (more, rest)))
+
+
+def _parted(verdict: Verdict) -> tuple[str, str]:
     if verdict.nodes and verdict.ranks:
         where = f" on {', '.join(verdict.nodes)}"
         head, joint, rest = verdict.sentence.partition(f"{where}; ")
@@ -163,12 +177,22 @@ def _action(page: IncidentPage) -> tuple[str, str]:
             f"<span class=good>training again {lasted(incident.resumed_s - incident.onset_s)} after the onset</span>"
         )
     elif incident.action.name not in ("stop", "report"):
-        said.append("no step since then" if page.is_live else "no step was made after it")
+        said.append(_without_step(page))
     if incident.action.reason:
         said.append(text(incident.action.reason, 240))
     if following is not None and following.places:
         said.append(count(len(following.places), "node") + ", " + count(following.world_size, "rank"))
     return done, " · ".join(said)
+
+
+def _without_step(page: IncidentPage) -> str:
+    """Return how it went on without a step: perhaps none can be counted, of a program that makes none through torch."""
+    struck, following = page.attempt, page.following
+    counts = struck is None or struck.first_step_s is not None
+    if following is not None and following.started_s is not None and not counts:
+        up_s = max(following.started_s - page.incident.onset_s, 0.0)
+        return f"workers up again {lasted(up_s)} after the onset; no step is counted"
+    return "no step since then" if page.is_live else "no step was made after it"
 
 
 def what_next(page: IncidentPage) -> str:

@@ -103,6 +103,12 @@ def attempts(page: JobPage) -> str:
     return section("attempts", "Attempts", table(heads, rows, "attempts", "stack"), more)
 
 
+def _startup_s(page: JobPage, each: AttemptTimes, first_s: float) -> float:
+    """Return after how long an attempt made its first step: as measured on its nodes, else as the journal tells."""
+    began_s = page.started_s if each.number == 0 else each.ordered_s
+    return page.starts.get(each.number, max(first_s - began_s, 0.0))
+
+
 def _attempt(page: JobPage, each: AttemptTimes, incident: int | None) -> tuple[str, ...]:
     first = each.first_step_s if page.counts_steps else each.started_s
     end_s = each.ended_s if each.ended_s is not None else page.ended_s if page.ended_s is not None else page.now_s
@@ -119,7 +125,7 @@ def _attempt(page: JobPage, each: AttemptTimes, incident: int | None) -> tuple[s
         f"<span class=nowrap>{clock_time(each.ordered_s)}</span>",
         f"{count(each.world_size, 'rank')}, {count(len(each.places), 'node')}{code}",
         text(each.how, 80),
-        lasted(first - each.ordered_s) if first is not None else "none",
+        lasted(_startup_s(page, each, first)) if first is not None else "none",
         lasted(end_s - each.ordered_s),
         number(each.steps) if each.steps is not None else "so far not counted" if each.ended_s is None else "",
         ended,
@@ -190,8 +196,8 @@ def definitions(page: JobPage) -> str:
         "definitions",
         "What the figures mean",
         f"<p><b>ETTR</b>, the effective training time ratio, is productive time divided by wall-clock time. Productive is the time "
-        f"{productive} to the onset of what ended it, without what was trained after the last checkpoint before that (known only with "
-        "<code class=nowrap>--ckpt-dir</code>). The cumulative one counts from the start of the job; the sliding one counts the 60 minutes before a moment, or "
+        f"{productive} to the onset of what ended it (or the order to end), but for what was made again: what was trained after the checkpoint was made that a later attempt "
+        "began from (known only with <code class=nowrap>--ckpt-dir</code>). The cumulative one counts from the start of the job; the sliding one counts the 60 minutes before a moment, or "
         "the whole life of a job that is younger.</p>"
         "<p><b>Standstill</b> is the time from an incident’s onset to the first step of the next attempt. Its <b>GPU-seconds</b> are "
         "that, and the time of steps made again, for each rank.</p>"

@@ -7,13 +7,13 @@ of other modules (the start-up waterfall) use the custom properties named here.
 from __future__ import annotations
 
 _LIGHT = """--paper:#fff;--surface:#f6f7f8;--ink:#1a1f24;--muted:#5b6570;--line:#dde2e7;--link:#0b57a8;
---bad:#c0261c;--bad-wash:#fcefed;--warn:#a86100;--warn-wash:#fdf4e3;--good:#1a7742;--good-wash:#ecf6ef;
+--bad:#c0261c;--bad-wash:#fcefed;--warn:#a05c00;--warn-wash:#fdf4e3;--good:#1a7742;--good-wash:#ecf6ef;
 --wait:#86a6c8;--calm:#d3d9df;--none:#eceff2;--on-state:#fff;
 --series-1:#2f6fae;--series-2:#c26a1b;--series-3:#3d8a5f;--series-4:#8b5fb0;--series-5:#5d8fa8;--series-6:#a8863c;
 --series-7:#b0566e;--series-8:#7a828b;"""
 _DARK = """--paper:#11151a;--surface:#191f26;--ink:#e4e9ee;--muted:#98a4b0;--line:#2d3640;--link:#7db8f2;
 --bad:#ff7a6d;--bad-wash:#32191a;--warn:#e5a642;--warn-wash:#2d2415;--good:#5ec98a;--good-wash:#15281d;
---wait:#4f7093;--calm:#46525e;--none:#242c34;--on-state:#11151a;
+--wait:#456689;--calm:#46525e;--none:#242c34;--on-state:#11151a;
 --series-1:#6aa9e4;--series-2:#e59a52;--series-3:#67b98c;--series-4:#b493d6;--series-5:#86b7cf;--series-6:#cdb069;
 --series-7:#dc8aa0;--series-8:#a3adb7;"""
 
@@ -113,7 +113,7 @@ color:var(--ink);font:560 .8125rem/1 system-ui,sans-serif;cursor:pointer;font-va
 .mass .cell{min-width:.85rem;width:.85rem;height:.85rem;border-radius:2px;padding:0;font-size:0}.mass .cells{gap:2px}
 .s-culprit{background:var(--bad);color:var(--on-state)}.s-suspect,.s-shown{background:var(--warn);color:var(--on-state)}
 .s-failed{background:var(--paper);box-shadow:inset 0 0 0 2px var(--bad);color:var(--bad)}
-.s-waiting{background:var(--wait);color:var(--on-state)}
+.s-waiting{background:var(--wait);color:var(--ink)}
 .s-working{background:var(--calm)}.s-ended{background:var(--none);color:var(--muted)}
 .s-unseen{background:var(--paper);box-shadow:inset 0 0 0 1px var(--calm);color:var(--muted)}
 .cell[aria-current]{outline:2px solid var(--ink);outline-offset:1px}
@@ -128,8 +128,8 @@ _EVIDENCE = """
 line-height:1.55;display:block}
 .tree .user{font-weight:620}.tree .who{display:inline-block;font-size:.84rem;border-radius:4px;padding:0 .45rem;margin:.15rem 0;
 background:var(--none)}
-.tree .who.s-culprit{background:var(--bad);color:var(--on-state)}.tree .who.s-suspect{background:var(--warn)}
-.tree .who.s-waiting{background:var(--wait);color:var(--on-state)}
+.tree .who.s-culprit{background:var(--bad);color:var(--on-state)}.tree .who.s-suspect{background:var(--warn);color:var(--on-state)}
+.tree .who.s-waiting{background:var(--wait);color:var(--ink)}
 .tree .plumbing{color:var(--muted)}
 .graph{overflow-x:auto}.graph svg{max-width:none}
 .graph .box{fill:var(--paper);stroke:var(--line);stroke-width:1.5}.graph .box.s-waiting{stroke:var(--wait);fill:var(--paper)}

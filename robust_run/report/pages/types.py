@@ -5,6 +5,7 @@ All times are seconds since the epoch by the controller's clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -38,8 +39,14 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When the evidence named a culprit, before the attempt was ended; None where it is judged by how it ended."""
     evicted_s: float | None = None
     """When the first node was taken out of it."""
+    onset_s: float | None = None
+    """When what ended it began, where something failed."""
+    told_s: float | None = None
+    """When it was told to end."""
     ended_s: float | None = None
     """When no process of it was left on any node."""
+    resumed: Checkpoint | None = None
+    """The checkpoint that it began from, as far as is known."""
     checked_s: float | None = None
     """When the checks of its nodes were over, where it was followed by some."""
     steps: int | None = None
@@ -76,7 +83,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint that an attempt could go on from."""
+    """A checkpoint that an attempt could go on from."""
 
     created_s: float
     step: int | None = None
@@ -199,3 +206,5 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     """What the heat-map shows, or why there is none."""
     startup: str = ""
     """A fragment of HTML of ours with the start-up waterfall; empty: there is none."""
+    starts: Mapping[int, float] = {}
+    """By attempt, after how many seconds it had made its first step, where that was measured on its nodes."""

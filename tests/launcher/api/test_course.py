@@ -59,10 +59,25 @@ HEALED = (
 
 def test_training_is_from_the_first_step_to_the_onset_of_the_failure() -> None:
     course = story(*HEALED)
-    assert course.trained_s(START + 200) == pytest.approx(90 + 90)
+    assert course.effective_s(START + 200) == pytest.approx(90 + 90)
     assert course.ettr(START + 200) == pytest.approx(180 / 200)
     assert [each.why for each in course.attempts] == ["it died", ""]
     assert course.steps() == 90
+
+
+def test_what_was_trained_after_the_checkpoint_of_a_later_attempt_is_no_training() -> None:
+    again = line(108, "attempt_started", attempt=1, node="n", pids=[1], port=1, resumes_s=START + 70.0)
+    course = story(*HEALED[:-1], again, HEALED[-1])
+    assert course.effective_s(START + 200) == pytest.approx(60 + 90)
+    assert course.ran_s(START + 200) == pytest.approx(95 + 90), "until the order to end: counters never fall"
+
+
+def test_what_ran_never_falls_when_a_failure_is_found_late() -> None:
+    course, ran = Course(), 0.0
+    for each in HEALED:
+        course.take(each)
+        assert course.ran_s(course.last_s) >= ran
+        ran = course.ran_s(course.last_s)
 
 
 def test_the_last_hour_forgets_what_was_before() -> None:
@@ -76,11 +91,12 @@ def test_a_job_that_is_over_or_dead_does_not_go_on_training() -> None:
     over = story(*HEALED, line(300, "finish", action=True, outcome="done", exit_code=0))
     assert over.until_s(START + 9999, alive=True) == START + 300
     assert story(*HEALED).until_s(START + 9999, alive=False) == START + 111
+    assert story(*HEALED, line(150, "node_joined")).until_s(START + 9999, alive=False) == START + 150, "of any line"
 
 
 def test_what_was_only_reported_ends_no_training() -> None:
     course = story(*HEALED, fails(1, 120.0, 130.0, "report"))
-    assert course.trained_s(START + 200) == pytest.approx(180)
+    assert course.effective_s(START + 200) == pytest.approx(180)
 
 
 def test_where_no_step_was_counted_nobody_knows() -> None:
@@ -114,7 +130,7 @@ def test_evictions_are_told_apart_by_who_did_it() -> None:
 
 def test_lines_of_a_controller_that_was_replaced_do_not_count() -> None:
     course = story(*HEALED, line(150, "controller_resumed", term=2), fails(1, 120.0, 151.0))
-    assert course.trained_s(START + 200) == pytest.approx(180)
+    assert course.effective_s(START + 200) == pytest.approx(180)
 
 
 def test_a_month_of_restarts_keeps_the_sums_and_forgets_the_rest() -> None:
@@ -125,7 +141,7 @@ def test_a_month_of_restarts_keeps_the_sums_and_forgets_the_rest() -> None:
             course.take(each)
         course.take(line(at_s + 62, "attempt_ended", attempt=number, node="n", progress={"steps": 5}))
     assert len(course.attempts) == MOST_ATTEMPTS
-    assert course.trained_s(START + 1e6) == pytest.approx(50 * 3 * MOST_ATTEMPTS)
+    assert course.effective_s(START + 1e6) == pytest.approx(50 * 3 * MOST_ATTEMPTS)
     assert course.steps() == 5 * 3 * MOST_ATTEMPTS
 
 
@@ -145,7 +161,7 @@ def test_a_journal_is_read_while_it_grows(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(HEALED[4][20:] + b"\n" + b"\n".join(HEALED[5:]) + b"\n")
     course = reader.read_all()
-    assert course.trained_s(START + 200) == pytest.approx(180)
+    assert course.effective_s(START + 200) == pytest.approx(180)
     assert course.counted["end_attempt"] == 1
 
 

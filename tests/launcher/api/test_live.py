@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,11 +13,17 @@ from dashboards import job_view
 from robust_run.errors import PlatformError
 from robust_run.launcher.api import show
 from robust_run.launcher.api.advice import findings_of, next_step
-from robust_run.launcher.api.live import LiveNode, LiveView, live_nodes, live_view
+from robust_run.launcher.api.course import Course
+from robust_run.launcher.api.live import LiveNode, LiveView, live_nodes, live_view, with_course
+from robust_run.launcher.api.page_reading import startup_in
+from robust_run.launcher.api.startup_phases import StartupPhases
 from robust_run.launcher.api.views import AttemptView, EvictedView, IncidentView, JobView, NodesView, NodeView
 from robust_run.launcher.controller.steps import NodeSteps
 from robust_run.launcher.events import FirstStep
 from robust_run.launcher.types import Paces
+from robust_run.report.startup import file
+from robust_run.report.startup.types import AttemptStartup, Row, Span, Startup
+from robust_run.report.startup.words import sentence
 from robust_run.tracer.pace.types import NodePace, RankPace
 
 Serve = Callable[..., Any]
@@ -182,3 +189,31 @@ def test_a_job_that_waits_for_its_first_step_says_so() -> None:
     assert "no step" not in show.headline(job(attempts=attempts[1:], attempt=1)), (
         "of a job that counts none, nobody knows"
     )
+
+
+def test_a_start_takes_as_long_in_the_status_as_the_terminal_and_the_report_said(tmp_path: Path) -> None:
+    def begins(number: int, at_s: float) -> list[bytes]:
+        head = b'{"at":%g,"mono":%g,' % (1000 + at_s, at_s)
+        return [
+            head + b'"action":{"type":"start_attempt","attempt":%d,"world_size":2,"nodes":1}}' % number,
+            head + b'"event":{"type":"first_step","attempt":%d,"at_s":%g}}' % (number, at_s),
+        ]
+
+    course = Course()
+    for line in (b'{"at":1000,"event":{"type":"job_started"}}', *begins(0, 4.0), *begins(1, 60.0)):
+        course.take(line)
+    span = Span("imports", 0.0, 3.0)
+    row = Row(rank=0, node="a", spans=(span,), first_step_s=4.7)
+    measured = AttemptStartup(
+        attempt=0, began_unix_s=999.5, ranks=2, nodes=1, seen_ranks=2, stepped_ranks=2, complete=True, total_s=4.7, phases=(),
+        critical=row,
+    )  # fmt: skip
+    early = msgspec.structs.replace(measured, attempt=1, stepped_ranks=0, total_s=9.9)
+    file.write(str(tmp_path / file.NAME), Startup(run_id="run", attempts=(measured, early)))
+    starts = StartupPhases(str(tmp_path)).totals()
+    said = [each.startup_s for each in with_course(job(), course, starts=starts).attempts]
+    assert said == [4.7, 0.0], "what no rank has ended yet is not measured"
+    assert sentence(measured).startswith("first step after 4.7 s")
+    assert startup_in(str(tmp_path))[1] == starts, "and on the job's page"
+    unmeasured = [each.startup_s for each in with_course(job(), course).attempts]
+    assert unmeasured == [4.0, 0.0], "the first since the job was started"

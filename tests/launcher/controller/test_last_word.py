@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from robust_run.clock import SystemClock
+from robust_run.errors import UserError
+from robust_run.launcher import outcome
 from robust_run.launcher.actions import Finish
+from robust_run.launcher.api.advice import next_step
+from robust_run.launcher.api.dead import read_dead
+from robust_run.launcher.api.report_pages import write_report
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.core.state import JobState
+from robust_run.launcher.events import JobStarted
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
+from robust_run.launcher.options import Options
+from robust_run.launcher.resume import resume
 from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.types import JobSpec, Std, Streams
+from robust_run.launcher.world import system_world
 
 
 def test_a_journal_and_pages_that_could_not_be_written(tmp_path: Path) -> None:
@@ -25,3 +38,49 @@ def test_a_journal_and_pages_that_could_not_be_written(tmp_path: Path) -> None:
     say_goodbye(said.append, directory, book, finish, JobState(), 3.0, journal_problem=journal.problem)
     assert any("journal is not complete" in line and "has finished; do not --resume" in line for line in said), said
     assert any(line.startswith("pages are missing") for line in said), said
+
+
+def test_a_job_whose_journal_met_a_full_disk_is_known_to_be_over(tmp_path: Path) -> None:
+    room = [3]
+
+    def write(descriptor: int, data: bytes) -> int:
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(28, "No space left on device")
+        return os.write(descriptor, data)
+
+    journal = Journal(str(tmp_path / "journal.jsonl"), SystemClock(), lambda _path, _error: None, write)
+    streams = Streams(redirects=(Std(),), tee=(Std(),), shown=(True,))
+    journal.open_with(
+        JobSpec(argv=("p",), script="p", is_python=True, nproc=1, run_id="r", rdzv_id="r", log_dir="", streams=streams),
+        "h",
+    )
+    journal.event(JobStarted(), 1.0)
+    finish = Finish(outcome="failed", exit_code=9, reason="rank 0 died")
+    while not journal.problem:
+        journal.action(finish, 2.0)
+    torn = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "journal.jsonl").write_bytes(b"".join(torn[:2]))  # nothing of the end is there
+    assert read_dead(str(tmp_path)).job(3.0, "", gone=True).resumable, "by the journal alone it broke off"
+
+    said: list[str] = []
+    directory = RunDirectory(str(tmp_path), str(tmp_path))
+    book = IncidentBook(SystemClock(), directory, said.append, lambda _path, _error: None)
+    say_goodbye(said.append, directory, book, finish, JobState(), 3.0, journal_problem=journal.problem)
+    assert any("robust status knows how this job ended" in line for line in said), said
+    job = read_dead(str(tmp_path)).job(3.0, "", gone=True)
+    assert (job.outcome, job.exit_code, job.resumable) == ("failed", 9, False)
+    assert "--resume" not in next_step(job)
+    assert "--resume" not in Path(write_report(str(tmp_path)).report).read_text()
+    world = system_world({})
+    with pytest.raises(UserError, match="the job is over: failed"):
+        resume(Options(training_script="", resume=str(tmp_path)), world, {})
+
+
+@pytest.mark.parametrize("target", ["done", "done-256", "failed-1\n", "running-0", "/etc/passwd", ""])
+def test_a_mark_that_is_none_of_ours_says_nothing(tmp_path: Path, target: str) -> None:
+    if target:
+        (tmp_path / "outcome").symlink_to(target)
+    else:
+        (tmp_path / "outcome").write_text("done-0")
+    assert outcome.left(str(tmp_path)) is None

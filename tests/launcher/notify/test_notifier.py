@@ -138,6 +138,22 @@ def test_what_cannot_be_used_is_said_and_left_out() -> None:
     assert "give it again" in said[0]
 
 
+def test_it_is_said_which_of_several_targets_fails() -> None:
+    said: list[str] = []
+    with webhook() as sound, webhook(lambda _: 404) as broken:
+        notifier = notifier_of(
+            [sound.url, broken.url, "https://hooks.example.com/..."], ABOUT, SystemClock(), said.append
+        )
+        assert notifier is not None
+        notifier.opened(incident())
+        wait_for(lambda: notifier.counts()["failed"] == 1 and len(said) == 2, "both to be said", 60)
+        sound.wait_told(1)
+        notifier.close(0.0)
+    assert said[0].endswith("(target 3 of 3)")
+    assert said[1].startswith("--notify target 2 of 3, http://127.0.0.1:")
+    assert "secret-path" not in "".join(said)
+
+
 def test_lines_from_threads_are_said_on_the_loop() -> None:
     import asyncio
 

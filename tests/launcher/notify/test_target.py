@@ -8,7 +8,7 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.notify.notifier import target_of
-from robust_run.launcher.notify.target import Target, is_hidden, parse, shown
+from robust_run.launcher.notify.target import Target, is_hidden, named, parse, shown
 
 SECRET = "T00000000/B000/XXXXsecretXXXX"
 
@@ -50,6 +50,8 @@ def test_what_is_neither_is_refused_in_one_line(text: str) -> None:
         f"https://user:{SECRET}@example.com/x",
         f"https://example.com:8443/x?token={SECRET}",
         f"tell --token {SECRET}",
+        f"TOKEN={SECRET} tell",
+        f"TOKEN={SECRET}",
         f"ftp://example.com/{SECRET}",
     ],
 )
@@ -65,6 +67,18 @@ def test_a_secret_is_never_shown(text: str) -> None:
 def test_the_host_of_a_webhook_is_shown() -> None:
     assert shown("https://hooks.example.com:8443/a/b") == "https://hooks.example.com:8443/..."
     assert shown("page-me") == "page-me"
+
+
+def test_several_targets_are_told_apart_without_their_secrets() -> None:
+    hooks = [f"https://hooks.slack.com/{SECRET}", "https://hooks.slack.com/other", "@/etc/hook", f"tell {SECRET}"]
+    names = [named(text, number, 4) for number, text in enumerate(hooks, 1)]
+    assert names == [
+        "target 1 of 4, https://hooks.slack.com/...",
+        "target 2 of 4, https://hooks.slack.com/...",
+        "target 3 of 4, @/etc/hook",
+        "target 4 of 4, tell ...",
+    ]
+    assert named("page-me", 1, 1) == "page-me", "of one there is no question which"
     assert not is_hidden("page-me")
 
 

@@ -64,3 +64,12 @@ def test_an_incident_without_a_next_step_costs_until_the_end() -> None:
 def test_an_attempt_that_made_no_step_lost_none() -> None:
     assert lost_of(incident(), attempt(0, 0.0, steps=0), None, BEGIN_S).steps == 0
     assert lost_of(incident(), attempt(0, 0.0), None, BEGIN_S).steps is None
+
+
+def test_of_a_job_that_is_over_nothing_goes_on_costing() -> None:
+    stopped = incident(resumed_s=None)
+    struck = attempt(0, 0.0, first_step_s=10.0, ended_s=106.0, steps=90)
+    assert not lost_of(stopped, struck, None, BEGIN_S + 130.0).is_over
+    over = lost_of(stopped, struck, None, BEGIN_S + 106.0, is_final=True)
+    assert over.is_over
+    assert over.seconds == pytest.approx(6.0)

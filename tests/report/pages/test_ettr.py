@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +20,10 @@ HANG = (
 )
 
 
-def of_hang(end_s: float = 200.0, **more: Any) -> tuple[Span, ...]:
-    return spans_of(HANG, (incident(onset_s=100.0),), BEGIN_S, BEGIN_S + end_s, **more)
+def of_hang(end_s: float = 200.0, resumed_s: float | None = None) -> tuple[Span, ...]:
+    resumed = Checkpoint(created_s=BEGIN_S + resumed_s) if resumed_s is not None else None
+    attempts = (HANG[0], msgspec.structs.replace(HANG[1], resumed=resumed))
+    return spans_of(attempts, (incident(onset_s=100.0),), BEGIN_S, BEGIN_S + end_s)
 
 
 def test_each_stretch_of_a_healed_hang_has_its_name() -> None:
@@ -40,15 +42,13 @@ def test_each_stretch_of_a_healed_hang_has_its_name() -> None:
 
 
 def test_what_was_trained_after_the_last_checkpoint_is_made_again() -> None:
-    kept = {0: Checkpoint(created_s=BEGIN_S + 70.0, step=60)}
-    seconds = seconds_by_kind(of_hang(checkpoints=kept))
+    seconds = seconds_by_kind(of_hang(resumed_s=70.0))
     assert seconds["redone"] == pytest.approx(30.0)
     assert seconds["productive"] == pytest.approx(60.0 + 88.0)
 
 
 def test_a_checkpoint_from_before_the_attempt_keeps_nothing_of_it() -> None:
-    kept = {0: Checkpoint(created_s=BEGIN_S - 500.0)}
-    assert seconds_by_kind(of_hang(checkpoints=kept))["redone"] == pytest.approx(90.0)
+    assert seconds_by_kind(of_hang(resumed_s=-500.0))["redone"] == pytest.approx(90.0)
 
 
 def test_an_attempt_without_a_step_was_all_start() -> None:
@@ -98,7 +98,7 @@ def lives(draw: st.DrawFn) -> tuple[list[AttemptTimes], list[Incident]]:
     """Attempts and incidents with times in any order: clocks of several machines, damaged journals."""
     attempts, incidents = [], []
     for number in range(draw(st.integers(0, 4))):
-        names = ("started_s", "first_step_s", "verdict_s", "ended_s")
+        names = ("started_s", "first_step_s", "verdict_s", "told_s", "ended_s")
         times = {name: value for name in names if (value := draw(maybe)) is not None}
         attempts.append(attempt(number, draw(moments), **times))
         if draw(st.booleans()):
@@ -112,8 +112,13 @@ def lives(draw: st.DrawFn) -> tuple[list[AttemptTimes], list[Incident]]:
 def test_every_second_counts_exactly_once_whatever_the_times(
     life: tuple[list[AttemptTimes], list[Incident]], long_s: float, counts_steps: bool, kept: dict[int, float]
 ) -> None:
-    checkpoints = {number: Checkpoint(created_s=BEGIN_S + at_s) for number, at_s in kept.items()}
-    spans = spans_of(*life, BEGIN_S, BEGIN_S + long_s, checkpoints=checkpoints, counts_steps=counts_steps)
+    attempts = [
+        msgspec.structs.replace(each, resumed=Checkpoint(created_s=BEGIN_S + kept[each.number]))
+        if each.number in kept
+        else each
+        for each in life[0]
+    ]
+    spans = spans_of(attempts, life[1], BEGIN_S, BEGIN_S + long_s, counts_steps=counts_steps)
     assert sum(span.end_s - span.begin_s for span in spans) == pytest.approx(long_s, abs=1e-5)
     assert all(one.end_s == other.begin_s for one, other in itertools.pairwise(spans))
     assert all(span.end_s > span.begin_s for span in spans)

@@ -225,3 +225,28 @@ def test_the_title_is_parted_where_we_joined_it_not_within_a_message() -> None:
     assert "see the manual<span class=rest>It failed again</span></h1>" in html
     alone = incident(verdict={**verdict, "sentence": f"{message} on vm"})
     assert "see the manual</h1>" in incident_html(incident_page(incident=alone, scene=None))
+
+
+def test_a_long_crash_has_a_short_title_and_says_nothing_twice() -> None:
+    killed = "rank 0 died of SIGKILL (signal 9): the kernel killed it because memory ran out"
+    why = "the kernel killed 1 of the job's processes: the limit of its cgroup is reached, or the node is full"
+    verdict = {"kind": "crash", "rule": "out_of_memory", "ranks": (0,), "nodes": ("vm",)}
+    sentence = f"{killed}: {why} on vm; shortly before, on vm: memory.oom_kill: {why}"
+    html = incident_html(incident_page(incident=incident(verdict={**verdict, "sentence": sentence})))
+    (title,) = re.findall(r"<h1>(.*?)</h1>", html, re.DOTALL)
+    large, smaller = title.split("<span class=rest>")
+    assert words(large).strip().lower() == killed.lower()
+    assert words(smaller).count("the limit of its cgroup is reached") == 1
+    alone = incident_page(incident=incident(verdict={**verdict, "sentence": f"{killed}: {why} on vm"}))
+    assert words(incident_html(alone)).count("the limit of its cgroup is reached") == 1
+
+
+def test_of_a_program_whose_steps_are_not_counted_it_says_when_its_workers_were_up_again() -> None:
+    page = incident_page(
+        incident=incident(resumed_s=None),
+        attempt=attempt(0, 0.0, started_s=1.0, ended_s=106.0),
+        following=attempt(1, 106.5, started_s=107.0),
+    )
+    said = words(incident_html(page))
+    assert "workers up again 7.0 s after the onset" in said
+    assert "no step was made after it" not in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from robust_run.launcher.api.course import START_EDGES_S
+from robust_run.launcher.api.course import START_EDGES_S, Course
 from robust_run.launcher.api.gauges.facts import Facts
 from robust_run.report.metrics import Family, Sample, number, spread_of
 from robust_run.report.spread import Spread
@@ -126,19 +126,34 @@ def _lines(name: str, about: str, *kinds: str) -> Callable[[Facts], Family]:
 
 
 def _trained(facts: Facts) -> Family:
-    about = "Time from first steps to the onset of what ended the attempt, all attempts together."
+    about = "Time from first steps until attempts were told to end; what was in vain of it is counted apart."
     if facts.course is None or facts.job.ettr is None:
         return Family(name="training_seconds_total", kind="counter", about=about)
-    until_s = facts.course.until_s(facts.job.now_unix_s, alive=facts.job.alive)
-    return number("training_seconds_total", "counter", about, facts.course.trained_s(until_s))
+    return number("training_seconds_total", "counter", about, facts.course.ran_s(_until_s(facts, facts.course)))
+
+
+def _in_vain(facts: Facts) -> Family:
+    """Counters never fall: a failure is known only after it began, so what it cost is not taken off but counted here."""
+    about = "What of robust_run_training_seconds_total was in vain: after the onset of a failure, or made again."
+    if facts.course is None or facts.job.ettr is None:
+        return Family(name="training_in_vain_seconds_total", kind="counter", about=about)
+    until_s = _until_s(facts, facts.course)
+    lost_s = max(facts.course.ran_s(until_s) - facts.course.effective_s(until_s), 0.0)
+    return number("training_in_vain_seconds_total", "counter", about, lost_s)
+
+
+def _until_s(facts: Facts, course: Course) -> float:
+    return course.until_s(facts.job.now_unix_s, alive=facts.job.alive)
 
 
 def _ettr(facts: Facts) -> Family:
-    return _known("ettr_ratio", "Share of the time since the job started in which it trained.", facts.job.ettr)
+    return _known(
+        "ettr_ratio", "Share of the time since the job started that was training whose steps survived.", facts.job.ettr
+    )
 
 
 def _ettr_hour(facts: Facts) -> Family:
-    return _known("ettr_hour_ratio", "Share of the last hour in which the job trained.", facts.job.ettr_hour)
+    return _known("ettr_hour_ratio", "The same share of the last hour.", facts.job.ettr_hour)
 
 
 def _known(name: str, about: str, value: float | None) -> Family:
@@ -180,6 +195,7 @@ SOURCES: tuple[Callable[[Facts], Family], ...] = (
         "hang_suspected",
     ),
     _trained,
+    _in_vain,
     _ettr,
     _ettr_hour,
 )
