@@ -189,7 +189,7 @@ class Agent:
             if self._ears is not None:
                 self._ears.listen_to_store()
             if self.health is not None:
-                self.health.attempt_began(order.attempt)
+                self.health.attempt_began(self.attempt)
 
     @property
     def codes(self) -> AgentCode:
@@ -361,8 +361,8 @@ class Agent:
         from robust_run.launcher.agent_health import begin
 
         assert self._loop is not None
-        number = self._attempt_number if self.is_running else -1
-        self.health = begin(self._node, self.node_id, self._loop, self.report, number)
+        attempt = self.attempt if self.is_running else None
+        self.health = begin(self._node, self.node_id, self._loop, self.report, attempt)
 
     def usage(self) -> tuple[float, ...]:
         """Return what this node did since the last call; empty where it is not watched."""

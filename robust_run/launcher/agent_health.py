@@ -28,6 +28,7 @@ from robust_run.launcher.types import RankEvidence
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.attempt import Attempt as RunningAttempt
     from robust_run.launcher.node import Node
     from robust_run.launcher.types import JobSpec
 
@@ -72,17 +73,19 @@ class AgentHealth:
         self._handle.begin()
         self._loop.call_later(ABSENT_AFTER_S, self._tell_absent)
 
-    def attempt_began(self, number: int) -> None:
+    def attempt_began(self, attempt: RunningAttempt) -> None:
         """Watch what the workers of this attempt report; the files of the one before are not needed any more."""
 
         def tell() -> None:
             import shutil
 
-            folders = self._node.run_directory
+            folders, clock, number = self._node.run_directory, self._node.clock, attempt.number
             self._reports = folders.reports(number) if self._training.on else ""
             shutil.rmtree(folders.reports(number - 1), ignore_errors=True)
             if self._handle is not None:
-                self._handle.attempt(Attempt(training=True, reports=(folders.reports(number),)))
+                began_unix_s = clock.unix_s() - (clock.monotonic_s() - attempt.started_at_s)
+                reports = (folders.reports(number),)
+                self._handle.attempt(Attempt(training=True, reports=reports, began_unix_s=began_unix_s))
 
         self._harmless.run(tell)
 
@@ -112,8 +115,10 @@ class AgentHealth:
                     is_news=False
                 )  # it is told with its own time, and must not be counted again at the next death
             self._seen.append(event)
-        if event.name == "sensors.ended":
+        if event.name == "sensors.ended" and event.kind == "note":
             self._node.say(event.detail)
+        if event.name == "training.damaged":
+            self._node.say(f"metrics from {event.subject}: {event.detail}")
         self._report(HealthSeen(node=self._node_id, event=event, at_unix_s=self._node.clock.unix_s()))
 
     def _tell_absent(self) -> None:
@@ -173,13 +178,17 @@ class AgentHealth:
 
 
 def begin(
-    node: Node, node_id: str, loop: asyncio.AbstractEventLoop, report: Callable[[NodeEvent], None], attempt: int
+    node: Node,
+    node_id: str,
+    loop: asyncio.AbstractEventLoop,
+    report: Callable[[NodeEvent], None],
+    attempt: RunningAttempt | None,
 ) -> AgentHealth:
-    """Watch this node from now on. `attempt`: the one that runs here; -1: none."""
+    """Watch this node from now on. `attempt`: the one that runs here, if any does."""
     health = AgentHealth(node, node_id, loop, report)
     node.explain = health.explain
     health.begin()
-    if attempt >= 0:
+    if attempt is not None:
         health.attempt_began(attempt)
     return health
 

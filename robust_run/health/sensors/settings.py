@@ -210,7 +210,7 @@ class TrainingSettings(_Settings, frozen=True, kw_only=True):
     nan_grad_norms: Count = 5
     """More than one: mixed precision finds its loss scale by gradients that overflow."""
     jump_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 5.0
-    """Of the median of the last values (ByteRobust: 5); where that is no more than noise, or below zero, see `metrics.judging`."""
+    """Of the median of the last values (ByteRobust: 5); near zero and below see `metrics.judging`."""
     jumps: Count = 2
     """So many in a row: one spike alone is clipped and forgotten."""
     slow_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 1.5

@@ -85,7 +85,9 @@ def noise(draw: st.DrawFn) -> tuple[list[float], float, float]:
     chance = random.Random(draw(st.integers(0, 1 << 32)))
     spread = 10 ** draw(st.floats(-12, 12))
     height = draw(st.floats(-100, 100)) * spread
-    one = draw(st.sampled_from([lambda: chance.gauss(0, 1), lambda: chance.uniform(-1, 1), lambda: chance.expovariate(1)]))
+    one = draw(
+        st.sampled_from([lambda: chance.gauss(0, 1), lambda: chance.uniform(-1, 1), lambda: chance.expovariate(1)])
+    )
     return [height + spread * one() for _ in range(300)], height, spread
 
 
