@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.health.rules.workers import SIGKILL, event_of
+from robust_run.health.rules.workers import KILLED, event_of
 from robust_run.health.sensors import memory, usage
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import Attempt, Setup
@@ -147,7 +147,7 @@ class AgentHealth:
         except AbsentError:
             now = None
         if is_news and now is not None and self._kills is not None and now > self._kills:
-            detail = "the counter of the job's cgroup has grown"
+            detail = "the limit of the job's cgroup was reached, or the node is full"
             at_s = self._node.clock.monotonic_s()
             self._seen.append(Event(name="memory.oom_kill", kind="alert", subject="", detail=detail, at_s=at_s))
         self._kills = now
@@ -161,7 +161,7 @@ class AgentHealth:
             known = [rank]
             self._harmless.run(lambda: known.append(self._with_last_words(rank)))
             rank = known[-1]
-        if rank.exit_code not in (-SIGKILL, 128 + SIGKILL) or rank.signalled_at_s is not None:
+        if rank.exit_code not in KILLED or rank.signalled_at_s is not None:
             return rank
         self.look()
         event = event_of(rank.rank, rank.pid, rank.exit_code, rank.finding, tuple(self._seen), rank.exited_at_s)

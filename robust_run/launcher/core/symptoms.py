@@ -83,12 +83,12 @@ def _by_rule(
     draft = verdict.draft
     if decision.rule in ("worker.user_exception", "worker.usage"):
         return verdict, [spoken(decision)]  # its traceback says it all
-    line = f"the line that decided: {event.detail}"
-    also = (line, f"rule {decision.rule}: {decision.rung}" + (f" ({decision.held_back})" * bool(decision.held_back)))
+    also = [f"rule {decision.rule}: {decision.rung}" + (f" ({decision.held_back})" * bool(decision.held_back))]
+    if event.name != "worker.host_memory" or culprit.exit_code not in workers.KILLED:
+        also.insert(0, f"the line that decided: {event.detail}")
+    elif culprit.finding is None or culprit.finding.trouble != "host_memory":
+        draft = msgspec.structs.replace(draft, rule="out_of_memory", sentence=f"{draft.sentence}: {event.detail}")
     draft = msgspec.structs.replace(draft, evidence=(*draft.evidence, *also))
-    if event.name == "worker.host_memory" and (culprit.finding is None or culprit.finding.trouble != "host_memory"):
-        sentence = f"{draft.sentence}: out of memory: {event.detail}"
-        draft = msgspec.structs.replace(draft, rule="out_of_memory", sentence=sentence)
     verdict = msgspec.structs.replace(verdict, draft=draft)
     if decision.rung != "evict":
         return verdict, [spoken(decision)]
