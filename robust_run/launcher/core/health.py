@@ -15,7 +15,7 @@ from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.rules.types import Book, Decision, Evicted
 from robust_run.health.types import Event
 from robust_run.launcher.actions import Action, RecordIncident, Say
-from robust_run.launcher.core import nodes
+from robust_run.launcher.core import blindness, nodes
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of, placement_of
 from robust_run.launcher.core.state import LADDER, JobState, Policy
@@ -40,6 +40,7 @@ def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> li
     """Remember what a sensor said, and do what its rule asks for."""
     sign = event.event
     name = name_of(state, event.node)
+    blindness.note(state.health, name, event)
     if sign.kind == "note":
         return []
     if sign.kind == "clear":
@@ -110,7 +111,8 @@ def _is_news(state: JobState, decision: Decision) -> bool:
     record = state.health
     if record.said_in != state.attempt:
         record.said, record.said_in = set(), state.attempt
-    key = (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", decision.node, decision.event.subject)
+    node = "" if decision.rule.startswith(TRAINING) else decision.node  # several nodes may read the same event file
+    key = (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", node, decision.event.subject)
     if key in record.said or len(record.said) >= MOST_TOLD * 10:
         return False
     record.said.add(key)
@@ -229,7 +231,7 @@ def draft_of(state: JobState, decision: Decision) -> VerdictDraft:
     return VerdictDraft(
         kind="nan" if is_training else "node_fault",
         ranks=() if rank is None else (rank,),
-        nodes=(decision.node,),
+        nodes=() if is_training and rank is None else (decision.node,),
         confidence=decision.confidence,
         rule=decision.rule,
         sentence=decision.sentence,

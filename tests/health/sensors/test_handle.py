@@ -94,6 +94,8 @@ def test_a_process_that_dies_is_told_and_started_again(
         sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup_of(tree), events.put_nowait)
         sensors.begin()
         for start in range(handle.MOST_STARTS):
+            if start:
+                assert (await next_of(events, "sensors.ended")).kind == "clear", "it works again"
             await next_of(events, "infiniband.absent")
             helpers.started[start].kill()
             ended = await next_of(events, "sensors.ended")

@@ -16,6 +16,7 @@ from robust_run.health.types import Event, Finding
 from robust_run.launcher import core
 from robust_run.launcher.actions import EndAttempt, Inquire, RecordIncident, Say
 from robust_run.launcher.code_types import CodeCaptured, UpdateStaged
+from robust_run.launcher.core import blindness
 from robust_run.launcher.health_events import HealthSeen, RuleSpoke, SensorsBegan
 
 GPU_LOST = "gpu.lost"
@@ -330,8 +331,43 @@ def test_notes_and_absent_hardware_change_nothing() -> None:
     assert story.happens(SensorsBegan(node="here", absent=("gpu.absent: there is no NVIDIA driver",))) == []
 
 
+def blind(story: Story) -> dict[str, list[str]]:
+    found = blindness.of_nodes(story.state.health)
+    return {node: [sign.event.name for sign in signs] for node, signs in found.items()}
+
+
+def test_sensors_that_stop_are_known_until_they_work_again() -> None:
+    story = several_nodes("a", "b")
+    sees(story, "a", "mount.hung", "/data")
+    sees(story, "a", "mount.hung", "/home")
+    sees(story, "b", "training.damaged", "events.1", kind="note")
+    sees(story, "b", "gpu.absent", kind="note")
+    assert blind(story) == {"a": ["mount.hung", "mount.hung"], "b": ["training.damaged"]}
+    sees(story, "a", "mount.hung", "/data", kind="clear")
+    sees(story, "b", "training.damaged", "events.1", kind="clear")
+    assert blind(story) == {"a": ["mount.hung"]}
+
+
+def test_the_end_of_the_sensors_process_is_all_there_is_to_say_of_them() -> None:
+    story = one_node()
+    sees(story, "here", "mount.hung", "/data")
+    sees(story, "here", "sensors.ended", "", kind="note")
+    assert blind(story) == {"here": ["sensors.ended"]}
+    sees(story, "here", "sensors.ended", "", kind="clear")
+    assert blind(story) == {}
+
+
+def test_a_file_that_several_nodes_read_is_told_of_once_and_blames_none_of_them() -> None:
+    story = several_nodes("a", "b", "c")
+    told = [action for node in "abc" for action in sees(story, node, "training.jump", "events.out.tfevents.1")]
+    assert len(spoken(told)) == 1
+    (incident,) = [action for action in told if isinstance(action, RecordIncident)]
+    assert incident.verdict.nodes == ()
+
+
 def test_a_successor_knows_what_was_known() -> None:
     story = several_nodes("a", "b", "c", fewest=2)
+    sees(story, "a", "mount.hung", "/data")
     sees(story, "b", "network.link_down", "eth0")
     sees(story, "c", GPU_LOST)
     again = core.replay(story.policy, story.told)
