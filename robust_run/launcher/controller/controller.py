@@ -137,6 +137,10 @@ class Controller:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
             self._pacing.take(node, seen)
+            if (
+                self.outlook is not None and seen.steps
+            ):  # the first step may have been told to the controller before this one
+                self.outlook.begin(seen.pace.attempt)
         elif isinstance(seen, Sights):
             self.inquest.take(node, seen)
         elif isinstance(seen, CheckAnswer):
