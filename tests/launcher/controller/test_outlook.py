@@ -6,14 +6,19 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from stories import Story, several_nodes
 
 from robust_run.clock import Clock
 from robust_run.health.rules.types import Comparing
+from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.outlook import STEPLESS_S, USUAL, Outlook
 from robust_run.launcher.health_events import HealthSeen
+from robust_run.launcher.types import Paces
+from robust_run.tracer.pace.types import NodePace
 
 NAMES = [f"n{index}" for index in range(8)]
 LIMIT_S = 60.0
@@ -141,6 +146,29 @@ def test_comparing_may_be_switched_off_and_an_attempt_that_is_over_is_not_compar
         assert not outlook.is_running
 
     play(other)
+
+
+def test_a_controller_that_takes_over_compares_the_attempt_that_runs() -> None:
+    """The first step was told to the one before it; what nodes say of their steps comes again and again."""
+    story = several_nodes("a", "b", "c", "d")
+    say: Any = SimpleNamespace(say=lambda _: None, send=lambda *_: None)
+    controller = Controller(
+        policy=story.policy,
+        state=story.state,
+        book=say,
+        journal=say,
+        clock=Hand(),
+        outbox=say,
+        later=lambda *_: say,
+        on_finish=lambda _: None,
+    )
+    begun: list[int] = []
+    outlook: Any = SimpleNamespace(begin=begun.append)
+    controller.outlook = outlook
+    controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ())))
+    assert begun == []
+    controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ()), steps=5, since_step_s=0.1))
+    assert begun == [0]
 
 
 def test_two_nodes_are_no_fleet() -> None:
