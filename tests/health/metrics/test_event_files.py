@@ -16,7 +16,7 @@ from sensor_ground import Watched
 
 from robust_run.health.metrics import tensorboard, wandb_files, watching
 from robust_run.health.metrics.reporting import Reporter
-from robust_run.health.metrics.reports import create, file_of
+from robust_run.health.metrics.reports import file_of
 from robust_run.health.metrics.tensorboard import masked_crc
 from robust_run.health.metrics.watching import FRESH_S, Watcher
 from robust_run.health.metrics.wire import fields
@@ -220,7 +220,6 @@ def test_links_and_what_is_no_log_are_left_alone_and_that_is_said(tmp_path: Path
 def test_a_loss_that_is_nan_is_noticed_in_a_report_and_in_an_event_file(
     tmp_path: Path, watch: Callable[..., Watched]
 ) -> None:
-    create(file_of(str(tmp_path), 3))
     Reporter(file_of(str(tmp_path), 3)).write(7, {"loss": math.nan})
     folder = str(tmp_path)
     reported = watch(World(reports=lambda: (folder,)), watching.sensor(TrainingSettings(interval_s=0.05)))
