@@ -117,8 +117,6 @@ class AgentHealth:
             self._seen.append(event)
         if event.name == "sensors.ended" and event.kind == "note":
             self._node.say(event.detail)
-        if event.name == "training.damaged":
-            self._node.say(f"metrics from {event.subject}: {event.detail}")
         self._report(HealthSeen(node=self._node_id, event=event, at_unix_s=self._node.clock.unix_s()))
 
     def _tell_absent(self) -> None:

@@ -60,6 +60,8 @@ class Watcher:
         self._blind: set[str] = set()
         """Files of which no whole record was found any more, so far."""
         self._given_up: set[str] = set()
+        """Files that are no logs."""
+        self._unreadable: set[str] = set()
         self._passed_over: set[str] = set()
         """Files of which damage was told that did no harm."""
         self._found: tuple[str, ...] = ()
@@ -106,12 +108,16 @@ class Watcher:
             try:
                 content = _read_at(path, offset)
             except OSError as error:
-                self._given_up.add(path)
-                yield path, Said(subject=subject, points=(), blind=f"it cannot be read: {error.strerror}")
+                why = "" if path in self._unreadable else f"it cannot be read: {error.strerror}"
+                self._unreadable.add(path)
+                yield path, Said(subject=subject, points=(), blind=why)
                 continue
             chunk = wandb_files.parse(content, offset) if path.endswith(".wandb") else tensorboard.parse(content)
             self._offsets[path] = offset + chunk.used_bytes
             blind, sees = self._damage(path, offset, chunk)
+            if path in self._unreadable:
+                self._unreadable.discard(path)
+                sees = sees or "it can be read again" * (not blind)
             points = tuple(point for point in chunk.points if not 0 < point.at_s < began_unix_s)
             yield path, Said(subject=subject, points=points, blind=blind, sees=sees)
 

@@ -34,6 +34,7 @@ MOST_ACTIVE = 1000
 #: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
 MOST_TOLD = 20
 TRAINING = "training."
+DAMAGED = "training.damaged"
 
 
 def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> list[Action]:
@@ -41,6 +42,9 @@ def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> li
     sign = event.event
     name = name_of(state, event.node)
     blindness.note(state.health, name, event)
+    if sign.name == DAMAGED:  # several nodes may read the same file
+        is_news = _is_news(state, (f"{sign.name} {sign.kind}", "", sign.subject))
+        return [Say(text=f"metrics from {sign.subject}: {sign.detail}")] if is_news else []
     if sign.kind == "note":
         return []
     if sign.kind == "clear":
@@ -54,7 +58,10 @@ def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> li
     if decision is None or name in state.evicted:
         return []
     decision = held(policy, state, decision, now_s)
-    is_news = _is_news(state, decision)
+    at = "" if decision.rule.startswith(TRAINING) else decision.node
+    is_news = _is_news(
+        state, (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", at, decision.event.subject)
+    )
     if not is_news and decision.rung != "evict":
         return []
     return [spoken(decision), *_follow(policy, state, event, decision, now_s)]
@@ -106,13 +113,11 @@ def memory_s(sign: Sign) -> float:
     return OUTLIER_S if sign.event.name.startswith("outlier.") else RECENT_S
 
 
-def _is_news(state: JobState, decision: Decision) -> bool:
-    """Whether this was not yet told in this attempt, and there is room to tell it."""
+def _is_news(state: JobState, key: tuple[str, str, str]) -> bool:
+    """Whether this (what, host, subject) was not yet told in this attempt, and there is room to tell it."""
     record = state.health
     if record.said_in != state.attempt:
         record.said, record.said_in = set(), state.attempt
-    node = "" if decision.rule.startswith(TRAINING) else decision.node  # several nodes may read the same event file
-    key = (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", node, decision.event.subject)
     if key in record.said or len(record.said) >= MOST_TOLD * 10:
         return False
     record.said.add(key)

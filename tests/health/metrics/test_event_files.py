@@ -214,7 +214,11 @@ def test_links_and_what_is_no_log_are_left_alone_and_that_is_said(tmp_path: Path
         "it cannot be read from byte 0 on",
         "it cannot be read: Too many levels of symbolic links",
     ]
-    assert watcher(world_of(tmp_path)) == {}
+    assert damage_said(watcher, tmp_path) == []
+    assert not any(said.points for said in watcher(world_of(tmp_path)).values())
+    (tmp_path / "events.out.tfevents.2").unlink()
+    (tmp_path / "events.out.tfevents.2").write_bytes(record(scalar("loss", 1, 1.0)))
+    assert damage_said(watcher, tmp_path) == [("clear", "it can be read again")]
 
 
 def test_a_loss_that_is_nan_is_noticed_in_a_report_and_in_an_event_file(

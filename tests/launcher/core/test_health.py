@@ -363,6 +363,8 @@ def test_a_file_that_several_nodes_read_is_told_of_once_and_blames_none_of_them(
     assert len(spoken(told)) == 1
     (incident,) = [action for action in told if isinstance(action, RecordIncident)]
     assert incident.verdict.nodes == ()
+    said = [action for node in "abc" for action in sees(story, node, "training.damaged", "events.1", kind="note")]
+    assert [each.text for each in said] == ["metrics from events.1: a sentence"]
 
 
 def test_a_successor_knows_what_was_known() -> None:
