@@ -99,4 +99,4 @@ def meaning_of(line: str) -> Meaning | None:
 
 def _why_killed(killed: re.Match[str]) -> str:
     why = "the limit of its cgroup was reached" if killed["cgroup"] != "O" else "the node's memory was used up"
-    return f"{why}, it held {int(killed['kib']) >> 10} MiB" if killed["kib"] else why
+    return f"{why} (it held {int(killed['kib']) >> 10} MiB)" if killed["kib"] else why

@@ -39,7 +39,8 @@ def explained(policy: Policy, state: JobState, verdict: Judgement, now_s: float)
     if not lines:
         return verdict, actions
     draft = msgspec.structs.replace(verdict.draft, evidence=(*verdict.draft.evidence, *lines[-MOST_LINES:]))
-    weighty = [sign for sign in signs if sign.rung not in ("", "report")]
+    known = "memory.oom_kill" if draft.rule == "out_of_memory" else ""  # its sentence says so
+    weighty = [sign for sign in signs if sign.rung not in ("", "report") and sign.event.name != known]
     if weighty and draft.kind in ("crash", "hang", "unknown", "slow", "comm_stall") and not verdict.evicts:
         clause = f"shortly before, on {weighty[-1].name}: {said_by(weighty[-1].event)}"
         draft = msgspec.structs.replace(draft, aftermath="; ".join(filter(None, (draft.aftermath, clause))))

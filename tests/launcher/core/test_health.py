@@ -220,8 +220,9 @@ def test_a_kill_for_memory_is_told_in_one_clear_line_and_the_kernel_s_own_stands
     verdict = incident_of(actions).verdict
     assert verdict.sentence == (
         "rank 0 died of SIGKILL (signal 9): the kernel killed it because memory ran out: "
-        "the limit of its cgroup was reached, it held 400 MiB"
+        "the limit of its cgroup was reached (it held 400 MiB)"
     )
+    assert verdict.aftermath == ""
     assert sum("Killed process" in each for each in verdict.evidence) == 1
     assert sum("memory ran out" in each for each in verdict.evidence) == 0
 
