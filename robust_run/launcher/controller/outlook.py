@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 #: Fewer nodes have no peers to be compared with.
 LEAST_NODES = 3
+#: Heartbeats come early and late: within a little more than the time between two, there is one of each node. With few nodes a
+#: reading that lacks one says nothing of any.
+SLACK = 1.25
 #: Programs whose steps nobody counts are compared from here on: by then they train.
 STEPLESS_S = 600.0
 #: What ended the comparing is in the last line of what the child wrote; so much of it is kept.
@@ -63,7 +66,7 @@ class Outlook:
         self._loop = loop
         self._tell = tell
         self._comparing = comparing
-        self._interval_s = interval_s
+        self._interval_s = SLACK * interval_s
         self._attempt = -1
         self._heard = (-1, 0.0)
         """The newest attempt of which anything was heard, and since when."""

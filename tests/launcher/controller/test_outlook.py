@@ -91,6 +91,28 @@ def test_heartbeats_may_be_slower_or_faster_and_learning_shorter(interval_s: flo
     assert [seen.node for seen in said] == ["n3"]
 
 
+def test_three_nodes_whose_heartbeats_come_early_and_late_are_compared_all_the_same() -> None:
+    """Of three, a reading in which one is missing says nothing of any: were it of a second, this one would take 22 s."""
+    pytest.importorskip("numpy", reason="robust outliers needs numpy")
+    story, clock, said, chance = several_nodes("a", "b", "c"), Hand(), list[HealthSeen](), random.Random(7)
+    beats = [(1000 + second + chance.uniform(-0.3, 0.3), name) for second in range(300) for name in "abc"]
+
+    async def live() -> None:
+        outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append)
+        outlook.begin(0)
+        for clock.now_s, name in sorted(beats):
+            cpu = 15.0 if name == "b" and clock.now_s > 1200 else 60.0
+            while not outlook.take(name, (cpu + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)):
+                await asyncio.sleep(0.01)
+        outlook.finish_rows()
+        await until(lambda: not outlook.is_running)
+
+    asyncio.run(live())
+    (seen,) = said
+    assert seen.node == "b"
+    assert int(seen.event.detail.partition(", for ")[2].partition(" s now")[0]) < 20, seen.event.detail
+
+
 Scenario = Callable[[Outlook, Hand, list[HealthSeen]], Awaitable[None]]
 
 
