@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.health.rules.workers import SIGKILL, event_of
+from robust_run.health.rules.workers import KILLED, event_of
 from robust_run.health.sensors import memory, usage
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import Attempt, Setup
@@ -28,6 +28,7 @@ from robust_run.launcher.types import RankEvidence
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.attempt import Attempt as RunningAttempt
     from robust_run.launcher.node import Node
     from robust_run.launcher.types import JobSpec
 
@@ -72,17 +73,19 @@ class AgentHealth:
         self._handle.begin()
         self._loop.call_later(ABSENT_AFTER_S, self._tell_absent)
 
-    def attempt_began(self, number: int) -> None:
+    def attempt_began(self, attempt: RunningAttempt) -> None:
         """Watch what the workers of this attempt report; the files of the one before are not needed any more."""
 
         def tell() -> None:
             import shutil
 
-            folders = self._node.run_directory
+            folders, clock, number = self._node.run_directory, self._node.clock, attempt.number
             self._reports = folders.reports(number) if self._training.on else ""
             shutil.rmtree(folders.reports(number - 1), ignore_errors=True)
             if self._handle is not None:
-                self._handle.attempt(Attempt(training=True, reports=(folders.reports(number),)))
+                began_unix_s = clock.unix_s() - (clock.monotonic_s() - attempt.started_at_s)
+                reports = (folders.reports(number),)
+                self._handle.attempt(Attempt(training=True, reports=reports, began_unix_s=began_unix_s))
 
         self._harmless.run(tell)
 
@@ -112,7 +115,7 @@ class AgentHealth:
                     is_news=False
                 )  # it is told with its own time, and must not be counted again at the next death
             self._seen.append(event)
-        if event.name == "sensors.ended":
+        if event.name == "sensors.ended" and event.kind == "note":
             self._node.say(event.detail)
         self._report(HealthSeen(node=self._node_id, event=event, at_unix_s=self._node.clock.unix_s()))
 
@@ -142,7 +145,7 @@ class AgentHealth:
         except AbsentError:
             now = None
         if is_news and now is not None and self._kills is not None and now > self._kills:
-            detail = "the counter of the job's cgroup has grown"
+            detail = "the limit of the job's cgroup was reached, or the node is full"
             at_s = self._node.clock.monotonic_s()
             self._seen.append(Event(name="memory.oom_kill", kind="alert", subject="", detail=detail, at_s=at_s))
         self._kills = now
@@ -156,7 +159,7 @@ class AgentHealth:
             known = [rank]
             self._harmless.run(lambda: known.append(self._with_last_words(rank)))
             rank = known[-1]
-        if rank.exit_code not in (-SIGKILL, 128 + SIGKILL) or rank.signalled_at_s is not None:
+        if rank.exit_code not in KILLED or rank.signalled_at_s is not None:
             return rank
         self.look()
         event = event_of(rank.rank, rank.pid, rank.exit_code, rank.finding, tuple(self._seen), rank.exited_at_s)
@@ -173,13 +176,17 @@ class AgentHealth:
 
 
 def begin(
-    node: Node, node_id: str, loop: asyncio.AbstractEventLoop, report: Callable[[NodeEvent], None], attempt: int
+    node: Node,
+    node_id: str,
+    loop: asyncio.AbstractEventLoop,
+    report: Callable[[NodeEvent], None],
+    attempt: RunningAttempt | None,
 ) -> AgentHealth:
-    """Watch this node from now on. `attempt`: the one that runs here; -1: none."""
+    """Watch this node from now on. `attempt`: the one that runs here, if any does."""
     health = AgentHealth(node, node_id, loop, report)
     node.explain = health.explain
     health.begin()
-    if attempt >= 0:
+    if attempt is not None:
         health.attempt_began(attempt)
     return health
 

@@ -91,7 +91,7 @@ class AgentLoop:
         self.watch(attempt)
         self._ears.listen_to_store()
         if self._health is not None:
-            self._health.attempt_began(attempt.number)
+            self._health.attempt_began(attempt)
 
     def attempt_ended(self) -> None:
         """No workers run here any more."""
@@ -108,8 +108,8 @@ class AgentLoop:
         from robust_run.launcher.agent_health import begin
 
         agent = self._agent
-        number = agent.attempt.number if agent.attempt is not None and agent.is_running else -1
-        self._health = begin(self._node, agent.node_id, self._loop, agent.report, number)
+        attempt = agent.attempt if agent.is_running else None
+        self._health = begin(self._node, agent.node_id, self._loop, agent.report, attempt)
 
     def usage(self) -> tuple[float, ...]:
         """Return what this node did since the last call; empty where it is not watched."""

@@ -79,6 +79,8 @@ class HealthRecord(msgspec.Struct, kw_only=True):
     evicted: list[RuleEviction] = []
     active: dict[tuple[str, str, str], Sign] = {}
     """What was said and not taken back, by host, event and subject; the newest last."""
+    blind: dict[tuple[str, str, str], Sign] = {}
+    """Sensors that have stopped, by agent id, event and subject; see `core.blindness`."""
     recent: list[Sign] = []
     """Alerts of the last minutes, oldest first."""
     said: set[tuple[str, str, str]] = set()

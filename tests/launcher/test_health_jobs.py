@@ -165,7 +165,8 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(
         job.assert_nothing_left()
     verdict = incident["verdict"]
     assert (verdict["kind"], verdict["rule"], verdict["ranks"]) == ("crash", "out_of_memory", [0])
-    assert "memory ran out" in verdict["sentence"]
+    assert verdict["sentence"].count("memory ran out") == 1
+    assert "memory.oom_kill" not in verdict["sentence"], "it says so already"
     assert incident["action"]["name"] == "relaunch"
     assert [rule["rule"] for rule in job.actions("rule_spoke") if rule["rule"].startswith("worker.")] == [
         "worker.host_memory"
@@ -218,8 +219,28 @@ def test_a_loss_that_is_nan_ends_the_attempt_and_the_verdict_says_so(tmp_path: P
     assert "loss is nan at step " in verdict["sentence"]
 
 
-def test_a_jump_of_the_loss_is_reported_and_shown_while_training_goes_on(tmp_path: Path) -> None:
-    with running(tmp_path, script(tmp_path, DIVERGES % "50.0")) as job:
+#: The same, told in an event file as TensorBoard writes it, which is damaged before that.
+LOGS = f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from event_files import record, scalar
+step, told = 0, None
+file = open("logs/events.out.tfevents.1", "ab", buffering=0)
+while not os.path.exists("done"):
+    if told is None and os.path.exists("diverge"):
+        told = step
+        file.write(bytes(99))
+    loss = 50.0 if told is not None and step > told + 150 else 1.0
+    file.write(record(scalar("train/loss", step, loss, at_s=time.time())))
+    step += 1
+    time.sleep(0.03)
+"""
+
+
+def test_a_jump_of_the_loss_in_an_event_file_is_reported_and_shown_while_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "events.out.tfevents.1").touch()
+    with running(tmp_path, "--metrics-from", str(tmp_path / "logs"), script(tmp_path, LOGS)) as job:
         diverge(job, tmp_path)
         incident = wait_for(lambda: incidents(job), "an incident")[0]
         argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "status", str(job.run_dir)]
@@ -227,8 +248,9 @@ def test_a_jump_of_the_loss_is_reported_and_shown_while_training_goes_on(tmp_pat
         done(tmp_path)
         assert job.finish() == 0
     assert (incident["verdict"]["rule"], incident["action"]["name"]) == ("training.jump", "report")
-    assert "rank 0: loss is 50, 50.0 times" in shown.stdout, shown.stderr
+    assert "events.out.tfevents.1: train/loss is 50, 50.0 times" in shown.stdout, shown.stderr
     assert len(job.events("attempt_started")) == 1
+    assert job.err.count("metrics from events.out.tfevents.1: it is damaged at byte ") == 1
 
 
 def test_a_script_may_be_kept_from_reporting(tmp_path: Path) -> None:

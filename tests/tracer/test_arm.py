@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_torch import FAKE_TORCH
 
 from robust_run.tracer import ring, ring_format, steps
 from robust_run.tracer.arming import ARM_FOLDER, arm_environment
@@ -37,23 +38,6 @@ for _ in range(5):
     optimizer.step()
 print("done")
 """
-
-#: A torch as far as counting needs one: starting the real one takes seconds.
-FAKE_TORCH = {
-    "torch/__init__.py": "__version__ = '2.13.0+cpu'\nfrom torch import compiler, optim\n",
-    "torch/compiler.py": "def is_dynamo_compiling():\n    return False\n",
-    "torch/optim/__init__.py": "from torch.optim.optimizer import Optimizer\n",
-    "torch/optim/optimizer.py": """
-import torch
-hooks = []
-def register_optimizer_step_post_hook(hook):
-    hooks.append(hook)
-class Optimizer:
-    def step(self):
-        for hook in hooks:
-            hook(self, (), {})
-""",
-}
 
 
 class Worker:

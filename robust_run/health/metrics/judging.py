@@ -1,7 +1,8 @@
 """Judges what a script says about its training: NaN, jumps, and a loss of speed. Pure.
 
 ByteRobust (4.1): a loss or gradient norm that is NaN or jumps to 5 times and more what it was. What it was is here the median of
-the last values, so that one bad step moves nothing.
+the last values, so that one bad step moves nothing. Near zero noise alone makes any ratio, and below it "times" mean nothing:
+there a value has to rise above the median by 8 of the series' own spreads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from robust_run.health.sensors.types import Condition, Event, Levels
 _HISTORY = 50
 _LEAST_HISTORY = 20
 _LEAST_WINDOWS, _MOST_WINDOWS = 3, 100
+_SPREADS = 2.0
+"""A series whose median is below so many spreads is measured by its spread, not by its size: with a ratio of 5, a jump is a rise
+by 8 spreads, twice in a row, which normal noise does not make and Laplace's makes once in 50 million steps."""
+_MAD_TO_SIGMA, _P90_TO_SIGMA = 1.4826, 1 / 1.645
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,16 +101,36 @@ def _next(settings: TrainingSettings, role: str, series: Series, name: str, valu
         said = "training.nan" if bad == limit else ""
         often = f", {bad} times in a row" if bad > 1 else ""
         return msgspec.structs.replace(series, bad=bad), said, f"{name} is {value}{often}"
-    usual = median(series.history) if len(series.history) >= _LEAST_HISTORY else 0.0
-    if usual <= 0 or value < settings.jump_ratio * usual:
+    jump, usual, scale = _limit(settings, series.history)
+    if value < jump:
         history = (*series.history, value)[-_HISTORY:]
         return Series(history=history), "", ""
     jumped = series.jumped + 1
     if jumped >= _HISTORY:  # that is how it is now
         return Series(history=(value,)), "", ""
     said = "training.jump" if jumped == settings.jumps else ""
-    detail = f"{name} is {value:.4g}, {value / usual:.1f} times its median of the last {len(series.history)} steps"
+    far = (
+        f"{value / usual:.1f} times its"
+        if scale == usual
+        else f"{(value - usual) / scale:.1f} times its spread above the"
+    )
+    detail = f"{name} is {value:.4g}, {far} median of the last {len(series.history)} steps"
     return msgspec.structs.replace(series, jumped=jumped, bad=0), said, detail
+
+
+def _limit(settings: TrainingSettings, history: Sequence[float]) -> tuple[float, float, float]:
+    """Return from where on a value is a jump, what is usual, and what the distance is measured in.
+
+    A series that has been nothing but zero has no scale: nothing is a jump, and what comes next shows one.
+    """
+    if len(history) < _LEAST_HISTORY:
+        return math.inf, 0.0, 0.0
+    usual = median(history)
+    apart = sorted(abs(value - usual) for value in history)
+    spread = max(_MAD_TO_SIGMA * median(apart), _P90_TO_SIGMA * apart[len(apart) * 9 // 10])
+    scale = usual if usual >= _SPREADS * spread else spread
+    limit = usual + (settings.jump_ratio - 1) * max(usual, _SPREADS * spread)
+    return (limit if scale > 0 else math.inf), usual, scale
 
 
 def _step(pace: Pace, point: Point) -> Pace:

@@ -1,4 +1,4 @@
-"""Creates and reads report files (see `ring_format`). A file is a worker's to write, so nothing in it is trusted."""
+"""Reads report files (see `ring_format`). A file is a worker's to write, so nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -49,16 +49,6 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 def file_of(folder: str, rank: int) -> str:
     """Return the path of a rank's report file in a folder."""
     return os.path.join(folder, f"rank_{rank}{SUFFIX}")
-
-
-def create(path: str) -> None:
-    """Write an empty report file that nobody has claimed, replacing what was there. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(descriptor, HEADER.pack(MAGIC, VERSION, SLOTS, 0))
-        os.ftruncate(descriptor, FILE_BYTES)
-    finally:
-        os.close(descriptor)
 
 
 def read(path: str, after: int = 0) -> Read:

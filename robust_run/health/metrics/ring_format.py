@@ -1,6 +1,6 @@
 """The report file: what a worker writes with `robust_run.report` and the sensors read.
 
-The launcher creates it, one for each worker of an attempt; the worker maps it. All in the machine's byte order:
+A worker creates it with its first report, and maps it; each attempt has a folder of them. All in the machine's byte order:
 
     header, 64 bytes    magic   version, slots (32 bits each)   pid of the writer; 0: nobody has written
     slots, 512 bytes    sequence   CRC-32 of all after it   number of values   unix time   monotonic time   step

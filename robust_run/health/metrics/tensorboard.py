@@ -2,11 +2,14 @@
 
 A file is a row of TFRecords: length (8 bytes), its CRC (4), data, the data's CRC (4). Data is an `Event` of TensorFlow's
 event.proto. The library that reads them weighs 20 MB and imports protobuf; scalars need three messages. A record's length is
-checked by its CRC, so a damaged file is given up and never misread for long; the data's CRC is not.
+checked by its CRC; where that is wrong, the next whole record is looked for. The data's CRC is checked where it says NaN or
+infinity, which has consequences.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import struct
 
 import msgspec
@@ -16,10 +19,16 @@ from robust_run.health.metrics.wire import double, fields, signed
 
 MOST_RECORD_BYTES = 64 << 10
 """Larger records are pictures or graphs, and passed over."""
+MOST_LENGTH_BYTES = 1 << 40
+"""A longer record is no record."""
+MOST_TRIES = 50_000
+"""Places at which a record is looked for in one reading: 0.1 s of work."""
 _HEAD = struct.Struct("<QI")
 _FOOT_BYTES = 4
 _FLOAT, _DOUBLE = 1, 2
 _MASK = 0xA282EAD8
+_PERHAPS_HEAD = re.compile(rb"(?=(?:[^\0].|\0[^\0])\0{6})", re.DOTALL)
+"""Where the length of a small record may lie."""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,29 +36,58 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     points: tuple[Point, ...]
     used_bytes: int
-    """How much of it was whole; the next reading starts there. May lie beyond what was given: a large record to pass over."""
-    damaged: bool = False
+    """How much of it is done with; the next reading starts there. May lie beyond what was given: a large record to pass over."""
+    damaged_at: int | None = None
+    """Where the first damage begins, if there is any."""
+    is_lost: bool = False
+    """No whole record was found after the last damage so far."""
 
 
 def parse(content: bytes) -> Chunk:
     """Return the scalars in whole records; a record that is still being written is left for the next time. Pure."""
     points: list[Point] = []
-    at = 0
+    at, damaged_at = 0, None
     while len(content) - at >= _HEAD.size:
-        length, crc = _HEAD.unpack_from(content, at)
-        if masked_crc(content[at : at + 8]) != crc:
-            return Chunk(points=tuple(points), used_bytes=at, damaged=True)
+        if not _is_head(content, at):
+            damaged_at = at if damaged_at is None else damaged_at
+            found, at = _next_head(content, at + 1)
+            if not found:
+                return Chunk(points=tuple(points), used_bytes=at, damaged_at=damaged_at, is_lost=True)
+        length, _ = _HEAD.unpack_from(content, at)
         end = at + _HEAD.size + length + _FOOT_BYTES
         if length > MOST_RECORD_BYTES:
             at = end
             continue
         if end > len(content):
             break
-        point = _event(content[at + _HEAD.size : end - _FOOT_BYTES])
+        data, foot = content[at + _HEAD.size : end - _FOOT_BYTES], content[end - _FOOT_BYTES : end]
+        point = _event(data)
+        if point is not None and not all(map(math.isfinite, point.values.values())) and not _is_crc_of(data, foot):
+            damaged_at, point = at if damaged_at is None else damaged_at, None
         if point is not None:
             points.append(point)
         at = end
-    return Chunk(points=tuple(points), used_bytes=at)
+    return Chunk(points=tuple(points), used_bytes=at, damaged_at=damaged_at)
+
+
+def _is_head(content: bytes, at: int) -> bool:
+    length, crc = _HEAD.unpack_from(content, at)
+    return bool(length <= MOST_LENGTH_BYTES and masked_crc(content[at : at + 8]) == crc)
+
+
+def _next_head(content: bytes, at: int) -> tuple[bool, int]:
+    """Return whether a record's head was found from a place on, and where; or from where on it is to be looked for later."""
+    last = len(content) - _HEAD.size
+    for tries, found in enumerate(_PERHAPS_HEAD.finditer(content, at)):
+        if found.start() > last or tries == MOST_TRIES:
+            return False, found.start()
+        if _is_head(content, found.start()):
+            return True, found.start()
+    return False, max(at, last + 1)
+
+
+def _is_crc_of(data: bytes, foot: bytes) -> bool:
+    return masked_crc(data) == int.from_bytes(foot, "little")
 
 
 def _event(message: bytes) -> Point | None:

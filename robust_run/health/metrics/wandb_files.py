@@ -26,14 +26,15 @@ _KEY, _NESTED_KEY, _JSON = 1, 2, 16
 
 
 def parse(content: bytes, offset: int) -> Chunk:
-    """Return the numbers in whole records of what lies at `offset` of a file. Pure."""
+    """Return the numbers in whole records of what lies at `offset` of a file; after damage, from the next block on. Pure."""
     points: list[Point] = []
     at = used = 0
+    damaged_at = None
     if offset == 0:
         if len(content) < START_BYTES:
             return Chunk(points=(), used_bytes=0)
         if not content.startswith(MAGIC):
-            return Chunk(points=(), used_bytes=0, damaged=True)
+            return Chunk(points=(), used_bytes=0, damaged_at=0, is_lost=True)
         at = used = START_BYTES
     record: bytes | None = None
     while True:
@@ -45,7 +46,10 @@ def parse(content: bytes, offset: int) -> Chunk:
             break
         _, length, kind = _HEAD.unpack_from(content, at)
         if length > left - _HEAD.size or kind not in (_FULL, _FIRST, _MIDDLE, _LAST):
-            return Chunk(points=tuple(points), used_bytes=used, damaged=True)
+            damaged_at = at if damaged_at is None else damaged_at
+            record, at = None, at + left
+            used = at
+            continue
         end = at + _HEAD.size + length
         if end > len(content):
             break
@@ -53,10 +57,13 @@ def parse(content: bytes, offset: int) -> Chunk:
         record = piece if kind in (_FULL, _FIRST) else record + piece if record is not None else None
         at = end
         if kind in (_FULL, _LAST):
-            point = _record(record) if record is not None and len(record) <= MOST_RECORD_BYTES else None
+            point = _record(record) if record is not None else None
             points += [point] if point is not None else []
-            record, used = None, at
-    return Chunk(points=tuple(points), used_bytes=used)
+            record = None
+        elif record is not None and len(record) > MOST_RECORD_BYTES:  # no numbers: passed over
+            record = None
+        used = at if record is None else used
+    return Chunk(points=tuple(points), used_bytes=used, damaged_at=damaged_at, is_lost=used > len(content))
 
 
 def _record(message: bytes) -> Point | None:

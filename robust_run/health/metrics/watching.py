@@ -14,9 +14,11 @@ import msgspec
 from robust_run.health.metrics import reports, tensorboard, wandb_files
 from robust_run.health.metrics.judging import TrainingState, judge
 from robust_run.health.metrics.reports import Point
+from robust_run.health.metrics.tensorboard import Chunk
 from robust_run.health.sensors.settings import TrainingSettings
-from robust_run.health.sensors.types import Event, Sensor, World
+from robust_run.health.sensors.types import Event, EventKind, Sensor, World
 
+DAMAGED = "training.damaged"
 MOST_FILES = 128
 MOST_FOLDERS = 512
 """Looked through for event files."""
@@ -33,6 +35,10 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     subject: str
     points: tuple[Point, ...]
+    blind: str = ""
+    """Why nothing more can be read of it, from now on."""
+    sees: str = ""
+    """What was passed over: it can be read again, or still."""
 
 
 class EventFile(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -51,7 +57,13 @@ class Watcher:
         self._began_s = unix_s()
         self._sequences: dict[str, int] = {}
         self._offsets: dict[str, int] = {}
-        self._damaged: set[str] = set()
+        self._blind: set[str] = set()
+        """Files of which no whole record was found any more, so far."""
+        self._given_up: set[str] = set()
+        """Files that are no logs."""
+        self._unreadable: set[str] = set()
+        self._passed_over: set[str] = set()
+        """Files of which damage was told that did no harm."""
         self._found: tuple[str, ...] = ()
         self._folders: tuple[str, ...] = ()
         self._turn = 0
@@ -64,7 +76,7 @@ class Watcher:
             if self._turn % LOOK_FOR_FILES_EVERY == 0 or folders != self._folders:
                 self._look_for_files(folders)
             self._turn += 1
-            said.update(self._events())
+            said.update(self._events(world.began_unix_s()))
         return said
 
     def _look_for_files(self, folders: tuple[str, ...]) -> None:
@@ -88,19 +100,43 @@ class Watcher:
                 yield path, Said(subject=rank, points=new.points)
         self._sequences = kept
 
-    def _events(self) -> Iterator[tuple[str, Said]]:
+    def _events(self, began_unix_s: float) -> Iterator[tuple[str, Said]]:
         for path in self._found:
-            if path in self._damaged:
+            if path in self._given_up:
                 continue
-            offset = self._offsets.get(path, 0)
-            content = _read_at(path, offset)
-            is_wandb = path.endswith(".wandb")
-            chunk = wandb_files.parse(content, offset) if is_wandb else tensorboard.parse(content)
-            is_stuck = not chunk.used_bytes and len(content) == CHUNK_BYTES
-            if chunk.damaged or is_stuck:
-                self._damaged.add(path)
+            subject, offset = os.path.basename(path), self._offsets.get(path, 0)
+            try:
+                content = _read_at(path, offset)
+            except OSError as error:
+                why = "" if path in self._unreadable else f"it cannot be read: {error.strerror}"
+                self._unreadable.add(path)
+                yield path, Said(subject=subject, points=(), blind=why)
+                continue
+            chunk = wandb_files.parse(content, offset) if path.endswith(".wandb") else tensorboard.parse(content)
             self._offsets[path] = offset + chunk.used_bytes
-            yield path, Said(subject=os.path.basename(path), points=chunk.points)
+            blind, sees = self._damage(path, offset, chunk)
+            if path in self._unreadable:
+                self._unreadable.discard(path)
+                sees = sees or "it can be read again" * (not blind)
+            points = tuple(point for point in chunk.points if not 0 < point.at_s < began_unix_s)
+            yield path, Said(subject=subject, points=points, blind=blind, sees=sees)
+
+    def _damage(self, path: str, offset: int, chunk: Chunk) -> tuple[str, str]:
+        """Return why a file has become unreadable, or that it can be read again; each is said when it happens."""
+        if chunk.is_lost:
+            if not chunk.used_bytes:
+                self._given_up.add(path)
+            if path in self._blind:
+                return "", ""
+            self._blind.add(path)
+            return f"it cannot be read from byte {offset + (chunk.damaged_at or 0)} on", ""
+        if path in self._blind and chunk.used_bytes:
+            self._blind.discard(path)
+            return "", f"it can be read again before byte {offset + chunk.used_bytes}"
+        if chunk.damaged_at is not None and path not in self._blind | self._passed_over:
+            self._passed_over.add(path)
+            return "", f"it is damaged at byte {offset + chunk.damaged_at}; it is read on from the next whole record"
+        return "", ""
 
 
 def event_files(folders: tuple[str, ...]) -> list[EventFile]:
@@ -133,14 +169,13 @@ def _names(folder: str, suffix: str) -> list[str]:
 
 
 def _read_at(path: str, offset: int) -> bytes:
+    """Return what follows at a place; nothing where the file is gone. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    except FileNotFoundError:
         return b""
     try:
         return os.pread(descriptor, CHUNK_BYTES, offset)
-    except (OSError, OverflowError):
-        return b""
     finally:
         os.close(descriptor)
 
@@ -154,6 +189,10 @@ def judge_all(
     for path, new in said.items():
         kept[path], found = judge(settings, new.subject, states.get(path, TrainingState()), new.points, now_s)
         events += found
+        if new.blind or new.sees:
+            kind: EventKind = "note" if new.blind else "clear"
+            said_of = new.blind or new.sees
+            events.append(Event(name=DAMAGED, kind=kind, subject=new.subject, detail=said_of, at_s=now_s))
     return kept, tuple(events)
 
 

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     "--apart", default=4.0, show_default=True, metavar="SPREADS", help="How far counts as apart from the peers."
 )
 @click.option("--hold", default=1.0, show_default=True, metavar="FACTOR", help="2: wait twice as long before accusing.")
+@click.option(
+    "--settle",
+    default=150.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Nobody is accused before: what is usual is learnt.",
+)
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def outliers(
     file: str,
@@ -39,6 +46,7 @@ def outliers(
     columns: str,
     apart: float,
     hold: float,
+    settle: float,
     as_json: bool,
 ) -> int:
     """Name the machines whose metrics stay apart from those of their peers; exit code 1 if there is none.
@@ -54,14 +62,19 @@ def outliers(
     from robust_run.health.outliers.reading.types import Oddities
     from robust_run.health.outliers.types import Limits
 
-    bounds = (("--interval", interval_s, 0.01, 3600), ("--apart", apart, 0.5, 1000), ("--hold", hold, 0.01, 100))
+    bounds = (
+        ("--interval", interval_s, 0.01, 3600),
+        ("--apart", apart, 0.5, 1000),
+        ("--hold", hold, 0.01, 100),
+        ("--settle", settle, 0, 86400),
+    )
     for option, number, least, most in bounds:
         if not least <= number <= most:
             raise UserError(f"{option} {number} is out of range; write {least} to {most}")
     oddities = Oddities()
     rows = open_rows(file, kind, _columns(columns), oddities, sys.stdin.buffer)
     found = 0
-    for verdict in verdicts_of(rows, interval_s, Limits(apart=apart, hold_factor=hold), oddities):
+    for verdict in verdicts_of(rows, interval_s, Limits(apart=apart, hold_factor=hold, settle_s=settle), oddities):
         found += 1
         click.echo(_encoded(verdict) if as_json else _line(verdict))
     for line in _said_of(oddities):

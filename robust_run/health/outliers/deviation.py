@@ -18,10 +18,10 @@ from robust_run.health.outliers.peers import MAD_TO_SIGMA, Groups, group_by_role
 if TYPE_CHECKING:
     from robust_run.health.outliers.types import Array, Fleet
 
-LEARN_S, LEARN_EVERY_S = 150.0, 5.0
-"""The first habit is the median of so long, taken so often: an event shorter than half of it does not become a habit."""
+LEARN_S = 150.0
+"""The first habit is the median of so long: an event shorter than half of it does not become a habit."""
 LEARN_READINGS = 30
-"""However far apart readings are, the first habit is the median of no fewer."""
+"""Of so many readings, spread over that time; however far apart readings are, of no fewer."""
 HABIT_S = 180.0
 """Time constant of a machine's habit later, and of what spread is usual."""
 MOST_STEP = 2.5
@@ -69,8 +69,10 @@ def begin(fleet: Fleet) -> DeviationState:
     return DeviationState(groups=group_by_role(fleet.roles), habit=zero, spread=zero, smooth=zero)
 
 
-def advance(state: DeviationState, fleet: Fleet, values: Array) -> tuple[DeviationState, Deviations]:
-    """Return the next state and this reading's deviations."""
+def advance(
+    state: DeviationState, fleet: Fleet, values: Array, learn_s: float = LEARN_S
+) -> tuple[DeviationState, Deviations]:
+    """Return the next state and this reading's deviations. `learn_s`: in place of LEARN_S."""
     import numpy as np
 
     is_rate = np.array([metric.is_rate for metric in fleet.metrics])
@@ -90,8 +92,8 @@ def advance(state: DeviationState, fleet: Fleet, values: Array) -> tuple[Deviati
     usual = np.fmax(usual, MAD_TO_SIGMA * of_machines(medians(np.abs(smooth), state.groups), state.groups))
     seen = Deviations(raw=raw, smooth=smooth, spread=usual)
 
-    if not _learnt(state.readings, fleet):
-        return _learn(replace(state, smooth=smooth, readings=state.readings + 1), fleet, apart), seen
+    if not _learnt(state.readings, fleet, learn_s):
+        return _learn(replace(state, smooth=smooth, readings=state.readings + 1), fleet, apart, learn_s), seen
     limit = MOST_STEP * usual
     rate = fleet.interval_s / (HABIT_S + fleet.interval_s)
     habit = np.where(known, state.habit + rate * raw.clip(-limit, limit), state.habit)
@@ -100,17 +102,17 @@ def advance(state: DeviationState, fleet: Fleet, values: Array) -> tuple[Deviati
     return replace(state, habit=habit, spread=spread, smooth=smooth, readings=state.readings + 1), seen
 
 
-def _learnt(readings: int, fleet: Fleet) -> bool:
-    return readings >= LEARN_READINGS and readings * fleet.interval_s >= LEARN_S
+def _learnt(readings: int, fleet: Fleet, learn_s: float) -> bool:
+    return readings >= LEARN_READINGS and readings * fleet.interval_s >= learn_s
 
 
-def _learn(state: DeviationState, fleet: Fleet, apart: Array) -> DeviationState:
+def _learn(state: DeviationState, fleet: Fleet, apart: Array, learn_s: float) -> DeviationState:
     """Collect; when there is enough, return the state with its first habit."""
     import numpy as np
 
-    every = max(1, round(LEARN_EVERY_S / fleet.interval_s))
+    every = max(1, round(learn_s / LEARN_READINGS / fleet.interval_s))
     learnt = (*state.learnt, apart) if (state.readings - 1) % every == 0 else state.learnt
-    if not _learnt(state.readings, fleet):
+    if not _learnt(state.readings, fleet, learn_s):
         return replace(state, learnt=learnt)
     collected = np.stack(learnt)
     empty = np.isnan(collected).all(axis=0)

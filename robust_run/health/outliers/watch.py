@@ -47,4 +47,5 @@ class Watch(Generic[State]):
 def default_watch(fleet: Fleet, limits: Limits | None = None) -> Watch[DeviationState]:
     """Return the detector and limits that measured best (docs/outliers.md). Raises UserError without numpy."""
     need_numpy()
-    return Watch(fleet, SpreadDetector(), limits or Limits())
+    limits = limits or Limits()
+    return Watch(fleet, SpreadDetector(limits.settle_s), limits)

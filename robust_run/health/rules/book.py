@@ -9,6 +9,9 @@
     [sensors.gpu]
     hot_celsius = 85
 
+    [outliers]
+    hold = 2
+
 What is not named keeps its default. A name, a field or a value that is not known is refused, with the nearest that is.
 """
 
@@ -24,12 +27,12 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Limits, Rule
+from robust_run.health.rules.types import Book, Comparing, Limits, Rule
 from robust_run.health.sensors.files import read_text
 from robust_run.health.sensors.settings import SensorSettings
 
 MOST_FILE_BYTES = 1 << 20
-_TABLES = ("rules", "sensors")
+_TABLES = ("rules", "sensors", "outliers")
 _LIMITS = tuple(field.name for field in msgspec.structs.fields(Limits))
 _RULE_FIELDS = tuple(field.name for field in msgspec.structs.fields(Rule))
 _T = TypeVar("_T")
@@ -74,10 +77,12 @@ def _book(content: dict[str, Any], path: str) -> Book:
             raise UserError(f"{path}: {name!r} is not known{_nearest(name, (*_TABLES, *_LIMITS))}")
     rows = _table(content.get("rules", {}), "rules", path)
     sensors = _table(content.get("sensors", {}), "sensors", path)
+    outliers = _table(content.get("outliers", {}), "outliers", path)
     return Book(
         rules={**DEFAULTS, **{name: _rule(name, row, path) for name, row in rows.items()}},
         limits=_convert({name: content[name] for name in _LIMITS if name in content}, Limits, path, "", _LIMITS),
         sensors=_sensors(sensors, path),
+        outliers=_convert(outliers, Comparing, path, "[outliers]", Comparing.__struct_fields__),
     )
 
 

@@ -45,6 +45,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     evict_window_s: Annotated[float, Meta(gt=0, le=86400 * 30)] = 3600.0
 
 
+class Comparing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How nodes are compared with their peers while a job trains; the same as `robust outliers` has them (docs/outliers.md)."""
+
+    on: bool = True
+    apart: Annotated[float, Meta(ge=0.5, le=1000)] = 4.0
+    """From so many spreads on a node counts as apart from its peers."""
+    hold: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    """Factor: 2 waits twice as long before a node is named."""
+    settle_s: Annotated[float, Meta(ge=0, le=86400)] = 150.0
+    """From the first step on nobody is named for so long: what is usual is learnt in that time, from 30 readings at least."""
+
+
 class Book(msgspec.Struct, frozen=True, kw_only=True):
     """All rules, and the settings of the sensors that feed them."""
 
@@ -52,6 +64,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     """By the beginning of an event's name; the longest that fits counts."""
     limits: Limits = Limits()
     sensors: SensorSettings = SensorSettings()
+    outliers: Comparing = Comparing()
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

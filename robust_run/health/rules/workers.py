@@ -11,6 +11,8 @@ from robust_run.health.sensors.types import Event
 from robust_run.health.types import Finding
 
 SIGKILL = 9
+KILLED = (-SIGKILL, 128 + SIGKILL)
+"""Exit codes of a process that was killed, as Python and as a shell give them."""
 PERHAPS = "perhaps the kernel killed it because memory ran out"
 AT_ONCE_S = 0.5
 """A kill that was counted earlier than this before the death may well be another process's: a cgroup is shared."""
@@ -25,13 +27,13 @@ def event_of(
 
     `seen`: what the sensors of its node said lately. `at_s`: when it ended, by the node's monotonic clock.
     """
-    if exit_code in (-SIGKILL, 128 + SIGKILL):
+    if exit_code in KILLED:
         kill = _killed_for_memory(pid, seen, at_s)
         if kill is not None:
             is_sure = kill.number == pid or kill.at_s >= at_s - AT_ONCE_S
             why = "the kernel killed it because memory ran out" if is_sure else PERHAPS
             when = "" if is_sure else f", {at_s - kill.at_s:.1f} s before; or somebody sent the signal"
-            detail = f"{why}: {kill.detail}{when}"
+            detail = f"{why}: {kill.detail.partition('; ')[0]}{when}"  # the kernel's own line stands in the evidence
             return _event("worker.host_memory", rank, detail, at_s, pid)
     if finding is None or not finding.trouble:
         return None

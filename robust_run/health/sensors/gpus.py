@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -27,18 +29,6 @@ class CountersState(msgspec.Struct, frozen=True, kw_only=True):
     first: Mapping[str, GpuCounters] = {}
     before: Mapping[str, GpuCounters] = {}
     levels: Levels = {}
-
-
-class _Reader:
-    """Opens the driver at its first reading, in the sensor's own thread."""
-
-    def __init__(self) -> None:
-        self.driver: Driver | None = None
-
-    def opened(self, world: World) -> Driver:
-        if self.driver is None:
-            self.driver = Driver(world)
-        return self.driver
 
 
 def judge_moments(
@@ -149,29 +139,39 @@ def _news(settings: GpuMemorySettings, before: GpuCounters, gpu: GpuCounters, no
 
 def moments_sensor(settings: GpuSettings) -> Sensor:
     """Return the sensor of what GPUs are like now."""
-    reader = _Reader()
-    return Sensor(
-        name="gpu",
-        about="GPUs that are lost, hot or throttled; Xid errors",
-        interval_s=settings.interval_s,
-        timeout_s=settings.timeout_s,
-        open_s=settings.open_s,
-        read=lambda world: reader.opened(world).moments(),
-        judge=lambda levels, sample, now_s: judge_moments(settings, levels, sample, now_s),
-        start={},
-    )
+    about = "GPUs that are lost, hot or throttled; Xid errors"
+    return _sensor("gpu", about, settings, Driver.moments, partial(judge_moments, settings), {})
 
 
 def counters_sensor(settings: GpuMemorySettings) -> Sensor:
     """Return the sensor of what GPUs have counted."""
-    reader = _Reader()
+    about = "GPU memory (ECC, remapped rows), PCIe width and speed, NVLink"
+    return _sensor("gpu_memory", about, settings, Driver.counters, partial(judge_counters, settings), CountersState())
+
+
+def _sensor(
+    name: str,
+    about: str,
+    settings: GpuSettings | GpuMemorySettings,
+    ask: Callable[[Driver], Any],
+    judge: Callable[[Any, Any, float], tuple[Any, tuple[Event, ...]]],
+    start: Any,
+) -> Sensor:
+    """Return a sensor that opens the driver at its first reading, in its own thread."""
+    opened: list[Driver] = []
+
+    def read(world: World) -> Any:
+        if not opened:
+            opened.append(Driver(world))
+        return ask(opened[0])
+
     return Sensor(
-        name="gpu_memory",
-        about="GPU memory (ECC, remapped rows), PCIe width and speed, NVLink",
+        name=name,
+        about=about,
         interval_s=settings.interval_s,
         timeout_s=settings.timeout_s,
         open_s=settings.open_s,
-        read=lambda world: reader.opened(world).counters(),
-        judge=lambda state, sample, now_s: judge_counters(settings, state, sample, now_s),
-        start=CountersState(),
+        read=read,
+        judge=judge,
+        start=start,
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from robust_run.health.sensors.process import MOST_EVENT_BYTES, Attempt, Setup, attempt_line, command, first_line, parse
-from robust_run.health.sensors.types import Event
+from robust_run.health.sensors.types import Event, EventKind
 
 MOST_STARTS = 4
 AGAIN_AFTER_S = 5.0
@@ -115,6 +115,8 @@ class SensorsHandle:
         if not content:
             self._lost("ended")
             return
+        if self._heard_s is None and self._starts > 1:
+            self._note("the sensors' process works again", "clear")
         self._heard_s = self._loop.time()
         *lines, self._rest = (self._rest + content).split(b"\n")
         if len(self._rest) > MOST_EVENT_BYTES:
@@ -156,8 +158,8 @@ class SensorsHandle:
             self._socket.close()
             self._socket = None
 
-    def _note(self, detail: str) -> None:
-        self._tell(Event(name="sensors.ended", kind="note", subject="", detail=detail, at_s=time.monotonic()))
+    def _note(self, detail: str, kind: EventKind = "note") -> None:
+        self._tell(Event(name="sensors.ended", kind=kind, subject="", detail=detail, at_s=time.monotonic()))
 
 
 def environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:

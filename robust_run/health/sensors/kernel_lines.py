@@ -26,6 +26,11 @@ class Meaning(NamedTuple):
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{5,24})\): (\d{1,5})")
 
+_KILLED = re.compile(
+    r"^(?P<cgroup>Memory cgroup o|O)ut of memory[^:]*: Killed process (?P<id>\d+) \((?P<of>[^)]{0,64})\)"
+    r"(?:.*\banon-rss:(?P<kib>\d{1,15})kB)?"
+)
+
 _MACHINE_CHECK = re.compile(
     r"Hardware Error\]: CPU \d+: Machine Check(?: Exception)?: [0-9a-f]+ Bank \d+: ([0-9a-f]{1,16})\b"
 )
@@ -35,10 +40,6 @@ _UNCORRECTED = 1 << 61
 #: Event, what it looks like. A group named `of` is the subject; `id` a number. The first that fits counts.
 _FORMS: tuple[tuple[str, str], ...] = (
     ("kernel.panic", r"^Kernel panic - not syncing"),
-    (
-        "memory.oom_kill",
-        r"^(?:Memory cgroup out of memory|Out of memory)[^:]*: Killed process (?P<id>\d+) \((?P<of>[^)]{0,64})\)",
-    ),
     ("kernel.oops", r"^(?:BUG: (?:unable to handle|kernel NULL)|kernel BUG at |Oops: |general protection fault)"),
     ("kernel.lockup", r"BUG: soft lockup - (?P<of>CPU#\d+)|(?:hard LOCKUP on cpu (?P<id>\d+))"),
     ("kernel.rcu_stall", r"^rcu: INFO: \w+ (?:self-)?detected (?:expedited )?stalls?\b"),
@@ -83,6 +84,9 @@ def meaning_of(line: str) -> Meaning | None:
     if check is not None:
         is_bad = int(check.group(1), 16) & _UNCORRECTED
         return Meaning("hardware.machine_check" if is_bad else "hardware.corrected")
+    killed = _KILLED.search(text)
+    if killed is not None:
+        return Meaning("memory.oom_kill", killed["of"], int(killed["id"]), _why_killed(killed))
     for name, pattern in _PATTERNS:
         found = pattern.search(text)
         if found is not None:
@@ -91,3 +95,8 @@ def meaning_of(line: str) -> Meaning | None:
             number = int(groups.get("id") or 0)
             return Meaning(name, gpu_name(subject) if name.startswith("gpu.") and subject else subject, number)
     return None
+
+
+def _why_killed(killed: re.Match[str]) -> str:
+    why = "the limit of its cgroup was reached" if killed["cgroup"] != "O" else "the node's memory was used up"
+    return f"{why} (it held {int(killed['kib']) >> 10} MiB)" if killed["kib"] else why

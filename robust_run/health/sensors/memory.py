@@ -45,9 +45,7 @@ def judge(before: MemorySample | None, sample: MemorySample, now_s: float) -> tu
     own = _new(before.in_cgroup, sample.in_cgroup) if before is not None else 0
     anybody = _new(before.on_node, sample.on_node) if before is not None else 0
     if own:
-        detail = (
-            f"the kernel killed {own} of the job's processes: the limit of its cgroup is reached, or the node is full"
-        )
+        detail = f"the limit of the job's cgroup was reached, or the node is full; processes killed: {own}"
         return sample, (_event("memory.oom_kill", detail, own, now_s),)
     if anybody:
         detail = f"the kernel killed {anybody} process{'es' if anybody > 1 else ''} on this node for memory"

@@ -52,6 +52,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether workers run, so that silence on the network is odd."""
     reports: tuple[str, ...] = ()
     """Folders of their report files."""
+    began_unix_s: float = 0.0
+    """When it began, by the node's clock."""
 
 
 def command(descriptor: int | None = None) -> tuple[str, ...]:
@@ -104,6 +106,7 @@ def world_of(setup: Setup, now: Now) -> World:
         is_training=lambda: now.attempt.training,
         reports=lambda: now.attempt.reports,
         event_folders=lambda: setup.event_folders,
+        began_unix_s=lambda: now.attempt.began_unix_s,
     )
 
 

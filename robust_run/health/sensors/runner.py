@@ -50,9 +50,9 @@ class Post:
         finally:
             self.reading_since_s = None
             self.limit_s = self.sensor.timeout_s
-        self._failed = ""
+        mended = self._mended(now_s())
         self._state, events = self.sensor.judge(self._state, sample, now_s())
-        return self._limited(events, now_s()), True
+        return (*mended, *self._limited(events, now_s())), True
 
     def _unreadable(self, error: OSError, now_s: float) -> tuple[Event, ...]:
         text = f"it cannot be read: {error.strerror or error}"
@@ -60,6 +60,13 @@ class Post:
             return ()
         self._failed = text
         return (self._note("unreadable", text, now_s),)
+
+    def _mended(self, now_s: float) -> tuple[Event, ...]:
+        if not self._failed:
+            return ()
+        self._failed = ""
+        note = self._note("unreadable", "it can be read again", now_s)
+        return (msgspec.structs.replace(note, kind="clear"),)
 
     def broken(self, error: Exception, now_s: float) -> Event:
         """Return what is said of a sensor that failed by its own fault."""

@@ -26,6 +26,20 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Whether it is used."""
 
 
+class _Polled(_Settings, frozen=True, kw_only=True):
+    """What those have that look again and again."""
+
+    timeout_s: Seconds = 10.0
+    """A reading that takes longer is an alert by itself: `NAME.hung`."""
+
+
+class _OfDriver(_Polled, frozen=True, kw_only=True):
+    """What those have that ask the GPUs' driver. One that does not answer hangs (ByteRobust: noticed in 10 s)."""
+
+    open_s: Hold = 120.0
+    """To open the driver, beyond `timeout_s`: without persistence mode it wakes every GPU."""
+
+
 class KernelLogSettings(_Settings, frozen=True, kw_only=True):
     """The kernel's log. Records are read as they come."""
 
@@ -40,14 +54,10 @@ class KernelLogSettings(_Settings, frozen=True, kw_only=True):
     """Whether records count that a program wrote to /dev/kmsg, not the kernel. For tests."""
 
 
-class GpuSettings(_Settings, frozen=True, kw_only=True):
+class GpuSettings(_OfDriver, frozen=True, kw_only=True):
     """GPUs that answer, their temperature, throttling and Xid events."""
 
     interval_s: Seconds = 2.0
-    timeout_s: Seconds = 10.0
-    """A driver that does not answer hangs (ByteRobust: noticed in 10 s)."""
-    open_s: Hold = 120.0
-    """To open the driver, beyond `timeout_s`: without persistence mode it wakes every GPU."""
     hot_celsius: Amount = 90.0
     """Used where the GPU does not say at which temperature it slows down."""
     hot_hold_s: Hold = 10.0
@@ -55,22 +65,19 @@ class GpuSettings(_Settings, frozen=True, kw_only=True):
     """Throttling for shorter than this is daily business."""
 
 
-class GpuMemorySettings(_Settings, frozen=True, kw_only=True):
+class GpuMemorySettings(_OfDriver, frozen=True, kw_only=True):
     """ECC errors, remapped rows, PCIe and NVLink: a hundred calls for each GPU. What is urgent comes as an Xid event, at once."""
 
     interval_s: Seconds = 60.0
     timeout_s: Seconds = 20.0
-    open_s: Hold = 120.0
-    """To open the driver, beyond `timeout_s`: without persistence mode it wakes every GPU."""
     nvlink_errors: Count = 100
     """New errors of one kind on one link between two readings that are said."""
 
 
-class NetworkSettings(_Settings, frozen=True, kw_only=True):
+class NetworkSettings(_Polled, frozen=True, kw_only=True):
     """Network links: down, flapping, errors, drops, retransmits."""
 
     interval_s: Seconds = 1.0
-    timeout_s: Seconds = 10.0
     down_hold_s: Hold = 0.0
     repeat_s: Hold = 30.0
     """A link that stays down is said again so often (ByteRobust: 30 s)."""
@@ -85,22 +92,20 @@ class NetworkSettings(_Settings, frozen=True, kw_only=True):
     retransmit_hold_s: Hold = 20.0
 
 
-class InfinibandSettings(_Settings, frozen=True, kw_only=True):
+class InfinibandSettings(_Polled, frozen=True, kw_only=True):
     """InfiniBand and RoCE ports: state and error counters."""
 
     interval_s: Seconds = 2.0
-    timeout_s: Seconds = 10.0
     repeat_s: Hold = 30.0
     errors_per_s: Amount = 1.0
     """Of symbol errors, receive errors and their like; a healthy link has next to none."""
     errors_hold_s: Hold = 4.0
 
 
-class TrafficSettings(_Settings, frozen=True, kw_only=True):
+class TrafficSettings(_Polled, frozen=True, kw_only=True):
     """Silence on the network while training."""
 
     interval_s: Seconds = 5.0
-    timeout_s: Seconds = 10.0
     silent_s: Hold = 600.0
     """ByteRobust: no RDMA traffic for 10 min."""
     silent_share: Share = 0.01
@@ -109,7 +114,7 @@ class TrafficSettings(_Settings, frozen=True, kw_only=True):
     """A job whose peak is lower does not depend on its network."""
 
 
-class DiskSettings(_Settings, frozen=True, kw_only=True):
+class DiskSettings(_Polled, frozen=True, kw_only=True):
     """Space, inodes, file systems gone read-only, I/O errors, I/O that never ends."""
 
     interval_s: Seconds = 5.0
@@ -122,7 +127,7 @@ class DiskSettings(_Settings, frozen=True, kw_only=True):
     """Requests in flight and none done for so long."""
 
 
-class FsyncSettings(_Settings, frozen=True, kw_only=True):
+class FsyncSettings(_Polled, frozen=True, kw_only=True):
     """How long a small write takes to be durable."""
 
     interval_s: Seconds = 30.0
@@ -132,18 +137,16 @@ class FsyncSettings(_Settings, frozen=True, kw_only=True):
     """One slow one is a checkpoint being written."""
 
 
-class MemorySettings(_Settings, frozen=True, kw_only=True):
+class MemorySettings(_Polled, frozen=True, kw_only=True):
     """Processes killed for memory, in the job's cgroup and on the node."""
 
     interval_s: Seconds = 0.5
-    timeout_s: Seconds = 10.0
 
 
-class PressureSettings(_Settings, frozen=True, kw_only=True):
+class PressureSettings(_Polled, frozen=True, kw_only=True):
     """How much work waits for memory, CPU and I/O (PSI), free memory, swapping, CPU limits."""
 
     interval_s: Seconds = 5.0
-    timeout_s: Seconds = 10.0
     memory_percent: Amount = 10.0
     """Of the last 10 s in which all work waited for memory."""
     cpu_percent: Amount = 60.0
@@ -157,11 +160,10 @@ class PressureSettings(_Settings, frozen=True, kw_only=True):
     """Of the time in which the job's cgroup was not let run (cpu.max)."""
 
 
-class NeighbourSettings(_Settings, frozen=True, kw_only=True):
+class NeighbourSettings(_Polled, frozen=True, kw_only=True):
     """Processes that are not the job's and take its CPUs; looked for only while work waits for CPUs."""
 
     interval_s: Seconds = 30.0
-    timeout_s: Seconds = 10.0
     cpu_percent: Amount = 40.0
     """Looked for while some work waited for a CPU for so much of the last 10 s."""
     cores: Amount = 1.5
@@ -169,26 +171,24 @@ class NeighbourSettings(_Settings, frozen=True, kw_only=True):
     hold_s: Hold = 25.0
 
 
-class MountSettings(_Settings, frozen=True, kw_only=True):
+class MountSettings(_Polled, frozen=True, kw_only=True):
     """Network file systems that do not answer or answer ESTALE. Each mount has a sensor of its own."""
 
     interval_s: Seconds = 10.0
-    timeout_s: Seconds = 10.0
     most_mounts: Annotated[int, Meta(ge=1, le=256)] = 32
 
 
-class ClockSettings(_Settings, frozen=True, kw_only=True):
+class ClockSettings(_Polled, frozen=True, kw_only=True):
     """A wall clock that jumps or is not synchronised."""
 
     interval_s: Seconds = 10.0
-    timeout_s: Seconds = 10.0
     jump_s: Amount = 0.5
     most_error_s: Amount = 1.0
     """The kernel's own bound of how wrong its clock is; unsynchronised clocks drift over it."""
     hold_s: Hold = 60.0
 
 
-class StoreSettings(_Settings, frozen=True, kw_only=True):
+class StoreSettings(_Polled, frozen=True, kw_only=True):
     """How long a small operation on a store (HDFS, HTTP, ...) takes."""
 
     interval_s: Seconds = 60.0
@@ -200,7 +200,7 @@ class StoreSettings(_Settings, frozen=True, kw_only=True):
     """One slow or failed operation is daily business."""
 
 
-class TrainingSettings(_Settings, frozen=True, kw_only=True):
+class TrainingSettings(_Polled, frozen=True, kw_only=True):
     """What the script says about its training: `robust_run.report`, or event files of TensorBoard and wandb."""
 
     interval_s: Seconds = 1.0
@@ -210,7 +210,7 @@ class TrainingSettings(_Settings, frozen=True, kw_only=True):
     nan_grad_norms: Count = 5
     """More than one: mixed precision finds its loss scale by gradients that overflow."""
     jump_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 5.0
-    """Of the median of the last values (ByteRobust: 5)."""
+    """Of the median of the last values (ByteRobust: 5); near zero and below see `metrics.judging`."""
     jumps: Count = 2
     """So many in a row: one spike alone is clipped and forgotten."""
     slow_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 1.5

@@ -71,6 +71,8 @@ class World:
     """Folders of the report files of the attempt that runs (`robust_run.health.metrics`)."""
     event_folders: Callable[[], tuple[str, ...]] = lambda: ()
     """Folders to look through for event files of TensorBoard and wandb."""
+    began_unix_s: Callable[[], float] = lambda: 0.0
+    """When the attempt that runs began: what event files say of the time before is another attempt's."""
 
     @property
     def process(self) -> str:

@@ -94,6 +94,7 @@ def findings_of(job: JobView, nodes: Sequence[LiveNode]) -> tuple[str, ...]:
         worst = slow[0]
         found.append(f"{_named(slow)}: rank {worst.rank} works {worst.slow:.2f} times as long for a step as is usual")
     found += [f"{each.node}: {each.text}" for each in job.findings[:NAMED]]
+    found += [f"{each.node}: blind: {each.text}" for each in job.blind[:NAMED]]
     if _restarts_often(job):
         found.append(f"{len(job.attempts) - 1} restarts, the last {CLOSE_RESTARTS} of them within 10 min")
     old = job.now_unix_s - job.started_unix_s > SETTLED_S

@@ -88,6 +88,9 @@ def _nodes(job: JobView) -> list[str]:
         lines.append(f"health: {finding.node}: {finding.text} ({finding.name}, {ago} ago)")
     if job.findings_count > len(job.findings):
         lines.append(f"health: {job.findings_count - len(job.findings)} more")
+    lines += [f"blind: {each.node}: {each.text}" for each in job.blind]
+    if job.blind_count > len(job.blind):
+        lines.append(f"blind: {plural(job.blind_count - len(job.blind), 'more node')}")
     return lines
 
 

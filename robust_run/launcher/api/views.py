@@ -11,7 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.api import health_views
 from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.health_views import BlindView, FindingView
 from robust_run.launcher.core.state import JobState, Member, Phase, Standing
 from robust_run.report.types import Incident
 
@@ -19,8 +21,6 @@ SCHEMA = 1
 
 #: Names that a JobView holds of each kind; `nodes` has them all.
 NAMED = 20
-#: What lasts is said again within an hour; what only happened is news for as long.
-SHOWN_S = 3700.0
 
 
 class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,19 +58,6 @@ class EvictedView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     by: str
     at_unix_s: float
-
-
-class FindingView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a sensor says of a node, and has not taken back."""
-
-    node: str
-    name: str
-    """What it is: `network.link_down`."""
-    text: str
-    at_unix_s: float
-    """When it was last said."""
-    rung: str = ""
-    """What its rule asks for."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +104,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[FindingView, ...] = ()
     """What is wrong with nodes, newest last, at most 20."""
     findings_count: int = 0
+    """How many there are."""
+    blind: tuple[BlindView, ...] = ()
+    """Nodes of which something is not watched any more, at most 20."""
+    blind_count: int = 0
     """How many there are."""
     nccl: str = ""
     """Whether NCCL is traced, and why not; empty: nobody asked."""
@@ -208,7 +199,8 @@ def job_view(
     standings = [(member, state.standing(member)) for member in _current(state)]
     lost = [member.info.name for member, standing in standings if standing == "lost"]
     finish = state.finish
-    findings = _findings(state, now_unix_s)
+    findings = health_views.findings(state, now_unix_s)
+    blind = health_views.blind(state, [member for member, _ in standings])
     return JobView(
         run_id=facts.run_id,
         script=facts.script,
@@ -242,26 +234,13 @@ def job_view(
         last_incident=last_incident,
         findings=findings[-NAMED:],
         findings_count=len(findings),
+        blind=blind[-NAMED:],
+        blind_count=len(blind),
         nccl=state.nccl,
         code=_code(state),
         outcome=finish.outcome if finish else "",
         exit_code=finish.exit_code if finish else None,
         reason=finish.reason if finish else "",
-    )
-
-
-def _findings(state: JobState, now_unix_s: float) -> tuple[FindingView, ...]:
-    """Return what sensors said lately and did not take back, of hosts that are not evicted."""
-    return tuple(
-        FindingView(
-            node=sign.name,
-            name=sign.event.name,
-            text=f"{sign.event.subject}: {sign.event.detail}" if sign.event.subject else sign.event.detail,
-            at_unix_s=sign.at_unix_s,
-            rung=sign.rung,
-        )
-        for sign in state.health.active.values()
-        if now_unix_s - sign.at_unix_s <= SHOWN_S and sign.name not in state.evicted
     )
 
 

@@ -137,6 +137,10 @@ class Controller:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
             self._paces.take(node, seen)
+            if self.outlook is not None and seen.steps:
+                self.outlook.begin(
+                    seen.pace.attempt
+                )  # the controller before this one may have been told the first step
         elif isinstance(seen, Sights):
             self.inquest.take(node, seen)
         elif isinstance(seen, CheckAnswer):

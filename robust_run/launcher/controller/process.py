@@ -31,7 +31,7 @@ from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
-from robust_run.launcher.controller.outlook import Outlook
+from robust_run.launcher.controller.outlook import outlook_of
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.events import (
@@ -192,7 +192,7 @@ class ControllerProcess:
         server.on_refused = self._refusals
         service.server, service.controller = server, controller
         if self._charge.spec.sensors:
-            controller.outlook = Outlook(controller.state, self._clock, asyncio.get_running_loop(), controller.tell)
+            controller.outlook = outlook_of(controller, self._clock, asyncio.get_running_loop(), many.heartbeat_s)
         listener = socket.socket(fileno=self._charge.listener)
         listener.listen(65535)
         await server.start(listener)

@@ -15,7 +15,7 @@ from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.rules.types import Book, Decision, Evicted
 from robust_run.health.types import Event
 from robust_run.launcher.actions import Action, RecordIncident, Say
-from robust_run.launcher.core import nodes
+from robust_run.launcher.core import blindness, nodes
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of, placement_of
 from robust_run.launcher.core.state import LADDER, JobState, Policy
@@ -34,12 +34,17 @@ MOST_ACTIVE = 1000
 #: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
 MOST_TOLD = 20
 TRAINING = "training."
+DAMAGED = "training.damaged"
 
 
 def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> list[Action]:
     """Remember what a sensor said, and do what its rule asks for."""
     sign = event.event
     name = name_of(state, event.node)
+    blindness.note(state.health, name, event)
+    if sign.name == DAMAGED:  # several nodes may read the same file
+        is_news = _is_news(state, (f"{sign.name} {sign.kind}", "", sign.subject))
+        return [Say(text=f"metrics from {sign.subject}: {sign.detail}")] if is_news else []
     if sign.kind == "note":
         return []
     if sign.kind == "clear":
@@ -53,7 +58,10 @@ def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> li
     if decision is None or name in state.evicted:
         return []
     decision = held(policy, state, decision, now_s)
-    is_news = _is_news(state, decision)
+    at = "" if decision.rule.startswith(TRAINING) else decision.node
+    is_news = _is_news(
+        state, (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", at, decision.event.subject)
+    )
     if not is_news and decision.rung != "evict":
         return []
     return [spoken(decision), *_follow(policy, state, event, decision, now_s)]
@@ -105,12 +113,11 @@ def memory_s(sign: Sign) -> float:
     return OUTLIER_S if sign.event.name.startswith("outlier.") else RECENT_S
 
 
-def _is_news(state: JobState, decision: Decision) -> bool:
-    """Whether this was not yet told in this attempt, and there is room to tell it."""
+def _is_news(state: JobState, key: tuple[str, str, str]) -> bool:
+    """Whether this (what, host, subject) was not yet told in this attempt, and there is room to tell it."""
     record = state.health
     if record.said_in != state.attempt:
         record.said, record.said_in = set(), state.attempt
-    key = (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", decision.node, decision.event.subject)
     if key in record.said or len(record.said) >= MOST_TOLD * 10:
         return False
     record.said.add(key)
@@ -229,7 +236,7 @@ def draft_of(state: JobState, decision: Decision) -> VerdictDraft:
     return VerdictDraft(
         kind="nan" if is_training else "node_fault",
         ranks=() if rank is None else (rank,),
-        nodes=(decision.node,),
+        nodes=() if is_training and rank is None else (decision.node,),
         confidence=decision.confidence,
         rule=decision.rule,
         sentence=decision.sentence,

@@ -39,7 +39,8 @@ def explained(policy: Policy, state: JobState, verdict: Judgement, now_s: float)
     if not lines:
         return verdict, actions
     draft = msgspec.structs.replace(verdict.draft, evidence=(*verdict.draft.evidence, *lines[-MOST_LINES:]))
-    weighty = [sign for sign in signs if sign.rung not in ("", "report")]
+    known = "memory.oom_kill" if draft.rule == "out_of_memory" else ""  # its sentence says so
+    weighty = [sign for sign in signs if sign.rung not in ("", "report") and sign.event.name != known]
     if weighty and draft.kind in ("crash", "hang", "unknown", "slow", "comm_stall") and not verdict.evicts:
         clause = f"shortly before, on {weighty[-1].name}: {said_by(weighty[-1].event)}"
         draft = msgspec.structs.replace(draft, aftermath="; ".join(filter(None, (draft.aftermath, clause))))
@@ -83,12 +84,12 @@ def _by_rule(
     draft = verdict.draft
     if decision.rule in ("worker.user_exception", "worker.usage"):
         return verdict, [spoken(decision)]  # its traceback says it all
-    line = f"the line that decided: {event.detail}"
-    also = (line, f"rule {decision.rule}: {decision.rung}" + (f" ({decision.held_back})" * bool(decision.held_back)))
+    also = [f"rule {decision.rule}: {decision.rung}" + (f" ({decision.held_back})" * bool(decision.held_back))]
+    if event.name != "worker.host_memory" or culprit.exit_code not in workers.KILLED:
+        also.insert(0, f"the line that decided: {event.detail}")
+    elif culprit.finding is None or culprit.finding.trouble != "host_memory":
+        draft = msgspec.structs.replace(draft, rule="out_of_memory", sentence=f"{draft.sentence}: {event.detail}")
     draft = msgspec.structs.replace(draft, evidence=(*draft.evidence, *also))
-    if event.name == "worker.host_memory" and (culprit.finding is None or culprit.finding.trouble != "host_memory"):
-        sentence = f"{draft.sentence}: out of memory: {event.detail}"
-        draft = msgspec.structs.replace(draft, rule="out_of_memory", sentence=sentence)
     verdict = msgspec.structs.replace(verdict, draft=draft)
     if decision.rung != "evict":
         return verdict, [spoken(decision)]

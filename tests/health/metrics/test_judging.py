@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,41 @@ def test_a_new_level_is_said_once_and_then_is_how_it_is() -> None:
 
 def test_a_loss_that_goes_down_to_zero_or_below_does_not_jump() -> None:
     assert said([0.0, -1.0] * 40 + [5.0] * 3) == []
+    assert said([0.0] * 40 + [1e-9] * 3) == [], "nothing is known of how large it is"
+
+
+@st.composite
+def noise(draw: st.DrawFn) -> tuple[list[float], float, float]:
+    """A healthy series at any height and of any size, with its height and its spread."""
+    chance = random.Random(draw(st.integers(0, 1 << 32)))
+    spread = 10 ** draw(st.floats(-12, 12))
+    height = draw(st.floats(-100, 100)) * spread
+    one = draw(
+        st.sampled_from([lambda: chance.gauss(0, 1), lambda: chance.uniform(-1, 1), lambda: chance.expovariate(1)])
+    )
+    return [height + spread * one() for _ in range(300)], height, spread
+
+
+@given(noise())
+def test_noise_is_no_jump_wherever_it_lies(series: tuple[list[float], float, float]) -> None:
+    """Around zero every second value is a multiple of the one before."""
+    values, _, _ = series
+    assert said(values) == []
+
+
+@given(noise(), st.floats(40, 1e6))
+def test_a_rise_far_beyond_noise_and_size_is_a_jump_wherever_it_begins(
+    series: tuple[list[float], float, float], far: float
+) -> None:
+    values, height, spread = series
+    risen = height + far * spread + 5 * max(height, 0.0)
+    (event,) = said([*values, risen, risen])
+    assert event.name == "training.jump"
+
+
+def test_what_a_jump_is_measured_by_is_said() -> None:
+    (event,) = said([(-1.0) ** number - 3 for number in range(40)] + [40.0] * 2)
+    assert event.detail == "loss is 40, 29.0 times its spread above the median of the last 40 steps at step 41"
 
 
 def test_steps_that_take_half_as_long_again_for_a_minute_are_slow() -> None:

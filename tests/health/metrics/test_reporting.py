@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.health.metrics.reporting import Reporter
-from robust_run.health.metrics.reports import Read, create, file_of, parse, read
+from robust_run.health.metrics.reports import Read, file_of, parse, read
 from robust_run.health.metrics.ring_format import FILE_BYTES, HEADER_BYTES, MOST_VALUES, SLOT_BYTES, SLOTS
 
 ROOT = Path(__file__).parents[3]
@@ -23,9 +23,7 @@ LIMIT_S = 30.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    found = file_of(str(tmp_path), 3)
-    create(found)
-    return found
+    return file_of(str(tmp_path), 3)
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

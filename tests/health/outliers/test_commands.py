@@ -85,7 +85,9 @@ def test_a_name_cannot_steer_the_terminal() -> None:
     assert r"\x1b[2Jevil" in result.stdout
 
 
-@pytest.mark.parametrize(("option", "value"), [("--interval", "0"), ("--apart", "nan"), ("--hold", "-1")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--interval", "0"), ("--apart", "nan"), ("--hold", "-1"), ("--settle", "1e9")]
+)
 def test_options_out_of_range(option: str, value: str) -> None:
     with pytest.raises(UserError, match=option):
         raise run(option, value).exception or AssertionError

@@ -32,6 +32,10 @@ on = false
 [sensors.gpu]
 hot_celsius = 85
 interval_s = 1
+
+[outliers]
+hold = 2
+settle_s = 600
 """
 
 
@@ -53,6 +57,12 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     assert book.rules["gpu.xid.31"].rung == "evict"
     assert (book.sensors.gpu.hot_celsius, book.sensors.gpu.interval_s, book.sensors.gpu.timeout_s) == (85.0, 1.0, 10.0)
     assert book.rules["gpu.lost"] == DEFAULTS["gpu.lost"]
+    assert (book.outliers.on, book.outliers.apart, book.outliers.hold, book.outliers.settle_s) == (
+        True,
+        4.0,
+        2.0,
+        600.0,
+    )
     assert rule_of(book, "cpu.neighbour") is None
 
 
@@ -81,6 +91,8 @@ REFUSED = {
     "a threshold that is none": ("[sensors.gpu]\nhot_celcius = 3", "'hot_celcius' is not known; the nearest: hot_celsius"),
     "an interval of nothing": ("[sensors.gpu]\ninterval_s = 0", "interval_s: expected `float` >= 0.05"),
     "sensors that are no table": ("sensors = 3", "sensors is a int, and must be a table"),
+    "a setting of outliers that is none": ("[outliers]\nholt = 2", "'holt' is not known; the nearest: hold"),
+    "a time that is none": ("[outliers]\nsettle_s = -1", "settle_s"),
     "a number that is none": ("[sensors.gpu]\nhot_celsius = nan", "hot_celsius"),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from sensor_ground import LIMIT_S, Tree
 
 from robust_run.errors import PlatformError
 from robust_run.health.metrics.reporting import Reporter
-from robust_run.health.metrics.reports import create, file_of
+from robust_run.health.metrics.reports import file_of
 from robust_run.health.sensors import handle
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import Attempt, Setup
@@ -68,7 +68,6 @@ def test_events_come_and_the_process_ends_with_the_handle(helpers: Helpers, tree
 
 
 def test_an_attempt_s_report_files_are_watched_once_it_is_told(helpers: Helpers, tree: Tree) -> None:
-    create(file_of(str(tree), 3))
     Reporter(file_of(str(tree), 3)).write(9, {"loss": float("nan")})
 
     async def scenario() -> None:
@@ -94,6 +93,8 @@ def test_a_process_that_dies_is_told_and_started_again(
         sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup_of(tree), events.put_nowait)
         sensors.begin()
         for start in range(handle.MOST_STARTS):
+            if start:
+                assert (await next_of(events, "sensors.ended")).kind == "clear", "it works again"
             await next_of(events, "infiniband.absent")
             helpers.started[start].kill()
             ended = await next_of(events, "sensors.ended")

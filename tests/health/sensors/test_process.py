@@ -48,6 +48,8 @@ def lines_until(process: subprocess.Popen[bytes], name: str) -> list[Event]:
         events: list[Event] = []
         assert process.stdout is not None
         for line in process.stdout:
+            if line == b"\n":  # a sign of life
+                continue
             event = parse(line)
             assert event is not None, line
             events.append(event)

@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from robust_run.health.types import Event
 from robust_run.launcher.actions import Finish
 from robust_run.launcher.api import show
 from robust_run.launcher.api.views import AttemptView, IncidentView, JobView, NodesView, NodeView, job_view, node_views
 from robust_run.launcher.core import Eviction
 from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
+from robust_run.launcher.health_events import HealthSeen
 
 Make = Callable[..., Any]
 
@@ -93,6 +95,28 @@ def test_evicted_and_lost_nodes_are_named_with_the_reason(make_controller: Make)
     text = "\n".join(show.status_lines(view(controller)))
     assert "evicted: gpu-6: bad memory (by ann, 1 h 0 min ago)" in text
     assert "lost: gpu-5" in text
+
+
+def test_what_is_not_watched_is_one_plain_line_for_each_node_with_the_reason(make_controller: Make) -> None:
+    controller = make_controller().start(4)
+    nodes = [member.info for member in controller.state().members.values()]
+    stopped = [
+        (nodes[0], "mount.hung", "/data", "no answer for 40 s (limit 10 s): a file system"),
+        (nodes[0], "traffic.hung", "", "no answer for 12 s (limit 10 s): silence"),
+        (nodes[1], "sensors.ended", "", "the sensors' process ended, and ended 4 times: nothing watches\x1b[2J"),
+    ]
+    for info, name, subject, detail in stopped:
+        kind: Any = "note" if name == "sensors.ended" else "alert"
+        event = Event(name=name, kind=kind, subject=subject, detail=detail, at_s=0.0)
+        controller.tell(HealthSeen(node=info.id, event=event, at_unix_s=controller.facts.started_unix_s))
+    lines = [line.strip() for line in show.status_lines(view(controller)) if "blind" in line]
+    assert lines == [
+        f"blind: {nodes[0].name}: mount /data: no answer for 40 s (limit 10 s): a file system; "
+        "traffic: no answer for 12 s (limit 10 s): silence",
+        f"blind: {nodes[1].name}: all sensors: the sensors' process ended, and ended 4 times: nothing watches\ufffd[2J",
+    ]
+    controller.tell(NodeLost(node=nodes[1].id, silent_s=4.0))
+    assert [each.node for each in view(controller).blind] == [nodes[0].name]
 
 
 def test_ten_thousand_evictions_still_fit_a_screen(make_controller: Make) -> None:

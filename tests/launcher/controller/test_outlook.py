@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from stories import Story, several_nodes
 
 from robust_run.clock import Clock
-from robust_run.launcher.controller.outlook import Outlook
+from robust_run.health.rules.types import Comparing
+from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.controller.outlook import STEPLESS_S, USUAL, Outlook
 from robust_run.launcher.health_events import HealthSeen
+from robust_run.launcher.types import Paces
+from robust_run.tracer.pace.types import NodePace
 
 NAMES = [f"n{index}" for index in range(8)]
 LIMIT_S = 60.0
@@ -31,25 +37,32 @@ class Hand(Clock):
         return 1e9 + self.now_s
 
 
-async def lives(story: Story, cpu: Callable[[str, int], float], seconds: int) -> list[HealthSeen]:
-    """Let a fleet live for so many seconds, and return what is said of it."""
+async def lives(
+    story: Story, cpu: Callable[[str, int], float], seconds: int, comparing: Comparing = USUAL, interval_s: float = 1.0
+) -> list[HealthSeen]:
+    """Let a fleet live for so many intervals, and return what is said of it."""
     pytest.importorskip("numpy", reason="robust outliers needs numpy")
     clock, said = Hand(), list[HealthSeen]()
-    outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append)
+    outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append, comparing, interval_s)
     outlook.begin(0)
     chance = random.Random(5)
     for second in range(seconds):
-        clock.now_s += 1
+        clock.now_s += interval_s
         for name in NAMES:
             while not outlook.take(name, (cpu(name, second) + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
     outlook.finish_rows()
-    give_up_at_s = time.monotonic() + LIMIT_S
-    while outlook.is_running and time.monotonic() < give_up_at_s:
-        await asyncio.sleep(0.01)
+    await until(lambda: not outlook.is_running)
     outlook.end()
     return said
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    give_up_at_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < give_up_at_s
+        await asyncio.sleep(0.01)
 
 
 def test_the_node_that_stands_out_is_named_and_nothing_is_done_to_it() -> None:
@@ -66,6 +79,118 @@ def test_the_node_that_stands_out_is_named_and_nothing_is_done_to_it() -> None:
 def test_a_fleet_in_which_all_do_the_same_is_left_alone() -> None:
     story = several_nodes(*NAMES)
     assert asyncio.run(lives(story, lambda name, at: 60.0 if at < 250 else 20.0, 420)) == []
+
+
+@pytest.mark.parametrize("interval_s", [0.2, 5.0])
+def test_heartbeats_may_be_slower_or_faster_and_learning_shorter(interval_s: float) -> None:
+    story = several_nodes(*NAMES)
+    comparing = Comparing(settle_s=30 * interval_s, hold=0.2 * interval_s)
+    said = asyncio.run(
+        lives(story, lambda name, at: 15.0 if name == "n3" and at > 40 else 60.0, 70, comparing, interval_s)
+    )
+    assert [seen.node for seen in said] == ["n3"]
+
+
+def test_three_nodes_whose_heartbeats_come_early_and_late_are_compared_all_the_same() -> None:
+    """Of three, a reading in which one is missing says nothing of any: were it of a second, this one would take 22 s."""
+    pytest.importorskip("numpy", reason="robust outliers needs numpy")
+    story, clock, said, chance = several_nodes("a", "b", "c"), Hand(), list[HealthSeen](), random.Random(7)
+    beats = [(1000 + second + chance.uniform(-0.3, 0.3), name) for second in range(300) for name in "abc"]
+
+    async def live() -> None:
+        outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append)
+        outlook.begin(0)
+        for clock.now_s, name in sorted(beats):
+            cpu = 15.0 if name == "b" and clock.now_s > 1200 else 60.0
+            while not outlook.take(name, (cpu + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)):
+                await asyncio.sleep(0.01)
+        outlook.finish_rows()
+        await until(lambda: not outlook.is_running)
+
+    asyncio.run(live())
+    (seen,) = said
+    assert seen.node == "b"
+    assert int(seen.event.detail.partition(", for ")[2].partition(" s now")[0]) < 20, seen.event.detail
+
+
+Scenario = Callable[[Outlook, Hand, list[HealthSeen]], Awaitable[None]]
+
+
+def play(scenario: Scenario, comparing: Comparing = USUAL) -> None:
+    """Play with an outlook on four nodes that train."""
+    pytest.importorskip("numpy", reason="robust outliers needs numpy")
+    story, clock, said = several_nodes("a", "b", "c", "d"), Hand(), list[HealthSeen]()
+
+    async def alone() -> None:
+        outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append, comparing)
+        try:
+            await scenario(outlook, clock, said)
+        finally:
+            outlook.end()
+
+    asyncio.run(alone())
+
+
+def test_comparing_that_ends_by_itself_is_told_with_its_last_words() -> None:
+    async def scenario(outlook: Outlook, _: Hand, said: list[HealthSeen]) -> None:
+        outlook.begin(0)
+        await until(lambda: bool(said))
+        (seen,) = said
+        assert (seen.event.name, seen.event.kind, seen.node) == ("outlier.ended", "note", "a")
+        assert "--settle" in seen.event.detail
+        assert "out of range" in seen.event.detail
+
+    play(scenario, Comparing(settle_s=1e9))
+
+
+def test_a_program_whose_steps_nobody_counts_is_compared_after_a_while() -> None:
+    async def scenario(outlook: Outlook, clock: Hand, _: list[HealthSeen]) -> None:
+        outlook.take("a", (1.0,) * 4)
+        clock.now_s += STEPLESS_S / 2
+        outlook.take("a", (1.0,) * 4)
+        assert not outlook.is_running
+        clock.now_s += STEPLESS_S
+        outlook.take("a", (1.0,) * 4)
+        assert outlook.is_running
+
+    play(scenario)
+
+
+def test_comparing_may_be_switched_off_and_an_attempt_that_is_over_is_not_compared() -> None:
+    async def scenario(outlook: Outlook, _: Hand, __: list[HealthSeen]) -> None:
+        outlook.begin(0)
+        assert not outlook.is_running
+
+    play(scenario, Comparing(on=False))
+
+    async def other(outlook: Outlook, _: Hand, __: list[HealthSeen]) -> None:
+        outlook.begin(1)
+        assert not outlook.is_running
+
+    play(other)
+
+
+def test_a_controller_that_takes_over_compares_the_attempt_that_runs() -> None:
+    """The first step was told to the one before it; what nodes say of their steps comes again and again."""
+    story = several_nodes("a", "b", "c", "d")
+    say: Any = SimpleNamespace(say=lambda _: None, send=lambda *_: None)
+    controller = Controller(
+        policy=story.policy,
+        state=story.state,
+        book=say,
+        journal=say,
+        clock=Hand(),
+        outbox=say,
+        later=lambda *_: say,
+        on_finish=lambda _: None,
+    )
+    begun: list[int] = []
+    outlook: Any = SimpleNamespace(begin=begun.append)
+    controller.outlook = outlook
+    controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ())))
+    assert begun == []
+    controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ()), steps=5, since_step_s=0.1))
+    assert begun == [0]
 
 
 def test_two_nodes_are_no_fleet() -> None:

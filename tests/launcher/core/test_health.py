@@ -9,10 +9,14 @@ import pytest
 from simulated_code import version
 from stories import BUG, Story, ending, evidence, incident_of, kinds, one_node, several_nodes, told_to_end
 
+from robust_run.health.rules.workers import event_of
+from robust_run.health.sensors import kernel_log
+from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.types import Event, Finding
 from robust_run.launcher import core
 from robust_run.launcher.actions import EndAttempt, Inquire, RecordIncident, Say
 from robust_run.launcher.code_types import CodeCaptured, UpdateStaged
+from robust_run.launcher.core import blindness
 from robust_run.launcher.health_events import HealthSeen, RuleSpoke, SensorsBegan
 
 GPU_LOST = "gpu.lost"
@@ -196,8 +200,31 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_said_to_be_out_of_memory() 
     actions = story.ends("here", evidence(0, -9, story.now_s), told_to_end(1, story.now_s + 1))
     incident = incident_of(actions)
     assert (incident.verdict.kind, incident.verdict.rule, incident.action) == ("crash", "out_of_memory", "relaunch")
-    assert "out of memory" in incident.verdict.sentence
+    assert incident.verdict.sentence.endswith(": the kernel killed it because memory ran out: a sentence")
     assert [rule.rule for rule in spoken(actions)] == ["worker.host_memory"]
+
+
+@pytest.mark.parametrize("agent_knows", [True, False], ids=["the agent saw it", "only the core saw it"])
+def test_a_kill_for_memory_is_told_in_one_clear_line_and_the_kernel_s_own_stands_once_beside_it(
+    agent_knows: bool,
+) -> None:
+    line = "Memory cgroup out of memory: Killed process 100 (python3) total-vm:5000kB, anon-rss:409600kB, file-rss:0kB"
+    _, (sign,) = kernel_log.judge(KernelLogSettings(), {}, kernel_log.Batch((kernel_log.Record(0, line),), False), 4.0)
+    story = one_node()
+    story.happens(HealthSeen(node="here", event=sign, at_unix_s=1e9), 5)
+    story.exits(0, -9)
+    event = event_of(0, 100, -9, None, [sign], story.now_s)
+    assert event is not None
+    told = Finding(kind="out_of_memory", line=event.detail, trouble="host_memory") if agent_knows else None
+    actions = story.ends("here", evidence(0, -9, story.now_s, finding=told), told_to_end(1, story.now_s + 1))
+    verdict = incident_of(actions).verdict
+    assert verdict.sentence == (
+        "rank 0 died of SIGKILL (signal 9): the kernel killed it because memory ran out: "
+        "the limit of its cgroup was reached (it held 400 MiB)"
+    )
+    assert verdict.aftermath == ""
+    assert sum("Killed process" in each for each in verdict.evidence) == 1
+    assert sum("memory ran out" in each for each in verdict.evidence) == 0
 
 
 def test_a_kill_of_another_process_does_not_explain_a_sigkill() -> None:
@@ -305,8 +332,45 @@ def test_notes_and_absent_hardware_change_nothing() -> None:
     assert story.happens(SensorsBegan(node="here", absent=("gpu.absent: there is no NVIDIA driver",))) == []
 
 
+def blind(story: Story) -> dict[str, list[str]]:
+    found = blindness.of_nodes(story.state.health)
+    return {node: [sign.event.name for sign in signs] for node, signs in found.items()}
+
+
+def test_sensors_that_stop_are_known_until_they_work_again() -> None:
+    story = several_nodes("a", "b")
+    sees(story, "a", "mount.hung", "/data")
+    sees(story, "a", "mount.hung", "/home")
+    sees(story, "b", "training.damaged", "events.1", kind="note")
+    sees(story, "b", "gpu.absent", kind="note")
+    assert blind(story) == {"a": ["mount.hung", "mount.hung"], "b": ["training.damaged"]}
+    sees(story, "a", "mount.hung", "/data", kind="clear")
+    sees(story, "b", "training.damaged", "events.1", kind="clear")
+    assert blind(story) == {"a": ["mount.hung"]}
+
+
+def test_the_end_of_the_sensors_process_is_all_there_is_to_say_of_them() -> None:
+    story = one_node()
+    sees(story, "here", "mount.hung", "/data")
+    sees(story, "here", "sensors.ended", "", kind="note")
+    assert blind(story) == {"here": ["sensors.ended"]}
+    sees(story, "here", "sensors.ended", "", kind="clear")
+    assert blind(story) == {}
+
+
+def test_a_file_that_several_nodes_read_is_told_of_once_and_blames_none_of_them() -> None:
+    story = several_nodes("a", "b", "c")
+    told = [action for node in "abc" for action in sees(story, node, "training.jump", "events.out.tfevents.1")]
+    assert len(spoken(told)) == 1
+    (incident,) = [action for action in told if isinstance(action, RecordIncident)]
+    assert incident.verdict.nodes == ()
+    said = [action for node in "abc" for action in sees(story, node, "training.damaged", "events.1", kind="note")]
+    assert [each.text for each in said] == ["metrics from events.1: a sentence"]
+
+
 def test_a_successor_knows_what_was_known() -> None:
     story = several_nodes("a", "b", "c", fewest=2)
+    sees(story, "a", "mount.hung", "/data")
     sees(story, "b", "network.link_down", "eth0")
     sees(story, "c", GPU_LOST)
     again = core.replay(story.policy, story.told)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import TRAIN, ClusterJob, start_all, write
+from clusters import PATIENCE_S, STEPS, TRAIN, ClusterJob, start_all, write
+from fake_torch import write_fake_torch
 from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 from sensor_ground import StubDriver, compile_stub
@@ -48,6 +50,63 @@ def start(three: Cluster, tmp_path: Path, *options: str, env: dict[str, str] | N
 def pull(host: Host, *, out: bool = True) -> None:
     """Pull the cable of the second card, or put it back."""
     host.run(["ip", "link", "set", "theirs", "down" if out else "up"])
+
+
+#: A network of its own for storage, on the second card: what goes into it comes out at the other end of the cable.
+STORAGE = """
+set -e
+ip link set ours mtu 65000
+ip link set theirs mtu 65000
+ip address add 10.88.0.1/24 dev ours
+ip neigh replace 10.88.0.2 lladdr 02:88:00:00:00:02 nud permanent dev ours
+"""
+#: Trains, and writes 1 MB a second to the storage, while it can.
+WRITES = f"""{STEPS}
+
+    from contextlib import suppress
+    from torch.optim import Optimizer
+
+    optimizer = Optimizer()
+    wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    while not os.path.exists(DONE):
+        optimizer.step()
+        step()
+        with suppress(OSError):
+            wire.sendto(bytes(50_000), ("10.88.0.2", 9))
+        pause(0.05)
+"""
+#: 30 readings are learnt from, and who is far apart for 2.6 s is named.
+FAST = "[outliers]\nsettle_s = 6\nhold = 0.1\n"
+
+
+def test_a_node_whose_metrics_stray_is_named_and_that_stands_beside_its_crash(three: Cluster, tmp_path: Path) -> None:
+    pytest.importorskip("numpy", reason="robust outliers needs numpy")
+    for host in three:
+        host.run(["sh", "-c", STORAGE])
+    rules = tmp_path / "rules.toml"
+    rules.write_text(FAST)
+    write_fake_torch(tmp_path)  # three hosts import the real one for a quarter of a minute
+    options = ["--nnodes", "3", "--max-restarts", "0", "--no-warm", "--health-rules", str(rules)]
+    options += ["--trace-nccl", "off", "--rdzv-conf", "keep_alive_interval=0.2,keep_alive_max_attempt=60"]
+    job = start_all(three, write(tmp_path, WRITES), tmp_path=tmp_path, options=options)
+    job.wait_for_event("first_step", 3)
+    job.wait_for_more_steps(0, 3, more=200)  # 10 s and more: what is usual is known
+    culprit = of_world(three, job, 2)
+    culprit.run(["ip", "route", "add", "blackhole", "10.88.0.2/32"])
+    (event, *_) = wait_for(
+        lambda: alerts(job, "outlier.rdma_bytes_per_s"), f"it to be named:\n{job.said()}", PATIENCE_S
+    )
+    assert job.names()[event["node"]] == culprit.name
+    argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "status", str(job.run_dir)]
+    shown = three[0].run(argv).stdout
+    assert f"health: {culprit.name}: rdma_bytes_per_s is " in shown
+    (worker,) = (each for each in job.workers() if each.host == culprit.name)
+    os.kill(culprit.pid_outside(worker.pid), signal.SIGKILL)
+    incident = job.wait_for_incident()
+    assert incident["verdict"]["nodes"] == [culprit.name]
+    assert any("outlier.rdma_bytes_per_s" in str(each) for each in incident["evidence"]), incident
+    assert all(code != 0 for code in job.wait_ended().values())
+    job.assert_nothing_left()
 
 
 def alerts(job: ClusterJob, name: str, kind: str = "alert") -> list[dict[str, Any]]:

@@ -17,6 +17,9 @@ class SpreadDetector:
 
     name = "spread"
 
+    def __init__(self, learn_s: float = deviation.LEARN_S) -> None:
+        self._learn_s = learn_s
+
     def begin(self, fleet: Fleet) -> DeviationState:
         """Return the state before the first reading."""
         return deviation.begin(fleet)
@@ -25,6 +28,6 @@ class SpreadDetector:
         """Return the next state, and the distances of this reading."""
         import numpy as np
 
-        following, seen = deviation.advance(state, fleet, reading.values)
+        following, seen = deviation.advance(state, fleet, reading.values, self._learn_s)
         spreads = np.where(np.isnan(seen.raw), np.nan, seen.smooth / seen.spread)
         return following, Distances(spreads=spreads)
