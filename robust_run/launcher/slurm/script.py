@@ -52,6 +52,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     """How many nodes the command line of robust-run needs, standbys included; None: it takes all there are."""
     name: str = "robust-run"
+    requeues: bool = True
+    """robust-run has the job go back into the queue where that helps (`--requeue`)."""
     log_dir: str
     """Absolute; standard output goes there unless an option says otherwise."""
     version: str
@@ -86,9 +88,21 @@ def make_script(wanted: Wanted) -> Script:
         "",
         "# srun fails if a node was lost, also if another took its place: robust-run's own word, if there is one, comes first.",
         'said=$(cat "$ROBUST_SLURM_EXIT_FILE" 2>/dev/null || true); rm -f "$ROBUST_SLURM_EXIT_FILE"',
+        *_early(wanted),
         'exit "${said:-$code}"',
     ]
     return Script("\n".join(lines) + "\n", _notes(wanted.options))
+
+
+def _early(wanted: Wanted) -> list[str]:
+    """Return the lines for a step that had to make room before Python ran in it: Slurm requeues only a job that is not over."""
+    if not wanted.requeues or has(wanted.options, "no-requeue"):
+        return []
+    return [
+        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $SLURM_JOB_ID | grep -q ' PreemptTime=[0-9]'; then",
+        "    scontrol requeue $SLURM_JOB_ID  # it was preempted before robust-run was there",
+        "fi",
+    ]
 
 
 def _completed(wanted: Wanted) -> tuple[Option, ...]:

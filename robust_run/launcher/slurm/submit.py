@@ -64,6 +64,7 @@ def plan(
         command=tuple(command),
         nodes=_nodes(ours),
         name=_name(ours),
+        requeues=ours.requeue != "never",
         log_dir=log_dir,
         version=__version__,
     )

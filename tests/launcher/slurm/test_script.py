@@ -77,6 +77,9 @@ def test_a_script_as_a_whole() -> None:
         "\n"
         "# srun fails if a node was lost, also if another took its place: robust-run's own word, if there is one, comes first.\n"
         'said=$(cat "$ROBUST_SLURM_EXIT_FILE" 2>/dev/null || true); rm -f "$ROBUST_SLURM_EXIT_FILE"\n'
+        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $SLURM_JOB_ID | grep -q ' PreemptTime=[0-9]'; then\n"
+        "    scontrol requeue $SLURM_JOB_ID  # it was preempted before robust-run was there\n"
+        "fi\n"
         'exit "${said:-$code}"\n'
     )
 
@@ -139,6 +142,27 @@ def test_the_script_ends_as_the_job_did_and_not_as_a_task_that_was_lost(tmp_path
     (tmp_path / "slurm-17.exit").write_text("5\n")  # of an earlier start
     assert run_script(tmp_path, script("-N2", log_dir=str(tmp_path)).text, srun).returncode == code
     assert [path.name for path in tmp_path.iterdir()] == ["srun"]
+
+
+@pytest.mark.parametrize(
+    ("srun", "preempted", "requeued"),
+    [
+        ("exit 143", "2026-11-22T05:33:45", True),
+        ("exit 143", "None", False),
+        ("echo 143 > $ROBUST_SLURM_EXIT_FILE; exit 143", "2026-11-22T05:33:45", False),  # robust-run has seen to it
+        ("exit 0", "2026-11-22T05:33:45", False),
+    ],
+)
+def test_a_job_that_makes_room_before_python_runs_is_requeued(
+    tmp_path: Path, srun: str, preempted: str, requeued: bool
+) -> None:
+    says = f"JobId=17 PreemptEligibleTime=2026-11-22T05:33:40 PreemptTime={preempted}"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "{says}"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    run_script(tmp_path, script("-N2", log_dir=str(tmp_path)).text, srun)
+    asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+    assert ("requeue 17" in asked) is requeued
+    assert "scontrol requeue" not in script("-N2", "--no-requeue").text
 
 
 @pytest.mark.parametrize(
