@@ -32,8 +32,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that went silent and did not come back."""
     ended: tuple[str, ...] = ()
     """Nodes whose first agent is gone, whether another one came in its place or not: their tasks of the step have failed."""
-    began: bool = False
-    """Nodes have met since the last requeue."""
+    joined: int = 0
+    """Agents that have joined since the last requeue."""
     members: tuple[str, ...] = ()
     """All that ever joined, before a requeue too."""
     codes: frozenset[int] = frozenset()
@@ -91,7 +91,7 @@ def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
         evicted=tuple(evicted),
         lost=tuple(lost),
         ended=tuple(dict.fromkeys((*gone.values(), *lost))),
-        began=bool(names),
+        joined=len(names),
         members=tuple(dict.fromkeys(entry.event.node.name for entry in entries if isinstance(entry.event, NodeJoined))),
         codes=_codes(entries),
     )

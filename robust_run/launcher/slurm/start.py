@@ -136,7 +136,7 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str], mask: Iterable[int]) 
 
 
 def _start_or_tell(spec: JobSpec, step: Step, env: Mapping[str, str], continued: str) -> int:
-    """Be this node's part of the job. Where it ends before there was a controller for the others, these are told."""
+    """Be this node's part of the job. Where it ends before all others have found the controller here, these are told."""
     many = spec.many
     if many is None or not many.is_host:
         return _go(spec, env, continued)
@@ -150,7 +150,7 @@ def _start_or_tell(spec: JobSpec, step: Step, env: Mapping[str, str], continued:
         from robust_run.launcher.slurm.past import past_of
 
         past = past_of(os.path.join(spec.log_dir, spec.run_id), step.restart)
-        if past is None or not past.began:
+        if past is None or past.joined < len(step.nodes):
             tell_others(step, ports, PlatformError(f"it ended with exit code {exit_code}; its output says why"))
     return exit_code
 
