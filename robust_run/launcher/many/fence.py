@@ -6,7 +6,8 @@ workers here must be dead by that time, whatever happened:
 1. The agent ends them when its lease is over (`Lease`). It is renewed from the moment a heartbeat was sent that the controller
    answered, so no clock of another machine and no travel time is involved.
 2. The agent may be stopped or stuck itself. The guard, which does nothing else, looks at the same time in shared memory and
-   kills the agent a moment later; the workers die with it.
+   kills the agent a moment later; the workers die with it. An agent that is awake and kills them is given the time it takes until
+   they are gone: all machines of a job may have stood still and go on at once (`scontrol suspend`), busy as never.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import struct
 MARGIN_S = 0.5
 #: How long after the end of a lease the guard waits for the agent to act.
 GUARD_AFTER_S = 0.2
+
+#: How long after its fence an agent may take until its workers are gone: those with memory of a device do not go at once.
+ENDING_S = 5.0
 
 _FORMAT = struct.Struct("=d")
 
@@ -48,6 +52,7 @@ class Lease:
         self._cell = cell
         self._sent: dict[int, float] = {}
         self._guarded = False
+        self._fenced_for_s: float | None = None
 
     def sent(self, number: int, now_s: float) -> None:
         """Note when a heartbeat was sent."""
@@ -65,6 +70,12 @@ class Lease:
         if self.renewed_s is None or at_s > self.renewed_s:
             self.renewed_s = at_s
             self._note()
+
+    def fenced(self, now_s: float) -> None:
+        """Note that the agent is awake and kills its workers, at each look; the first counts."""
+        if self._guarded and self.renewed_s is not None and self._fenced_for_s != self.renewed_s:
+            self._fenced_for_s = self.renewed_s
+            self._cell.set(now_s + ENDING_S)
 
     def guard(self, running: bool) -> None:
         """Have the guard watch, as long as workers may run."""

@@ -157,11 +157,16 @@ class Joining:
             if now_s >= give_up_at_s:
                 raise PlatformError(
                     f"no controller at {many.host}:{many.port} within {many.join_timeout_s:g} s (join_timeout): {trouble}"
+                    f"{self._where_to_look()}"
                 )
             if not said and not isinstance(self._place, Host) and now_s > give_up_at_s - many.join_timeout_s + 2.0:
                 said = True
-                self._say(f"waiting for the controller at {many.host}:{many.port}: {trouble}")
+                self._say(f"waiting for the controller at {many.host}:{many.port}: {trouble}{self._where_to_look()}")
             await asyncio.sleep(RETRY_S)
+
+    def _where_to_look(self) -> str:
+        """Return whose output says why there is no controller, where that is known: under Slurm, the first node starts it."""
+        return f"; see the output of the task on {self._many.host}" if self._many.is_host is False else ""
 
     def _may_be_elsewhere(self, refusal: Refusal | NotController) -> bool:
         """Whether trying again may help: where the job has several ports, some may be another job's or program's."""

@@ -301,6 +301,7 @@ class Link:
         now_s = self._clock.monotonic_s()
         if self._lease.is_over(now_s):
             self._fence()
+            self._lease.fenced(now_s)
         self._mind_silence(now_s)
         self._loop.call_later(LOOK_S, self._watch)
 

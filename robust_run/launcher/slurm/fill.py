@@ -37,8 +37,8 @@ def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) ->
 
     `is_shared`: the run directory is on a file system that all nodes have.
     """
-    is_alone = _is_alone(options)
-    if not is_alone:
+    alone = is_alone(options)
+    if not alone:
         _check_shape(step, nodes_of_job)
     use = SlurmUse(
         job=step.job,
@@ -58,7 +58,7 @@ def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) ->
     if "rdzv-id" not in options.given and not options.standalone:
         changes["rdzv_id"] = options.run_id or step.name
     meets = False
-    if not is_alone and len(step.nodes) > 1:
+    if not alone and len(step.nodes) > 1:
         spares = _spares(options.standby, len(step.nodes))
         if "nnodes" not in options.given:
             if spares >= len(step.nodes):
@@ -90,10 +90,10 @@ def run_name(options: Options, step: Step) -> str:
     """Return what the run directory is called. Tasks of a step that are jobs of their own have one each."""
     if options.run_id is not None:
         return options.run_id
-    return f"{step.name}-task{step.task}" if step.tasks > 1 and _is_alone(options) else step.name
+    return f"{step.name}-task{step.task}" if step.tasks > 1 and is_alone(options) else step.name
 
 
-def _is_alone(options: Options) -> bool:
+def is_alone(options: Options) -> bool:
     """Whether each task is asked to be a job of its own."""
     one = "nnodes" in options.given and re.fullmatch(r"\s*1\s*(:\s*1\s*)?", options.nnodes) is not None
     return options.standalone or (one and options.standby.strip() in ("0", "auto"))

@@ -13,6 +13,9 @@ from robust_run.launcher.types import SlurmUse
 
 NO_KILL, BAD_EXIT, WAIT = "--no-kill", "--kill-on-bad-exit=0", "--wait=0"
 
+SHORTEST = len("--wa")
+"""A name that is cut shorter means none of them."""
+
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the srun that started the step."""
@@ -62,7 +65,13 @@ def advise(aside: Aside, use: SlurmUse, say: Callable[[str], None]) -> None:
 
 
 def _has(words: Sequence[str], long: Sequence[str], short: str) -> bool:
-    return any(word.partition("=")[0] in long or _is_cluster(word, short) for word in words)
+    return any(any(_is_name(word, name) for name in long) or _is_cluster(word, short) for word in words)
+
+
+def _is_name(word: str, long: str) -> bool:
+    """Whether a word is this option, maybe cut short as far as srun takes it."""
+    name = word.partition("=")[0]
+    return len(name) >= SHORTEST and long.startswith(name)
 
 
 def _is_cluster(word: str, short: str) -> bool:
@@ -74,9 +83,9 @@ def _value(words: Sequence[str] | None, long: str, short: str, alone: str) -> st
     """Return the value of an option, `alone` if it has none, None if it is not there."""
     for index, word in enumerate(words or ()):
         name, _, value = word.partition("=")
-        if name != long and not (word.startswith(f"-{short}") and not word.startswith("--")):
+        if not _is_name(word, long) and not (word.startswith(f"-{short}") and not word.startswith("--")):
             continue
-        value = value if name == long else word[2:].lstrip("=")
+        value = value if name.startswith("--") else word[2:].lstrip("=")
         following = (words or ())[index + 1 : index + 2]
         return value or (following[0] if not alone and following else alone)
     return None

@@ -14,6 +14,7 @@ from robust_run.launcher.events import (
     JobStarted,
     NodeEvicted,
     NodeJoined,
+    NodeLeft,
     NodeLost,
     NodeReadmitted,
     NodeReturned,
@@ -29,23 +30,30 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     evicted: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     """Nodes that went silent and did not come back."""
+    ended: tuple[str, ...] = ()
+    """Nodes whose first agent is gone, whether another one came in its place or not: their tasks of the step have failed."""
+    joined: int = 0
+    """Agents that have joined since the last requeue."""
+    members: tuple[str, ...] = ()
+    """All that ever joined, before a requeue too."""
     codes: frozenset[int] = frozenset()
     """Exit codes of the workers of the newest attempt that has ended."""
 
 
-def past_of(path: str) -> Past | None:
-    """Return what the journal in a run directory says, None if it cannot be read."""
+def past_of(path: str, restart: int = 0) -> Past | None:
+    """Return what the journal in a run directory says, None if it cannot be read. `restart`: see `judge`."""
     try:
         header, entries = read(os.path.join(path, "journal.jsonl"))
     except (OSError, RobustRunError):
         return None
-    return judge(list(in_force(entries)), header.host)
+    return judge(list(in_force(entries)), header.host, restart)
 
 
-def judge(entries: list[Entry], leader: str = "") -> Past:
+def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
     """Return what entries say. `leader`: the host that led first. Pure.
 
     A host that another one took over from is lost unless it comes back: a job may be over before anybody has noted its silence.
+    `restart`: how often the job was requeued by now; how an earlier start ended is no matter of this one.
     """
     finish: Finish | None = None
     restarts = 0
@@ -75,7 +83,38 @@ def judge(entries: list[Entry], leader: str = "") -> Past:
                 pass
         if isinstance(entry.event, (JobStarted, ControllerResumed)) and entry.event.restart > restarts:
             finish, lost, restarts = None, {}, entry.event.restart  # what was before a requeue is over
-    return Past(finish=finish, evicted=tuple(evicted), lost=tuple(lost), codes=_codes(entries))
+    if restart > restarts:
+        finish, lost = None, {}
+    names, gone = _agents(entries, restart)
+    return Past(
+        finish=finish,
+        evicted=tuple(evicted),
+        lost=tuple(lost),
+        ended=tuple(dict.fromkeys((*gone.values(), *lost))),
+        joined=len(names),
+        members=tuple(dict.fromkeys(entry.event.node.name for entry in entries if isinstance(entry.event, NodeJoined))),
+        codes=_codes(entries),
+    )
+
+
+def _agents(entries: list[Entry], restart: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the agents since the last requeue with the names of their nodes, and those of them that are gone."""
+    names: dict[str, str] = {}
+    gone: dict[str, str] = {}
+    restarts = 0
+    for entry in entries:
+        match entry.event:
+            case JobStarted(restart=number) | ControllerResumed(restart=number) if number > restarts:
+                names, gone, restarts = {}, {}, number
+            case NodeJoined(node=node):
+                names[node.id] = node.name
+            case NodeReturned(node=node):
+                gone.pop(node, None)
+            case NodeLost(node=node) | NodeLeft(node=node) if node in names:
+                gone[node] = names[node]
+            case _:
+                pass
+    return (names, gone) if restart <= restarts else ({}, {})
 
 
 def _codes(entries: list[Entry]) -> frozenset[int]:

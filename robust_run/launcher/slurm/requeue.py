@@ -16,7 +16,8 @@ import msgspec
 
 from robust_run.launcher.control.errors import NoController
 from robust_run.launcher.environment import warning_file
-from robust_run.launcher.slurm import reasons
+from robust_run.launcher.slurm import exclusion, reasons
+from robust_run.launcher.slurm.node_state import is_dead
 from robust_run.launcher.slurm.past import Past, past_of
 from robust_run.launcher.slurm.pulse import is_silent
 from robust_run.launcher.slurm.scontrol import ask, fields, job_facts
@@ -42,7 +43,7 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     """Requeue the job if that is what its end asks for; return the exit code."""
     use = spec.slurm
     path = os.path.join(spec.log_dir, spec.run_id) if spec.log_dir is not None else ""
-    past = past_of(path) if path and use is not None and (exit_code or use.node_id) else None
+    past = past_of(path, use.restart) if path and use is not None and (exit_code or use.node_id) else None
     if use is None or use.node_id >= MOST_ASKING or (exit_code == 0 and (past is None or not past.lost)):
         return exit_code
     warned = read_warning(warning_file(path, use)) if path else None
@@ -52,7 +53,7 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     down = _batch_host_that_is_down(use, env) if alone else ""
     is_lost = is_lost or bool(down)
     ended = ended_as(exit_code, past, warned.reason if warned is not None else "", is_lost=is_lost)
-    if (ended.outcome == "stopped" and not ended.warned) or (past is not None and past.lost):
+    if was_told(ended, exit_code) or (past is not None and past.lost):
         facts, _ = job_facts(use.job, env)
         if facts is not None:
             reason = ended.warned or reasons.classify(facts, use.restart, time.time())
@@ -61,9 +62,8 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     decision = reasons.decide(ended, use.requeue)
     if ended.is_orphan and not decision.requeue:
         _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
-    unwanted = ((down,) if down else ()) + ended.evicted + (past.lost if past is not None and ended.is_short else ())
     is_slurms_turn = ended.warned == "requeued"
-    if not decision.requeue and not (is_slurms_turn and unwanted):
+    if not decision.requeue and not (is_slurms_turn and ended.evicted):
         return exit_code
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -75,11 +75,39 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
         return exit_code
     if facts.state.startswith("CANCELLED"):
         return exit_code  # somebody does not want it any more, whatever else was about to end it
+    unwanted = _unwanted(spec, facts, past, ended, down, env)  # before the requeue: Slurm then leaves little time
     if decision.requeue and not _requeue(use, facts, decision.why, env):
         return exit_code
     if unwanted:
         _exclude(use, facts, unwanted, env)
     return exit_code
+
+
+def was_told(ended: Ended, exit_code: int) -> bool:
+    """Whether a signal ended the job and nobody has noted why. Pure.
+
+    One that comes while nodes still look for each other ends them before anything is on record.
+    """
+    told = ended.outcome == "stopped" or (not ended.outcome and exit_code == 128 + signal.SIGTERM)
+    return told and not ended.warned
+
+
+def _unwanted(
+    spec: JobSpec, facts: JobFacts, past: Past | None, ended: Ended, down: str, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the nodes that the job is to be kept from."""
+    from robust_run.launcher.core.ladder import evict_share
+    from robust_run.launcher.policy import policy_of
+
+    nodes = spec.many.most + spec.many.standby if spec.many is not None else 1
+    candidates = exclusion.Candidates(
+        evicted=ended.evicted,
+        known_dead=(down,) if down else (),
+        lost=past.lost if past is not None and ended.is_short else (),
+        before=exclusion.excluded_before(facts.excluded, past.members if past is not None else ()),
+        most=exclusion.most_excluded(evict_share(policy_of(spec)), nodes),
+    )
+    return exclusion.chosen(candidates, lambda name: is_dead(name, env))
 
 
 def _batch_host_that_is_down(use: SlurmUse, env: Mapping[str, str]) -> str:

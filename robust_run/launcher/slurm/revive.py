@@ -6,16 +6,18 @@ Also what an eviction means to the cluster: the node is drained where this user 
 from __future__ import annotations
 
 import asyncio
-import socket
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 
-from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLeft, NodeLost, NodeReturned
+from robust_run.launcher.events import NodeEvicted
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
+from robust_run.launcher.slurm.deaths import Deaths
 from robust_run.launcher.slurm.joining import JOIN, invitation
+from robust_run.launcher.slurm.node_state import answers, is_down, slurmd_at
 from robust_run.launcher.slurm.scontrol import Answer, fields
 from robust_run.launcher.slurm.scrub import for_srun
 from robust_run.launcher.slurm.surroundings import gpus_of
@@ -25,8 +27,9 @@ from robust_run.launcher.types import SlurmUse
 LOOK_S = 1.0
 MOST_TRIES = 3
 """For each node: what dies again and again does so for a reason."""
-CONNECT_S = 2.0
-SLURMD_PORT = "6818"
+HELD_UP_S, PATIENCE_S = 3.0, 15.0
+"""Looks further apart than this mean that this process stood still, as in a job that is suspended: then all agents look dead
+until they have been heard again."""
 MOST_READ = 8 << 20
 DRAIN = "ROBUST_SLURM_DRAIN"
 """0: evicted nodes are not drained, the command is not said either."""
@@ -43,22 +46,28 @@ class Reviver:
         self._loop = loop
         self._use: SlurmUse = node.spec.slurm
         self._offset = 0
-        self._names: dict[str, str] = {}
-        self._gone: set[str] = set()
+        self._deaths = Deaths()
+        self._looked_at_s = loop.time()
+        self._not_before_s = 0.0
         self._tries: dict[str, int] = {}
         self._drained: set[str] = set()
         self._reads_first = True
         self._look()
 
     def _look(self) -> None:
+        now_s = self._loop.time()
+        if now_s - self._looked_at_s > HELD_UP_S:
+            self._not_before_s = now_s + PATIENCE_S
+        self._looked_at_s = now_s
         if self._superior.is_led_from_here:
             self._read()
-            for name in sorted(self._gone):
-                self._revive(name)
+            if now_s >= self._not_before_s and not self._reads_first and self._use.revive != "never":
+                for node, name in self._deaths.due():
+                    self._revive(node, name)
         self._loop.call_later(LOOK_S, self._look)
 
     def _read(self) -> None:
-        """Take in what the journal has more. What was there before this node led is not acted on."""
+        """Take in what the journal has more. Evictions that were there before this node led are not acted on."""
         import msgspec
 
         try:
@@ -80,45 +89,33 @@ class Reviver:
             self._reads_first = False
 
     def _take(self, entry: Entry) -> None:
+        self._deaths.take(entry)
         match entry.event:
-            case NodeJoined(node=node):
-                self._names[node.id] = node.name
-                self._gone.discard(node.name)
-            case NodeReturned(node=node):
-                self._gone.discard(self._names.get(node, ""))
-            case NodeLost(node=node) if node in self._names:
-                self._gone.add(self._names[node])
-            case NodeLeft(node=node, reason=reason) if node in self._names and "SIGKILL" in reason:
-                self._gone.add(self._names[node])  # its first process was killed, nobody told it to go
-            case NodeEvicted(name=name, reason=reason, by=by):
-                self._gone.discard(name)
-                if not self._reads_first and by != "the list":
-                    self._drain(name, reason)
+            case NodeEvicted(name=name, reason=reason, by=by) if not self._reads_first and by != "the list":
+                self._drain(name, reason)
             case _:
                 pass
 
     # --- an agent that died
 
-    def _revive(self, name: str) -> None:
-        self._gone.discard(name)
+    def _revive(self, node: str, name: str) -> None:
         tries = self._tries.get(name, 0)
-        if self._use.revive == "never" or self._reads_first or tries >= MOST_TRIES:
+        if tries >= MOST_TRIES:
             return
         self._tries[name] = tries + 1
-        self._aside.ask(("show", "node", "-o", name), lambda answer: self._know_node(name, answer))
+        self._aside.ask(("show", "node", "-o", name), lambda answer: self._know_node(node, name, answer))
 
-    def _know_node(self, name: str, answer: Answer) -> None:
+    def _know_node(self, node: str, name: str, answer: Answer) -> None:
         said = fields(answer.text) if answer.ok else {}
-        state = said.get("State", "DOWN")
-        if any(word in state for word in ("DOWN", "NOT_RESPONDING", "FAIL", "POWER", "*", "REBOOT")):
+        if "State" not in said or is_down(said):
             return
-        where = (said.get("NodeAddr", name), int(port) if (port := said.get("Port", SLURMD_PORT)).isdecimal() else 6818)
-        self._aside.run(lambda: answers(*where), lambda lives: self._start(name) if lives else None)
+        where = slurmd_at(said, name)
+        self._aside.run(lambda: answers(*where), lambda lives: self._start(node, name) if lives else None)
 
-    def _start(self, name: str) -> None:
+    def _start(self, node: str, name: str) -> None:
         """Start an agent. Its srun is a process of this node, spared when attempts end, and ends with this agent."""
         spec = self._node.spec
-        if spec.many is None:
+        if spec.many is None or not self._deaths.is_alone(node) or not self._is_first(node):
             return
         env = {**for_srun(self._aside.env), JOIN: invitation(spec, self._use.node_id, name)}
         try:
@@ -133,6 +130,17 @@ class Reviver:
             return
         self._aside.spare(process.pid)
         self._node.say(f"the agent on {name} died and the node lives: another one is started there")
+
+    def _is_first(self, node: str) -> bool:
+        """Whether no controller has replaced this agent yet: another one may have done so, and been lost before it was seen."""
+        try:
+            mark = os.path.join(self._node.run_directory.path, f"replaced-{node}")
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True  # a full disk is no reason to go without a node
+        return True
 
     # --- a node that was evicted
 
@@ -174,12 +182,3 @@ def srun_line(use: SlurmUse, name: str, script: str, env: Mapping[str, str]) -> 
         "--standalone",
         script,
     ]
-
-
-def answers(host: str, port: int) -> bool:
-    """Whether a machine accepts connections. May block for a moment."""
-    try:
-        socket.create_connection((host, port), CONNECT_S).close()
-    except OSError:
-        return False
-    return True

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -16,6 +17,8 @@ ANSWER_S = 10.0
 """How long slurmctld may take: it is busy where thousands ask."""
 PROGRAM = "scontrol"
 LONGEST_ANSWER = 1 << 20
+GONE_S = 1.0
+"""How long a killed one is waited for: where it hangs in the kernel (a dead file system), nobody can end it."""
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=(\S*)")
 
@@ -42,28 +45,42 @@ def ask(
     """
     clean = {**for_srun(env), "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
     try:
-        with subprocess.Popen(
+        process = subprocess.Popen(
             [PROGRAM, *arguments],
             env=clean,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-        ) as process:
-            started(process.pid)
-            try:
-                out, err = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return Answer(ok=False, text=f"scontrol: no answer within {timeout_s:g} s")
+        )
     except FileNotFoundError:
         return Answer(ok=False, text="there is no scontrol here", is_missing=True)
     except OSError as error:
         return Answer(ok=False, text=f"scontrol: {error.strerror}")
+    started(process.pid)
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        end_group(process)
+        return Answer(ok=False, text=f"scontrol: no answer within {timeout_s:g} s")
+    except BaseException:
+        end_group(process)
+        raise
     said = " ".join(err[:2000].decode(errors="replace").split())
     if process.returncode != 0 or (not out.strip() and arguments[0] == "show"):
         return Answer(ok=False, text=said or f"scontrol ended with {process.returncode}")
     return Answer(ok=True, text=out[:LONGEST_ANSWER].decode(errors="replace"))
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a session of its own, and what it has started: sites have scripts where `scontrol` was."""
+    with suppress(OSError):
+        os.killpg(process.pid, 9)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GONE_S)
 
 
 def is_there(env: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ What is in it and why (measured with Slurm 22.05, see docs/slurm-submit.md):
 - `--requeue` and `--open-mode=append`: the job may start again, and what it said before is kept.
 - options on CPUs and GPUs are given to srun again: since 22.05 it no longer takes `--cpus-per-task` from the job.
 - `--cpu-bind=none`, `--gpu-bind=none`: the one task of a node starts the workers of all its GPUs.
+- `ROBUST_SLURM_EXIT_FILE`: srun fails if one of its tasks was lost, and the job with it, though another node took over.
 - `trap`: the warning signals of a job reach this shell too, and would end it, and with it the job.
 """
 
@@ -51,6 +52,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     """How many nodes the command line of robust-run needs, standbys included; None: it takes all there are."""
     name: str = "robust-run"
+    requeues: bool = True
+    """robust-run has the job go back into the queue where that helps (`--requeue`)."""
     log_dir: str
     """Absolute; standard output goes there unless an option says otherwise."""
     version: str
@@ -78,9 +81,28 @@ def make_script(wanted: Wanted) -> Script:
         "",
         "# One task per node, which starts the workers there. It goes on when a node, or its task, is lost.",
         "unset ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@}",
+        f"export ROBUST_SLURM_EXIT_FILE={shlex.quote(wanted.log_dir)}/slurm-$SLURM_JOB_ID.exit",
+        ': > "$ROBUST_SLURM_EXIT_FILE"',
+        "code=0",
         *_step(wanted),
+        "",
+        "# srun fails if a node was lost, also if another took its place: robust-run's own word, if there is one, comes first.",
+        'said=$(cat "$ROBUST_SLURM_EXIT_FILE" 2>/dev/null || true); rm -f "$ROBUST_SLURM_EXIT_FILE"',
+        *_early(wanted),
+        'exit "${said:-$code}"',
     ]
     return Script("\n".join(lines) + "\n", _notes(wanted.options))
+
+
+def _early(wanted: Wanted) -> list[str]:
+    """Return the lines for a step that had to make room before Python ran in it: Slurm requeues only a job that is not over."""
+    if not wanted.requeues or has(wanted.options, "no-requeue"):
+        return []
+    return [
+        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $SLURM_JOB_ID | grep -q ' PreemptTime=[0-9]'; then",
+        "    scontrol requeue $SLURM_JOB_ID  # it was preempted before robust-run was there",
+        "fi",
+    ]
 
 
 def _completed(wanted: Wanted) -> tuple[Option, ...]:
@@ -111,7 +133,7 @@ def _step(wanted: Wanted) -> list[str]:
     if _asks_for_gpus(wanted.options):
         words.append("--gpu-bind=none")
     words += [shlex.quote(word) for word in wanted.step_options]
-    return [*_wrapped(words), "    " + " ".join(shlex.quote(word) for word in wanted.command)]
+    return [*_wrapped(words), "    " + " ".join(shlex.quote(word) for word in wanted.command) + " || code=$?"]
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:

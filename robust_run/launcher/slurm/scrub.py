@@ -26,14 +26,15 @@ _BINDING = (
     "SLURM_HINT",
     "SLURM_THREADS_PER_CORE",
 )
-_OURS = ("ROBUST_SLURM_STEP", "ROBUST_SLURM_JOIN")
+_OURS = ("ROBUST_SLURM_STEP", "ROBUST_SLURM_JOIN", "ROBUST_SLURM_EXIT_FILE")
 _PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_", "PMI2_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")
 
 
 def without_binding(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for workers: what they may want to know of their step stays, what binds an inner srun goes."""
-    return {name: value for name, value in env.items() if name not in _BINDING}
+    """Return the environment for workers: what they may want to know of their step stays, what binds an inner srun goes,
+    and how this job ends is no matter of theirs."""
+    return {name: value for name, value in env.items() if name not in _BINDING and name not in _OURS}
 
 
 def for_srun(env: Mapping[str, str]) -> dict[str, str]:

@@ -149,7 +149,9 @@ def _preempt(name: str, value: str) -> Finding:
     modes = {part.strip().upper() for part in value.split(",")}
     if "SUSPEND" in modes:
         return Finding(
-            "warning", f"{name}={value}", "suspended jobs look like dead nodes to their controller; ask for REQUEUE"
+            "warning",
+            f"{name}={value}",
+            "a job of several nodes that was suspended goes on from its last checkpoint; ask for REQUEUE",
         )
     if "CANCEL" in modes:
         return Finding(

@@ -11,7 +11,24 @@ OURS = frozenset(
     "nodes ntasks ntasks-per-node no-kill kill-on-bad-exit wait mpi export multi-prog pty jobid het-group".split()
 )
 """What every step of ours needs as we say it."""
-LETTERS = {"N": "nodes", "n": "ntasks", "k": "no-kill", "K": "kill-on-bad-exit", "W": "wait"}
+OF_THE_JOB = frozenset("nodelist nodefile exclude relative no-allocate".split())
+"""What would make the step run on other nodes than the job has, which are others after each requeue."""
+TASKS = frozenset(f"ntasks-per-{what}" for what in ("core", "gpu", "socket", "tres"))
+NO_JOB = frozenset("help usage version test-only".split())
+REASONS = {
+    **dict.fromkeys(OURS, "the script says --{} itself, as a step that outlives nodes needs it; leave it out"),
+    **dict.fromkeys(TASKS, "one robust-run per node starts all workers of the node; leave --{} out"),
+    **dict.fromkeys(
+        OF_THE_JOB, "the step runs on all nodes of the job; choose these with options of sbatch, before --"
+    ),
+    **dict.fromkeys(NO_JOB, "srun --{} starts nothing; call it here"),
+}
+LETTERS = {
+    "N": "nodes", "n": "ntasks", "k": "no-kill", "K": "kill-on-bad-exit", "W": "wait", "w": "nodelist", "x": "exclude",
+    "r": "relative", "Z": "no-allocate", "h": "help", "V": "version",
+}  # fmt: skip
+FLAGS = "EHIlOQsuvX"
+"""Letters that take no value, or one in the same word: another may follow."""
 
 
 def check_step_options(words: Sequence[str]) -> None:
@@ -25,8 +42,25 @@ def check_step_options(words: Sequence[str]) -> None:
             raise UserError(
                 f"--srun={word[:40]!r}...: more than {LONGEST_VALUE} characters, or a control character in it"
             )
-        name = word[2:].partition("=")[0] if word.startswith("--") else LETTERS.get(word[1], "")
-        if name in OURS:
-            raise UserError(
-                f"--srun={word}: the script says --{name} itself, as a step that outlives nodes needs it; leave it out"
-            )
+        name = meant(word)
+        if name:
+            raise UserError(f"--srun={word}: {REASONS[name].format(name)}")
+
+
+def meant(word: str) -> str:
+    """Return which of the options that a step cannot have a word means, empty if none. Pure.
+
+    As getopt_long does, a long name may be cut short where it stays unambiguous; srun refuses one that does not, so it is no harm
+    to take it for one of these. Letters may be put together (`-lN3`) up to one that takes a value.
+    """
+    if word.startswith("--"):
+        name = word[2:].partition("=")[0]
+        if " " in name:
+            name = name.partition(" ")[0]  # `--nodes 3` in one word
+        return name if name in REASONS else next((known for known in sorted(REASONS) if known.startswith(name)), "")
+    for letter in word[1:]:
+        if letter in LETTERS:
+            return LETTERS[letter]
+        if letter not in FLAGS:
+            break
+    return ""

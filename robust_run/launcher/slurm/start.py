@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher.main import launch
 from robust_run.launcher.main import resume as resume_one_node
 from robust_run.launcher.options import Options
@@ -41,18 +41,32 @@ def start(options: Options, world: World, env: Mapping[str, str]) -> int:
     step = read(env)
     if step is None:
         return launch(resolve(options, world), env)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        spec = job_of(options, step, world)
-    except UserError as error:
-        if step.task != 0 and not error_is_here(error):
-            return error.exit_code  # the first task says it for all
-        raise
-    return run(spec, step, env)
+        try:
+            spec = job_of(options, step, world)
+        except RobustRunError as error:
+            if error_is_here(error) and not filling.is_alone(options):
+                tell_others(step, ports_of(step), error)
+            elif step.task != 0 and not error_is_here(error):
+                return error.exit_code  # the first task says it for all
+            raise
+        return run(spec, step, env, mask)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def error_is_here(error: UserError) -> bool:
+def error_is_here(error: RobustRunError) -> bool:
     """Whether a mistake may be this node's alone, so that each says its own."""
     return "step has" not in str(error) and "job has" not in str(error)
+
+
+def tell_others(step: Step, ports: Sequence[int], error: RobustRunError) -> None:
+    """Have the other nodes end, which would wait for the controller on this one. Blocks until all have heard, or none comes."""
+    if step.node_id == 0 and len(step.nodes) > 1:
+        from robust_run.launcher.slurm.turning_away import turn_away
+
+        turn_away(ports, len(step.nodes) - 1, f"{step.node_name}, the first node, cannot start the job: {error}")
 
 
 def job_of(options: Options, step: Step, world: World) -> JobSpec:
@@ -87,9 +101,10 @@ def address_of(name: str, env: Mapping[str, str]) -> str:
     return name
 
 
-def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
-    """Run it, or go on with it; and see to it that it is started again where that helps."""
+def run(spec: JobSpec, step: Step, env: Mapping[str, str], mask: Iterable[int]) -> int:
+    """Run it, or go on with it; and see to it that it is started again where that helps. SIGTERM is held; `mask`: it was not."""
     from robust_run.launcher.slurm.requeue import follow_up
+    from robust_run.launcher.slurm.verdict import leave_word
 
     leads = spec.many is None or step.node_id == 0
     continued = ""
@@ -111,8 +126,33 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str]) -> int:
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm sends them to every process of the step, and they kill by default
     inner = {**without_binding(env), OUTER: f"{step.job}.{step.step}"}
-    exit_code = _go(spec, inner, continued)
+    if signal.sigtimedwait({signal.SIGTERM}, 0) is not None:
+        exit_code = 128 + signal.SIGTERM  # Slurm ends the job before it has begun; it may have to be requeued
+    else:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        exit_code = _start_or_tell(spec, step, inner, continued)
+    leave_word(spec, step, env)
     return follow_up(spec, exit_code, env)
+
+
+def _start_or_tell(spec: JobSpec, step: Step, env: Mapping[str, str], continued: str) -> int:
+    """Be this node's part of the job. Where it ends before all others have found the controller here, these are told."""
+    many = spec.many
+    if many is None or not many.is_host:
+        return _go(spec, env, continued)
+    ports = (many.port, *many.more_ports)
+    try:
+        exit_code = _go(spec, env, continued)
+    except RobustRunError as error:
+        tell_others(step, ports, error)
+        raise
+    if 0 < exit_code < 128 and spec.log_dir is not None:
+        from robust_run.launcher.slurm.past import past_of
+
+        past = past_of(os.path.join(spec.log_dir, spec.run_id), step.restart)
+        if past is None or past.joined < len(step.nodes):
+            tell_others(step, ports, PlatformError(f"it ended with exit code {exit_code}; its output says why"))
+    return exit_code
 
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:

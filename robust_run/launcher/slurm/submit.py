@@ -64,6 +64,7 @@ def plan(
         command=tuple(command),
         nodes=_nodes(ours),
         name=_name(ours),
+        requeues=ours.requeue != "never",
         log_dir=log_dir,
         version=__version__,
     )
@@ -83,7 +84,10 @@ def submit(wanted: Wanted, script: Script, env: Mapping[str, str], tools: Tools)
         os.unlink(draft)
         raise PlatformError(f"sbatch did not take the job: {ran.sentence or f'it ended with {ran.code}'}")
     kept = os.path.join(wanted.log_dir, f"slurm-{job}.sh")
-    os.replace(draft, kept)
+    try:
+        os.replace(draft, kept)
+    except OSError:
+        kept = draft  # a folder is called so; the job is in the queue all the same
     pattern = "slurm-%A_%a.out" if has(wanted.options, "array") else f"slurm-{job}.out"
     return Submitted(
         job=job, script=kept, log=last_value(wanted.options, "output") or os.path.join(wanted.log_dir, pattern)
@@ -122,11 +126,11 @@ def _write(folder: str, text: str) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
         descriptor, path = tempfile.mkstemp(prefix=".slurm-", suffix=".sh", dir=folder)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            os.fchmod(descriptor, 0o700)
+            file.write(text)
     except OSError as error:
         raise PlatformError(f"{folder!r}: {error.strerror}; choose another --log-dir") from None
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        os.fchmod(descriptor, 0o700)
-        file.write(text)
     return path
 
 

@@ -13,6 +13,10 @@ SWITCH = "ROBUST_SLURM"
 OUTER = "ROBUST_SLURM_STEP"
 """Set for workers: the step they run in. Who finds its own there was started by a worker, and is no task."""
 
+RESERVED = 0xFFFFFFF0
+"""Numbers from here on mean no step of srun's: a batch script (...291), an interactive shell (...290), none (...294)."""
+_LONGEST_NUMBER = 10
+
 _OFF = ("off", "0", "no", "false")
 
 
@@ -30,9 +34,9 @@ def read(env: Mapping[str, str]) -> Step | None:
     On a login node inside `salloc` there is a job and no node of it; that is not inside.
     """
     job = env.get("SLURM_JOB_ID") or env.get("SLURM_JOBID") or ""
-    if not job or is_off(env) or not job.isdecimal():
+    if not job or is_off(env) or not _is_number(job):
         return None
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
+    step = _step(env)
     node_name = env.get("SLURMD_NODENAME", "")
     if not step:
         return _batch(env, job, node_name) if node_name else None
@@ -91,7 +95,19 @@ def _batch(env: Mapping[str, str], job: str, node_name: str) -> Step | None:
 
 def _array(env: Mapping[str, str]) -> str:
     job, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
-    return f"{job}_{task}" if job.isdecimal() and task.isdecimal() else ""
+    return f"{job}_{task}" if _is_number(job) and _is_number(task) else ""
+
+
+def _step(env: Mapping[str, str]) -> str:
+    """Return the number of the step, empty if there is none. It becomes a part of file names, so it must be one."""
+    text = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
+    if text and not _is_number(text):
+        raise UserError(f"SLURM_STEP_ID={text[:40]!r} is no number; start robust-run with srun, or set {SWITCH}=off")
+    return text if not text or int(text) < RESERVED else ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
 
 
 def gpus_of(env: Mapping[str, str]) -> int:
@@ -115,6 +131,6 @@ def _number(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name, "")
     if not text:
         return default
-    if not text.isdecimal() or len(text) > 9:
+    if not _is_number(text) or len(text) > 9:
         raise UserError(f"{name}={text[:40]!r} is no number; start robust-run with srun, or set {SWITCH}=off")
     return int(text)

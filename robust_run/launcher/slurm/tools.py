@@ -48,15 +48,24 @@ class SystemTools:
         """Run a command without input."""
         import subprocess
 
+        from robust_run.launcher.slurm.scontrol import end_group
+
+        pipe = subprocess.PIPE
         try:
-            done = subprocess.run(
-                list(argv), env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+            process = subprocess.Popen(
+                list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
             )
-        except subprocess.TimeoutExpired:
-            return Ran(124, "", f"{argv[0]}: no answer within {timeout_s:g} s")
         except OSError as error:
             return Ran(127, "", f"{argv[0]}: {error.strerror}")
-        return Ran(done.returncode, _text(done.stdout), _text(done.stderr))
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            return Ran(124, "", f"{argv[0]}: no answer within {timeout_s:g} s")
+        except BaseException:  # Ctrl-C reaches us alone: it has a session of its own
+            end_group(process)
+            raise
+        return Ran(process.returncode, _text(out), _text(err))
 
 
 def _text(output: bytes) -> str:

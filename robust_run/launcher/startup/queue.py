@@ -24,17 +24,24 @@ def ask(env: Mapping[str, str]) -> Queue | None:
     if program is None:
         return from_environment(env)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [program, "--oneliner", "show", "job", job],
-            capture_output=True,
-            timeout=ASK_S,
-            check=False,
-            env={**env, "SLURM_TIME_FORMAT": "standard"},
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**env, "SLURM_TIME_FORMAT": "standard"},
+            start_new_session=True,
         )
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except (OSError, ValueError):
         return from_environment(env)
-    text = done.stdout[:_LARGEST_ANSWER].decode("utf-8", "replace") if done.returncode == 0 else ""
+    try:
+        out, _ = process.communicate(timeout=ASK_S)
+    except subprocess.TimeoutExpired:
+        from robust_run.launcher.slurm.scontrol import end_group
+
+        end_group(process)
+        return from_environment(env)
+    text = out[:_LARGEST_ANSWER].decode("utf-8", "replace") if process.returncode == 0 else ""
     return parse(text) or from_environment(env)
 
 

@@ -23,7 +23,7 @@ from robust_run.launcher.control.messages import Orders, Welcome
 from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import JobState, Member
-from robust_run.launcher.many.fence import GUARD_AFTER_S, MARGIN_S, Cell, Lease
+from robust_run.launcher.many.fence import ENDING_S, GUARD_AFTER_S, MARGIN_S, Cell, Lease
 from robust_run.launcher.types import ManyNodes
 
 LENGTH_S = 3.0
@@ -57,6 +57,20 @@ def test_it_counts_from_when_the_heartbeat_was_sent_not_from_its_answer(lease: L
     assert not lease.is_over(NOW_S + 3.99)
     assert lease.is_over(NOW_S + 4.0)
     assert lease.silent_s(NOW_S + 4.0) == LENGTH_S
+
+
+def test_the_guard_waits_for_an_agent_that_is_awake_and_ends_its_workers(lease: Lease, cell: Cell) -> None:
+    lease.renew(NOW_S)
+    lease.guard(running=True)
+    thawed_s = NOW_S + 60.0
+    assert cell.is_over(thawed_s)
+    lease.fenced(thawed_s)
+    assert not cell.is_over(thawed_s + 3.0)
+    lease.fenced(thawed_s + 3.0)
+    assert cell.is_over(thawed_s + ENDING_S + GUARD_AFTER_S + 0.01), "looking again gives no more time"
+    lease.renew(thawed_s + 4.0)
+    assert not cell.is_over(thawed_s + 4.0 + LENGTH_S)
+    assert cell.is_over(thawed_s + 4.0 + LENGTH_S + GUARD_AFTER_S + 0.01)
 
 
 def test_a_heartbeat_without_an_answer_renews_nothing(lease: Lease) -> None:

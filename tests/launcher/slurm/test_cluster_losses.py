@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from clusters import TRAIN, write
@@ -10,11 +12,17 @@ from slurm_cluster import SlurmCluster
 from slurm_jobs import srun, submit
 
 
-def test_a_batch_job_finds_its_nodes_and_trains_on_them(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = submit(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-w", "node-[1-4]", "-c2"])
     workers = job.wait_for_steps(0, 4)
     assert [worker.host for worker in workers] == ["node-1", "node-2", "node-3", "node-4"]
-    job.end("COMPLETED")
+    launchers = [line for line in slurm.left_on(slurm["node-3"]) if "-m robust_run" in line]
+    os.kill(min(int(line.partition(" ")[0]) for line in launchers), signal.SIGKILL)
+    job.wait_for_steps(1, 4)
+    job.wait_for_event("node_lost")  # of the agent that had left already: it has died once
+    job.wait_for_more_steps(1, 4)
+    assert job.said().count("another one is started there") == 1
+    job.end("COMPLETED")  # though a task of srun's has failed
     assert (job.log_dir / f"slurm-{job.number}.sh").read_text().startswith("#!/bin/bash\n")
     job.assert_nothing_left()
 

@@ -68,6 +68,17 @@ def test_several_tasks_on_a_node_are_told_the_right_line(slurm: SlurmCluster, tm
     assert "it ran" not in process.err
 
 
+def test_the_other_nodes_hear_from_the_first_one_that_it_cannot_start_the_job(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    write(tmp_path, TRAIN)
+    elsewhere = 'test $SLURM_NODEID = 0 && cd /; exec "$@"'
+    step = [*STEP, "-N3", "sh", "-c", elsewhere, "sh", *ROBUST_RUN, "train.py"]
+    process = slurm.start(step, cwd=tmp_path, env={"TEST_STEPS": str(tmp_path)})
+    assert process.wait(90) != 0
+    assert process.err.count("the first node, cannot start the job: ") == 2
+
+
 def test_a_container_without_scontrol_trains_and_says_what_it_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
     # What a container shows of a machine: the interpreter, and none of Slurm's commands.
     tools = tmp_path / "bin"

@@ -13,7 +13,7 @@ from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missi
 from robust_run.launcher.slurm.past import judge
 from robust_run.launcher.slurm.pulse import beat, is_silent
 from robust_run.launcher.slurm.reasons import classify, decide, is_over
-from robust_run.launcher.slurm.requeue import ended_as
+from robust_run.launcher.slurm.requeue import ended_as, was_told
 from robust_run.launcher.slurm.scontrol import parse_job
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
 from robust_run.launcher.types import NodeInfo
@@ -81,6 +81,26 @@ def test_the_ways_to_end_are_told_apart(facts: JobFacts, reason: Reason) -> None
 def test_what_goes_back_into_the_queue(ended: Ended, requeue: bool) -> None:
     assert decide(ended, "auto").requeue is requeue
     assert not decide(ended, "never").requeue
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "told"),
+    [
+        (Ended(exit_code=143, outcome="stopped"), 143, True),
+        (Ended(exit_code=143), 143, True),  # it came before anything was on record
+        (Ended(exit_code=143, warned="preempted"), 143, False),
+        (Ended(exit_code=1), 1, False),
+        (Ended(exit_code=0, outcome="done"), 143, False),
+    ],
+)
+def test_slurm_is_asked_why_a_job_was_told_to_end_however_early(ended: Ended, code: int, told: bool) -> None:
+    assert was_told(ended, code) is told
+
+
+def test_how_an_earlier_start_ended_does_not_count_before_this_one_is_on_record() -> None:
+    entries = [event(JobStarted()), action(Finish(exit_code=1, outcome="failed"))]
+    assert judge(entries).finish is not None
+    assert judge(entries, restart=1).finish is None
 
 
 def test_only_a_controller_that_is_gone_and_has_said_nothing_makes_a_job_short() -> None:
@@ -175,6 +195,7 @@ def test_a_takeover_after_a_requeue_forgets_no_loss() -> None:
         ("-N4 --no-kill --kill-on-bad-exit=0 --wait=0", ()),
         ("-N4 -k -K0 -W0", ()),
         ("-N4 -lk -K0 -W 0", ()),
+        ("-N4 --no-k --kill=0 --wai 0", ()),
         ("-N4", (NO_KILL,)),
         ("-N4 -K -W 30 --no-kill", (BAD_EXIT, WAIT)),
         ("-N4 -K1 --wait=30 -k", (BAD_EXIT, WAIT)),

@@ -19,7 +19,11 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",
 
 
 def script(
-    *options: str, command: tuple[str, ...] = COMMAND, nodes: int | None = None, step: tuple[str, ...] = ()
+    *options: str,
+    command: tuple[str, ...] = COMMAND,
+    nodes: int | None = None,
+    step: tuple[str, ...] = (),
+    log_dir: str = "/shared/50% off/runs",
 ) -> Script:
     return make_script(
         Wanted(
@@ -28,7 +32,7 @@ def script(
             command=command,
             nodes=nodes,
             name="train",
-            log_dir="/shared/50% off/runs",
+            log_dir=log_dir,
             version="1.2.3",
         )
     )
@@ -39,7 +43,8 @@ def directives(text: str) -> list[str]:
 
 
 def step_words(text: str) -> list[str]:
-    return shlex.split(text[text.index("srun ") :].replace("\\\n", " "))
+    step = text[text.index("\nsrun ") : text.rindex(" || code=$?\n")]
+    return shlex.split(step.replace("\\\n", " "))
 
 
 def test_a_script_as_a_whole() -> None:
@@ -62,10 +67,20 @@ def test_a_script_as_a_whole() -> None:
         "\n"
         "# One task per node, which starts the workers there. It goes on when a node, or its task, is lost.\n"
         "unset ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@}\n"
+        "export ROBUST_SLURM_EXIT_FILE='/shared/50% off/runs'/slurm-$SLURM_JOB_ID.exit\n"
+        ': > "$ROBUST_SLURM_EXIT_FILE"\n'
+        "code=0\n"
         'srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --no-kill \\\n'
         "    --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none --export=ALL --cpus-per-task=32 \\\n"
         "    --gpus-per-node=8 --gpu-bind=none \\\n"
-        "    robust-run --nproc-per-node 8 train.py\n"
+        "    robust-run --nproc-per-node 8 train.py || code=$?\n"
+        "\n"
+        "# srun fails if a node was lost, also if another took its place: robust-run's own word, if there is one, comes first.\n"
+        'said=$(cat "$ROBUST_SLURM_EXIT_FILE" 2>/dev/null || true); rm -f "$ROBUST_SLURM_EXIT_FILE"\n'
+        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $SLURM_JOB_ID | grep -q ' PreemptTime=[0-9]'; then\n"
+        "    scontrol requeue $SLURM_JOB_ID  # it was preempted before robust-run was there\n"
+        "fi\n"
+        'exit "${said:-$code}"\n'
     )
 
 
@@ -96,16 +111,58 @@ def test_words_reach_robust_run_as_they_were_typed(words: list[str]) -> None:
 
 def test_nothing_that_was_typed_is_run_by_the_shell(tmp_path: Path) -> None:
     evil = f"$(touch {tmp_path}/a) `touch {tmp_path}/b`; touch {tmp_path}/c\n touch {tmp_path}/d"
-    text = script("-N2", f"--gres=gpu:2;touch {tmp_path}/e", "--comment=$(touch x)", command=("robust-run", evil)).text
-    (tmp_path / "srun").write_text(f'#!/bin/sh\nprintf "%s" "$*" > {tmp_path}/ran\n')
-    (tmp_path / "srun").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPU_BIND": "x"}
-    done = subprocess.run(
-        ["bash", "-eu"], input=text, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60
-    )
+    options = ("-N2", f"--gres=gpu:2;touch {tmp_path}/e", "--comment=$(touch x)")
+    text = script(*options, command=("robust-run", evil), log_dir=str(tmp_path)).text
+    done = run_script(tmp_path, text, f'printf "%s" "$*" > {tmp_path}/ran')
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ran", "srun"]
     assert evil in (tmp_path / "ran").read_text()
+
+
+def run_script(folder: Path, text: str, srun: str) -> subprocess.CompletedProcess[str]:
+    """Run a batch script with something else for srun."""
+    (folder / "srun").write_text(f"#!/bin/sh\n{srun}\n")
+    (folder / "srun").chmod(0o755)
+    env = {"PATH": f"{folder}:/bin:/usr/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPU_BIND": "x"}
+    argv = ["bash", "-eu"]
+    return subprocess.run(argv, input=text, env=env, capture_output=True, text=True, cwd=folder, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("srun", "code"),
+    [
+        ("exit 137", 137),
+        ("echo 0 > $ROBUST_SLURM_EXIT_FILE; exit 137", 0),
+        ("echo 3 > $ROBUST_SLURM_EXIT_FILE; exit 137", 3),
+        ("rm $ROBUST_SLURM_EXIT_FILE; exit 9", 9),
+        ("exit 0", 0),
+    ],
+)
+def test_the_script_ends_as_the_job_did_and_not_as_a_task_that_was_lost(tmp_path: Path, srun: str, code: int) -> None:
+    (tmp_path / "slurm-17.exit").write_text("5\n")  # of an earlier start
+    assert run_script(tmp_path, script("-N2", log_dir=str(tmp_path)).text, srun).returncode == code
+    assert [path.name for path in tmp_path.iterdir()] == ["srun"]
+
+
+@pytest.mark.parametrize(
+    ("srun", "preempted", "requeued"),
+    [
+        ("exit 143", "2026-11-22T05:33:45", True),
+        ("exit 143", "None", False),
+        ("echo 143 > $ROBUST_SLURM_EXIT_FILE; exit 143", "2026-11-22T05:33:45", False),  # robust-run has seen to it
+        ("exit 0", "2026-11-22T05:33:45", False),
+    ],
+)
+def test_a_job_that_makes_room_before_python_runs_is_requeued(
+    tmp_path: Path, srun: str, preempted: str, requeued: bool
+) -> None:
+    says = f"JobId=17 PreemptEligibleTime=2026-11-22T05:33:40 PreemptTime={preempted}"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "{says}"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    run_script(tmp_path, script("-N2", log_dir=str(tmp_path)).text, srun)
+    asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+    assert ("requeue 17" in asked) is requeued
+    assert "scontrol requeue" not in script("-N2", "--no-requeue").text
 
 
 @pytest.mark.parametrize(
@@ -146,11 +203,38 @@ def test_as_many_tasks_as_nodes_are_one_per_node() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["--nodes=2", "-N2", "-K1", "--wait=30", "--mpi=pmix", "--multi-prog", "--export=NONE"]
+    "word",
+    [
+        *("--nodes=2", "-N2", "-K1", "--wait=30", "--mpi=pmix", "--multi-prog", "--export=NONE"),
+        *("--kill=1", "--wai=3", "--expo=NONE", "--ntasks-per-n=2", "--nodes 3", "-lN3", "-lk", "-uK"),
+    ],
 )
 def test_a_step_is_as_the_script_says_it(word: str) -> None:
     with pytest.raises(UserError, match="leave it out"):
         script(step=(word,))
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--nodel=a", "before --"),
+        ("-wa", "before --"),
+        ("-lxa", "before --"),
+        ("--excl=a", "before --"),
+        ("--ntasks-per-g=2", "starts all workers"),
+        ("--test", "starts nothing"),
+    ],
+)
+def test_a_step_is_not_on_other_nodes_than_its_job(word: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        script(step=(word,))
+
+
+@pytest.mark.parametrize(
+    "word", ["--exclusive", "--overlap", "--label", "-l", "-pN3", "--mem=0", "--container-image=a", "-Jx"]
+)
+def test_other_options_of_srun_are_taken(word: str) -> None:
+    assert word in step_words(script(step=(word,)).text)
 
 
 @pytest.mark.parametrize("word", ["hostname", "-", "--", "--a\nb"])

@@ -47,7 +47,7 @@ def test_a_site_as_jobs_like_it() -> None:
         ("SlurmdTimeout = 0 sec", "Slurm never notices that a node is dead"),
         ("KillWait = 5 sec", "5 s from SIGTERM to SIGKILL"),
         ("ProctrackType = proctrack/pgid", "ask for proctrack/cgroup"),
-        ("PreemptMode = GANG,SUSPEND", "suspended jobs look like dead nodes"),
+        ("PreemptMode = GANG,SUSPEND", "goes on from its last checkpoint"),
         ("PreemptMode = CANCEL", "not put back into the queue"),
     ],
 )

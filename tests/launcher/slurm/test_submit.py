@@ -44,6 +44,21 @@ def test_a_job_is_submitted_and_its_script_kept_beside_its_log(tmp_path: Path) -
     assert site.calls[0][1] == {"SLURM_CONF": "y", "SBATCH_ACCOUNT": "a"}
 
 
+def test_a_folder_in_the_way_of_the_script_loses_no_job(tmp_path: Path) -> None:
+    (tmp_path / "robust-runs/slurm-17.sh").mkdir(parents=True)
+    wanted = plan(["-N4"], [], ["robust-run", "train.py"], {}, str(tmp_path))
+    submitted = submit(wanted, make_script(wanted), {}, Site(sbatch=Ran(0, "17\n")))
+    assert submitted.job == "17"
+    assert Path(submitted.script).read_text() == make_script(wanted).text
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "robust-runs").touch()
+    wanted = plan(["-N4"], [], ["robust-run", "train.py"], {}, str(tmp_path))
+    with pytest.raises(PlatformError, match="choose another --log-dir"):
+        submit(wanted, make_script(wanted), {}, Site(sbatch=Ran(0, "17\n")))
+
+
 def test_what_is_typed_beats_variables_of_sbatch(tmp_path: Path) -> None:
     site = Site(sbatch=Ran(0, "17\n"))
     wanted = plan(["-t", "33", "-J", "typed"], [], ["robust-run", "train.py"], {}, str(tmp_path))
@@ -122,7 +137,7 @@ def test_the_command_line() -> None:
     ran = CliRunner().invoke(robust, [*words[:9], "t.py", "--", "x"])
     assert ran.exit_code == 0
     assert "#SBATCH --nodes=2\n#SBATCH --cpus-per-task=4\n" in ran.stdout
-    assert ran.stdout.endswith("--label \\\n    robust-run t.py -- x\n")
+    assert "--label \\\n    robust-run t.py -- x || code=$?\n" in ran.stdout
 
 
 # --- the doctor -----------------------------------------------------------------------------------------------------

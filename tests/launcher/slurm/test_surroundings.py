@@ -81,6 +81,20 @@ def test_a_batch_script_without_srun_is_a_step_of_its_node_alone() -> None:
     assert nodes_of_job(batch_env()) == 4
 
 
+@pytest.mark.parametrize("number", ["4294967290", "4294967291", "4294967294"])
+def test_the_numbers_that_slurm_gives_what_is_no_step_of_sruns_are_none(number: str) -> None:
+    step = read(batch_env(SLURM_STEP_ID=number))
+    assert step is not None
+    assert (step.step, step.name) == ("", "slurm-41")
+    assert read(batch_env(SLURM_STEP_ID=number, ROBUST_SLURM_STEP="41.")) is None
+
+
+@pytest.mark.parametrize("job", ["../../x", "4" * 300, "\u0663", "-1"])
+def test_a_job_whose_number_is_none_is_none(job: str) -> None:
+    assert read(task_env(SLURM_JOB_ID=job)) is None
+    assert step_of(SLURM_ARRAY_JOB_ID=job, SLURM_ARRAY_TASK_ID="1").name == "slurm-41.0"
+
+
 def test_robust_slurm_off_means_that_nothing_is_looked_at() -> None:
     assert read(task_env(ROBUST_SLURM="off")) is None
     with pytest.raises(UserError, match="neither on nor off"):
@@ -100,6 +114,10 @@ def test_a_launcher_that_a_worker_starts_is_no_task_but_in_a_step_of_its_own_it_
         {"SLURM_NODEID": "x"},
         {"SLURM_NODEID": "2"},
         {"SLURM_STEP_NODELIST": "rr[1-"},
+        {"SLURM_STEP_ID": "../../x"},
+        {"SLURM_STEP_ID": "9" * 300},
+        {"SLURM_STEP_ID": "\u0663"},
+        {"SLURM_STEP_ID": "", "SLURM_STEPID": "1/../.."},
     ],
 )
 def test_variables_that_contradict_each_other_are_said(changes: dict[str, str]) -> None:

@@ -1,0 +1,72 @@
+"""Each agent that dies is replaced once."""
+
+from __future__ import annotations
+
+from robust_run.launcher.events import (
+    ControllerResumed,
+    Event,
+    NodeEvicted,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+)
+from robust_run.launcher.journal import Entry
+from robust_run.launcher.slurm.deaths import Deaths
+from robust_run.launcher.types import NodeInfo
+
+KILLED = NodeLeft(node="a", reason="it was told to by SIGKILL")
+LOST = NodeLost(node="a", silent_s=3.6)
+
+
+def joined(agent: str, name: str) -> NodeJoined:
+    return NodeJoined(node=NodeInfo(id=agent, name=name, nproc=1))
+
+
+def after(*events: Event) -> Deaths:
+    deaths = Deaths()
+    for event in events:
+        deaths.take(Entry(at=0.0, mono=0.0, event=event))
+    return deaths
+
+
+def test_an_agent_that_is_lost_or_was_killed_is_due_and_one_that_was_told_to_go_is_not() -> None:
+    assert after(joined("a", "rr1"), LOST).due() == [("a", "rr1")]
+    assert after(joined("a", "rr1"), KILLED).due() == [("a", "rr1")]
+    assert after(joined("a", "rr1"), NodeLeft(node="a", reason="it was told to by SIGTERM")).due() == []
+
+
+def test_an_agent_that_left_and_falls_silent_then_has_died_once() -> None:
+    deaths = after(joined("a", "rr1"), KILLED)
+    assert deaths.due() == [("a", "rr1")]
+    for event in (LOST, joined("b", "rr1"), LOST):
+        deaths.take(Entry(at=0.0, mono=0.0, event=event))
+        assert deaths.due() == []
+    assert not deaths.is_alone("a"), "another agent is there"
+
+
+def test_an_agent_that_came_in_its_place_and_dies_is_due_in_its_turn() -> None:
+    deaths = after(joined("a", "rr1"), LOST)
+    assert deaths.due() == [("a", "rr1")]
+    for event in (joined("b", "rr1"), NodeLost(node="b", silent_s=3.6)):
+        deaths.take(Entry(at=0.0, mono=0.0, event=event))
+    assert deaths.due() == [("b", "rr1")]
+
+
+def test_an_agent_that_is_back_is_not_replaced_and_dies_anew() -> None:
+    deaths = after(joined("a", "rr1"), LOST)
+    assert deaths.due() == [("a", "rr1")]
+    deaths.take(Entry(at=0.0, mono=0.0, event=NodeReturned(node="a")))
+    assert not deaths.is_alone("a")
+    deaths.take(Entry(at=0.0, mono=0.0, event=LOST))
+    assert deaths.due() == [("a", "rr1")]
+
+
+def test_nobody_is_started_on_an_evicted_node() -> None:
+    assert after(joined("a", "rr1"), LOST, NodeEvicted(name="rr1", reason="bad GPU")).due() == []
+
+
+def test_what_died_before_a_requeue_is_over() -> None:
+    resumed = ControllerResumed(term=2, restart=1)
+    assert after(joined("a", "rr1"), LOST, resumed, joined("b", "rr2")).due() == []
+    assert after(joined("a", "rr1"), LOST, ControllerResumed(term=2)).due() == [("a", "rr1")], "a takeover is none"

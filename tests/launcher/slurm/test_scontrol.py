@@ -1,0 +1,43 @@
+"""Asking Slurm is bounded, and leaves no process behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jobs import wait_for
+
+from robust_run.launcher.slurm.scontrol import ask
+from robust_run.launcher.slurm.tools import SystemTools
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Path:
+    """A folder with commands like those of sites that wrap them, which hang as with a slurmctld that is gone."""
+    script = tmp_path / "scontrol"
+    script.write_text("#!/bin/sh\nsleep 1000 &\necho $! > $0.pid\nwait\n")
+    script.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda env: ask(("show", "config"), env, timeout_s=1.0).text,
+        lambda env: SystemTools().run([f"{env['PATH'].partition(':')[0]}/scontrol"], env, 1.0).err,
+    ],
+)
+def test_a_command_that_hangs_is_ended_with_all_it_has_started(
+    hung: Path, call: Callable[[dict[str, str]], str]
+) -> None:
+    assert "no answer within 1 s" in call({"PATH": f"{hung}:/usr/bin:/bin"})
+    pid = int((hung / "scontrol.pid").read_text())
+    wait_for(lambda: not alive(pid), "the child to be gone")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
