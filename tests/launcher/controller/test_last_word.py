@@ -16,7 +16,7 @@ from robust_run.launcher.api.dead import read_dead
 from robust_run.launcher.api.report_pages import write_report
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import JobStarted
+from robust_run.launcher.events import JobStarted, Tick
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.options import Options
@@ -58,7 +58,7 @@ def test_a_job_whose_journal_met_a_full_disk_is_known_to_be_over(tmp_path: Path)
     journal.event(JobStarted(), 1.0)
     finish = Finish(outcome="failed", exit_code=9, reason="rank 0 died")
     while not journal.problem:
-        journal.action(finish, 2.0)
+        journal.event(Tick(), 2.0, [finish])
     torn = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "journal.jsonl").write_bytes(b"".join(torn[:2]))  # nothing of the end is there
     assert read_dead(str(tmp_path)).job(3.0, "", gone=True).resumable, "by the journal alone it broke off"
