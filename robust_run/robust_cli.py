@@ -100,7 +100,7 @@ def warm() -> None:
 
 
 @warm.command()
-@click.option("--preload", default="torch,torch.distributed,torch._dynamo", show_default=True, metavar="MODULE,...")
+@click.option("--preload", default="torch,torch.distributed", show_default=True, metavar="MODULE,...")
 @click.option("--idle-limit", default="8h", show_default=True, metavar="TIME", help="90s, 30m, 8h, 2d, or never.")
 @click.option("--one-worker", is_flag=True, help="For jobs of one worker: OMP_NUM_THREADS stays unset.")
 @click.option("--foreground", is_flag=True, help="Stay, and end with this command.")

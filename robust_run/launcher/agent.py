@@ -86,6 +86,8 @@ class Agent:
         """Take note of what happened here and pass it on."""
         match event:
             case AttemptEnded():
+                if self._loop is not None and event.attempt == self._attempt_number:
+                    self._loop.attempt_is_ending()
                 self._has_ended = self._has_ended or event.attempt == self._attempt_number
                 if self._loop is not None and self._has_ended:
                     self._loop.attempt_ended()

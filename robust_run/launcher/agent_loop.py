@@ -93,6 +93,10 @@ class AgentLoop:
         if self._health is not None:
             self._health.attempt_began(attempt)
 
+    def attempt_is_ending(self) -> None:
+        """Its end is about to be reported: what came before must be on record before."""
+        self._house.look_for_first_step()
+
     def attempt_ended(self) -> None:
         """No workers run here any more."""
         if self._health is not None:

@@ -95,7 +95,6 @@ class Node:
         self.resume_from: str | None = None
         self._warm_launched = False
         self._modules_file = "" if spec.preload else None
-        self._modules_ahead = bool(spec.preload)
         self._code: NodeCode | None = None
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
@@ -281,10 +280,6 @@ class Node:
         self.launch_warm(IMPORTS_S)
         self.starter.restock(self._twin)
         self._prepare_store()
-        if self._modules_ahead and self.starter.has_standbys():
-            from robust_run.launcher.warm import known
-
-            self._modules_ahead = not self.starter.preload(known.LATE)
 
     def _prepare_store(self) -> None:
         """Have the store's process ready: any node may be the one of rank 0 after a loss."""

@@ -147,11 +147,6 @@ class Starter:
             self.launch_warm(plan)
         host.stock(self._spec.nproc)
 
-    def has_standbys(self) -> bool:
-        """Whether a standby worker waits for every slot."""
-        host = self._host
-        return host is not None and all(host.ready(slot) is not None for slot in range(self._spec.nproc))
-
     def preload(self, modules: tuple[str, ...]) -> bool:
         """Have more modules imported; standby workers that lack them are made anew. False: not now, try again later."""
         if self._host is None or self._host.state != "ready":

@@ -6,7 +6,8 @@ counts; the scheduling before anything takes long; the command line last, becaus
 What stays different from a worker that was started from nothing, on purpose:
 
 - Modules that were preloaded are in `sys.modules`, and what importing them did is done: warning filters, logging handlers,
-  variables set in the environment. The program's own `import torch` would have done the same, somewhat later.
+  variables set in the environment. The program's own `import torch` would have done the same, somewhat later. (What `known.LATE`
+  sets is taken back.)
 - Objects made by the preload are frozen (`gc.get_freeze_count() > 0`): thawing them would copy their memory into every worker
   at the first full collection.
 - Workers share the seed of `hash(str)`, so that sets of strings have one order on all ranks of an attempt.

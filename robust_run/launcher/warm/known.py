@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 #: What torch itself imports late: a program's first optimizer imports it, which takes as long as torch did. No program names
-#: it, so it is not left to `--preload auto`.
+#: it, so it is not left to `--preload auto`. Only for programs that do not set what these modules read (see `list_modules` in
+#: tracer/arm/sitecustomize.py): imported before the program runs, they would not see it.
 LATE = ("torch._dynamo",)
 
 #: For `--preload auto`. Packages that start no thread, touch no device and open nothing when they are imported. The warm process

@@ -15,7 +15,7 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.process_tree import read_status, send
-from robust_run.launcher.warm import client, key, known, ladder, messages, origins, registry
+from robust_run.launcher.warm import client, key, ladder, messages, origins, registry
 from robust_run.launcher.warm.identity import unarmed
 from robust_run.launcher.warm.lease import AskStatus, Config, Listening, Status
 from robust_run.launcher.warm.messages import Preloaded, Refused
@@ -100,23 +100,7 @@ def start(
     config = Config(
         folder=folder, name=name, fingerprint=wanted, idle_limit_s=idle_limit_s, ends_with_parent=foreground
     )
-    try:
-        return _launch(config, env, foreground)
-    except _Spoiled as spoiled:
-        rest = tuple(name for name in modules if name not in spoiled.modules)
-        if not rest or not set(spoiled.modules) <= set(known.LATE):
-            raise
-        return start(env, rest, idle_limit_s, one_worker=True, foreground=foreground)
-
-
-class _Spoiled(UserError):  # noqa: N818 - reads as what it says
-    """Modules that made the process unfit to be forked."""
-
-    def __init__(self, news: Refused) -> None:
-        super().__init__(
-            f"no warm process: {news.module} cannot be preloaded: after it, {news.reason}; leave it out of --preload"
-        )
-        self.modules = news.modules
+    return _launch(config, env, foreground)
 
 
 def _launch(config: Config, env: Mapping[str, str], foreground: bool) -> Started:
@@ -164,8 +148,9 @@ def _await_start(control: socket.socket, process: subprocess.Popen[bytes], log_p
         match msgspec.json.decode(data, type=Preloaded | Refused | Listening):
             case Preloaded() as preloaded:
                 pass
-            case Refused(reason=reason) as news:
-                raise _Spoiled(news) if news.modules else UserError(f"no warm process: {reason}")
+            case Refused(reason=reason, module=module):
+                name = f"{module} cannot be preloaded: after it, " if module else ""
+                raise UserError(f"no warm process: {name}{reason}{'; leave it out of --preload' if module else ''}")
             case Listening():
                 return Started(
                     pid=process.pid,

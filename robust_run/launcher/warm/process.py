@@ -17,12 +17,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from robust_run.launcher.warm import preflight
-from robust_run.launcher.warm.known import batches
+from robust_run.launcher.warm.known import LATE, batches
 from robust_run.launcher.warm.messages import (
     LARGEST_BYTES,
     MakeStandby,
@@ -89,9 +89,12 @@ class WarmProcess:
 
     def _import(self, names: tuple[str, ...]) -> None:
         """Import the modules of one batch, and look at once what they did: it must be named if it made us unfit."""
+        before = dict(os.environ)
         for name in names:
             if error := run_gently(lambda: importlib.import_module(name)):  # noqa: B023 - it runs before the next round
                 self._skipped.append(f"{name} ({type(error).__name__}: {error})")
+        if names[0] in LATE:  # a program sees what they set once it imports them itself, if it does
+            put_back(before)
         self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), names)
 
     def _unfit(self) -> str:
@@ -115,6 +118,15 @@ class WarmProcess:
         os.waitpid(between, 0)
         gate.close()
         return False
+
+
+def put_back(env: Mapping[str, str]) -> None:
+    """Make the environment this one again."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def _try_child(work: Callable[[], object], when: str) -> str:

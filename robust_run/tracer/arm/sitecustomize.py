@@ -35,7 +35,6 @@ VERSION = 1
 FILE_BYTES = 64
 MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL = range(7)
 
-
 said: list[str] = []
 loaded: dict[str, ModuleType] = {}
 on_step: list[Callable[[], None]] = []
@@ -170,12 +169,16 @@ def open_cells(path: str) -> tuple[memoryview[int], memoryview[float]]:
 def list_modules(path: str) -> None:
     """Write the names of what is imported by now beside the steps file, if the launcher has put an empty list there.
 
-    In the order of their import, a line each: what the warm process should import before the next attempt.
+    In the order of their import, a line each: what the warm process should import before the next attempt. Without those of
+    torch, if the program itself has set variables that they read: before the program runs, they would read other values.
     """
     descriptor = None
     try:
         descriptor = os.open(f"{path}.modules", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(descriptor, "\n".join(sys.modules).encode("utf-8", errors="replace") + b"\n.\n")
+        names = list(sys.modules)
+        if load("torch_settings").are_the_programs():
+            names = [name for name in names if name.partition(".")[0] != "torch"]
+        os.write(descriptor, "\n".join(names).encode("utf-8", errors="replace") + b"\n.\n")
     except OSError:
         return  # not asked for
     finally:
