@@ -221,6 +221,13 @@ class SignalReceived(msgspec.Struct, frozen=True, tag="signal_received", kw_only
     """Who, where it was no signal."""
 
 
+class LimitNear(msgspec.Struct, frozen=True, tag="limit_near"):
+    """A scheduler's time limit is near, and the job is put back into its queue then: what fails now is not started again here."""
+
+    near: bool = True
+    """False: the limit was moved."""
+
+
 class WarmReady(msgspec.Struct, frozen=True, tag="warm_ready", kw_only=True):
     """The warm process can be forked from now on."""
 
@@ -295,6 +302,7 @@ Event = (
     | HealthEvent
     | CheckEvent
     | SignalReceived
+    | LimitNear
     | SignalPassedOn
     | WarmReady
     | WarmRefused
@@ -305,6 +313,7 @@ Event = (
 
 NodeEvent = (
     SignalReceived
+    | LimitNear
     | StoreOpened
     | AttemptStarted
     | RankExited

@@ -123,6 +123,9 @@ class SlurmUse(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a Slurm step that this node is (see `slurm`)."""
 
     job: str
+    """What `scontrol` calls it: its number, `ARRAYJOB_TASK` for a task of an array."""
+    number: str = ""
+    """What `srun --jobid` calls it; empty: as `job`."""
     step: str
     node_id: int
     node_name: str

@@ -22,6 +22,7 @@ from robust_run.launcher.events import (
     Event,
     GuardLost,
     JobStarted,
+    LimitNear,
     NodeEvicted,
     NodeJoined,
     NodeLeft,
@@ -330,6 +331,32 @@ def test_a_signal_while_the_store_is_opened_ends_the_attempt_first() -> None:
     ]
     assert story.opens() == [], "it is too late to start workers"
     assert story.ends("here")[-1].exit_code == 143
+
+
+def test_what_fails_so_near_the_time_limit_is_left_to_the_requeue() -> None:
+    story = one_node(max_restarts=0)
+    story.starts()
+    assert story.happens(LimitNear()) == []
+    end = crash_once(story, BUG)
+    assert (end.outcome, end.exit_code, "near the time limit" in end.reason) == ("stopped", 1, True)
+
+
+def test_what_no_restart_can_mend_fails_near_the_time_limit_too() -> None:
+    story = one_node()
+    story.starts()
+    story.happens(LimitNear())
+    assert crash_once(story, TYPO).outcome == "failed"
+
+
+def test_a_time_limit_that_was_moved_or_of_an_earlier_start_is_none() -> None:
+    story = one_node()
+    story.starts()
+    story.happens(LimitNear())
+    story.happens(LimitNear(near=False))
+    assert crash_once(story) == opening(1)
+    story.happens(LimitNear())
+    story.happens(ControllerResumed(term=2, restart=1))
+    assert not story.state.limit_is_near
 
 
 def test_losing_the_guard_ends_everything() -> None:

@@ -142,6 +142,8 @@ class Story:
                 return "", f"restart asked for by {by}: {reason or 'no reason given'}"
             case e.SignalReceived(signal=number, again=again, by=by):
                 return "", f"told to end by {by or signal_name(number)}{', at once' if again else ''}"
+            case e.LimitNear(near=near):
+                return "", "the time limit is near" if near else "the time limit was moved"
             case e.GuardLost():
                 return "", "the process that the user started was killed"
             case a.StartAttempt(attempt=attempt, placements=placements) if len(placements) == subject.nodes:

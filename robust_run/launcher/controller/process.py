@@ -38,6 +38,7 @@ from robust_run.launcher.events import (
     ControllerResumed,
     Event,
     JobStarted,
+    LimitNear,
     NodeEvicted,
     NodeReadmitted,
     SignalReceived,
@@ -67,7 +68,7 @@ HOLD_MARGIN_S = 0.5
 #: Of a manifest that is told to nodes that come later: it must fit into a frame of a greeting.
 LARGEST_SNAPSHOT_BYTES = 900 << 10
 #: Events that a successor must know of before anything is done about them.
-URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, CodeCaptured, UpdateStaged, RollbackAsked)
+URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, LimitNear, CodeCaptured, UpdateStaged, RollbackAsked)
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 

@@ -148,12 +148,16 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     if verdict is None:
         return _done(policy, state, now_s)
     verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
-    limits = Limits(max_restarts=policy.max_restarts, progress_after_s=policy.progress_after_s)
+    restarts = policy.max_restarts or int(state.limit_is_near)  # going on after a requeue is no restart of ours
+    limits = Limits(max_restarts=restarts, progress_after_s=policy.progress_after_s)
     progressed = has_progressed(state.trail, state.progress, limits)
     if policy.diagnose != "never" and is_nan(verdict.draft):
         verdict = msgspec.structs.replace(verdict, draft=msgspec.structs.replace(verdict.draft, kind="nan"))
     verdict, is_rolled_back = _without_suspect(state, verdict)
     decision = _decide(policy, state, verdict, limits, is_rolled_back=is_rolled_back)
+    waits = state.limit_is_near and decision.relaunch and not (verdict.heals or is_rolled_back or state.code.pending)
+    if waits:
+        decision = Decision(relaunch=False, reason="no other attempt is begun so near the time limit")
     incident = RecordIncident(
         attempt=state.attempt,
         symptom=verdict.symptom,
@@ -170,7 +174,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         known = climbed.known if climbed is not None else ""
         end = Finish(
             exit_code=verdict.draft.exit_code,
-            outcome="failed",
+            outcome="stopped" if waits else "failed",
             reason="; ".join(filter(None, (decision.reason, known))),
             sentence=verdict.draft.sentence,
         )

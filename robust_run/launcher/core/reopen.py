@@ -11,7 +11,7 @@ def reopen(state: JobState, restart: int) -> None:
     for member in state.members.values():
         if member.present:
             member.present, member.gone, member.reason = False, "left", "the job was ended and started again"
-    state.restart = restart
+    state.restart, state.limit_is_near = restart, False
     state.usable = 0
     state.layout, state.places = (), {}
     state.attempt = max(state.attempt, state.told_of)

@@ -117,6 +117,8 @@ class JobState(msgspec.Struct, kw_only=True):
     term: int = 1
     restart: int = 0
     """How often a scheduler has started the job again, as far as is on record."""
+    limit_is_near: bool = False
+    """A scheduler ends the job soon and starts it again: an attempt that fails is the last one until then."""
     attempt: int = -1
     """Number of the newest attempt; -1 before the first."""
     members: dict[str, Member] = {}

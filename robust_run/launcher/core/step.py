@@ -51,6 +51,7 @@ from robust_run.launcher.events import (
     HangSuspected,
     Inquired,
     JobStarted,
+    LimitNear,
     RankExited,
     RestartAsked,
     SignalReceived,
@@ -159,6 +160,9 @@ def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) ->
             return nodes.restart_asked(policy, state, event, now_s)
         case SignalReceived():
             return _stop(policy, state, event)
+        case LimitNear(near=near):
+            state.limit_is_near = near
+            return []
         case GuardLost():
             state.stop_signal = SIGKILL
             return _stop(policy, state, SignalReceived(signal=SIGKILL, again=True))

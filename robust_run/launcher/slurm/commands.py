@@ -75,25 +75,40 @@ def doctor(nodes: int | None, **typed: Any) -> int:
     from robust_run.launcher.slurm.doctor import examine
     from robust_run.launcher.slurm.tools import SystemTools
 
+    def tell(findings: list[Any]) -> None:
+        for finding in () if typed["as_json"] else findings:
+            click.echo("".join(each if each.isprintable() else "?" for each in str(finding)))
+
     found = examine(SystemTools(), os.environ)
+    tell(found)
     if nodes is not None and SystemTools().find("srun"):
-        found += _nodes(nodes, typed["step_options"], os.path.abspath(typed["folder"] or "."))
+        more = _nodes(nodes, typed["step_options"], os.path.abspath(typed["folder"] or "."))
+        tell(more)
+        found += more
     if typed["as_json"]:
         click.echo(msgspec.json.encode(found))
-    else:
-        for finding in found:
-            click.echo("".join(each if each.isprintable() else "?" for each in str(finding)))
     return int(any(finding.kind == "bad" for finding in found))
 
 
 def _nodes(nodes: int, step_options: tuple[str, ...], folder: str) -> list[Any]:
     import os
+    import signal
     import tempfile
 
     from robust_run.errors import UserError
-    from robust_run.launcher.slurm.doctor import examine_nodes
+    from robust_run.launcher.slurm.doctor import START_S, examine_nodes, too_many
     from robust_run.launcher.slurm.tools import SystemTools
 
+    def end(number: int, _: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)  # what it has begun is taken back, however impatient somebody is
+        raise SystemExit(128 + number)
+
+    if refused := too_many(SystemTools(), os.environ, nodes):
+        return [refused]
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, end)
+    click.echo(f"waiting for {nodes} nodes, {START_S:.0f} s at most", err=True)
     try:
         with tempfile.TemporaryDirectory(prefix=".robust-doctor-", dir=folder) as shared:
             return examine_nodes(SystemTools(), os.environ, nodes, step_options, shared)

@@ -46,6 +46,15 @@ def examine(tools: Tools, env: Mapping[str, str]) -> list[Finding]:
     return found + judge_config(read_config(ran.out))
 
 
+def too_many(tools: Tools, env: Mapping[str, str], nodes: int) -> Finding | None:
+    """Return what is wrong with a step on more nodes than the site has, None if it has them or cannot be asked."""
+    ran = tools.run(["sinfo", "--noheader", "--format=%D"], env, ASK_S) if tools.find("sinfo") else None
+    counts = ran.out.split() if ran is not None and ran.code == 0 else []
+    if not counts or not all(each.isdecimal() for each in counts) or nodes <= sum(map(int, counts)):
+        return None
+    return Finding("bad", f"a step of {nodes} nodes", f"the site has {sum(map(int, counts))}: give a smaller --nodes")
+
+
 def examine_nodes(
     tools: Tools, env: Mapping[str, str], nodes: int, options: Sequence[str], folder: str
 ) -> list[Finding]:

@@ -41,7 +41,8 @@ def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) ->
     if not alone:
         _check_shape(step, nodes_of_job)
     use = SlurmUse(
-        job=step.job,
+        job=step.known_as,
+        number=step.job,
         step=step.step,
         node_id=step.node_id,
         node_name=step.node_name,

@@ -165,7 +165,7 @@ def srun_line(use: SlurmUse, name: str, script: str, env: Mapping[str, str]) -> 
     gpus = gpus_of(env)
     return [
         "srun",
-        f"--jobid={use.job}",
+        f"--jobid={use.number or use.job}",
         "--overlap",
         "--nodes=1",
         "--ntasks=1",

@@ -51,7 +51,7 @@ def find(spec: JobSpec, name: str, step: Step) -> str:
 
 def ordered(names: list[str], name: str, step: Step) -> list[tuple[str, tuple[int, int]]]:
     """Return the names of this job's runs with their order. Pure. `name` is what a new run of this step would be called."""
-    job, suffix = f"slurm-{step.array or step.job}", name.removeprefix(step.name)
+    job, suffix = f"slurm-{step.known_as}", name.removeprefix(step.name)
     if not name.startswith(step.name):
         return [(name, (0, 0))] if name in names else []  # --run-id
     pattern = re.compile(rf"{re.escape(job)}(?:\.(\d{{1,9}}))?{re.escape(suffix)}(?:-(\d{{1,3}}))?")

@@ -95,7 +95,12 @@ def job_facts(
 ) -> tuple[JobFacts | None, Answer]:
     """Return what is known of a job, None without an answer; and the answer."""
     answer = ask(("show", "job", "-o", job), env, started=started)
-    return (parse_job(answer.text) if answer.ok else None), answer
+    return (parse_job(record_of(answer.text, job)) if answer.ok else None), answer
+
+
+def record_of(text: str, job: str) -> str:
+    """Return what an answer of a record a line says of a job itself: the number of an array stands for all its tasks. Pure."""
+    return next((line for line in text.splitlines() if line.split(maxsplit=1)[:1] == [f"JobId={job}"]), text)
 
 
 def fields(text: str) -> dict[str, str]:

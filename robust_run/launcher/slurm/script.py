@@ -99,8 +99,10 @@ def _early(wanted: Wanted) -> list[str]:
     if not wanted.requeues or has(wanted.options, "no-requeue"):
         return []
     return [
-        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $SLURM_JOB_ID | grep -q ' PreemptTime=[0-9]'; then",
-        "    scontrol requeue $SLURM_JOB_ID  # it was preempted before robust-run was there",
+        "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}  # the number alone may mean the whole array",
+        "job=${job:-$SLURM_JOB_ID}",
+        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $job | grep -q ' PreemptTime=[0-9]'; then",
+        "    scontrol requeue $job  # it was preempted before robust-run was there",
         "fi",
     ]
 

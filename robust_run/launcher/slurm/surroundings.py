@@ -60,7 +60,7 @@ def read(env: Mapping[str, str]) -> Step | None:
         )
     return Step(
         job=job,
-        array=_array(env),
+        array=array_of(env),
         step=step,
         nodes=nodes,
         node_id=node_id,
@@ -83,7 +83,7 @@ def _batch(env: Mapping[str, str], job: str, node_name: str) -> Step | None:
         return None
     return Step(
         job=job,
-        array=_array(env),
+        array=array_of(env),
         nodes=(node_name,),
         node_id=0,
         node_name=node_name,
@@ -93,7 +93,8 @@ def _batch(env: Mapping[str, str], job: str, node_name: str) -> Step | None:
     )
 
 
-def _array(env: Mapping[str, str]) -> str:
+def array_of(env: Mapping[str, str]) -> str:
+    """Return `ARRAYJOB_TASK` of a task of a job array, empty for other jobs."""
     job, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
     return f"{job}_{task}" if _is_number(job) and _is_number(task) else ""
 

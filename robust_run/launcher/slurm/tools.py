@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -9,6 +12,9 @@ import msgspec
 
 MOST_OUTPUT_BYTES = 4 << 20
 """More than any command that we use says; the rest is not read."""
+
+END_S = 5.0
+"""What a command may take to end when it is asked to."""
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -46,26 +52,48 @@ class SystemTools:
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Ran:
         """Run a command without input."""
-        import subprocess
-
-        from robust_run.launcher.slurm.scontrol import end_group
-
         pipe = subprocess.PIPE
+        # What ends this process between the start of another one and the care for it would leave that behind.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
             process = subprocess.Popen(
-                list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+                list(argv),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),  # noqa: PLW1509 - a command of one thread
             )
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return Ran(127, "", f"{argv[0]}: {error.strerror}")
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            end_group(process)
+            _end(process)
             return Ran(124, "", f"{argv[0]}: no answer within {timeout_s:g} s")
         except BaseException:  # Ctrl-C reaches us alone: it has a session of its own
-            end_group(process)
+            _end(process)
             raise
         return Ran(process.returncode, _text(out), _text(err))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command with all it has started; an srun that is asked to end takes its job out of the queue before."""
+    from contextlib import suppress
+
+    from robust_run.launcher.slurm.scontrol import end_group
+
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.communicate(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        end_group(process)
 
 
 def _text(output: bytes) -> str:

@@ -18,7 +18,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What the environment of a task says. A batch script without `srun` is a step of one task, of number ""."""
 
     job: str
-    """The number that `scontrol` knows it by."""
+    """Its number. One task of an array has the array's own, which `scontrol` takes for all of its tasks: see `known_as`."""
     array: str = ""
     """`ARRAYJOB_TASK` of a task of a job array."""
     step: str = ""
@@ -42,8 +42,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """A name for the run: the same after a requeue, and no other job's or step's."""
-        job = self.array or self.job
-        return f"slurm-{job}.{self.step}" if self.step else f"slurm-{job}"
+        return f"slurm-{self.known_as}.{self.step}" if self.step else f"slurm-{self.known_as}"
+
+    @property
+    def known_as(self) -> str:
+        """What `scontrol` is to call this job, and no other task of its array."""
+        return self.array or self.job
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):

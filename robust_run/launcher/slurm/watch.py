@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from robust_run.launcher.environment import warning_file
+from robust_run.launcher.events import LimitNear
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
 from robust_run.launcher.slurm.pulse import PULSE_S, beat
@@ -31,6 +32,8 @@ FIRST_LOOK_S = 2.0
 NEAR_S = 600.0
 #: How long nodes that do not lead leave the end to the one that does.
 LEADER_FIRST_S = 3.0
+#: A limit that is near sooner than this is near from the start: what always fails would then be requeued for ever.
+EARLY_S = 10.0
 #: A question that was not answered is asked again.
 ASK_AGAIN_S = 5.0
 
@@ -61,6 +64,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._warned: Warned | None = None
         self._is_ending = False
+        self._began_s = loop.time()
         loop.call_later(FIRST_LOOK_S, self._begin)
         if node.spec.many is not None:
             self._pulse()
@@ -134,6 +138,8 @@ class Watch:
         what = "it is ended and requeued" if goes_on else "Slurm ends it"
         self._warn("time_limit", deadline, by, f"the time limit is near: {what} in {deadline - time.time():.0f} s")
         if goes_on:
+            if self._superior.is_led_from_here and self._loop.time() - self._began_s >= EARLY_S:
+                self._superior.report(LimitNear())
             self._at(deadline, lambda: self._aside.job(self._use.job, self._deadline))
 
     def _deadline(self, facts: JobFacts | None, _: Answer) -> None:
@@ -145,6 +151,8 @@ class Watch:
         ):
             self._warned = None
             self._remove()
+            if self._superior.is_led_from_here:
+                self._superior.report(LimitNear(near=False))
             self._node.say("the time limit was moved, the job goes on")
             if facts.end_unix_s is not None:
                 self._plan(facts.end_unix_s)

@@ -20,12 +20,14 @@ def ask(env: Mapping[str, str]) -> Queue | None:
     job = env.get("SLURM_JOB_ID", "")
     if not job.isdecimal() or env.get("SLURM_STEP_ID", "0") not in ("0", "4294967291", "4294967290"):
         return None  # a later step of the job: what came before it is no matter of this launcher
+    from robust_run.launcher.slurm.surroundings import array_of
+
     program = shutil.which("scontrol", path=env.get("PATH"))
     if program is None:
         return from_environment(env)
     try:
         process = subprocess.Popen(
-            [program, "--oneliner", "show", "job", job],
+            [program, "--oneliner", "show", "job", array_of(env) or job],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -74,6 +74,7 @@ EVERY_EVENT = [
     e.FirstStep(attempt=0, node="n", at_s=1.0),
     e.AttemptEnded(attempt=0, node="n", started_at_s=0.0, ranks=(), progress=Progress(), fenced_after_s=3.1),
     e.SignalReceived(signal=15, again=True),
+    e.LimitNear(),
     e.SignalPassedOn(signal=10, ranks=(1,), node="n"),
     e.GuardLost(),
 ]

@@ -117,3 +117,9 @@ def test_a_folder_is_shared_where_its_file_system_is() -> None:
     assert not is_shared("/homes/ada", MOUNTS)
     assert is_shared("/data", MOUNTS, "1")
     assert not is_shared("/home/ada", MOUNTS, "0")
+
+
+def test_a_task_of_an_array_is_called_by_its_place_because_its_number_may_stand_for_all_of_them() -> None:
+    use = filled("", SLURM_ARRAY_JOB_ID="41", SLURM_ARRAY_TASK_ID="2")[0].use
+    assert (use.job, use.number) == ("41_2", "41")
+    assert (filled("")[0].use.job, filled("")[0].use.number) == ("41", "41")

@@ -14,7 +14,7 @@ from robust_run.launcher.slurm.past import judge
 from robust_run.launcher.slurm.pulse import beat, is_silent
 from robust_run.launcher.slurm.reasons import classify, decide, is_over
 from robust_run.launcher.slurm.requeue import ended_as, was_told
-from robust_run.launcher.slurm.scontrol import parse_job
+from robust_run.launcher.slurm.scontrol import parse_job, record_of
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
 from robust_run.launcher.types import NodeInfo
 
@@ -35,6 +35,12 @@ def test_the_facts_of_a_job_are_read() -> None:
         batch_host="rr1",
         excluded="rr4",
     )
+
+
+def test_of_an_arrays_tasks_the_one_that_was_asked_for_is_read() -> None:
+    sibling = RUNNING.replace("JobId=9 ", "JobId=11 ArrayJobId=9 ArrayTaskId=0 ").replace("RUNNING", "CANCELLED")
+    assert parse_job(record_of(f"{sibling}\n\n{RUNNING}\n", "9")).state == "RUNNING"
+    assert parse_job(record_of(f"{sibling}\n", "9_0")).state == "CANCELLED"
 
 
 def test_a_job_without_a_limit_has_no_end_though_slurm_writes_one() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,3 +45,31 @@ def alive(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+
+
+def test_a_doctor_that_is_told_to_end_ends_its_srun_in_good_order_and_leaves_nothing(tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    trap = "trap 'echo cancelled > $0.said; exit 1' TERM"
+    srun.write_text(f"#!/bin/sh\n[ $1 = --version ] && exit\n{trap}\n: > $0.began\n/bin/sleep 1000 & wait\n")
+    srun.chmod(0o755)
+    argv = [
+        sys.executable,
+        "-c",
+        "from robust_run.robust_cli import main; main()",
+        "slurm",
+        "doctor",
+        "--nodes=2",
+        f"--folder={tmp_path}",
+    ]
+    env = {**os.environ, "PATH": str(tmp_path)}
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for((tmp_path / "srun.began").exists, "the step", 60)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "waiting for 2 nodes" in err
+    assert "sbatch: not in PATH" in out, "what was found before is said before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["srun", "srun.began", "srun.said"]

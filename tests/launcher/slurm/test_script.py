@@ -77,8 +77,10 @@ def test_a_script_as_a_whole() -> None:
         "\n"
         "# srun fails if a node was lost, also if another took its place: robust-run's own word, if there is one, comes first.\n"
         'said=$(cat "$ROBUST_SLURM_EXIT_FILE" 2>/dev/null || true); rm -f "$ROBUST_SLURM_EXIT_FILE"\n'
-        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $SLURM_JOB_ID | grep -q ' PreemptTime=[0-9]'; then\n"
-        "    scontrol requeue $SLURM_JOB_ID  # it was preempted before robust-run was there\n"
+        "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}  # the number alone may mean the whole array\n"
+        "job=${job:-$SLURM_JOB_ID}\n"
+        "if [ $code != 0 ] && [ -z \"$said\" ] && scontrol show job $job | grep -q ' PreemptTime=[0-9]'; then\n"
+        "    scontrol requeue $job  # it was preempted before robust-run was there\n"
         "fi\n"
         'exit "${said:-$code}"\n'
     )
@@ -119,11 +121,12 @@ def test_nothing_that_was_typed_is_run_by_the_shell(tmp_path: Path) -> None:
     assert evil in (tmp_path / "ran").read_text()
 
 
-def run_script(folder: Path, text: str, srun: str) -> subprocess.CompletedProcess[str]:
+def run_script(folder: Path, text: str, srun: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a batch script with something else for srun."""
     (folder / "srun").write_text(f"#!/bin/sh\n{srun}\n")
     (folder / "srun").chmod(0o755)
     env = {"PATH": f"{folder}:/bin:/usr/bin", "SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPU_BIND": "x"}
+    env |= more
     argv = ["bash", "-eu"]
     return subprocess.run(argv, input=text, env=env, capture_output=True, text=True, cwd=folder, timeout=60)
 
@@ -163,6 +166,15 @@ def test_a_job_that_makes_room_before_python_runs_is_requeued(
     asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
     assert ("requeue 17" in asked) is requeued
     assert "scontrol requeue" not in script("-N2", "--no-requeue").text
+
+
+def test_a_task_of_an_array_requeues_itself_though_its_number_means_all_of_them(tmp_path: Path) -> None:
+    says = "JobId=17 PreemptTime=2026-11-22T05:33:45"
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "{says}"\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    text = script("--array=0-2", log_dir=str(tmp_path)).text
+    run_script(tmp_path, text, "exit 143", SLURM_ARRAY_JOB_ID="17", SLURM_ARRAY_TASK_ID="2")
+    assert (tmp_path / "asked").read_text().splitlines() == ["show job 17_2", "requeue 17_2"]
 
 
 @pytest.mark.parametrize(

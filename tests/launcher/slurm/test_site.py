@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.slurm.doctor import NodeSaid, judge_nodes
+from robust_run.launcher.slurm.doctor import NodeSaid, judge_nodes, too_many
 from robust_run.launcher.slurm.site import Finding, judge_config, judge_version, read_config
+from robust_run.launcher.slurm.tools import Ran
 
 CONFIG = """Configuration data as of 2026-11-22T01:34:17
 AuthInfo                = socket=/run/munge.socket.2,cred_expire=5
@@ -102,3 +106,12 @@ def test_nodes_that_do_not() -> None:
 def test_nodes_are_named_in_their_order_whichever_speaks_first() -> None:
     said = judge_nodes([node(10, unreachable=("n9",)), node(9, unreachable=("n10",))], 2, "/home/me/x")
     assert "bad      n9 to n10; n10 to n9: no TCP connection" in str(said[1])
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"), [(Ran(0, "3\n2\n"), True), (Ran(0, "6\n"), False), (Ran(1), False), (Ran(0, "many"), False)]
+)
+def test_a_step_on_more_nodes_than_there_are_is_refused_at_once(said: Ran, refused: bool) -> None:
+    tools: Any = SimpleNamespace(find=lambda name: name, run=lambda *_: said)
+    found = too_many(tools, {}, 6)
+    assert (found is not None and "the site has 5" in str(found)) is refused

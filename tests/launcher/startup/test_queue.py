@@ -75,3 +75,8 @@ def test_outside_of_a_job_and_in_later_steps_nobody_is_asked(tmp_path: Path) -> 
     assert queue.ask({**env, "SLURM_STEP_ID": "3"}) is None
     assert queue.ask({**env, "SLURM_JOB_ID": "7; reboot"}) is None
     assert not (tmp_path / "asked").exists()
+
+
+def test_a_task_of_an_array_asks_for_itself_because_its_number_may_mean_all_of_them(tmp_path: Path) -> None:
+    env = scontrol(tmp_path, f'[ "$*" = "--oneliner show job 7_2" ] && echo "{line()}"')
+    assert queue.ask({**env, "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}) is not None
