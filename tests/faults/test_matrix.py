@@ -21,16 +21,13 @@ SETTINGS = Settings(negative_s=8.0, slow_round_s=1.0, options=("--hang-after", "
 QUICK = """
     1 tp_dp first
     2 dp middle
-    3 dp_manual last
     6 fsdp first
     8 dp last
     10 fsdp2 middle
     12 tp_dp middle
-    14 fsdp last
     16 tp_dp middle
     18 tp_dp_pp first
     19 tp_dp_pp last
-    22 dp_manual middle
     24 dp middle
     29 fsdp last
     31 dp middle

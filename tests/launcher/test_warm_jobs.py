@@ -82,9 +82,9 @@ def test_the_stock_is_filled_again_after_the_first_step(tmp_path: Path) -> None:
     assert steps[1] > 0, "steps of promoted workers are counted"
 
 
-def test_two_hundred_kills_in_a_row(tmp_path: Path) -> None:
+def test_a_hundred_kills_in_a_row(tmp_path: Path) -> None:
     """No relaunch fails, and nothing of the agent grows: descriptors, threads, children, memory."""
-    kills, nproc = 200, 2
+    kills, nproc = 100, 2
     path = script(tmp_path, ALL_REDUCE % {"restarts": kills})
     sizes = {}
     with running(tmp_path, "--nproc-per-node", str(nproc), "--max-restarts", "1000", path) as job:
