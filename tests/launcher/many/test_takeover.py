@@ -222,6 +222,17 @@ def test_a_controllers_node_that_is_cut_off_steps_down_and_stands_by_when_it_is_
 
 
 def test_a_leader_that_stands_still_is_replaced_and_stands_by_when_it_goes_on(three: Cluster, tmp_path: Path) -> None:
+    """On a machine that is too busy for a take-over within the lease, nodes end their workers, as they must: then once more."""
+    tries = [tmp_path / str(number) for number in range(3)]
+    for folder in tries:
+        folder.mkdir()
+        if leader_stands_still(three, folder):
+            return
+    pytest.fail(f"no take-over of {len(tries)} came within the lease")
+
+
+def leader_stands_still(three: Cluster, tmp_path: Path) -> bool:
+    """Play it; whether no node was without a controller for as long as a lease."""
     job = start(three, tmp_path)
     before = {(worker.host, worker.pid) for worker in job.workers()}
     stopped = job.on(three[0]).controller_pid()
@@ -231,11 +242,16 @@ def test_a_leader_that_stands_still_is_replaced_and_stands_by_when_it_goes_on(th
     os.kill(stopped, signal.SIGCONT)
     wait_for(lambda: "this controller (term 1) stops" in job.on(three[0]).err, f"it stops:\n{job.said()}", PATIENCE_S)
     job.on(three[0]).controller_pid(other_than=stopped)
-    job.wait_for_more_steps(0, 2)
-    assert {(worker.host, worker.pid) for worker in job.workers()} == before
+    in_time = "ending this node's workers" not in job.said()
+    if in_time:
+        job.wait_for_more_steps(0, 2)
+        assert {(worker.host, worker.pid) for worker in job.workers()} == before
+    else:
+        job.wait_for_steps(1, 2)
     assert terms(job.journal()) == [1, 2]
     assert set(job.finish().values()) == {0}
     job.assert_nothing_left()
+    return in_time
 
 
 def test_a_node_that_comes_back_when_the_job_is_over_goes_home(three: Cluster, tmp_path: Path) -> None:
