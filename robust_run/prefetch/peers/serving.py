@@ -60,7 +60,7 @@ class PeerServer:
         self._expected = f"Bearer {options.token}".encode("utf-8", "surrogateescape")
         self._most_uploads = options.uploads
         self._holders = Holders()
-        self._places = asyncio.Semaphore(_MOST_ANSWERS)
+        self._places, self._stopping = asyncio.Semaphore(_MOST_ANSWERS), asyncio.Event()
         self._uploading = self._waiting = 0
         self.sent_bytes = 0
         self._loop = asyncio.new_event_loop()
@@ -72,19 +72,26 @@ class PeerServer:
 
     def stop(self) -> None:
         """Hang up on everybody. Once, after `start`."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with suppress(RuntimeError):  # it ended by itself: the loop is closed
+            self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:
         loop, readers = self._loop, ThreadPoolExecutor(thread_name_prefix="peer-reader")
         loop.set_default_executor(readers)
         try:
-            runner = loop.run_until_complete(self._open())
-            loop.run_forever()
-            loop.run_until_complete(runner.cleanup())
+            loop.run_until_complete(self._serve())
         finally:
             readers.shutdown(wait=False, cancel_futures=True)
             loop.close()
+
+    async def _serve(self) -> None:
+        """Give until told to stop, which may be before the first can ask."""
+        runner = await self._open()
+        try:
+            await self._stopping.wait()
+        finally:
+            await runner.cleanup()
 
     async def _open(self) -> web.AppRunner:
         app = web.Application(client_max_size=0)
