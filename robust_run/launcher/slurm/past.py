@@ -11,6 +11,7 @@ from robust_run.launcher.actions import Finish
 from robust_run.launcher.events import (
     AttemptEnded,
     ControllerResumed,
+    FirstStep,
     JobStarted,
     NodeEvicted,
     NodeJoined,
@@ -20,6 +21,9 @@ from robust_run.launcher.events import (
     NodeReturned,
 )
 from robust_run.launcher.journal import Entry, in_force, read
+
+#: A start that lived that long got somewhere, whatever its program tells of itself.
+LONG_S = 600.0
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +42,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """All that ever joined, before a requeue too."""
     codes: frozenset[int] = frozenset()
     """Exit codes of the workers of the newest attempt that has ended."""
+    barren: int = 0
+    """Starts of the job in a row, the newest one included, that got nowhere and that nobody told to end."""
 
 
 def past_of(path: str, restart: int = 0) -> Past | None:
@@ -94,6 +100,7 @@ def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
         joined=len(names),
         members=tuple(dict.fromkeys(entry.event.node.name for entry in entries if isinstance(entry.event, NodeJoined))),
         codes=_codes(entries),
+        barren=_barren(entries, restart),
     )
 
 
@@ -122,6 +129,21 @@ def _codes(entries: list[Entry]) -> frozenset[int]:
     newest = max((end.attempt for end in ends), default=-1)
     ranks = (rank for end in ends if end.attempt == newest for rank in end.ranks)
     return frozenset(rank.exit_code for rank in ranks if rank.exit_code is not None)
+
+
+def _barren(entries: list[Entry], restart: int) -> int:
+    """Return how many starts in a row got nowhere: no step, no checkpoint, no long life. `restart`: the newest one's number."""
+    number, began_s, last_good = 0, None, -1
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, (JobStarted, ControllerResumed)) and (began_s is None or event.restart > number):
+            number, began_s = event.restart, entry.at
+        is_long = began_s is not None and entry.at - began_s >= LONG_S
+        was_told = isinstance(entry.action, Finish) and entry.action.outcome == "stopped"
+        has_saved = isinstance(event, AttemptEnded) and (event.progress.files_advanced or bool(event.progress.steps))
+        if is_long or was_told or has_saved or isinstance(event, FirstStep):
+            last_good = number
+    return max(restart, number) - last_good
 
 
 def is_done(path: str) -> bool:

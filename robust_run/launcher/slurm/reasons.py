@@ -17,6 +17,9 @@ from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
 SLACK_S = 90.0
 """slurmctld looks at time limits every half minute, so a job may end that much after its EndTime; clocks differ too."""
 
+MOST_BARREN = 3
+"""Starts in a row that brought nothing: what ends them at once would end the next one too, and nobody looks at night."""
+
 SENTENCES: dict[str, str] = {
     "time_limit": "the job's time limit is near",
     "preempted": "the job was preempted",
@@ -74,6 +77,9 @@ def decide(ended: Ended, requeue: str) -> Decision:
         )
     if ended.warned == "time_limit" and (ended.outcome != "failed" or ended.is_short):
         return Decision(requeue=True, why="its time is over")
+    if ended.is_short and ended.barren >= MOST_BARREN:
+        why = f"too few nodes are left, and {ended.barren} starts in a row made no step"
+        return Decision(requeue=False, why=why)
     if ended.is_short:
         return Decision(requeue=True, why="too few nodes are left")
     return Decision(requeue=False, why="the job failed")

@@ -60,8 +60,8 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
             is_orphan = facts.is_batch and past is not None and facts.batch_host in past.lost
             ended = msgspec.structs.replace(ended, warned=reason, is_orphan=is_orphan)
     decision = reasons.decide(ended, use.requeue)
-    if ended.is_orphan and not decision.requeue:
-        _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
+    if not decision.requeue:
+        _say_what_is_left(use, ended, decision.why)
     is_slurms_turn = ended.warned == "requeued"
     if not decision.requeue and not (is_slurms_turn and ended.evicted):
         return exit_code
@@ -81,6 +81,14 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     if unwanted:
         _exclude(use, facts, unwanted, env)
     return exit_code
+
+
+def _say_what_is_left(use: SlurmUse, ended: Ended, why: str) -> None:
+    """Say what nobody does unless an operator does it."""
+    if ended.is_orphan:
+        _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
+    elif ended.is_short and not ended.warned and use.requeue != "never":
+        _say(f"{why}: job {use.job} is not requeued; scontrol requeue {use.job} starts it again")
 
 
 def was_told(ended: Ended, exit_code: int) -> bool:
@@ -139,6 +147,7 @@ def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_lost: bool
         warned=warned,
         evicted=past.evicted if past is not None else (),
         codes=past.codes if past is not None else frozenset(),
+        barren=past.barren if past is not None else 0,
     )
 
 

@@ -98,3 +98,5 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that the job no longer wants."""
     codes: frozenset[int] = frozenset()
     """Exit codes of the workers of the last attempt."""
+    barren: int = 0
+    """Starts of the job in a row that got nowhere, this one included."""

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from robust_run.launcher.actions import Finish
-from robust_run.launcher.events import ControllerResumed, JobStarted, NodeEvicted, NodeJoined, NodeLost, NodeReturned
+from robust_run.launcher.events import (
+    AttemptEnded,
+    ControllerResumed,
+    Event,
+    FirstStep,
+    JobStarted,
+    NodeEvicted,
+    NodeJoined,
+    NodeLost,
+    NodeReturned,
+)
 from robust_run.launcher.journal import Entry
 from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
 from robust_run.launcher.slurm.past import judge
@@ -16,13 +26,21 @@ from robust_run.launcher.slurm.reasons import classify, decide, is_over
 from robust_run.launcher.slurm.requeue import ended_as, was_told
 from robust_run.launcher.slurm.scontrol import parse_job, record_of
 from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.types import NodeInfo, Progress
 
 RUNNING = (
     "JobId=9 JobName=train UserId=ada(1000) JobState=RUNNING Reason=None Requeue=1 Restarts=1 BatchFlag=1 Reboot=0 "
     "ExitCode=0:0 RunTime=00:00:07 TimeLimit=00:01:00 StartTime=1795312440 EndTime=1795312500 PreemptTime=None "
     "ReqNodeList=(null) ExcNodeList=rr4 NodeList=rr[1-3] BatchHost=rr1 Command=/home/ada/train.sh"
 )
+
+
+def action(finish: Finish) -> Entry:
+    return Entry(at=0.0, mono=0.0, action=finish)
+
+
+def event(what: Event, at_s: float = 0.0) -> Entry:
+    return Entry(at=at_s, mono=at_s, event=what)
 
 
 def test_the_facts_of_a_job_are_read() -> None:
@@ -74,6 +92,9 @@ def test_the_ways_to_end_are_told_apart(facts: JobFacts, reason: Reason) -> None
         (Ended(exit_code=143, outcome="stopped", warned="time_limit"), True),
         (Ended(exit_code=1, outcome="failed", warned="time_limit"), False),
         (Ended(exit_code=1, outcome="failed", is_short=True), True),
+        (Ended(exit_code=1, outcome="failed", is_short=True, barren=2), True),
+        (Ended(exit_code=1, outcome="failed", is_short=True, barren=3), False),
+        (Ended(exit_code=143, outcome="stopped", warned="preempted", barren=3), True),
         (Ended(exit_code=0, outcome="done", is_orphan=True), True),
         (Ended(exit_code=0, outcome="done", warned="time_limit"), False),
         (Ended(exit_code=93, outcome="failed", warned="time_limit"), False),
@@ -130,12 +151,29 @@ def test_a_job_that_gave_up_waiting_is_short_and_one_that_crashed_is_not() -> No
     assert not ended_as(1, judge([action(crashed)]), "", is_lost=False).is_short
 
 
-def action(finish: Finish) -> Entry:
-    return Entry(at=0.0, mono=0.0, action=finish)
+def saved(progress: Progress) -> Entry:
+    return event(AttemptEnded(attempt=1, started_at_s=0.0, ranks=(), progress=progress))
 
 
-def event(what: JobStarted | NodeJoined | NodeLost | NodeReturned | NodeEvicted | ControllerResumed) -> Entry:
-    return Entry(at=0.0, mono=0.0, event=what)
+@pytest.mark.parametrize(
+    ("second", "barren"),
+    [
+        ([], 3),
+        ([event(FirstStep(attempt=1, at_s=1.0))], 1),
+        ([saved(Progress())], 3),
+        ([saved(Progress(steps=1))], 1),
+        ([saved(Progress(files_advanced=True))], 1),
+        ([event(NodeLost(node="a", silent_s=3.6), at_s=700.0)], 1),
+        ([action(Finish(exit_code=143, outcome="stopped"))], 1),
+        ([action(Finish(exit_code=1, outcome="failed"))], 3),
+    ],
+)
+def test_starts_that_got_nowhere_are_counted_even_where_nothing_of_them_is_on_record(
+    second: list[Entry], barren: int
+) -> None:
+    entries = [event(JobStarted()), event(ControllerResumed(term=2, restart=1)), *second]
+    assert judge(entries, restart=2).barren == barren, "of three starts the third wrote nothing"
+    assert judge([event(FirstStep(attempt=1, at_s=1.0))], restart=0).barren == 0
 
 
 def test_the_past_of_a_requeued_job_begins_at_the_requeue_but_evictions_hold() -> None:
