@@ -13,6 +13,8 @@ OURS = frozenset(
 """What every step of ours needs as we say it."""
 OF_THE_JOB = frozenset("nodelist nodefile exclude relative no-allocate".split())
 """What would make the step run on other nodes than the job has, which are others after each requeue."""
+LIMITS = frozenset("time time-min begin deadline".split())
+"""What would end or begin the step at another time than the job."""
 TASKS = frozenset(f"ntasks-per-{what}" for what in ("core", "gpu", "socket", "tres"))
 NO_JOB = frozenset("help usage version test-only".split())
 REASONS = {
@@ -21,11 +23,12 @@ REASONS = {
     **dict.fromkeys(
         OF_THE_JOB, "the step runs on all nodes of the job; choose these with options of sbatch, before --"
     ),
+    **dict.fromkeys(LIMITS, "a step lives as long as its job, whose limit is watched; give --{} to sbatch, before --"),
     **dict.fromkeys(NO_JOB, "srun --{} starts nothing; call it here"),
 }
 LETTERS = {
     "N": "nodes", "n": "ntasks", "k": "no-kill", "K": "kill-on-bad-exit", "W": "wait", "w": "nodelist", "x": "exclude",
-    "r": "relative", "Z": "no-allocate", "h": "help", "V": "version",
+    "r": "relative", "t": "time", "Z": "no-allocate", "h": "help", "V": "version",
 }  # fmt: skip
 FLAGS = "EHIlOQsuvX"
 """Letters that take no value, or one in the same word: another may follow."""

@@ -242,6 +242,12 @@ def test_a_step_is_not_on_other_nodes_than_its_job(word: str, said: str) -> None
         script(step=(word,))
 
 
+@pytest.mark.parametrize("word", ["--time=1:00", "-t60", "-lt60", "--ti=5", "--begin=now+60", "--deadline=noon"])
+def test_a_step_begins_and_ends_with_its_job(word: str) -> None:
+    with pytest.raises(UserError, match="lives as long as its job"):
+        script("-N2", step=[word])
+
+
 @pytest.mark.parametrize(
     "word", ["--exclusive", "--overlap", "--label", "-l", "-pN3", "--mem=0", "--container-image=a", "-Jx"]
 )
