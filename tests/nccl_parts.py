@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -26,7 +27,9 @@ WHEELS = {
 #: The oldest and the newest: 200 MB each to fetch.
 USUAL = ("cu12-2.26.2", "cu13-2.29.7")
 MEMBER = "nvidia/nccl/lib/libnccl.so.2"
-FETCH_LIMIT_S = 150
+FETCH_LIMIT_S = 120
+#: After one attempt that failed nobody tries again for so long: each would wait for the one before.
+NOT_AGAIN_S = 600
 
 
 def library(name: str) -> Path:
@@ -43,7 +46,12 @@ def library(name: str) -> Path:
             if not target.exists():
                 if name not in USUAL and os.environ.get("ROBUST_TEST_PARTS_ALL") != "1":
                     pytest.skip(f"{name} is only fetched with ROBUST_TEST_PARTS_ALL=1")
+                failed = folder / f"{name}.failed"
+                if failed.exists() and 0 <= time.time() - failed.stat().st_mtime < NOT_AGAIN_S:
+                    pytest.skip(f"{name} could not be fetched a while ago (remove {failed} to try again)")
+                failed.touch()
                 _fetch(name, target)
+                failed.unlink()
     except OSError as error:
         pytest.skip(f"{folder} cannot keep {name}: {error}")
     return target

@@ -86,6 +86,10 @@ class Watch:
         """Return the ranks whose note says that it struck."""
         return self.plan.ranks[:1] if self.run.case.who == "link" else self.plan.ranks
 
+    def own_notes(self) -> list[Path]:
+        """Return the notes that what the program has of its own has come to work."""
+        return list(Path(self.plan.notes).glob("own-*"))
+
     def incident(self) -> dict[str, Any] | None:
         """Return the first incident."""
         for path in sorted((self.job.run_dir / "incidents").glob("[0-9]*.json"))[:1]:

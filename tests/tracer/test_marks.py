@@ -76,8 +76,17 @@ class Worker:
         return found
 
     @property
+    def parts(self) -> list[marks.Mark]:
+        """The spans, those of one kind in a row as one: a busy machine makes pauses within what is done at one go."""
+        found: list[marks.Mark] = []
+        for span in self.noted.spans:
+            began_s = found.pop().began_s if found and found[-1].kind == span.kind else span.began_s
+            found.append(marks.Mark(span.kind, began_s, span.ended_s))
+        return found
+
+    @property
     def kinds(self) -> list[str]:
-        return [marks.KINDS[span.kind] for span in self.noted.spans]
+        return [marks.KINDS[span.kind] for span in self.parts]
 
 
 @pytest.fixture
@@ -100,7 +109,7 @@ def test_imports_the_first_group_and_a_checkpoint_are_noted_in_order(worker: Wor
     done = worker.python(START)
     assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\n", "")
     assert worker.kinds == ["imports", "init", "torch.load"]
-    imports, init, load = worker.noted.spans
+    imports, init, load = worker.parts
     assert imports.ended_s - imports.began_s >= 0.1, "what a module imports belongs to it"
     assert init.ended_s - init.began_s >= 0.05
     assert load.ended_s - load.began_s >= 0.07, "an import within is part of loading"
@@ -118,7 +127,9 @@ def test_after_the_first_step_imports_are_as_they_were(worker: Worker) -> None:
     print(before, system._find_and_load.__code__.co_argcount)
     """
     assert worker.python("\n".join(line[4:] for line in program.splitlines())).stdout == "0 2\n"
-    assert worker.noted.spans[-1].ended_s - worker.noted.spans[0].began_s < 5.0
+    count = steps.read(worker.steps_file)
+    assert count is not None and count.first_step_monotonic_s is not None
+    assert worker.noted.spans[-1].ended_s <= count.first_step_monotonic_s
     assert worker.kinds == ["imports"]
 
 
@@ -161,7 +172,8 @@ def test_warnings_of_imports_name_the_line_that_they_did(worker: Worker) -> None
 
 def test_forked_children_and_threads_note_nothing(worker: Worker) -> None:
     program = """
-import os, threading
+import os, threading, time
+print(time.monotonic())
 pid = os.fork()
 if pid == 0:
     import slow
@@ -169,9 +181,11 @@ if pid == 0:
 os.waitpid(pid, 0)
 thread = threading.Thread(target=__import__, args=("slower",))
 thread.start(); thread.join()
+print("end")
 """
-    assert worker.python(program).returncode == 0
-    assert not [span for span in worker.noted.spans if span.ended_s - span.began_s >= 0.05]
+    began_s, end = worker.python(program).stdout.split()
+    assert end == "end"
+    assert not [span for span in worker.noted.spans if span.ended_s > float(began_s)]
 
 
 def test_a_program_that_imports_for_ever_leaves_room_for_a_checkpoint(worker: Worker) -> None:

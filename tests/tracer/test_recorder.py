@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -319,7 +318,7 @@ ALL_CALLS = """
 import faulthandler, os, socket, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 rank = int(os.environ["RANK"])
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=rank, world_size=2)
 x, halves, twice = torch.ones(10), [torch.ones(10), torch.ones(10)], torch.ones(20)
 dist.all_reduce(x)
 pair = dist.new_group([0, 1], group_desc="pair")
@@ -363,9 +362,6 @@ print("end of", rank)
 def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 150) -> list[tuple[int, str, str]]:
     """Run two armed ranks; return exit code, stdout and stderr of each."""
     (folder / "program.py").write_text(program)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     processes = []
     for rank in range(2):
         steps_file = str(folder / f"steps{rank}")
@@ -373,7 +369,8 @@ def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 
         ring.create(f"{steps_file}.ring", rank, 2)
         Path(f"{steps_file}.stacks").touch()
         env = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
-        env |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        # Ranks meet in a file: a port that is free now may be another's when torch has been imported.
+        env |= {"RANK": str(rank), "MEETING": f"file://{folder}/meeting"}
         env |= {"PYTHONWARNINGS": "ignore", **arm_environment(env, steps_file)}
         argv = [sys.executable, "program.py", str(ring.stacks_signal()), str(folder / "steps")]
         processes.append(
@@ -413,7 +410,7 @@ def test_all_calls_of_a_real_job_are_recorded_alike_on_both_ranks(tmp_path: Path
 
 STUCK = """
 import os, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]), world_size=2)
 dist.all_reduce(torch.ones(1))
 if os.environ["RANK"] == "0":
     dist.all_reduce(torch.ones(1))
@@ -421,9 +418,11 @@ else:
     from robust_run.tracer import ring
     reader = ring.RingReader("steps0.ring")
     until = time.monotonic() + 60
-    while time.monotonic() < until and not ((header := reader.header()).waiting_since_s and header.ops == 3):
+    op = None
+    while time.monotonic() < until and (op is None or (op.seq, op.state) != (2, "waiting")):
         time.sleep(0.01)
-    op = reader.trace(1).ops[-1]
+        op = reader.trace(1).ops[-1]
+    header = reader.header()
     print(op.op, op.seq, op.state, header.waiting_index, flush=True)
     os.kill(header.pid, 9)
     os._exit(0)
@@ -443,7 +442,7 @@ def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path) -> N
 FUNCTIONAL = """
 import os, sys, torch, torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]), world_size=2)
 def total(x):
     return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
 assert total(torch.ones(2)).tolist() == [3.0, 3.0]

@@ -64,13 +64,15 @@ def compile_plugin(target: str, which: Which | None = None) -> str:
 
 def _clear(folder: str) -> None:
     """Remove what was left by processes that were killed while they compiled. Raises OSError."""
+    import contextlib
     import shutil
     import time
 
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.startswith(WORK_PREFIX) and time.time() - os.lstat(path).st_mtime > 10 * COMPILE_LIMIT_S:
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another process has just ended its own
+            if name.startswith(WORK_PREFIX) and time.time() - os.lstat(path).st_mtime > 10 * COMPILE_LIMIT_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def cache_folder(environment: dict[str, str] | None = None) -> str:

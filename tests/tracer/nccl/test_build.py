@@ -59,6 +59,16 @@ def test_what_a_killed_compilation_left_is_removed_when_it_is_old(compiler: str,
     assert (old.exists(), new.exists()) == (False, True)
 
 
+def test_what_another_compilation_removes_at_that_moment_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, listed = tmp_path / "cc", os.listdir
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setattr(os, "listdir", lambda folder: [*listed(folder), f"{build.WORK_PREFIX}gone"])
+    assert build.ensure(str(tmp_path / "cache"), which=lambda name: str(compiler), shipped="").reason == ""
+
+
 def test_that_of_the_wheel_comes_first(tmp_path: Path) -> None:
     shipped = tmp_path / build.OBJECT_NAME
     shipped.touch()

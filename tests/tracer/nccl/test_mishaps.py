@@ -43,20 +43,22 @@ def test_killed_in_the_middle(rank: Rank) -> None:
 def test_read_at_any_moment_the_counters_are_in_order(rank: Rank) -> None:
     rank.play(MAKE_COMM)
     assert rank.process.stdin is not None
-    rank.process.stdin.write("play 2 5000 0\n")
-    rank.process.stdin.flush()
     give_up_s = time.monotonic() + LIMIT_S
-    in_the_middle, ops = 0, 0
-    while ops < 10000 and time.monotonic() < give_up_s:
-        trace = rank.trace()
-        ops = trace.glance.ops
-        in_the_middle += sum(0 < flow.done < 80000 for flow in trace.flows)
-        for flow in trace.flows:
-            assert flow.posted >= flow.gpu_ready >= flow.transmitted >= flow.done
-        assert all(op.func == "AllReduce" and op.dtype == "float32" for op in trace.ops)
-    rank.play()
+    in_the_middle, ops, plays = 0, 0, 0
+    while not in_the_middle and time.monotonic() < give_up_s:  # on a busy machine all may be over before the first look
+        plays += 1
+        rank.process.stdin.write("play 2 5000 0\n")
+        rank.process.stdin.flush()
+        while ops < 10000 * plays and time.monotonic() < give_up_s:
+            trace = rank.trace()
+            ops = trace.glance.ops
+            in_the_middle += sum(80000 * (plays - 1) < flow.done < 80000 * plays for flow in trace.flows)
+            for flow in trace.flows:
+                assert flow.posted >= flow.gpu_ready >= flow.transmitted >= flow.done
+            assert all(op.func == "AllReduce" and op.dtype == "float32" for op in trace.ops)
+        rank.play()
     assert in_the_middle
-    assert {rungs(flow) for flow in rank.trace().flows} == {(80000, 80000, 80000, 80000)}
+    assert {rungs(flow) for flow in rank.trace().flows} == {(80000 * plays,) * 4}
 
 
 # ---- handles

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks_alone import PATIENCE_S
 
+from robust_run.tracer.sight import flight_recorder
 from robust_run.tracer.sight.flight_recorder import COLLECTIVES, merged, parse_recorded, recorded
 from robust_run.tracer.types import Op
 
@@ -162,13 +163,15 @@ def asked(folder: Path, answer: bytes | None, nccls: bytes = b"") -> tuple[Op, .
     """What comes of a server that gives this answer; None: it never answers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if b"/handler/dump_nccl_trace_json " in await reader.readuntil(b"\r\n\r\n"):
-            writer.write(nccls or b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-        elif answer is None:
-            await reader.read()  # until the other side gives up
-        else:
-            writer.write(answer)
-        writer.close()
+        try:
+            if b"/handler/dump_nccl_trace_json " in await reader.readuntil(b"\r\n\r\n"):
+                writer.write(nccls or b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            elif answer is None:
+                await reader.read()  # until the other side gives up
+            else:
+                writer.write(answer)
+        finally:
+            writer.close()
 
     async def ask() -> tuple[Op, ...]:
         async with await asyncio.start_unix_server(serve, str(folder / "s.sock")):
@@ -177,12 +180,20 @@ def asked(folder: Path, answer: bytes | None, nccls: bytes = b"") -> tuple[Op, .
     return asyncio.run(ask())
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is waited for, however busy this machine is."""
+    monkeypatch.setattr(flight_recorder, "TIMEOUT_S", float(PATIENCE_S))
+
+
+@pytest.mark.usefixtures("patience")
 def test_the_server_is_asked_over_its_socket(tmp_path: Path):
     body = json.dumps({"entries": [entry()]}).encode()
     (op,) = asked(tmp_path, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
     assert op.at_s == pytest.approx(152.5)
 
 
+@pytest.mark.usefixtures("patience")
 def test_nccls_recorder_is_asked_besides_even_if_gloos_says_nothing(tmp_path: Path):
     body = json.dumps({"entries": [nccl("scheduled", 8)]}).encode()
     (op,) = asked(tmp_path, b"", b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -229,6 +240,7 @@ server.shutdown()
 """
 
 
+@pytest.mark.usefixtures("patience")
 def test_torch_itself_answers(tmp_path: Path):
     steps_file = str(tmp_path / "steps")
     running = subprocess.Popen(

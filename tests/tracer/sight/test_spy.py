@@ -10,10 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.tracer.sight import spy
 from robust_run.tracer.sight.spy import Spy
 from robust_run.tracer.types import ThreadStack
 
+PATIENCE_S = 60.0
 ANSWER = '[{"thread_name": "MainThread", "frames": [{"name": "get", "filename": "/app/data.py", "line": 8}]}]'
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was killed is waited for, however busy this machine is."""
+    monkeypatch.setattr(spy, "END_S", PATIENCE_S)
 
 
 def spy_that(tmp_path: Path, program: str) -> str:
@@ -21,15 +29,15 @@ def spy_that(tmp_path: Path, program: str) -> str:
     fake = tmp_path / "py-spy"
     note = f"import os; open({str(tmp_path / 'new')!r}, 'w').write(str(os.getpid()))"
     fake.write_text(
-        f"#!{sys.executable}\n{note}\nos.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r})\n{program}\n"
+        f"#!{sys.executable} -IS\n{note}\nos.rename({str(tmp_path / 'new')!r}, {str(tmp_path / 'pid')!r})\n{program}\n"
     )
     fake.chmod(0o700)
     return str(fake)
 
 
-def ask(program: str, **options: float) -> tuple[ThreadStack, ...]:
+def ask(program: str, timeout_s: float = PATIENCE_S) -> tuple[ThreadStack, ...]:
     async def once() -> tuple[ThreadStack, ...]:
-        return await Spy(program, **options).stacks(1)
+        return await Spy(program, timeout_s=timeout_s).stacks(1)
 
     return asyncio.run(once())
 
@@ -69,16 +77,16 @@ def test_one_that_does_not_end_gives_nothing_and_is_ended(tmp_path: Path, before
 
 def test_one_that_prints_without_end_gives_nothing_and_is_ended(tmp_path: Path):
     program = spy_that(tmp_path, "while True: print('x' * 100_000)")
-    assert ask(program, timeout_s=60) == ()
+    assert ask(program) == ()
     assert not is_running(program)
 
 
 def test_a_process_that_gave_nothing_once_is_not_asked_again(tmp_path: Path):
     async def twice() -> None:
-        spy = Spy(spy_that(tmp_path, "print('[]')"))
-        assert await spy.stacks(1) == ()
+        asked = Spy(spy_that(tmp_path, "print('[]')"), timeout_s=PATIENCE_S)
+        assert await asked.stacks(1) == ()
         (tmp_path / "pid").unlink()
-        assert await spy.stacks(1) == ()
+        assert await asked.stacks(1) == ()
 
     asyncio.run(twice())
     assert not (tmp_path / "pid").exists()
