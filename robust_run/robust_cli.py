@@ -112,6 +112,9 @@ def start(preload: str, idle_limit: str, one_worker: bool, foreground: bool) -> 
     started = manage.start(
         os.environ, modules, parse_duration_s(idle_limit), one_worker=one_worker, foreground=foreground
     )
+    if foreground and started.process is not None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, _: os.kill(started.pid, number))
     for module in started.skipped:
         click.echo(f"robust: --preload: left out {module}", err=True)
     if started.was_there:
@@ -121,8 +124,6 @@ def start(preload: str, idle_limit: str, one_worker: bool, foreground: bool) -> 
             f"robust: warm process {started.pid} has imported {', '.join(started.modules)} ({started.took_s:.1f} s)"
         )
     if foreground and started.process is not None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda number, _: os.kill(started.pid, number))
         code = started.process.wait()
         return 128 - code if code < 0 else code
     return 0

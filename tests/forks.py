@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 TESTS = Path(__file__).parent
 LARGEST_BYTES = 1 << 20
-STUCK_S = 100.0
+STUCK_S = 170.0
 
 
 class Ended(NamedTuple):

@@ -32,8 +32,8 @@ from slurm_conf import Knobs, gpu_file, gres_conf, slurm_conf
 TOOLS = ("slurmctld", "slurmd", "srun", "munged")
 DAEMONS = frozenset({"slurmctld", "slurmscriptd", "slurmd", "munged"})
 #: Daemons that need longer than this are broken.
-UP_S = 60.0
-CALL_S = 60.0
+UP_S = 120.0
+CALL_S = 120.0
 USABLE = {"idle", "mixed", "allocated", "completing"}
 MARKS = "*~#$@!%^+-"
 """What sinfo may put behind a state."""
@@ -102,6 +102,11 @@ class SlurmCluster:
         more.setdefault("timeout_s", CALL_S)
         return (on or self.login).run(list(argv), check=check, env=env, **more).stdout.strip()
 
+    def ask(self, *argv: str) -> str:
+        """Return what a question to slurmctld says, asked until it is answered: on a busy machine MessageTimeout may pass."""
+        answer: str = wait_for(lambda: self.run(*argv, check=False), f"an answer to {argv}", CALL_S)
+        return answer
+
     def sbatch(self, script: str, *options: str, env: Mapping[str, str] | None = None) -> int:
         """Submit the text of a batch script; return the number of its job."""
         path = self.folder / f"batch-{time.monotonic_ns()}.sh"
@@ -111,10 +116,10 @@ class SlurmCluster:
 
     def job(self, number: int) -> dict[str, str]:
         """Return what `scontrol show job` says: `slurm.job(7)["JobState"]`."""
-        words = self.run("scontrol", "--oneliner", "show", "job", str(number)).split()
+        words = self.ask("scontrol", "--oneliner", "show", "job", str(number)).split()
         return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
-    def wait_state(self, number: int, *states: str, timeout_s: float = 90.0) -> str:
+    def wait_state(self, number: int, *states: str, timeout_s: float = 150.0) -> str:
         """Wait until a job is in one of these states (`RUNNING`, `PENDING`, `COMPLETED`, ...); return it."""
 
         def reached() -> str | None:
@@ -129,7 +134,7 @@ class SlurmCluster:
 
     def state(self, name: str) -> str:
         """Return a node's state in one lower-case word: `idle`, `allocated`, `down`, `drained`, ..."""
-        return self.run("sinfo", "-h", "-N", "-p", "main", "-n", name, "-o", "%T").rstrip(MARKS)
+        return self.ask("sinfo", "-h", "-N", "-p", "main", "-n", name, "-o", "%T").rstrip(MARKS)
 
     # Nodes
 
@@ -243,7 +248,8 @@ class SlurmCluster:
             self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
 
     def _queue(self) -> str:
-        jobs = self.run("squeue", "-h", "-o", "%A")
+        asked = self.login.run(["squeue", "-h", "-o", "%A"], check=False, timeout_s=CALL_S, env=self.env)
+        jobs = asked.stdout.strip() if asked.returncode == 0 else "unknown"
         if jobs:
             self.run("scancel", "--signal=KILL", "--full", "--user=root", check=False)
             time.sleep(0.2)

@@ -10,6 +10,7 @@ job.end("COMPLETED")
 from __future__ import annotations
 
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from jobs import wait_for
 from slurm_cluster import SlurmCluster
 
 #: A wait that takes longer than this is stuck. Slurm itself takes up to half a minute to notice things.
-PATIENCE_S = 90.0
+PATIENCE_S = 150.0
+#: A busy machine stands still for seconds now and then: nodes are not lost by that.
+LEASE = ("--rdzv-conf", "keep_alive_max_attempt=6")
 ROBUST = [sys.executable, "-c", "from robust_run.robust_cli import main; main()"]
 ROBUST_RUN = [sys.executable, "-m", "robust_run"]
 
@@ -55,13 +58,28 @@ class SlurmJob(ClusterJob):
         """Wait as any job does, with more patience: Slurm starts a job again only when it has noticed what happened."""
         return super().wait_for_steps(attempt, ranks, count, timeout_s)
 
+    def wait_for_steps_from_now(self, ranks: int, without: str, count: int = 20) -> None:
+        """Wait until so many ranks of one attempt, none of them on that host, have made so many steps from now on."""
+        now_s = time.monotonic()
+
+        def stepped() -> bool:
+            steps = [(w.attempt, sum(at_s > now_s for at_s in w.times)) for w in self.workers() if w.host != without]
+            going = [attempt for attempt, made in steps if made >= count]
+            return any(going.count(attempt) >= ranks for attempt in going)
+
+        wait_for(stepped, f"{ranks} ranks to step:\n{self.said()}", PATIENCE_S)
+
     def wait_for_candidates(self) -> None:
         """Wait until the job would outlive the node of its controller."""
         wait_for(
-            lambda: len(self.slurm.running("robust_run.launcher.controller.process")) >= 2,
+            lambda: len(self.controllers()) >= 2,
             f"a candidate beside the controller:\n{self.said()}",
             PATIENCE_S,
         )
+
+    def controllers(self) -> list[str]:
+        """Return the nodes that have a controller, or stand ready to have it."""
+        return self.slurm.running("robust_run.launcher.controller.process")
 
     def hosts_of(self, attempt: int) -> list[str]:
         """Return the hosts whose workers have stepped in an attempt, sorted."""
@@ -79,7 +97,7 @@ class SlurmJob(ClusterJob):
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.slurm.job(self.number)}\n{self.said()}") from None
 
-    def assert_nothing_left(self, hosts: Any = None, timeout_s: float = 30.0) -> None:
+    def assert_nothing_left(self, hosts: Any = None, timeout_s: float = 60.0) -> None:
         """Fail if anything but Slurm's daemons lives on a node that is on, or if a folder in memory outlives the job."""
         for host in self.slurm.nodes if hosts is None else hosts:
             if host._init is not None:
@@ -123,7 +141,7 @@ def submit(
 ) -> SlurmJob:
     """Submit `robust-run OPTIONS SCRIPT...` with `robust slurm submit`."""
     job = _job(slurm, tmp_path, env, python)
-    command = [python, "-m", "robust_run", "--no-warm", *options, *script]
+    command = [python, "-m", "robust_run", "--no-warm", *LEASE, *options, *script]
     said = slurm.run(*ROBUST, "slurm", "submit", *sbatch, "--", *command, env=job.env, cwd=tmp_path)
     job.number = int(said.split()[2])
     job.run_id = f"slurm-{job.number}.0"
@@ -143,7 +161,7 @@ def srun(
     """Start `srun robust-run OPTIONS SCRIPT...` on the login node, with what a step needs to outlive its nodes."""
     job = _job(slurm, tmp_path, env, python)
     step = ["srun", "-K0", "-W0", "--no-kill", "--ntasks-per-node=1", *srun, python, "-m", "robust_run"]
-    job.step = slurm.start([*step, "--no-warm", *options, *script], env=job.env, cwd=tmp_path, name="srun")
+    job.step = slurm.start([*step, "--no-warm", *LEASE, *options, *script], env=job.env, cwd=tmp_path, name="srun")
     found: Path = wait_for(
         lambda: next(iter(job.log_dir.glob("slurm-*.0/journal.jsonl")), None),
         f"a run directory:\n{job.said()}",

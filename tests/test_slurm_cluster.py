@@ -11,6 +11,8 @@ from jobs import wait_for
 from slurm_cluster import SlurmCluster, need_slurm
 from slurm_conf import Knobs
 
+pytestmark = pytest.mark.timeout(600)  # they wait for Slurm, most of the time
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
@@ -55,8 +57,9 @@ def test_a_batch_job_is_requeued_and_excludes_a_node(slurm: SlurmCluster, tmp_pa
     job = slurm.sbatch(text, "--requeue", "--open-mode=append", f"--output={out}")
     wait_for(lambda: out.exists() and "run" in out.read_text(), "the first run")
     first = out.read_text().split()[3]
-    slurm.run("scontrol", "requeue", str(job))
+    slurm.run("scontrol", "requeuehold", str(job))  # held, or it might start before the next command
     slurm.run("scontrol", "update", f"JobId={job}", f"ExcNodeList={first}")
+    slurm.run("scontrol", "release", str(job))
     slurm.wait_state(job, "COMPLETED")
     runs = re.findall(r"run (\d+) on (\S+)", out.read_text())
     assert [count for count, _ in runs] == ["0", "1"]
@@ -69,6 +72,8 @@ def test_slurmd_alone_can_end_and_come_back(slurm: SlurmCluster) -> None:
     slurm.stop_slurmd("node-1")
     assert any("sleep" in line for line in slurm.left_on(slurm["node-1"]))
     slurm.start_slurmd("node-1")
+    dial = ["bash", "-c", f"exec 3<>/dev/tcp/{slurm['node-1'].address}/6818"]
+    wait_for(lambda: slurm.login.run(dial, check=False).returncode == 0, "slurmd to listen again")
     step.signal(15)
     wait_for(lambda: not slurm.left_on(slurm["node-1"]), "the step's end")
 

@@ -106,12 +106,13 @@ class Starter:
             self._host.attach(self._watch)
 
     def _make_host(self, plan: Plan) -> WarmHost:
-        from robust_run.launcher.warm.host import WarmHost
+        from robust_run.launcher.warm.host import FORK_AMONG_NODES_S, FORK_S, WarmHost
 
         def start(argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
             return self._start_helper(self.enter(argv), env, keep)
 
-        return WarmHost(start, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby)
+        fork_s = FORK_S if self._spec.many is None else FORK_AMONG_NODES_S
+        return WarmHost(start, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby, fork_s)
 
     def _is_warm(self) -> bool:
         return self._host is not None and self._host.state == "ready"

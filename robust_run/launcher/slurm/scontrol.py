@@ -17,7 +17,7 @@ ANSWER_S = 10.0
 """How long slurmctld may take: it is busy where thousands ask."""
 PROGRAM = "scontrol"
 LONGEST_ANSWER = 1 << 20
-GONE_S = 1.0
+GONE_S = 5.0
 """How long a killed one is waited for: where it hangs in the kernel (a dead file system), nobody can end it."""
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=(\S*)")

@@ -91,7 +91,7 @@ def look(spec: JobSpec, env: Mapping[str, str]) -> Offer:
         return Offer(None, note, 0.0)
     if reason := origins.stale(fitting):
         return Offer(None, f"the warm process (pid {fitting.pid}) was not used: {reason}", 0.0)
-    return Offer(next(each for each in ours if each.announcement is fitting), "", _seconds(setting))
+    return Offer(next(each for each in ours if each.announcement is fitting), "", seconds(setting))
 
 
 def _is_announced(env: Mapping[str, str]) -> bool:
@@ -101,7 +101,8 @@ def _is_announced(env: Mapping[str, str]) -> bool:
     return any(path and os.path.isdir(path) for path in (*paths, f"/tmp/robust-run-{os.getuid()}"))  # noqa: S108
 
 
-def _seconds(setting: str) -> float:
+def seconds(setting: str) -> float:
+    """Return how long a warm process may take to answer, from what the user says of it."""
     try:
         return max(float(setting), 0.0)
     except ValueError:

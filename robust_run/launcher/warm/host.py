@@ -30,9 +30,10 @@ from robust_run.launcher.warm.start_up import start_environment
 
 _MAIN = "robust_run.launcher.warm.process:main"
 
-#: How long a standby worker may take to be made, and to say that it has become the worker.
-FORK_S = 1.0
-PROMOTE_S = 1.0
+#: How long a standby worker may take to be made, and to say that it has become the worker. Nothing else is done meanwhile.
+FORK_S = 10.0
+#: The same where heartbeats are due. A worker that is started from nothing in its place takes longer than either.
+FORK_AMONG_NODES_S = 1.0
 
 State = Literal["none", "importing", "ready", "refused"]
 
@@ -77,6 +78,7 @@ class WarmHost:
         agent_pid: int,
         on_news: Callable[[msgspec.Struct], None],
         on_standby: Callable[[int, int], None],
+        fork_s: float = FORK_S,
     ) -> None:
         self.state: State = "none"
         self.reason = ""
@@ -91,6 +93,7 @@ class WarmHost:
         self._agent_pid = agent_pid
         self._on_news = on_news
         self._on_standby = on_standby
+        self._fork_s = fork_s
         self._control: socket.socket | None = None
         self._modules: tuple[str, ...] = ()
         self._outdated: list[Standby] = []
@@ -229,9 +232,9 @@ class WarmHost:
         return standby if standby is not None and standby.pid is not None else None
 
     def make_now(self, slots: list[int]) -> None:
-        """Make standby workers for these slots and wait until they are there, a second at most for all together."""
+        """Make standby workers for these slots and wait until they are there, `fork_s` at most for all together."""
         wanted = [standby for slot in slots if (standby := self.standbys.get(slot) or self._request(slot))]
-        give_up_at_s = time.monotonic() + FORK_S
+        give_up_at_s = time.monotonic() + self._fork_s
         for standby in wanted:
             if standby.pid is None:
                 news = _receive(standby.gate, give_up_at_s - time.monotonic())
@@ -249,7 +252,7 @@ class WarmHost:
 
     def confirm(self, standby: Standby) -> str:
         """Wait until it has become the worker; return why it could not, empty if it has. It is no standby any more."""
-        news = _receive(standby.gate, PROMOTE_S)
+        news = _receive(standby.gate, self._fork_s)
         del self.standbys[standby.slot]
         standby.gate.close()
         match news:

@@ -191,12 +191,13 @@ def _see(found: registry.Found, env: Mapping[str, str]) -> Seen:
             not_used=reason,
             not_used_by_one_worker=reason,
         )
-    status = _ask(found)
+    is_stopped = client.is_stopped(found.pid)
+    status = None if is_stopped else _ask(found, max(ANSWER_S, client.seconds(env.get(client.VARIABLE, ""))))
     state = "running" if status and status.running else "idle" if status else "silent"
     return Seen(
         pid=found.pid,
         version=found.version,
-        state="stopped" if client.is_stopped(found.pid) else state,
+        state="stopped" if is_stopped else state,
         age_s=max(time.time() - theirs.started_unix_s, 0.0),
         idle_s=status.idle_s if status else None,
         idle_limit_s=theirs.idle_limit_s,
@@ -222,9 +223,9 @@ def _why_not_used(theirs: key.Announcement, status: Status | None, env: Mapping[
     )
 
 
-def _ask(found: registry.Found) -> Status | None:
+def _ask(found: registry.Found, answer_s: float) -> Status | None:
     try:
-        with client.connect(found, ANSWER_S) as connection:
+        with client.connect(found, answer_s) as connection:
             messages.send(connection, AskStatus())
             answer = client.receive(connection)
     except OSError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from jobs import run, running, script, wait_for
 from notices import webhook
 
 FAILS_ONCE = """
-    import os, torch
+    import os, time, torch
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -21,14 +19,22 @@ FAILS_ONCE = """
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os._exit(3)
     assert "ROBUST_NOTIFY" not in os.environ
+    while os.path.exists("wait"):
+        time.sleep(0.01)
 """
 
 
 def test_a_webhook_hears_the_whole_story_and_its_secret_is_nowhere(tmp_path: Path) -> None:
-    with webhook() as hook:
-        code, job = run(tmp_path, script(tmp_path, FAILS_ONCE), env={"ROBUST_NOTIFY": hook.url})
+    (tmp_path / "wait").touch()  # the end of a job waits for its last notices only so long
+    with (
+        webhook() as hook,
+        running(tmp_path, script(tmp_path, FAILS_ONCE), env={"ROBUST_NOTIFY": hook.url}) as job,
+    ):
+        wait_for(lambda: len(hook.told) == 2, "the job to train again, and that to be told")
+        (tmp_path / "wait").unlink()
+        assert job.finish() == 0
+        job.assert_nothing_left()
         told = hook.told
-    assert code == 0
     assert [each["event"] for each in told] == ["incident_opened", "incident_resolved", "job_ended"]
     assert told[0]["incident"]["kind"] == "crash"
     assert told[1]["incident"]["resumed_s"] > told[1]["incident"]["onset_s"]
@@ -42,23 +48,21 @@ def test_a_webhook_hears_the_whole_story_and_its_secret_is_nowhere(tmp_path: Pat
 
 
 def test_a_command_hears_it_and_one_that_hangs_holds_nothing_up(tmp_path: Path) -> None:
-    teller = script(tmp_path, "import sys; open('told.jsonl', 'a').write(sys.stdin.read() + '\\n')", "tell.py")
-    hangs = script(tmp_path, "import time; open('hangs', 'w').close(); time.sleep(600)", "hang.py")
-    began_s = time.monotonic()
-    code, job = run(
-        tmp_path,
-        "--notify",
-        f"{sys.executable} {teller}",
-        "--notify",
-        f"{sys.executable} {hangs}",
-        script(tmp_path, FAILS_ONCE),
-    )
-    assert code == 0
-    assert time.monotonic() - began_s < 600, "the command that hangs was not waited for"
-    events = [json.loads(line)["event"] for line in (tmp_path / "told.jsonl").read_text().splitlines()]
+    told = tmp_path / "told.jsonl"
+    teller = script(tmp_path, "cat >> told.jsonl; echo >> told.jsonl", "tell.sh")
+    hangs = script(tmp_path, ": > hangs; sleep 600", "hang.sh")
+    (tmp_path / "wait").touch()
+    notify = ["--notify", f"sh {teller}", "--notify", f"sh {hangs}"]
+    with running(tmp_path, *notify, script(tmp_path, FAILS_ONCE)) as job:
+        wait_for(
+            lambda: told.exists() and told.read_text().count("\n") == 2, "the job to train again, and that to be told"
+        )
+        (tmp_path / "wait").unlink()
+        assert job.finish() == 0, "the command that hangs is not waited for"
+        job.assert_nothing_left()
+    events = [json.loads(line)["event"] for line in told.read_text().splitlines()]
     assert events == ["incident_opened", "incident_resolved", "job_ended"]
     assert (tmp_path / "hangs").exists()
-    job.assert_nothing_left()
 
 
 def test_a_webhook_that_is_not_there_is_said_once_and_the_job_goes_on(tmp_path: Path) -> None:

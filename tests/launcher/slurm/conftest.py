@@ -15,7 +15,9 @@ NODES = 8
 @pytest.fixture(scope="module")
 def slurm_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     need_slurm()
-    with SlurmCluster(tmp_path_factory.mktemp("s"), NODES, Knobs(gpus=2, slurmd_timeout_s=6, grace_s=4)) as slurm:
+    with SlurmCluster(
+        tmp_path_factory.mktemp("s"), NODES, Knobs(gpus=2, slurmd_timeout_s=6, kill_wait_s=30, grace_s=30)
+    ) as slurm:
         yield slurm
 
 

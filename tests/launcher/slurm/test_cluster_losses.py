@@ -6,10 +6,13 @@ import os
 import signal
 from pathlib import Path
 
-from clusters import TRAIN, write
+import pytest
+from clusters import TRAIN, children, write
 from jobs import wait_for
 from slurm_cluster import SlurmCluster
-from slurm_jobs import srun, submit
+from slurm_jobs import PATIENCE_S, srun, submit
+
+pytestmark = pytest.mark.timeout(600)  # they wait for Slurm, most of the time
 
 
 def test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -17,11 +20,13 @@ def test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies(slurm
     workers = job.wait_for_steps(0, 4)
     assert [worker.host for worker in workers] == ["node-1", "node-2", "node-3", "node-4"]
     launchers = [line for line in slurm.left_on(slurm["node-3"]) if "-m robust_run" in line]
-    os.kill(min(int(line.partition(" ")[0]) for line in launchers), signal.SIGKILL)
+    pids = {int(line.partition(" ")[0]) for line in launchers}
+    (guard,) = pids - {child for pid in pids for child in children(pid)}
+    os.kill(guard, signal.SIGKILL)
     job.wait_for_steps(1, 4)
     job.wait_for_event("node_lost")  # of the agent that had left already: it has died once
     job.wait_for_more_steps(1, 4)
-    assert job.said().count("another one is started there") == 1
+    assert job.wait_said("another one is started there").count("another one is started there") == 1
     job.end("COMPLETED")  # though a task of srun's has failed
     assert (job.log_dir / f"slurm-{job.number}.sh").read_text().startswith("#!/bin/bash\n")
     job.assert_nothing_left()
@@ -45,12 +50,16 @@ def test_a_standby_takes_the_place_of_any_node_that_loses_power(slurm: SlurmClus
     assert incident["verdict"]["nodes"] == [first]
     job.wait_for_steps(1, 3)
     job.wait_for_candidates()
+    is_at_work = "node-1" in job.layout(1)  # or it stands by, if it came last
     slurm["node-1"].power_off()  # the controller's own
-    job.wait_for_steps(2, 3)
-    assert not {first, "node-1"} & set(job.hosts_of(2))
+    job.wait_for_event("controller_resumed", timeout_s=PATIENCE_S)
+    job.wait_for_steps_from_now(3, without="node-1")
+    newest = max(worker.attempt for worker in job.workers())
+    assert newest >= 1 + is_at_work
+    assert not {first, "node-1"} & set(job.layout(newest))
     (job.steps_dir / "done").touch()
     assert job.step is not None
-    job.step.wait(90)
+    job.step.wait(PATIENCE_S)
     job.assert_never_two_at_once()
     job.assert_nothing_left()
 
@@ -61,20 +70,21 @@ def test_a_batch_job_outlives_the_node_of_its_script(slurm: SlurmCluster, tmp_pa
     job.wait_for_candidates()
     first = slurm.job(job.number)["BatchHost"]
     slurm[first].power_off()
-    attempt = int(first in job.layout(0))
-    job.wait_for_more_steps(attempt, 3)
-    assert first not in job.hosts_of(1)
+    job.wait_for_event("controller_resumed", timeout_s=PATIENCE_S)
+    job.wait_for_steps_from_now(3, without=first)
     job.end("COMPLETED")  # after a requeue: the lost script could not end the job, and what follows in it is due
     job.assert_nothing_left()
 
 
 def test_a_node_that_is_cut_off_stops_and_comes_back(slurm: SlurmCluster, tmp_path: Path) -> None:
-    job = submit(
-        slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-w", "node-[1-4]"], options=["--standby", "1"]
-    )
+    options = ["--standby", "1", "--controller-standby", "1"]
+    job = submit(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-w", "node-[1-4]"], options=options)
     job.wait_for_steps(0, 3)
     job.wait_for_event("node_joined", 4)
-    cut = next(name for name in job.layout(0) if name != "node-1")
+    job.wait_for_candidates()
+    # One that may not lead: it sees the folder still, and would where a busy machine holds the leader up for a second.
+    leaders = job.controllers()
+    cut = next(name for name in job.layout(0) if name not in leaders)
     slurm[cut].cut()
     job.wait_for_steps(1, 3)
     before = job.steps_on(slurm[cut])

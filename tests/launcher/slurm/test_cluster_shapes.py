@@ -11,7 +11,9 @@ import pytest
 from clusters import TRAIN, write
 from jobs import wait_for
 from slurm_cluster import SlurmCluster, need_slurm
-from slurm_jobs import ROBUST, ROBUST_RUN, SlurmJob, srun, submit
+from slurm_jobs import PATIENCE_S, ROBUST, ROBUST_RUN, SlurmJob, srun, submit
+
+pytestmark = pytest.mark.timeout(600)  # they wait for Slurm, most of the time
 
 STEP = ["srun", "-K0", "-W0", "--no-kill", "--ntasks-per-node=1"]
 
@@ -19,7 +21,7 @@ STEP = ["srun", "-K0", "-W0", "--no-kill", "--ntasks-per-node=1"]
 def step_ends(job: SlurmJob) -> int:
     (job.steps_dir / "done").touch()
     assert job.step is not None
-    return job.step.wait(90)
+    return job.step.wait(PATIENCE_S)
 
 
 def test_two_jobs_share_nodes(slurm: SlurmCluster, tmp_path: Path) -> None:
@@ -48,7 +50,9 @@ def test_each_task_of_an_array_is_a_job(slurm: SlurmCluster, tmp_path: Path) -> 
     script = write(tmp_path, "import os; print('world', os.environ['WORLD_SIZE'])")
     job = submit(slurm, script, tmp_path=tmp_path, sbatch=["--array=0-1", "-N2"])
     logs = [job.log_dir / f"slurm-{job.number}_{task}.out" for task in (0, 1)]
-    wait_for(lambda: all(log.exists() and log.read_text().count("world 2") >= 2 for log in logs), "both tasks", 90)
+    wait_for(
+        lambda: all(log.exists() and log.read_text().count("world 2") >= 2 for log in logs), "both tasks", PATIENCE_S
+    )
     runs = sorted(path.parent.name for path in job.log_dir.glob("*/journal.jsonl"))
     assert runs == [f"slurm-{job.number}_{task}.0" for task in (0, 1)]
 
@@ -62,7 +66,7 @@ def test_excluded_nodes_are_left_alone(slurm: SlurmCluster, tmp_path: Path) -> N
 def test_several_tasks_on_a_node_are_told_the_right_line(slurm: SlurmCluster, tmp_path: Path) -> None:
     script = write(tmp_path, "raise SystemExit('it ran')")
     process = slurm.start(["srun", "-N2", "--ntasks-per-node=2", *ROBUST_RUN, script], cwd=tmp_path)
-    assert process.wait(90) == 2
+    assert process.wait(PATIENCE_S) == 2
     assert process.err.count("the step has 4 tasks on 2 nodes") == 1
     assert "srun -N2 -n2 --ntasks-per-node=1 robust-run" in process.err
     assert "it ran" not in process.err
@@ -72,10 +76,12 @@ def test_the_other_nodes_hear_from_the_first_one_that_it_cannot_start_the_job(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     write(tmp_path, TRAIN)
-    elsewhere = 'test $SLURM_NODEID = 0 && cd /; exec "$@"'
+    # The first node waits a moment only for the others to come: they begin before it.
+    others = "until [ -e began-1 ] && [ -e began-2 ]; do sleep 0.1; done; sleep 1; cd /"
+    elsewhere = f': > began-$SLURM_NODEID; test $SLURM_NODEID = 0 && {{ {others}; }}; exec "$@"'
     step = [*STEP, "-N3", "sh", "-c", elsewhere, "sh", *ROBUST_RUN, "train.py"]
     process = slurm.start(step, cwd=tmp_path, env={"TEST_STEPS": str(tmp_path)})
-    assert process.wait(90) != 0
+    assert process.wait(PATIENCE_S) != 0
     assert process.err.count("the first node, cannot start the job: ") == 2
 
 
@@ -96,7 +102,7 @@ def test_a_container_without_scontrol_trains_and_says_what_it_cannot(slurm: Slur
 
 def test_the_doctor_likes_this_site(slurm: SlurmCluster, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    said = slurm.run(*ROBUST, "slurm", "doctor", "--nodes", "8", cwd=tmp_path, env={"PATH": path})
+    said = slurm.run(*ROBUST, "slurm", "doctor", "--nodes", "8", cwd=tmp_path, env={"PATH": path}, timeout_s=300)
     assert "ok       TCP between 8 nodes" in said
     assert f"ok       {tmp_path}: shared by 8 nodes" in said
     assert "ok       SlurmdTimeout=6 sec" in said
@@ -108,7 +114,7 @@ def test_the_doctor_sees_a_node_that_others_cannot_reach(slurm: SlurmCluster, tm
     process = slurm.start(
         [*ROBUST, "slurm", "doctor", "--nodes", "3", "--srun=--nodelist=node-[1-3]"], cwd=tmp_path, name="doctor"
     )
-    assert process.wait(150) == 1
+    assert process.wait(300) == 1
     assert "bad      node-2 to node-3; node-3 to node-2: no TCP connection" in process.out
 
 

@@ -26,6 +26,9 @@ ROBUST = (sys.executable, "-c", "from robust_run.robust_cli import main; main()"
 #: Tests run on machines that are busy: a warm process that answers late is none of their business.
 PATIENT = {"ROBUST_WARM_DAEMON": "30"}
 
+#: For tests in which no job is forked: torch takes seconds.
+LIGHT = ("--preload", "json")
+
 
 class Warm:
     """The warm processes of one folder."""
@@ -41,7 +44,7 @@ class Warm:
             env={**os.environ, **self.env, **(env or {})},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=170,
         )
 
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> int:
@@ -102,6 +105,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -121,6 +128,16 @@ pathlib.Path(f"up-{os.environ['RANK']}").touch()
 while not os.path.exists("go"):
     time.sleep(0.005)
 raise SystemExit(int(os.environ["RANK"]) * 7)
+"""
+
+SAY_AND_FAIL = """
+import os, pathlib, sys, time
+os.write(1, b"out\\n")  # as a whole, which `print` does not do: the workers share the stream
+os.write(2, b"err\\n")
+pathlib.Path(f"said-{os.environ['RANK']}").touch()
+while not all(os.path.exists(f"said-{rank}") for rank in (0, 1)):
+    time.sleep(0.005)
+sys.exit(9)
 """
 
 
@@ -146,8 +163,8 @@ def test_one_is_started_shown_and_stopped(own: Warm) -> None:
 
 
 def test_a_second_start_finds_the_first(own: Warm) -> None:
-    pid = own.start()
-    again = own.robust("start")
+    pid = own.start(*LIGHT)
+    again = own.robust("start", *LIGHT)
     assert (again.returncode, again.stdout) == (0, f"robust: a warm process runs already (pid {pid})\n")
     assert own.pids() == [pid]
 
@@ -160,12 +177,13 @@ def test_of_several_one_must_be_named(shared: Warm) -> None:
     assert "is no warm process of yours" in shared.robust("stop", str(os.getpid())).stderr
 
 
-def test_in_the_foreground_it_ends_with_the_command(own: Warm) -> None:
-    command = subprocess.Popen(
-        [*ROBUST, "warm", "start", "--foreground"], env={**os.environ, **own.env}, stdout=subprocess.DEVNULL
-    )
+def test_in_the_foreground_it_ends_with_the_command(own: Warm, tmp_path: Path) -> None:
+    argv = [*ROBUST, "warm", "start", "--foreground", *LIGHT]
+    with (tmp_path / "said").open("w") as said:
+        command = subprocess.Popen(argv, env={**os.environ, **own.env}, stdout=said)
     try:
-        (pid,) = wait_for(own.pids, "the warm process")
+        wait_for(lambda: "has imported" in (tmp_path / "said").read_text(), "the warm process")
+        (pid,) = own.pids()
         assert parent_of(pid) == command.pid
         command.send_signal(signal.SIGTERM)
         assert command.wait(60) == 0
@@ -176,7 +194,7 @@ def test_in_the_foreground_it_ends_with_the_command(own: Warm) -> None:
 
 
 def test_it_ends_after_its_idle_limit(own: Warm) -> None:
-    assert own.robust("start", "--idle-limit", "0.01s").returncode == 0
+    assert own.robust("start", "--idle-limit", "0.01s", *LIGHT).returncode == 0
     wait_for(lambda: not list(own.folder.glob("*.lock")) and not own.pids(), "its end")
     assert "which is its limit" in next(own.folder.glob("*.log")).read_text()
 
@@ -219,7 +237,7 @@ def facts_of(tmp_path: Path, name: str, env: dict[str, str]) -> tuple[dict[str, 
             stdin=stdin,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=170,
         )
     assert done.returncode == 0, done.stderr
     return json.loads((place / "facts").read_text().replace(name, "NAME")), done
@@ -252,7 +270,7 @@ def test_its_workers_see_what_workers_started_from_nothing_see(shared: Warm, tmp
 
 
 def test_exit_code_and_output_are_those_of_any_job(shared: Warm, tmp_path: Path) -> None:
-    path = script(tmp_path, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(9)")
+    path = script(tmp_path, SAY_AND_FAIL)
     code, job = run(tmp_path, "--max-restarts", "0", "--nproc-per-node", "2", path, env=shared.env)
     assert code == 9
     assert job.out == "out\n" * 2
@@ -471,7 +489,7 @@ def test_fewer_capabilities(shared: Warm, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_others_can_enter(own: Warm, tmp_path: Path) -> None:
-    own.start()
+    own.start(*LIGHT)
     own.folder.chmod(0o755)
     line = refused(tmp_path, own)
     assert "is not looked into for warm processes: its mode is 0755, not 0700" in line
@@ -483,7 +501,7 @@ def test_another_user(own: Warm, tmp_path: Path) -> None:
     """The folder keeps others out; were it open, the warm process would still send them away."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv to be somebody else")
-    own.start()
+    own.start(*LIGHT)
     (sock,) = own.folder.glob("*.sock")
     code = (
         "import socket, sys\n"
@@ -517,6 +535,7 @@ def test_one_that_was_killed_is_not_missed_and_is_started_anew(own: Warm, tmp_pa
 def test_a_stopped_one_holds_nobody_up_and_starts_nothing_twice(own: Warm, tmp_path: Path) -> None:
     pid = own.start()
     os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: state_of(pid) == "T", "it to be stopped")
     line = refused(tmp_path, own, env={"ROBUST_WARM_DAEMON": ""})
     assert "it did not answer within 0.5 s because it is stopped" in line
     assert own.status()[0]["state"] == "stopped"
@@ -528,7 +547,7 @@ def test_a_stopped_one_holds_nobody_up_and_starts_nothing_twice(own: Warm, tmp_p
 
 
 def test_another_version(own: Warm, tmp_path: Path) -> None:
-    pid = own.start()
+    pid = own.start(*LIGHT)
     (lock,) = own.folder.glob("*.lock")
     announcement = json.loads(lock.read_text())
     lock.write_text(json.dumps({**announcement, "version": "0.0.1"}))
@@ -536,7 +555,7 @@ def test_another_version(own: Warm, tmp_path: Path) -> None:
     assert f"the warm process (pid {pid}) was not used: it is of robust-run 0.0.1" in line
     (seen,) = own.status()
     assert (seen["state"], seen["version"]) == ("of another version", "0.0.1")
-    assert own.start() != pid, "it is replaced"
+    assert own.start(*LIGHT) != pid, "it is replaced"
     wait_for(lambda: is_gone(pid), "its end")
 
 
@@ -546,7 +565,7 @@ def test_code_that_changed_since_it_was_imported(own: Warm, tmp_path: Path) -> N
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
     arguments = ("--preload", "torch,my_module")
     pid = own.start(*arguments, env=env)
-    path = script(tmp_path, "import my_module; print(my_module.VALUE)")
+    path = script(tmp_path, "import my_module, sys; sys.stdout.write(f'{my_module.VALUE}\\n')")
     code, job = run(tmp_path, "--nproc-per-node", "2", *arguments, path, env={**own.env, **env})
     assert (code, job.out, how(job)) == (0, "1\n1\n", [["fork", "fork"]])
     module.write_text("VALUE = 22\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
@@ -92,6 +94,23 @@ def test_standby_workers_serve_until_those_with_more_modules_can_be_made(played:
     renewed = played.host.ready(0)
     assert renewed is not None
     assert renewed.pid == 78
+
+
+def test_a_fork_that_a_busy_machine_holds_up_for_more_than_a_second_is_waited_for(played: Played) -> None:
+    played.says(Preloaded(modules=TORCH, took_s=1.0))
+
+    def fork() -> None:
+        assert played.is_told() == MakeStandby(0)
+        time.sleep(1.2)
+        send(played.gates[-1], StandbyReady(pid=77))
+
+    slow = threading.Thread(target=fork)
+    slow.start()
+    played.host.make_now([0])
+    slow.join(60)
+    made = played.host.ready(0)
+    assert made is not None
+    assert made.pid == 77
 
 
 def test_modules_that_are_there_are_not_imported_again(played: Played) -> None:
