@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import socket
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -373,6 +375,23 @@ def test_the_option_chooses_the_place(shared: Etcd, tmp_path: Path) -> None:
 
     bounded(main())
     assert (tmp_path / "leader" / "term-000001").exists()
+
+
+def test_a_connection_that_is_free_again_while_the_client_closes_is_closed_too() -> None:
+    client = EtcdClient(parse_coordinator("etcd://127.0.0.1:1"))
+
+    class ClosedMeanwhile(list[http.client.HTTPConnection]):
+        def append(self, connection: http.client.HTTPConnection) -> None:
+            asyncio.run(client.close())
+            super().append(connection)
+
+    connection = http.client.HTTPConnection("127.0.0.1", 1)
+    here, there = socket.socketpair()
+    connection.sock = here
+    client._idle["127.0.0.1", 1] = ClosedMeanwhile()
+    client._keep(("127.0.0.1", 1), connection)
+    there.close()
+    assert connection.sock is None
 
 
 def test_certificates_that_do_not_exist_are_refused() -> None:
