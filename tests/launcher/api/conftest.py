@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import robust_run.launcher.api.routes  # noqa: F401 - the first one who asks would wait until that is imported
 from robust_run.clock import SystemClock
 from robust_run.launcher import core
 from robust_run.launcher.actions import RecordIncident
@@ -241,6 +240,8 @@ class Served:
 
     def begin(self) -> Served:
         """Start the server; return when it listens."""
+        import robust_run.launcher.api.routes  # noqa: F401 - else the first one who asks, with its own patience, waits for that
+
         self._thread.start()
         assert self._ready.wait(STUCK_S)
         return self
