@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from robust_run.clock import SystemClock
@@ -110,6 +110,14 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     result = asyncio.run(bounded())
     assert uncaught == []
     return result
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[int]:
+    """Yield a port of loopback that refuses: it is taken, so that nobody else gets it, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield int(taken.getsockname()[1])
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -50,7 +50,9 @@ class Etcd:
     def __init__(self, folder: Path) -> None:
         self.program = etcd_program()
         self.folder = folder
-        self.port, self._peer_port = free_port(), free_port()
+        self.port = self._peer_port = free_port()
+        while self._peer_port == self.port:
+            self._peer_port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -75,7 +77,7 @@ class Etcd:
         try:
             connection.request("GET", "/health")
             return b"true" in connection.getresponse().read()
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()

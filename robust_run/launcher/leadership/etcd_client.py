@@ -175,8 +175,9 @@ class EtcdClient:
         idle = self._idle.setdefault(endpoint, [])
         if len(idle) < _IDLE_CONNECTIONS and not self._closed:
             idle.append(connection)
-        else:
-            connection.close()
+            if not self._closed:
+                return  # else `close` may have looked before it was there
+        connection.close()
 
 
 def _tls_context(ca_file: str) -> ssl.SSLContext:

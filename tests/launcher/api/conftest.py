@@ -19,6 +19,7 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.launcher import core
 from robust_run.launcher.actions import RecordIncident
+from robust_run.launcher.api import client
 from robust_run.launcher.api.client import Target
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.server import ApiServer, HttpPlace
@@ -99,6 +100,10 @@ class Controller:
         self.kept = 0
         self._journal = Journal(self.journal_path, SystemClock(), fail)
         self._journal.open_with(self.spec, self.facts.host)
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        self._journal.close()
 
     def state(self) -> JobState:
         if self.fault is not None:
@@ -235,6 +240,8 @@ class Served:
 
     def begin(self) -> Served:
         """Start the server; return when it listens."""
+        import robust_run.launcher.api.routes  # noqa: F401 - else the first one who asks, with its own patience, waits for that
+
         self._thread.start()
         assert self._ready.wait(STUCK_S)
         return self
@@ -302,6 +309,7 @@ def serve(run_directory: Path) -> Iterator[Callable[..., Served]]:
     yield start
     for served in running:
         served.end()
+        served.controller.close()
 
 
 @pytest.fixture
@@ -322,13 +330,23 @@ def robust(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
-def make_controller(run_directory: Path) -> Callable[..., Controller]:
+def make_controller(run_directory: Path) -> Iterator[Callable[..., Controller]]:
     """Return a controller whose journal is in the run directory."""
+    made: list[Controller] = []
 
     def make(nodes: int | None = 4, fewest: int | None = None, folder: Path = run_directory) -> Controller:
-        return Controller(folder, spec_of(nodes, fewest))
+        made.append(Controller(folder, spec_of(nodes, fewest)))
+        return made[-1]
 
-    return make
+    yield make
+    for controller in made:
+        controller.close()
+
+
+@pytest.fixture(autouse=True)
+def patient_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks in this process waits as long as a busy machine takes."""
+    monkeypatch.setattr(client, "TIMEOUT_S", STUCK_S)
 
 
 @pytest.fixture

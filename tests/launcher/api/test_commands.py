@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from controllers import refusing
 
 from robust_run.launcher.api.place import Place, write_place
 from robust_run.launcher.api.server import HttpPlace
@@ -165,9 +166,9 @@ def test_a_run_directory_shared_with_another_machine_leads_to_the_web_server(
 
 
 def test_an_address_where_nobody_listens_is_one_line(robust: Robust) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    assert "no controller listens at" in refused(robust("status", "--url", url, env={"ROBUST_JOB_TOKEN": "t"}), 1)
+    with refusing() as port:
+        result = robust("status", "--url", f"http://127.0.0.1:{port}", env={"ROBUST_JOB_TOKEN": "t"})
+    assert "no controller listens at" in refused(result, 1)
 
 
 def test_an_address_where_something_else_listens_is_one_line(robust: Robust) -> None:

@@ -59,6 +59,7 @@ def run_of_three(path: Path) -> Path:
         journal.event(Tick(), 92.0, [action])
         book.record(action, lambda _delay_s, _call: None)
         book.flush()
+    journal.close()
     book.pages.finish(None)  # type: ignore[arg-type]  # no page of the job is asked for here
     return path / "incidents"
 

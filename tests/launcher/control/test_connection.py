@@ -7,7 +7,7 @@ import contextlib
 import socket
 
 import pytest
-from controllers import TOKEN, Port, Recorder, hello_of, run, serving, until
+from controllers import TOKEN, Port, Recorder, hello_of, refusing, run, serving, until
 
 from robust_run.errors import UserError
 from robust_run.launcher.actions import Dismiss
@@ -250,11 +250,10 @@ def test_a_controller_of_another_version_refuses_in_a_line() -> None:
 
 def test_nobody_listening_is_a_refused_connection() -> None:
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        for host in ("127.0.0.1", "localhost"):  # the name may have several addresses: all of them refuse
-            with pytest.raises(ConnectionRefusedError):
-                await dial(host, port, TOKEN, hello_of("n0"), timeout_s=30.0)
+        with refusing() as port:
+            for host in ("127.0.0.1", "localhost"):  # the name may have several addresses: all of them refuse
+                with pytest.raises(ConnectionRefusedError):
+                    await dial(host, port, TOKEN, hello_of("n0"), timeout_s=30.0)
 
     run(main())
 

@@ -8,11 +8,12 @@ import errno
 import resource
 import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
-from controllers import Recorder, hello_of, run, serving, until
+from controllers import PATIENCE_S, Recorder, hello_of, run, serving, until
 
-from robust_run.launcher.control import frames, handshake
+from robust_run.launcher.control import frames, handshake, server
 from robust_run.launcher.control.messages import Beat, Heartbeat, Notice, Refused
 from robust_run.launcher.control.peer import MOST_BACKLOG_BYTES
 from robust_run.launcher.control.sockets import is_connected_to_itself, raise_file_limit, spoken
@@ -62,12 +63,14 @@ def test_garbage_gets_a_refusal_and_an_agent_beside_it_gets_in(garbage: bytes) -
     run(main())
 
 
-@pytest.mark.parametrize("sent", [b"", LINE[:5], LINE, LINE + b"\x00\x00", LINE + b"\x00\x00\xff\xff" + b"x" * 1000])
-def test_a_stranger_that_stops_in_the_middle_is_thrown_out_in_time(sent: bytes) -> None:
+def test_strangers_that_stop_in_the_middle_are_thrown_out_in_time() -> None:
+    sent = [b"", LINE[:5], LINE, LINE + b"\x00\x00", LINE + b"\x00\x00\xff\xff" + b"x" * 1000]
+
     async def main() -> None:
-        async with serving(handshake_s=0.2) as port:
-            heard = await answer_to(port, sent)
-            assert heard.startswith(LINE) if sent else heard == b""
+        async with serving(handshake_s=3.0) as port:  # a busy machine may stand still before it has read what they sent
+            heard = await asyncio.gather(*(answer_to(port, each) for each in sent))
+            assert heard[0] == b""
+            assert all(each.startswith(LINE) for each in heard[1:]), heard
             await until(lambda: port.server.unproven == 0)
 
     run(main())
@@ -77,11 +80,12 @@ def test_a_stranger_that_sends_a_byte_now_and_then_is_thrown_out_in_time() -> No
     async def main() -> None:
         async with serving(handshake_s=0.3) as port:
             reader, writer = await port.raw()
+            left = bytearray(LINE + b"\x00\x00\xff\xff" + b"x" * 10_000)
 
             async def drip() -> None:
                 with contextlib.suppress(ConnectionError):
-                    for byte in LINE + b"\x00\x00\xff\xff" + b"x" * 10_000:
-                        writer.write(bytes((byte,)))
+                    while left:
+                        writer.write(bytes((left.pop(0),)))
                         await writer.drain()
                         await asyncio.sleep(0.01)
 
@@ -89,7 +93,7 @@ def test_a_stranger_that_sends_a_byte_now_and_then_is_thrown_out_in_time() -> No
             with contextlib.suppress(ConnectionError):
                 while await reader.read(1000):
                     pass
-            assert not dripping.done()
+            assert left
             dripping.cancel()
             writer.close()
 
@@ -124,6 +128,15 @@ def test_garbage_of_an_agent_that_is_in_ends_its_connection(garbage: bytes) -> N
     run(main())
 
 
+@pytest.fixture
+def file_limit() -> Iterator[tuple[int, int]]:
+    """The limit of open files, which is the same again after the test."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.usefixtures("file_limit")
 def test_a_thousand_half_open_connections_do_not_keep_an_agent_out() -> None:
     raise_file_limit()
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
@@ -145,7 +158,10 @@ def test_a_thousand_half_open_connections_do_not_keep_an_agent_out() -> None:
     run(main())
 
 
-def test_many_honest_agents_at_once_all_get_in_though_few_may_be_strangers() -> None:
+def test_many_honest_agents_at_once_all_get_in_though_few_may_be_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SILENT_S", "PATIENCE_S"):  # a busy machine may stand still before it has read their first word
+        monkeypatch.setattr(server, name, PATIENCE_S)
+
     async def main() -> None:
         async with serving(most_unproven=8) as port:
             connections = await asyncio.gather(*(port.dial(hello_of(f"n{n}")) for n in range(200)))
@@ -264,14 +280,11 @@ def test_the_server_closes_while_strangers_and_agents_are_connected() -> None:
     run(main())
 
 
-def test_the_limit_of_open_files_is_raised_to_what_is_allowed() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
-    try:
-        assert raise_file_limit() == hard
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+def test_the_limit_of_open_files_is_raised_to_what_is_allowed(file_limit: tuple[int, int]) -> None:
+    hard = file_limit[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(file_limit[0], hard - 1), hard))
+    assert raise_file_limit() == hard
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,14 @@ class Screen:
                 self._has_more.notify_all()
 
     def close(self) -> None:
-        for fd in (self.read_fd, self.write_fd):
-            if fd >= 0:
-                os.close(fd)
+        """Let go of both ends: of the one that is read once nobody reads it, or its number may be another file's by then."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+        if self._thread.is_alive():
+            self._thread.join(60)
+        if self.read_fd >= 0:
+            os.close(self.read_fd)
+        self.read_fd = self.write_fd = -1
 
 
 class Terminal(Screen):
@@ -136,6 +141,7 @@ class Job:
             worker.wait()
             if worker.stdin is not None:
                 worker.stdin.close()
+        self.console.drain(10)  # its descriptor is closed next
         self.console.close()
         assert self.files.stop(60)
 
@@ -163,7 +169,7 @@ Open = Callable[..., Job]
 
 
 @pytest.fixture
-def open_job(tmp_path: Path, screen: Screen) -> Iterator[Open]:
+def open_job(tmp_path: Path, screen: Screen, terminal: Terminal) -> Iterator[Open]:  # both outlive what writes to them
     jobs: list[Job] = []
 
     def open_job(
@@ -443,6 +449,7 @@ def test_a_grandchild_that_keeps_a_stream_open_is_not_waited_for(open_job: Open,
     try:
         asyncio.run(run())
         assert job.console.drain(60) == 0
+        assert job.files.flush(60)
         pid = int(job.log(0).splitlines()[0])
         assert screen.finish() == b"%d\nunfinished" % pid
         worker_stdin = job.workers[0].stdin
@@ -500,7 +507,7 @@ def test_too_few_descriptors_are_said_with_what_to_do(open_job: Open) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for fd in fillers:
             os.close(fd)
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_making_the_outputs_of_the_first_workers_imports_no_event_loop() -> None:

@@ -41,14 +41,16 @@ class Terminal:
         assert text in seen, seen[-2000:]
 
     def wait_for_end(self) -> int:
-        self._read_until(lambda _: self.process.poll() is not None)
+        """Return the exit code, once all that was drawn has been read."""
+        self._read_until(lambda _: False)
         return self.process.wait(60)
 
     def _read_until(self, is_there: Callable[[bytes], bool]) -> bytes:
         seen, give_up_at_s = b"", time.monotonic() + 60
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
         while not is_there(seen) and time.monotonic() < give_up_at_s:
-            ready, _, _ = select.select([self._descriptor], [], [], 0.1)
-            if not ready:
+            if not poller.poll(100):
                 continue
             try:
                 data = os.read(self._descriptor, 65536)
