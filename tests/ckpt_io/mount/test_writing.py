@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jobs import wait_for
 from safetensors.torch import load_file, save_file
 
 from robust_run.ckpt_io.catalog import prune
@@ -174,6 +175,7 @@ def test_a_file_whose_parts_are_pruned_while_it_is_written_is_an_error_and_its_n
     with pytest.raises(OSError):  # noqa: SIM117
         with (point / "x").open("wb") as file:
             file.write(bytes(5 * MIB))
+            wait_for(lambda: list((tmp_path / "a" / "x").glob("parts-*")), "parts to prune")
             prune(f"{tmp_path}/a", also=[f"{tmp_path}/b"], grace_s=0, now_s=lambda: 4e9)
             assert [(point / name).stat().st_size for name in os.listdir(point)] == [5 * MIB]
     assert os.listdir(point) == []
