@@ -225,7 +225,8 @@ class WritableOperations(ReadOnlyOperations):
     def _commit(self, saving: SavingFile) -> None:
         with self.said(saving.address.name):
             saving.commit()
-            self._seen(saving.address.url)  # also where another thread committed it, which may not have come to this yet
+            # Also where another thread committed it: that one may not have come to this yet.
+            self._seen(saving.address.url)
             self._is_filled(self._path_of(saving))
 
     def _is_filled(self, name: str) -> None:

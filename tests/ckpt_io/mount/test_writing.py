@@ -15,7 +15,11 @@ import torch
 from jobs import wait_for
 from safetensors.torch import load_file, save_file
 
+from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.catalog import prune
+from robust_run.ckpt_io.mount.saving_file import SavingFile
+from robust_run.ckpt_io.mount.serve import make_operations
+from robust_run.ckpt_io.mount.types import MountOptions
 from robust_run.ckpt_io.reading import open_checkpoint
 
 from .conftest import Mount
@@ -114,6 +118,25 @@ def test_a_child_that_ends_does_not_end_the_file(point: Path, tmp_path: Path) ->
         assert not (tmp_path / "a" / "x" / "MANIFEST").exists()
         file.write(b"2" * MIB)
     assert saved(tmp_path / "a", "x") == b"1" * MIB + b"2" * MIB
+
+
+def test_who_opens_an_empty_file_sees_it_while_the_thread_that_commits_it_is_not_done(
+    fuse: None, tmp_path: Path
+) -> None:
+    """The kernel does not wait for a release: who closed the file goes on meanwhile."""
+    options = MountOptions(url=str(tmp_path / "a"), point=str(tmp_path / "mnt"), writable=True, refresh_s=60.0)
+    operations = make_operations(options, lambda: None)
+    for name in ("x", "y"):
+        with pytest.raises(FileNotFoundError):
+            operations.getattr(f"/{name}")
+        saving = SavingFile(Address(f"{tmp_path}/a/{name}"), operations.saving, os.getpid(), lambda: None)
+        operations._written[name] = saving
+        saving.is_closed = True
+        saving.commit()  # and nothing more so far
+    operations.release("/x", operations.open("/x", os.O_RDONLY))
+    operations.rename("/y", "/z")
+    assert sorted(operations.names("/")) == ["x", "z"]
+    operations.destroy("/")
 
 
 def test_what_cannot_be_done_is_an_error_and_harms_nothing(point: Path, tmp_path: Path) -> None:
