@@ -114,7 +114,7 @@ class AwkwardServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(60)
+            thread.join(10)
 
 
 def _head(line: Callable[[], bytes]) -> str:

@@ -19,9 +19,8 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
@@ -30,8 +29,6 @@ PARTS = Path(os.environ.get("ROBUST_TEST_PARTS") or Path.home() / ".cache" / "ro
 PACKAGE = "pyspark==2.4.8"
 DOWNLOAD_S = 900
 UP_S = 300.0
-#: Where its ports lie: below those that the kernel gives to whoever asks for any, so that nobody is given one while none listens.
-_FIRST_PORT, _PORTS_EACH, _MOST_AT_ONCE = 10240, 32, 64
 _JARS = (
     "hadoop-common-2 hadoop-hdfs-2 hadoop-auth-2 hadoop-annotations-2 guava-14 protobuf-java-2 commons- jetty- javax.servlet-api"
     " htrace-core slf4j- log4j-1 netty- xercesImpl leveldbjni jackson-core-asl jackson-mapper-asl xml-apis stax javax.ws.rs-api"
@@ -100,7 +97,7 @@ class MiniHdfs:
     def __init__(self, folder: Path, datanodes: int) -> None:
         self.folder, self.datanodes = folder, datanodes
         self._java, self._jars = _java(), hadoop_jars()
-        self._ports, self._lock = _own_ports(2 + 3 * datanodes)
+        self._ports = _free_ports(2 + 3 * datanodes)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.url = f"hdfs://127.0.0.1:{self._ports[0]}"
 
@@ -170,7 +167,6 @@ class MiniHdfs:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(60)
         self._running.clear()
-        self._lock.close()
 
     def _spawn(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -227,22 +223,12 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _own_ports(count: int) -> tuple[list[int], TextIO]:
-    """Return ports, and a file: until it is closed, no other HDFS of a test is given them."""
-    assert count <= _PORTS_EACH
-    for number in range(_MOST_AT_ONCE):
-        ports = [_FIRST_PORT + number * _PORTS_EACH + each for each in range(count)]
-        lock = (PARTS / f"hadoop-ports-{number}.lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with ExitStack() as stack:
-                for port in ports:
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-        except OSError:  # taken
-            lock.close()
-        else:
-            return ports, lock
-    raise AssertionError(f"no {count} ports are free from {_FIRST_PORT} on")
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 @contextmanager

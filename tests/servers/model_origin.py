@@ -95,7 +95,7 @@ class ModelOrigin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._cancel_all)
-        self._thread.join(60)
+        self._thread.join(10)
         assert not self._thread.is_alive()
         self._loop.close()
         self._socket.close()
@@ -106,10 +106,8 @@ class ModelOrigin:
 
     def run(self) -> None:
         """Serve until cancelled."""
-        self._loop.add_reader(self._socket.fileno(), self._accept)
         with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(asyncio.sleep(float("inf")))
-        self._loop.remove_reader(self._socket.fileno())
+            self._loop.run_until_complete(self._accept())
         self._loop.run_until_complete(self._finish())
 
     async def _finish(self) -> None:
@@ -117,17 +115,13 @@ class ModelOrigin:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _accept(self) -> None:
-        """Take a connection, whose task closes it, also one that is cancelled before it began."""
-        try:
-            connection, _address = self._socket.accept()
-        except OSError:  # gone again
-            return
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._talk(connection))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: connection.close())
+    async def _accept(self) -> None:
+        while True:
+            connection, _address = await self._loop.sock_accept(self._socket)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self._loop.create_task(self._talk(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _talk(self, connection: socket.socket) -> None:
         connection.setblocking(False)
