@@ -82,11 +82,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        data = path.read_bytes()
+        size = path.stat().st_size
         match = _RANGE.fullmatch(self.headers.get("Range", ""))
-        begin, end = 0, len(data)
+        begin, end = 0, size
         if match:
-            begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
+            begin, end = int(match[1]), min(int(match[2] or size) + 1, size)
         if with_body:
             with self.server.lock:
                 waits = self.server.sent_bytes + end - begin > self.server.allowed_bytes
@@ -101,10 +101,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
         self.send_header("Content-Length", str(end - begin))
         if match:
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
         self.end_headers()
         if with_body:
-            self.wfile.write(data[begin:end])
+            with path.open("rb") as file:
+                file.seek(begin)
+                self.wfile.write(file.read(end - begin))
 
     def log_message(self, *arguments) -> None:
         """Say nothing."""
