@@ -122,10 +122,16 @@ class MiniHdfs:
         self._spawn(f"datanode{number}", self._command(number, "datanode.DataNode"))
 
     def restart_datanode(self, number: int) -> None:
-        """Start one that was killed, and wait until it serves. (For the NameNode it has been alive all the time.)"""
+        """Start one that was killed, and wait until it serves. (For the NameNode it has been alive all the time.)
+
+        It accepts long before that, and refuses whatever it is asked.
+        """
+        log = self.folder / f"datanode{number}.log"
+        said_before = log.stat().st_size
         self.start_datanode(number)
         give_up_at = time.monotonic() + UP_S
-        while not _accepts(self._ports[2 + 3 * (number - 1)]):
+        port = self._ports[2 + 3 * (number - 1)]
+        while b"Successfully sent block report" not in log.read_bytes()[said_before:] or not _accepts(port):
             assert time.monotonic() < give_up_at, f"datanode{number} does not serve after {UP_S:g} s"
             time.sleep(0.1)
 

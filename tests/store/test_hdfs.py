@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from servers.hdfs import MiniHdfs, running_hdfs
 
+from robust_run.store import hdfs_writing
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.engine import transfer
 from robust_run.store.errors import (
@@ -46,9 +47,15 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniHdfs]:
 
 @pytest.fixture
 def store(hdfs: MiniHdfs, request: pytest.FixtureRequest) -> Iterator[Store]:
-    found = open_store(f"{hdfs.url}/{request.node.name}")
+    found = open_store(f"{hdfs.url}/{request.node.name}", PATIENT)
     yield found
     found.close()
+
+
+@pytest.fixture
+def untiring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three DataNodes one is dead, and two are chosen by lot each time: no number of attempts is enough for certain."""
+    monkeypatch.setattr(hdfs_writing, "_PATIENCE", 500)
 
 
 def write(store: Store, path: str, content: bytes) -> None:
@@ -159,7 +166,9 @@ def test_a_replaced_file_is_read_anew_once_its_size_was_asked_for(store: Store) 
 # DataNodes that die. The NameNode goes on offering them for ten minutes.
 
 
-def test_a_datanode_that_dies_while_a_file_is_written_costs_nothing(hdfs: MiniHdfs, store: Store) -> None:
+def test_a_datanode_that_dies_while_a_file_is_written_costs_nothing(
+    hdfs: MiniHdfs, store: Store, untiring: None
+) -> None:
     writer = store.create("f", len(CONTENT))
     writer.write_at(0, [memoryview(CONTENT)[:100_000]])
     hdfs.kill_datanode(1)
@@ -174,7 +183,9 @@ def test_a_datanode_that_dies_while_a_file_is_written_costs_nothing(hdfs: MiniHd
         hdfs.restart_datanode(1)
 
 
-def test_a_long_file_that_a_datanode_breaks_off_can_be_begun_again(hdfs: MiniHdfs, store: Store) -> None:
+def test_a_long_file_that_a_datanode_breaks_off_can_be_begun_again(
+    hdfs: MiniHdfs, store: Store, request: pytest.FixtureRequest
+) -> None:
     options = StoreOptions(extra={"dfs.replication": "1", "dfs.blocksize": str(1 << 20)})
     long = open_store(f"{hdfs.url}/long", options)
     content = CONTENT * 5
@@ -192,6 +203,7 @@ def test_a_long_file_that_a_datanode_breaks_off_can_be_begun_again(hdfs: MiniHdf
         with pytest.raises(Unavailable, match="begin this file again"):
             write_on_until_it_breaks()
         assert long.list() == []
+        request.getfixturevalue("untiring")
         write(store, "f", CONTENT)
         assert store.read_all("f", len(CONTENT)) == CONTENT
     finally:
