@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -34,10 +35,14 @@ class Counting(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def process_request_thread(self, request, client_address) -> None:
-        """Serve a connection."""
+    def process_request(self, request, client_address) -> None:
+        """Count a connection, and have it served."""
         with self.lock:
             self.connections += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address) -> None:
+        """Serve a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -47,10 +52,12 @@ class Counting(ThreadingHTTPServer):
     def forget_the_dead(self) -> None:
         """Wait until nothing is left of connections whose clients were killed."""
         self.may_go_on.set()
-        until_s = time.monotonic() + 30
-        quiet = 0
-        while quiet < 10:
-            quiet = quiet + 1 if not self.connections else 0
+        ours = HTTPConnection("127.0.0.1", self.server_address[1], timeout=60)
+        ours.request("HEAD", "/")  # answered when those that came before it are served
+        ours.getresponse().close()
+        ours.close()
+        until_s = time.monotonic() + 60
+        while self.connections:
             assert time.monotonic() < until_s
             time.sleep(0.02)
 
@@ -75,11 +82,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        data = path.read_bytes()
+        size = path.stat().st_size
         match = _RANGE.fullmatch(self.headers.get("Range", ""))
-        begin, end = 0, len(data)
+        begin, end = 0, size
         if match:
-            begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
+            begin, end = int(match[1]), min(int(match[2] or size) + 1, size)
         if with_body:
             with self.server.lock:
                 waits = self.server.sent_bytes + end - begin > self.server.allowed_bytes
@@ -94,10 +101,12 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{path.stat().st_mtime_ns}"')
         self.send_header("Content-Length", str(end - begin))
         if match:
-            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
         self.end_headers()
         if with_body:
-            self.wfile.write(data[begin:end])
+            with path.open("rb") as file:
+                file.seek(begin)
+                self.wfile.write(file.read(end - begin))
 
     def log_message(self, *arguments) -> None:
         """Say nothing."""

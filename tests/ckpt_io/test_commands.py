@@ -238,7 +238,7 @@ def test_a_restore_that_was_killed_goes_on_and_fetches_nothing_twice(run: Run, t
         server.allowed_bytes = 5.5 * unit_bytes
         command = [sys.executable, "-c", RESTORE, "ckpt", "restore", f"{server.url}/{name}", str(destination)]
         process = subprocess.Popen(command)
-        assert server.is_waiting.wait(60)
+        assert server.is_waiting.wait(120)
         journal = next(iter(tmp_path.glob(".dst*.restore-journal")))
         until_s = time.monotonic() + 60
         while journal.stat().st_size < 5 * 32:  # records of what was sent, if not all of them then some

@@ -210,12 +210,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, timeout=20, check=False).returncode:
+    if os.geteuid() or subprocess.run(command, capture_output=True, timeout=60, check=False).returncode:
         pytest.skip("mounting a file system needs root")
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], timeout=20, check=True)
+        subprocess.run(["umount", "-l", str(place)], timeout=60, check=True)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -242,7 +242,7 @@ def test_a_disk_that_is_really_full_is_named_and_can_be_used_again(
 def test_a_disk_that_becomes_read_only_is_named(tmp_path: Path, small_disk: Path) -> None:
     held = contents(1, size_bytes=900_000)
     save(f"{tmp_path}/a/ck", held, [f"{small_disk}"])
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], timeout=20, check=True)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], timeout=60, check=True)
     with pytest.raises(TargetLost, match=f"{small_disk}/ck failed: .*read-only"):
         save(f"{tmp_path}/a/ck", contents(2, size_bytes=900_000), [f"{small_disk}"])
     assert held_by(f"{tmp_path}/a/ck") == held

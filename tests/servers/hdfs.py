@@ -28,7 +28,7 @@ import pytest
 PARTS = Path(os.environ.get("ROBUST_TEST_PARTS") or Path.home() / ".cache" / "robust-run" / "test-parts")
 PACKAGE = "pyspark==2.4.8"
 DOWNLOAD_S = 900
-UP_S = 120.0
+UP_S = 300.0
 _JARS = (
     "hadoop-common-2 hadoop-hdfs-2 hadoop-auth-2 hadoop-annotations-2 guava-14 protobuf-java-2 commons- jetty- javax.servlet-api"
     " htrace-core slf4j- log4j-1 netty- xercesImpl leveldbjni jackson-core-asl jackson-mapper-asl xml-apis stax javax.ws.rs-api"
@@ -122,10 +122,16 @@ class MiniHdfs:
         self._spawn(f"datanode{number}", self._command(number, "datanode.DataNode"))
 
     def restart_datanode(self, number: int) -> None:
-        """Start one that was killed, and wait until it serves. (For the NameNode it has been alive all the time.)"""
+        """Start one that was killed, and wait until it serves. (For the NameNode it has been alive all the time.)
+
+        It accepts long before that, and refuses whatever it is asked.
+        """
+        log = self.folder / f"datanode{number}.log"
+        said_before = log.stat().st_size
         self.start_datanode(number)
         give_up_at = time.monotonic() + UP_S
-        while not _accepts(self._ports[2 + 3 * (number - 1)]):
+        port = self._ports[2 + 3 * (number - 1)]
+        while b"Successfully sent block report" not in log.read_bytes()[said_before:] or not _accepts(port):
             assert time.monotonic() < give_up_at, f"datanode{number} does not serve after {UP_S:g} s"
             time.sleep(0.1)
 
@@ -133,7 +139,7 @@ class MiniHdfs:
         """End one as a power loss would."""
         process = self._running.pop(f"datanode{number}")
         process.kill()
-        process.wait(30)
+        process.wait(60)
 
     def process(self, name: str) -> subprocess.Popen[bytes]:
         """Return "namenode" or "datanode1", for a signal."""
@@ -165,7 +171,7 @@ class MiniHdfs:
             process.kill()
         for process in self._running.values():
             with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
+                process.wait(60)
         self._running.clear()
 
     def _spawn(self, name: str, command: list[str]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from servers.hdfs import MiniHdfs, running_hdfs
 
+from robust_run.store import hdfs_writing
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.engine import transfer
 from robust_run.store.errors import (
@@ -47,9 +47,15 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniHdfs]:
 
 @pytest.fixture
 def store(hdfs: MiniHdfs, request: pytest.FixtureRequest) -> Iterator[Store]:
-    found = open_store(f"{hdfs.url}/{request.node.name}")
+    found = open_store(f"{hdfs.url}/{request.node.name}", PATIENT)
     yield found
     found.close()
+
+
+@pytest.fixture
+def untiring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three DataNodes one is dead, and two are chosen by lot each time: no number of attempts is enough for certain."""
+    monkeypatch.setattr(hdfs_writing, "_PATIENCE", 500)
 
 
 def write(store: Store, path: str, content: bytes) -> None:
@@ -160,7 +166,9 @@ def test_a_replaced_file_is_read_anew_once_its_size_was_asked_for(store: Store) 
 # DataNodes that die. The NameNode goes on offering them for ten minutes.
 
 
-def test_a_datanode_that_dies_while_a_file_is_written_costs_nothing(hdfs: MiniHdfs, store: Store) -> None:
+def test_a_datanode_that_dies_while_a_file_is_written_costs_nothing(
+    hdfs: MiniHdfs, store: Store, untiring: None
+) -> None:
     writer = store.create("f", len(CONTENT))
     writer.write_at(0, [memoryview(CONTENT)[:100_000]])
     hdfs.kill_datanode(1)
@@ -175,7 +183,9 @@ def test_a_datanode_that_dies_while_a_file_is_written_costs_nothing(hdfs: MiniHd
         hdfs.restart_datanode(1)
 
 
-def test_a_long_file_that_a_datanode_breaks_off_can_be_begun_again(hdfs: MiniHdfs, store: Store) -> None:
+def test_a_long_file_that_a_datanode_breaks_off_can_be_begun_again(
+    hdfs: MiniHdfs, store: Store, request: pytest.FixtureRequest
+) -> None:
     options = StoreOptions(extra={"dfs.replication": "1", "dfs.blocksize": str(1 << 20)})
     long = open_store(f"{hdfs.url}/long", options)
     content = CONTENT * 5
@@ -193,6 +203,7 @@ def test_a_long_file_that_a_datanode_breaks_off_can_be_begun_again(hdfs: MiniHdf
         with pytest.raises(Unavailable, match="begin this file again"):
             write_on_until_it_breaks()
         assert long.list() == []
+        request.getfixturevalue("untiring")
         write(store, "f", CONTENT)
         assert store.read_all("f", len(CONTENT)) == CONTENT
     finally:
@@ -245,10 +256,9 @@ def test_a_namenode_that_hangs_is_given_up_and_comes_back(hdfs: MiniHdfs) -> Non
 
 def test_where_no_namenode_is_it_says_so_in_the_time_of_a_stall() -> None:
     pytest.importorskip("hdfs_native")
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
-    store = open_store(f"hdfs://127.0.0.1:{port}/x", StoreOptions(stall_s=0.3))
-    with pytest.raises(Unavailable, match=f"hdfs://127.0.0.1:{port}/x/f: "):
+    # A port that nobody is given: hdfs-native goes on asking there for minutes, whatever other test has the port by then.
+    store = open_store("hdfs://127.0.0.1:1/x", StoreOptions(stall_s=0.3))
+    with pytest.raises(Unavailable, match=r"hdfs://127\.0\.0\.1:1/x/f: "):
         store.size_bytes("f")
     store.close()
 

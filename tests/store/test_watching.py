@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from jobs import wait_for
@@ -26,39 +29,51 @@ def test_results_and_errors_come_through_and_companions_are_used_again() -> None
 
 def test_what_hangs_is_given_up_and_touches_nothing_afterwards() -> None:
     before = companions()
-    release, buffer, ended = threading.Event(), bytearray(3), threading.Event()
+    touched, release, ended, buffer = threading.Event(), threading.Event(), threading.Event(), bytearray(3)
 
     def work(progress: Progress) -> None:
         try:
             with progress.touching():
                 buffer[0] = 1
+            touched.set()
             assert release.wait(60)
             with progress.touching():
                 buffer[1] = 1
         finally:
             ended.set()
 
+    class Begun(Cancellation):
+        """The caller begins to wait when the work has touched something, however late its thread came to run."""
+
+        @contextmanager
+        def calling(self, interrupt: Callable[[], None]) -> Iterator[None]:
+            assert touched.wait(60)
+            with super().calling(interrupt):
+                yield
+
     watcher = Watcher("x://h", 0.1)
     with pytest.raises(Stalled, match=r"x://h/f: nothing moved for 0\.1 s"):
-        watcher.run("f", work)
+        watcher.run("f", work, Begun())
     release.set()
     assert ended.wait(60)
     assert buffer == b"\1\0\0"
-    assert watcher.run("f", lambda _: "another companion") == "another companion"
+    assert watcher.run("f", lambda _: "another companion", more_s=60) == "another companion"
     watcher.close()
     wait_for(lambda: companions() <= before, "both companions end")
 
 
 def test_what_is_slow_but_moves_is_waited_for() -> None:
-    pauses = threading.Event()
+    """The time for a stall is longer than a busy machine lets a thread wait, and what is done takes longer than that."""
+    stall_s, pauses = 5.0, threading.Event()
 
     def work(progress: Progress) -> str:
-        for _ in range(25):
+        until_s = time.monotonic() + stall_s + 0.5
+        while time.monotonic() < until_s:
             pauses.wait(0.1)
             progress.step()
         return "done"
 
-    watcher = Watcher("x://", 2.0)
+    watcher = Watcher("x://", stall_s)
     assert watcher.run("f", work) == "done"
     watcher.close()
 

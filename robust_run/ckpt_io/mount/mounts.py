@@ -17,7 +17,8 @@ from robust_run.errors import PlatformError
 
 #: What the kernel calls the type of our mounts.
 KIND = "fuse.rrck"
-MOUNTINFO = "/proc/self/mountinfo"
+MOUNTINFO = "/proc/thread-self/mountinfo"
+"""Of the thread that asks: each may have a namespace of its own."""
 _MNT_DETACH = 2
 _ANSWER_S = 2.0
 _ESCAPED = re.compile(r"\\([0-7]{3})")

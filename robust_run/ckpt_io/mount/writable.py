@@ -150,8 +150,9 @@ class WritableOperations(ReadOnlyOperations):
         """Give a file another name; what had that name is replaced."""
         with self.said(old):
             saving = self._written.pop(inner(old), None)
-            if saving is not None and saving.commit():
-                self.tree.shelf.changed(saving.address.url)
+            if saving is not None:
+                saving.commit()
+                self._seen(saving.address.url)
             opened = self._one_file(inner(old))
             target = self._address(inner(new))
             if is_link(target.url):
@@ -223,9 +224,10 @@ class WritableOperations(ReadOnlyOperations):
 
     def _commit(self, saving: SavingFile) -> None:
         with self.said(saving.address.name):
-            if saving.commit():
-                self._seen(saving.address.url)
-                self._is_filled(self._path_of(saving))
+            saving.commit()
+            # Also where another thread committed it: that one may not have come to this yet.
+            self._seen(saving.address.url)
+            self._is_filled(self._path_of(saving))
 
     def _is_filled(self, name: str) -> None:
         """The folders above a file exist in the store now."""

@@ -236,8 +236,21 @@ def load_where_one_rank_sees_nothing(rank: int, folder: Path) -> Any:
     load(replicated(blank=True), folder / ("same" if rank == 0 else "nothing"))
 
 
+HELD: list[dist.TCPStore] = []
+
+
+def meet_at_a_port_that_is_held(rank: int) -> None:
+    """Give the processes that save a store: a port that torch picks for them could be another's before they are there."""
+    os.environ["DCP_USE_PREFIX_STORE"] = "1"
+    if rank == 0:
+        HELD.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(HELD[0].port))
+
+
 def in_background(in_process: bool) -> Callable[[int, Path], Any]:
     def scenario(rank: int, folder: Path) -> Any:
+        if in_process:
+            meet_at_a_port_that_is_held(rank)
         state = placed(Shard(0), blank=False)
         saving = async_save(state, folder / "grid", in_process=in_process)
         saving.result(120)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from robust_run.ckpt_io.mount import mounts
 from robust_run.ckpt_io.mount.manage import Mounted, check_device, mount
 from robust_run.ckpt_io.mount.mounts import ours, unmount
 from robust_run.ckpt_io.mount.types import MountOptions
@@ -26,6 +27,12 @@ def fuse() -> None:
         import mfusepy  # noqa: F401
     except (PlatformError, OSError, ImportError) as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no silent mount."""
+    monkeypatch.setattr(mounts, "_ANSWER_S", 60.0)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from made_checkpoints import make_checkpoint
+from prefetch.private_mounts import privately
 
 from robust_run.ckpt_io.mount.manage import mount, stop
 from robust_run.ckpt_io.mount.mounts import clear_stale, ours, parse, state_of
@@ -22,7 +23,7 @@ from robust_run.errors import PlatformError, UserError
 
 from .conftest import Mount
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def is_mounted(point: str) -> bool:
@@ -50,6 +51,7 @@ def test_a_signal_unmounts(mounted: Mount, run: Path, number: int) -> None:
     assert not is_mounted(made.point)
 
 
+@privately
 def test_unmounting_ends_the_process(mounted: Mount, run: Path) -> None:
     made = mounted(run)
     stop(made.point)
@@ -58,6 +60,7 @@ def test_unmounting_ends_the_process(mounted: Mount, run: Path) -> None:
         stop(made.point)
 
 
+@privately
 def test_a_mount_in_use_is_not_taken_away_unless_asked(mounted: Mount, run: Path) -> None:
     made = mounted(run)
     with open(f"{made.point}/x.bin", "rb") as file:

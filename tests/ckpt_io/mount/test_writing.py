@@ -12,9 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jobs import wait_for
 from safetensors.torch import load_file, save_file
 
+from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.catalog import prune
+from robust_run.ckpt_io.mount.saving_file import SavingFile
+from robust_run.ckpt_io.mount.serve import make_operations
+from robust_run.ckpt_io.mount.types import MountOptions
 from robust_run.ckpt_io.reading import open_checkpoint
 
 from .conftest import Mount
@@ -115,6 +120,25 @@ def test_a_child_that_ends_does_not_end_the_file(point: Path, tmp_path: Path) ->
     assert saved(tmp_path / "a", "x") == b"1" * MIB + b"2" * MIB
 
 
+def test_who_opens_an_empty_file_sees_it_while_the_thread_that_commits_it_is_not_done(
+    fuse: None, tmp_path: Path
+) -> None:
+    """The kernel does not wait for a release: who closed the file goes on meanwhile."""
+    options = MountOptions(url=str(tmp_path / "a"), point=str(tmp_path / "mnt"), writable=True, refresh_s=60.0)
+    operations = make_operations(options, lambda: None)
+    for name in ("x", "y"):
+        with pytest.raises(FileNotFoundError):
+            operations.getattr(f"/{name}")
+        saving = SavingFile(Address(f"{tmp_path}/a/{name}"), operations.saving, os.getpid(), lambda: None)
+        operations._written[name] = saving
+        saving.is_closed = True
+        saving.commit()  # and nothing more so far
+    operations.release("/x", operations.open("/x", os.O_RDONLY))
+    operations.rename("/y", "/z")
+    assert sorted(operations.names("/")) == ["x", "z"]
+    operations.destroy("/")
+
+
 def test_what_cannot_be_done_is_an_error_and_harms_nothing(point: Path, tmp_path: Path) -> None:
     (point / "x").write_bytes(b"12345")
     for mode in ("ab", "r+b"):
@@ -174,6 +198,7 @@ def test_a_file_whose_parts_are_pruned_while_it_is_written_is_an_error_and_its_n
     with pytest.raises(OSError):  # noqa: SIM117
         with (point / "x").open("wb") as file:
             file.write(bytes(5 * MIB))
+            wait_for(lambda: list((tmp_path / "a" / "x").glob("parts-*")), "parts to prune")
             prune(f"{tmp_path}/a", also=[f"{tmp_path}/b"], grace_s=0, now_s=lambda: 4e9)
             assert [(point / name).stat().st_size for name in os.listdir(point)] == [5 * MIB]
     assert os.listdir(point) == []
