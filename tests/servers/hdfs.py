@@ -229,7 +229,9 @@ def _accepts(port: int) -> bool:
 def _held_port() -> socket.socket:
     """Return a socket that keeps a port for who asks for it by number, as Java does: the kernel gives it to nobody else."""
     held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # with it on both sides, and one that listens, two may have it
+    held.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # with it on both sides, and one that listens, two may have it
     held.bind(("127.0.0.1", 0))
     return held
 

@@ -146,8 +146,8 @@ def connection_count() -> int | None:
 
 
 def loops_on(folder: Path) -> list[str]:
-    return [
-        path.read_text()
-        for path in Path("/sys/block").glob("loop*/loop/backing_file")
-        if str(folder) in path.read_text()
-    ]
+    found = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):  # one of another program, which is given back just now
+            found.append(path.read_text())
+    return [file for file in found if str(folder) in file]
