@@ -107,7 +107,11 @@ class HotStore:
 
 def _read(store: Store, key: HotKey) -> HotList:
     name = file_name(key)
-    found = hotlist.decode(store.read_all(name, hotlist.LARGEST_LIST_BYTES), f"{store.url.rstrip('/')}/{name}")
+    try:
+        data = store.read_all(name, hotlist.LARGEST_LIST_BYTES)
+    finally:
+        store.close()
+    found = hotlist.decode(data, f"{store.url.rstrip('/')}/{name}")
     if found.key != key:
         raise HotListRefused(f"{name}: it is of another image or launch; the next launch records a new one")
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import hotstore
 from robust_run.prefetch.hotstore import HotStore
@@ -33,6 +34,12 @@ def test_where_the_image_cannot_be_written_beside_the_list_is_the_users_own(tmp_
     found, _problems = store.load(KEY)
     assert found is not None
     assert found.launches == 1
+
+
+def test_a_list_beside_an_image_on_a_web_server_is_found(tmp_path: Path) -> None:
+    made, _place = HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / "mine")).record(KEY, [[Touch(1, 10)]], 1.0)
+    with ModelOrigin(tmp_path) as origin:
+        assert HotStore(f"{origin.url}train.sqsh", str(tmp_path / "cache")).load(KEY) == (made, ())
 
 
 def test_nodes_of_a_launch_add_to_the_list_that_they_share(tmp_path: Path) -> None:
