@@ -22,8 +22,8 @@ from robust_run.prefetch.server.guard import restart_after_s
 from robust_run.prefetch.types import Status
 
 State = Literal["serving", "restarting", "left", "failed"]
-#: For starting Python, on top of what the image may take.
-_START_S = 15.0
+#: For starting Python, on top of what the image may take. Long: a server that says too late that it serves is never heard.
+_START_S = 60.0
 _LARGEST_READY_BYTES = 64 << 10
 
 
