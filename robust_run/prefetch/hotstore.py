@@ -37,11 +37,14 @@ def file_name(key: HotKey) -> str:
 class HotStore:
     """The hot lists of one image."""
 
-    def __init__(self, image_url: str, cache_root: str) -> None:
-        """`image_url`: path or URL of the image; `cache_root`: the user's folder for what cannot lie beside it."""
+    def __init__(self, image_url: str, cache_root: str, *, lock_limit_s: float = _LOCK_LIMIT_S) -> None:
+        """`image_url`: path or URL of the image; `cache_root`: the user's folder for what cannot lie beside it; `lock_limit_s`:
+        who holds a lock for longer is stopped, or on a dead file system: it is gone on without.
+        """
         address, _mark, query = image_url.partition("?") if "://" in image_url else (image_url, "", "")
         self._beside = "" if query else f"{address}.hot"  # a signed URL opens one object and no other
         self._own = os.path.join(cache_root, "hot")
+        self._lock_limit_s = lock_limit_s
 
     def load(self, key: HotKey) -> tuple[HotList | None, tuple[str, ...]]:
         """Return the list of a key, None where there is none, and what was wrong with those that were passed over."""
@@ -76,9 +79,9 @@ class HotStore:
         touches = hotlist.union(recordings)
         beside = [] if own_only or "://" in self._beside or not self._beside else [self._beside]
         with ExitStack() as locks:
-            locks.enter_context(_locked(self._own))
+            locks.enter_context(_locked(self._own, self._lock_limit_s))
             for folder in beside:
-                locks.enter_context(_locked(folder, shared=True))
+                locks.enter_context(_locked(folder, self._lock_limit_s, shared=True))
             old, _problems = self.load(key)
             new = hotlist.merged(old, key, touches, window_s, launch_id)
             return new, self._write(file_name(key), hotlist.encode(new), [self._own] if own_only else self._places())
@@ -104,7 +107,11 @@ class HotStore:
 
 def _read(store: Store, key: HotKey) -> HotList:
     name = file_name(key)
-    found = hotlist.decode(store.read_all(name, hotlist.LARGEST_LIST_BYTES), f"{store.url.rstrip('/')}/{name}")
+    try:
+        data = store.read_all(name, hotlist.LARGEST_LIST_BYTES)
+    finally:
+        store.close()
+    found = hotlist.decode(data, f"{store.url.rstrip('/')}/{name}")
     if found.key != key:
         raise HotListRefused(f"{name}: it is of another image or launch; the next launch records a new one")
     return found
@@ -121,7 +128,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 @contextmanager
-def _locked(folder: str, *, shared: bool = False) -> Iterator[None]:
+def _locked(folder: str, limit_s: float, *, shared: bool = False) -> Iterator[None]:
     """Hold the lock of all hot lists in a folder; `shared`: with other users. Where none can be made there, go on without."""
     try:
         os.makedirs(folder, mode=0o777 if shared else 0o700, exist_ok=True)
@@ -134,9 +141,9 @@ def _locked(folder: str, *, shared: bool = False) -> Iterator[None]:
         yield
         return
     try:
-        deadline_s = time.monotonic() + _LOCK_LIMIT_S
+        deadline_s = time.monotonic() + limit_s
         while not _try_lock(descriptor) and time.monotonic() < deadline_s:
-            time.sleep(0.01)  # whoever holds it for longer is stopped, or on a dead file system: go on without
+            time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)

@@ -29,7 +29,7 @@ def main(folder: Path, address: str, url: str) -> None:
     # So patient that a busy machine is not taken for a silent node.
     patience = {"demand_wait_s": 30.0, "wait_s": 60.0, "members_wait_s": LIMIT_S}
     peers = PeerOptions(token="a token of sixteen or more", bind="0.0.0.0:0", **patience)
-    limits = FetchLimits(keep_free_bytes=0, hedge_after_s=30.0)
+    limits = FetchLimits(keep_free_bytes=0, request_limit_s=60.0, stall_s=30.0, hedge_after_s=30.0)
     options = ServeOptions(limits=limits, background=Background(width=16), peers=peers)
     (folder / "mount").mkdir()
     handle = start(url, block_map, str(cache), str(folder / "mount"), options=options)

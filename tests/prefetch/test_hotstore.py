@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import hotstore
 from robust_run.prefetch.hotstore import HotStore
@@ -33,6 +34,12 @@ def test_where_the_image_cannot_be_written_beside_the_list_is_the_users_own(tmp_
     found, _problems = store.load(KEY)
     assert found is not None
     assert found.launches == 1
+
+
+def test_a_list_beside_an_image_on_a_web_server_is_found(tmp_path: Path) -> None:
+    made, _place = HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / "mine")).record(KEY, [[Touch(1, 10)]], 1.0)
+    with ModelOrigin(tmp_path) as origin:
+        assert HotStore(f"{origin.url}train.sqsh", str(tmp_path / "cache")).load(KEY) == (made, ())
 
 
 def test_nodes_of_a_launch_add_to_the_list_that_they_share(tmp_path: Path) -> None:
@@ -79,18 +86,19 @@ def test_the_name_of_a_file_is_never_a_path(launch: str, machine: str) -> None:
 
 def test_nodes_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None:
     """Each has a cache, and so a lock, of its own; only the lock beside the image is common."""
-    nodes = [HotStore(str(tmp_path / "train.sqsh"), str(tmp_path / f"cache-{number}")) for number in range(8)]
+    image = str(tmp_path / "train.sqsh")
+    nodes = [HotStore(image, str(tmp_path / f"cache-{number}"), lock_limit_s=60.0) for number in range(8)]
     together = threading.Barrier(len(nodes))
 
     def record(number: int) -> None:
-        together.wait(30)
+        together.wait(60)
         nodes[number].record(KEY, [[Touch(number * 10, 10)]], 1.0, "launch")
 
     threads = [threading.Thread(target=record, args=(number,)) for number in range(len(nodes))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     found, _problems = nodes[0].load(KEY)
     assert found is not None
     assert sorted(hot.start for hot in found.ranges) == [number * 10 for number in range(len(nodes))]

@@ -21,9 +21,10 @@ from robust_run.prefetch.server import ServeOptions, ServerHandle, control, star
 from robust_run.prefetch.types import BlockRun, FetchLimits, Status
 
 COUNT = 8
-WAIT_S = 30.0
+WAIT_S = 60.0
 #: So patient that a busy machine is not taken for a silent peer.
 PEERS = PeerOptions(token="a token of sixteen or more", bind="127.0.0.1:0", demand_wait_s=60.0, wait_s=60.0)
+LIMITS = FetchLimits(keep_free_bytes=0, request_limit_s=60.0, stall_s=60.0, hedge_after_s=60.0)
 
 
 class Pair:
@@ -38,7 +39,7 @@ class Pair:
     def start(self, peers: PeerOptions | None = PEERS) -> ServerHandle:
         folder = self.folder / f"node-{len(self.handles)}"
         (folder / "mount").mkdir(parents=True)
-        options = ServeOptions(limits=FetchLimits(keep_free_bytes=0, hedge_after_s=60.0), peers=peers)
+        options = ServeOptions(limits=LIMITS, peers=peers)
         url = f"{self.origin.url}train.sqsh"
         self.handles.append(start(url, self.map, str(folder / "cache"), str(folder / "mount"), options=options))
         return self.handles[-1]

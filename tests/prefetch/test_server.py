@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from prefetch.images import MIB, make_image
 from prefetch.private_mounts import privately
@@ -25,17 +26,15 @@ from robust_run.prefetch.server import Background, ServeOptions, ServerHandle, c
 from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, HotKey, Status
 
 COUNT = 12
-QUICK = FetchLimits(
-    width=8,
-    demand_width=4,
-    read_limit_s=2.0,
-    request_limit_s=1.0,
-    stall_s=0.5,
-    hedge_after_s=0.2,
-    back_off_s=0.5,
-    keep_free_bytes=0,
+#: So patient that a busy machine is not taken for a bad origin, and nothing is asked for twice.
+PATIENT = FetchLimits(
+    width=8, demand_width=4, request_limit_s=60.0, stall_s=60.0, hedge_after_s=60.0, keep_free_bytes=0
 )
-WAIT_S = 30.0
+#: Soon to ask again, and longer in giving up than the machine is ever busy.
+QUICK = msgspec.structs.replace(
+    PATIENT, read_limit_s=5.0, request_limit_s=1.0, stall_s=0.5, hedge_after_s=0.2, back_off_s=0.5
+)
+WAIT_S = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -58,7 +57,7 @@ class Bench:
         self._handles: list[ServerHandle] = []
 
     def start(
-        self, name: str = "mount", *, limits: FetchLimits = QUICK, block_map: BlockMap | None = None, **more: object
+        self, name: str = "mount", *, limits: FetchLimits = PATIENT, block_map: BlockMap | None = None, **more: object
     ) -> ServerHandle:
         """Start a server on a mount of its own; all share one cache. `more`: fields of `ServeOptions`, and `hot`."""
         mount = self.folder / name
@@ -75,6 +74,13 @@ class Bench:
         )
         self._handles.append(handle)
         return handle
+
+    def impatient(self) -> ServerHandle:
+        """Start one that soon gives a read up. What a start reads is here before, or a busy machine might end the start."""
+        cache = Cache(str(self.folder / "cache"), self.map)
+        cache.put(0, self.data[:MIB])
+        cache.close()
+        return self.start(limits=QUICK)
 
     def close(self) -> None:
         for handle in self._handles:
@@ -164,9 +170,8 @@ def test_what_was_read_is_recorded_until_the_window_closes_and_prefetched_by_the
 
 @privately
 def test_neighbours_are_prefetched_with_few_requests(bench: Bench) -> None:
-    handle = bench.start(
-        hot=[BlockRun(0, 8), BlockRun(8, 4)], limits=FetchLimits(keep_free_bytes=0, run_bytes=4 * MIB, first_small=0)
-    )
+    limits = msgspec.structs.replace(PATIENT, run_bytes=4 * MIB, first_small=0)
+    handle = bench.start(hot=[BlockRun(0, 8), BlockRun(8, 4)], limits=limits)
     until(lambda: handle.status().present == COUNT)
     sizes = sorted(asked.size_bytes // MIB for asked in bench.origin.asked)
     assert sum(sizes) >= COUNT - 1
@@ -175,8 +180,7 @@ def test_neighbours_are_prefetched_with_few_requests(bench: Bench) -> None:
 
 @privately
 def test_a_server_that_is_killed_is_replaced_and_no_read_is_lost(bench: Bench) -> None:
-    patient = FetchLimits(stall_s=20.0, request_limit_s=20.0, keep_free_bytes=0, hedge_after_s=20.0)
-    handle = bench.start(limits=patient)
+    handle = bench.start()
     with open(handle.image_path, "rb", buffering=0) as file:
         bench.origin.fault = "silent"
         readings = [Reading(handle, block * MIB, 1000) for block in range(2, 8)]
@@ -190,16 +194,17 @@ def test_a_server_that_is_killed_is_replaced_and_no_read_is_lost(bench: Bench) -
         assert os.pread(file.fileno(), 10, 11 * MIB) == bench.data[11 * MIB : 11 * MIB + 10], (
             "the file that was open still is"
         )
-    assert (handle.restarts, handle.state) == (1, "serving")
+    until(lambda: handle.state == "serving")  # the keeper hears a moment after the readers that it does
+    assert handle.restarts == 1
     assert handle.status().pid != first.pid
     assert "was killed by signal 9" in handle.reason
-    assert "a new one takes over" in bench.problems[0]
+    assert sum("a new one takes over" in problem for problem in bench.problems) == 1
     assert handle.touches()[: len(before)] == before, "the record goes on"
 
 
 @privately
 def test_a_server_that_is_stopped_is_replaced_too(bench: Bench) -> None:
-    handle = bench.start(alive_every_s=0.1, alive_limit_s=1.0)
+    handle = bench.start(alive_every_s=0.1, alive_limit_s=5.0)
     os.kill(handle.status().pid, signal.SIGSTOP)
     assert Reading(handle, 5 * MIB, 10).done() == bench.data[5 * MIB : 5 * MIB + 10]
     until(lambda: handle.restarts == 1)
@@ -254,7 +259,7 @@ def test_a_server_that_always_dies_is_given_up_and_reads_fail(bench: Bench) -> N
 @privately
 @pytest.mark.parametrize("fault", ["wrong", "error", "silent", "stuck", "gone", "drop", "dribble"])
 def test_a_read_from_a_bad_origin_ends_with_an_error_and_works_again_later(bench: Bench, fault: str) -> None:
-    handle = bench.start()
+    handle = bench.impatient()
     bench.origin.fault = fault  # type: ignore[assignment]
     result = Reading(handle, 5 * MIB, 10).done()
     assert isinstance(result, OSError)
@@ -296,8 +301,10 @@ def test_a_start_that_cannot_work_says_why_and_leaves_no_mount(
     bench: Bench, fault: str, limit_s: float, words: str
 ) -> None:
     bench.origin.fault = fault  # type: ignore[assignment]
+    # Each reason has its time: that of silence comes first, and the read is given up long after the start.
+    limits = msgspec.structs.replace(QUICK, request_limit_s=60.0, read_limit_s=5.0 if words == "sent no byte" else 60.0)
     with pytest.raises(ServerFailed, match=words):
-        bench.start(start_limit_s=limit_s)
+        bench.start(start_limit_s=limit_s, limits=limits)
     assert "robust-image" not in Path("/proc/thread-self/mountinfo").read_text()
     assert os.listdir(bench.folder / "cache" / "control") == []
 
@@ -505,6 +512,6 @@ def test_a_squashfs_is_mounted_through_it(bench: Bench) -> None:
         for number in range(0, 200, 9):
             found = root / f"d{number % 7}" / f"f{number}"
             assert found.read_bytes() == bench.data[number * 1000 : number * 1000 + 30_000]
-        assert handle.restarts == 1
+        until(lambda: handle.restarts == 1)
     finally:
         subprocess.run(["umount", str(root)], check=True, timeout=60)

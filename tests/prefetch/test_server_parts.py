@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.server import control, protocol, shared
+from robust_run.prefetch.server.config import ServeOptions, ServerConfig
 from robust_run.prefetch.server.guard import MOST_DEATHS, restart_after_s
-from robust_run.prefetch.types import QUANTUM_BYTES, BlockRun, Touch
+from robust_run.prefetch.server.keeping import Keeper
+from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
 
 MIB = 1 << 20
 ANSWERS = protocol.Answers(5 * MIB, 0, 0, 128 << 10)
@@ -149,7 +152,7 @@ def test_a_request_that_fails_or_is_none_is_refused_in_words(listening: tuple[st
     with pytest.raises(ControlFailed, match="ZeroDivisionError"):
         control.ask(path, control.AskStop(), control.Done)
     with socket.socket(socket.AF_UNIX) as client, control.short(path) as address:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(address)
         for line in (b"nonsense\n", b'{"type":"unknown"}\n', b"[" * 50_000 + b"\n"):
             client.sendall(line)
@@ -162,6 +165,21 @@ def test_a_server_that_is_silent_or_not_there_is_said(listening: tuple[str, sock
         control.ask(path, control.AskStatus(), control.Done, limit_s=0.05)
     with pytest.raises(ControlFailed, match="No such file"):
         control.ask(f"{path}.gone", control.AskStatus(), control.Done)
+
+
+def test_what_a_server_says_is_left_to_the_thread_that_reads_it_though_it_is_killed(tmp_path: Path) -> None:
+    block_map = BlockMap(size_bytes=MIB, sha256="0" * 64, digests=bytes(16))
+    config = ServerConfig(
+        image_url="x", block_map=block_map, cache_root="", mount_folder=str(tmp_path), device=-1, shared=-1, control=-1,
+        mounted=-1, options=ServeOptions(), hot=(),
+    )  # fmt: skip
+    keeper = Keeper(config, str(tmp_path / "server.sock.log"), lambda: None, lambda _: None, lambda _: None)
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        keeper._process = process
+        keeper.stop(0.0)
+        assert process.wait(60) == -9
+        assert process.stdout.read() == b""
 
 
 def test_a_server_that_dies_now_and_then_is_replaced_and_one_that_always_dies_is_given_up() -> None:

@@ -78,8 +78,8 @@ class AwkwardServer:
 
     def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _accept(self) -> None:
         while True:
@@ -107,14 +107,13 @@ class AwkwardServer:
         self.ended.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(60)  # it accepts: after it there are no more connections and threads
         self._listener.close()
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
+        for connection in self._connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
 
 def _head(line: Callable[[], bytes]) -> str:

@@ -97,7 +97,8 @@ class MiniHdfs:
     def __init__(self, folder: Path, datanodes: int) -> None:
         self.folder, self.datanodes = folder, datanodes
         self._java, self._jars = _java(), hadoop_jars()
-        self._ports = _free_ports(2 + 3 * datanodes)
+        self._held = [_held_port() for _ in range(2 + 3 * datanodes)]
+        self._ports = [each.getsockname()[1] for each in self._held]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self.url = f"hdfs://127.0.0.1:{self._ports[0]}"
 
@@ -173,6 +174,8 @@ class MiniHdfs:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(60)
         self._running.clear()
+        for each in self._held:
+            each.close()
 
     def _spawn(self, name: str, command: list[str]) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -229,12 +232,14 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def _held_port() -> socket.socket:
+    """Return a socket that keeps a port for who asks for it by number, as Java does: the kernel gives it to nobody else."""
+    held = socket.socket()
+    held.setsockopt(
+        socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+    )  # with it on both sides, and one that listens, two may have it
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 @contextmanager

@@ -12,7 +12,6 @@ By itself: `python model_origin.py FOLDER PORT LATENCY_MS CONNECTION_MBPS LINK_M
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import socket
@@ -94,20 +93,17 @@ class ModelOrigin:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._cancel_all)
-        self._thread.join(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._loop.close()
         self._socket.close()
 
-    def _cancel_all(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-
     def run(self) -> None:
-        """Serve until cancelled."""
-        with contextlib.suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._accept())
+        """Serve until stopped."""
+        self._loop.add_reader(self._socket, self._accept)
+        self._loop.run_forever()
+        self._loop.remove_reader(self._socket)
         self._loop.run_until_complete(self._finish())
 
     async def _finish(self) -> None:
@@ -115,13 +111,17 @@ class ModelOrigin:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _accept(self) -> None:
-        while True:
-            connection, _address = await self._loop.sock_accept(self._socket)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._talk(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self) -> None:
+        """Without waiting: a connection that came as we were stopped would be lost with who waited, and never be closed."""
+        try:
+            connection, _address = self._socket.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # who asked went away
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._talk(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _task: connection.close())  # it may be cancelled before it begins
 
     async def _talk(self, connection: socket.socket) -> None:
         connection.setblocking(False)

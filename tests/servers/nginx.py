@@ -21,7 +21,7 @@ import pytest
 
 _SO_MAX_PACING_RATE = 47
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-_UP_S = 20.0
+_UP_S = 60.0
 
 
 def nginx_program() -> str:

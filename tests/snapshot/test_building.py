@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,14 +14,14 @@ from snapshot.environments import TREE, needs_squashfs_tools
 from snapshot.made import key_of
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import catalog, fetch, platforms
+from robust_run.snapshot import catalog, fetch, holding, platforms
 from robust_run.snapshot.building import Plan, build
 from robust_run.snapshot.capture import work
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder, claim
 from robust_run.snapshot.restore import extract
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.types import Manifest, Root
 from robust_run.snapshot.verify import check_tree
 from robust_run.store.opening import open_store
 
@@ -89,6 +90,22 @@ def start(plan: Plan, store: str, kill_at: int = 0, lease_s: float = 0.6) -> sub
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
 
 
+def obtain(plan: Plan, url: str) -> bool:
+    """Be the next builder, in this process, which saves a start of Python. Return whether there was something to build."""
+    store = open_store(url)
+    builds: list[Holder] = []
+
+    def build_it(holder: Holder) -> Manifest:
+        builds.append(holder)
+        return build(plan, store, holder, clock=SystemClock())
+
+    def nap(seconds: float) -> None:
+        time.sleep(min(seconds, 0.05))
+
+    holding.obtain(store, plan.key.digest, build_it, clock=SystemClock(), sleep=nap, lease_s=0.6)
+    return bool(builds)
+
+
 def check_restores(plan: Plan, store_url: str, cache: Path) -> None:
     store = open_store(store_url)
     manifest = catalog.load(store, plan.key.digest)
@@ -129,11 +146,9 @@ def test_a_builder_killed_anywhere_leaves_nothing_half_and_the_next_one_builds(p
         assert builder.returncode in (0, -9), said
         killed += builder.returncode == -9
         assert os.listdir(plan.setup.cwd) == ["old"]
-        after = start(plan, url)
-        said = after.communicate(timeout=120)
-        assert after.returncode == 0, said
+        was_built = obtain(plan, url)
         check_restores(plan, url, tmp_path / f"cache{number}")
-        if said[0].startswith("1 "):
+        if was_built:
             assert all(name.endswith(".new") for name in os.listdir(tmp_path / "work")), (
                 "who builds removes what was left"
             )

@@ -72,7 +72,7 @@ def test_a_command_that_fails_ends_the_setup_with_its_last_words(root: Path, way
 def test_what_a_command_leaves_running_is_ended(root: Path, way: str) -> None:
     mark = f"robust-test-{uuid.uuid4().hex}"
     discard(capture(setup_of(root, f"MARK={mark} setsid sleep 600 &", way=way)))
-    assert marked(mark) == []
+    all_end(mark)
 
 
 def test_changes_outside_are_named_and_happen_to_nobody(root: Path, tmp_path: Path) -> None:
@@ -138,6 +138,18 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.01)
+
+
+def all_end(mark: str) -> None:
+    """Wait for the end of what was killed: on a busy machine it takes a moment to leave the kernel. By itself it lives longer."""
+    wait_until(lambda: not marked(mark), "what the set-up started goes on")
+
+
 _BUILDER = """
 import os, signal, sys, msgspec; sys.path[:0] = sys.argv[1].split(':')
 from robust_run.snapshot.capture.capturing import Setup, capture
@@ -157,17 +169,10 @@ def builder_of(setup: Setup, mark: str) -> Iterator[subprocess.Popen[bytes]]:
         yield builder
     finally:
         builder.kill()
-        builder.communicate(timeout=30)
+        builder.communicate(timeout=60)
         for pid in marked(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.01)
 
 
 def of_command(mark: str, word: bytes) -> list[int]:
@@ -207,7 +212,7 @@ def test_nothing_of_a_set_up_outlives_whoever_is_killed(root: Path, way: str, vi
             with contextlib.suppress(ProcessLookupError):  # it ended with the first
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not marked(mark), "the set-up goes on though who ran it was killed")
-        _, said = builder.communicate(timeout=30)
+        _, said = builder.communicate(timeout=60)
     assert os.listdir(root) == ["old.txt"]
     if victims in ("the process inside", "the first of the namespace"):
         assert b"was killed" in said
@@ -235,7 +240,7 @@ def test_what_cannot_be_enclosed_ends_too(root: Path, tmp_path: Path) -> None:
 
     with pytest.raises(SnapshotError, match="was killed by signal 9"):
         run_inside(order, str(tmp_path), {"PATH": os.environ["PATH"]}, Heard(lambda _: None, kill_inside))
-    assert marked(mark) == []
+    all_end(mark)
 
 
 def test_signals_that_the_builder_holds_back_end_commands_all_the_same(root: Path) -> None:

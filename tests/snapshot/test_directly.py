@@ -57,7 +57,7 @@ def backing_files() -> set[str]:
 
 
 def is_given_back(image: str) -> bool:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while image in backing_files() and time.monotonic() < deadline_s:
         time.sleep(0.01)
     return image not in backing_files()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from snapshot.test_capture import marked
+from snapshot.test_capture import all_end
 
 from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.errors import SetupFailed
@@ -67,7 +67,7 @@ def test_what_is_given_up_ends_with_all_that_it_started(env: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(env, "setsid sleep 600 & touch up; sleep 600", mark=mark, on_output=Heard(lambda _: None, give_up))
-    assert marked(mark) == []
+    all_end(mark)
     assert os.listdir(env.parent / "work") == []
 
 

@@ -88,6 +88,7 @@ def _fetch(cache: Cache, image_url: str, options: ServeOptions, deadline_s: floa
             time.sleep(_LOOK_EVERY_S)
     finally:
         fetcher.stop()
+        source.close()
 
 
 def _why(counts: FetchCounts) -> str:

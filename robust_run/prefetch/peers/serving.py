@@ -40,7 +40,7 @@ _HEADER_BYTES = 4096
 _KEEP_OPEN_S = 60.0
 #: What is being sent when it stops may still be sent for so long.
 _HANG_UP_S = 0.2
-_STOP_S = 5.0
+_STOP_S = 30.0
 
 
 class PeerServer:
@@ -82,7 +82,7 @@ class PeerServer:
         try:
             loop.run_until_complete(self._serve())
         finally:
-            readers.shutdown(wait=False, cancel_futures=True)
+            readers.shutdown(cancel_futures=True)  # none of them may read the cache when it is closed
             loop.close()
 
     async def _serve(self) -> None:

@@ -22,8 +22,8 @@ from robust_run.prefetch.server.guard import restart_after_s
 from robust_run.prefetch.types import Status
 
 State = Literal["serving", "restarting", "left", "failed"]
-#: For starting Python, on top of what the image may take.
-_START_S = 15.0
+#: For starting Python, on top of what the image may take. Long: a server that says too late that it serves is never heard.
+_START_S = 60.0
 _LARGEST_READY_BYTES = 64 << 10
 
 
@@ -78,7 +78,7 @@ class Keeper:
             with contextlib.suppress(ControlFailed):  # the server is in the mount's namespace, if we are not
                 control.ask(self._control_path, control.AskStop(), control.Done, min(limit_s, 2.0))
         if not self._over.wait(limit_s) and self._process is not None:
-            _kill(self._process)
+            self._process.kill()  # no more: the thread that keeps it may be reading what it says
             self._over.wait(limit_s)
 
     def _spawn(self) -> subprocess.Popen[bytes]:

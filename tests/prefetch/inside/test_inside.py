@@ -280,7 +280,7 @@ def test_reads_that_fail_while_it_is_mounted_are_named_with_their_origin(
         cache.put(0, path.read_bytes()[: 64 << 10])
         cache.close()
         origin.fault = fault  # type: ignore[assignment]
-        options = ServeOptions(limits=FetchLimits(read_limit_s=2.0, back_off_s=0.2, keep_free_bytes=0))
+        options = ServeOptions(limits=FetchLimits(read_limit_s=5.0, back_off_s=0.2, keep_free_bytes=0))
         wanted = plan((f"{origin.url}train.sqsh", made), tmp_path, rungs=(rung,), serve_options=options)
         with pytest.raises(InsideFailed) as caught:
             inside.start(wanted)
