@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from clusters import start_all
 from hosts import Cluster, need_hosts
-from jobs import Job, script, wait_for
+from jobs import Job, script, unused_port, wait_for
 
 from robust_run.launcher.run_directory import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at
@@ -36,9 +35,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def meeting(nnodes: str, *more: str) -> tuple[str, ...]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "together")
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "together")
     return ("--nnodes", nnodes, *where, *more)
 
 
