@@ -343,6 +343,7 @@ def test_a_warm_process_lives_in_the_image_where_the_image_has_what_it_needs(tmp
 def test_each_node_has_a_place_of_its_own_and_they_share_what_they_fetch(origin: ModelOrigin, tmp_path: Path) -> None:
     port = unused_port()
     words = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "shared")
+    words += ("--rdzv-conf", "keep_alive_max_attempt=30")  # no node is lost because the machine is busy
     path = script(tmp_path, LOOK)
     env = {"ROBUST_TOKEN": "a token that both nodes know"}
     image = f"{origin.url}root.sqsh"

@@ -34,9 +34,10 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         yield made
 
 
-def meeting(nnodes: str, *more: str) -> tuple[str, ...]:
+def meeting(nnodes: str, *more: str, conf: str = "") -> tuple[str, ...]:
+    patient = f"keep_alive_max_attempt=30{conf}"  # no node is lost because the machine is busy
     where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "together")
-    return ("--nnodes", nnodes, *where, *more)
+    return ("--nnodes", nnodes, *where, "--rdzv-conf", patient, *more)
 
 
 def looks(*jobs: Job) -> list[str]:
@@ -108,7 +109,7 @@ def said(job: Job) -> str:
 
 def test_when_the_builder_is_killed_another_node_builds(ground: Ground) -> None:
     command = f"echo up > $TEST_FOLDER/up-$TEST_NODE; test $TEST_NODE = b || sleep 1000; {ground.command}"
-    words, path = meeting("1:2", "--rdzv-conf", "last_call_timeout=1"), script(ground.folder, LOOK)
+    words, path = meeting("1:2", conf=",last_call_timeout=1"), script(ground.folder, LOOK)
     with ground.running(*words, *ground.options(command, "a"), path, ROBUST_TOKEN=TOKEN, TEST_NODE="a") as one:
         one.wait_for_file("up-a", ground.folder)
         with ground.running(*words, *ground.options(command, "b"), path, ROBUST_TOKEN=TOKEN, TEST_NODE="b") as other:

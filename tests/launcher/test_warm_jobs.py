@@ -102,8 +102,14 @@ def test_a_hundred_kills_in_a_row(tmp_path: Path) -> None:
             has_reduced(job, tmp_path, attempt)
             if attempt == 0:
                 standbys(job, 2)
-            if attempt in (50, kills - 1):
+            if attempt == 50:
                 sizes[attempt] = size_of(agent)
+            elif attempt == kills - 1:  # a thread may be at work for a moment, as the one that draws pages
+                fewest = sizes[50]["threads"]
+                sizes[attempt] = wait_for(
+                    lambda: (now := size_of(agent))["threads"] <= fewest and now,  # noqa: B023
+                    f"no more threads than {fewest}",
+                )
             os.kill(job.pids(attempt)[attempt % nproc], signal.SIGKILL)
         assert job.finish() == 0
         job.assert_nothing_left()
@@ -112,7 +118,6 @@ def test_a_hundred_kills_in_a_row(tmp_path: Path) -> None:
     assert all("spawn" not in rungs for rungs in attempts[1:])
     early, late = sizes[50], sizes[kills - 1]
     assert late["descriptors"] <= early["descriptors"] + 8
-    assert late["threads"] == early["threads"]
     assert late["children"] <= early["children"] + 2
     assert late["memory_kb"] <= early["memory_kb"] + 8192
 

@@ -95,7 +95,7 @@ class ModelOrigin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._cancel_all)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         self._loop.close()
         self._socket.close()
