@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from jobs import Job, kill, run, running, script, unused_port, wait_for
+from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import blockmap
@@ -328,7 +328,7 @@ def test_a_warm_process_lives_in_the_image_where_the_image_has_what_it_needs(tmp
     make_environment_image(tmp_path, str(place), *((robust_run, msgspec) if has_ours else ()))
     path = script(tmp_path, FAILS_ONCE_WARM)
     arguments = ("--image", str(tmp_path / "environment.sqsh"), "--image-cache", str(tmp_path / "cache"))
-    with running(tmp_path, *arguments, "--preload", "decimal", path) as job:
+    with running(tmp_path, *arguments, "--preload", "decimal", path, prefix=PATIENT) as job:
         known = "standby_ready" if has_ours else "warm_refused"
         wait_for(lambda: job.events(known), known)
         (tmp_path / "go").touch()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from jobs import Job, kill, script, wait_for
+from jobs import PATIENT, Job, kill, script, wait_for
 
 from robust_run.launcher.run_directory import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
@@ -69,7 +69,8 @@ def test_a_restart_does_not_install(ground: Ground) -> None:
 
 def test_a_warm_process_lives_in_the_environment(ground: Ground) -> None:
     path = script(ground.folder, FAILS_ONCE_WARM)
-    with ground.running(*ground.options(), "--preload", "decimal", path) as job:
+    patient = (ground.python, *PATIENT[1:])
+    with ground.running(*ground.options(), "--preload", "decimal", path, prefix=patient) as job:
         wait_for(lambda: job.events("standby_ready") or job.process.poll() is not None, "a standby worker")
         (ground.folder / "go").touch()
         assert job.finish() == 0, job.err
