@@ -82,7 +82,7 @@ def robust(job: Job, *arguments: str, code: int = 0, command: str = "report") ->
 
 
 def test_a_start_is_measured_told_and_drawn(tmp_path: Path) -> None:
-    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, TRAIN), "3", "0")
+    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, TRAIN), "8", "0")
     assert code == 0
     (line,) = [line for line in job.err.splitlines() if "first step after" in line]
     assert "imports" in line
@@ -93,7 +93,7 @@ def test_a_start_is_measured_told_and_drawn(tmp_path: Path) -> None:
     assert start.critical.rank == 1
     assert start.critical.loaders == ("torch.load",)
     load_s = spent(start.critical)["load"]
-    assert load_s >= 3.0
+    assert load_s >= 8.0, "more than a busy machine takes from the other"
     assert f"load {load_s:.1f} (slowest: rank 1)" in line
     for row in start.rows:
         assert {"agent", "spawn", "imports", "init", "load", "first_step"} <= spent(row).keys()
@@ -211,7 +211,7 @@ def test_two_nodes_tell_one_controller_and_the_slow_one_is_named(tmp_path: Path)
     need_hosts()
     with Cluster(2, tmp_path) as cluster:
         options = ["--nnodes", "2", "--no-warm"]
-        job = start_all(cluster, write(tmp_path, TRAIN), "5", "0", tmp_path=tmp_path, options=options)
+        job = start_all(cluster, write(tmp_path, TRAIN), "8", "0", tmp_path=tmp_path, options=options)
         assert job.finish() == {"node-0": 0, "node-1": 0}
         found = file.read(str(job.run_dir / file.NAME))
         said = [line for host in cluster for line in job.on(host).err.splitlines() if "first step after" in line]
