@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +35,16 @@ dist.destroy_process_group()
 
 #: A job that takes longer than this in a test is stuck.
 STUCK_S = 120.0
+
+#: Before a job's command: what a launcher gives a second (a worker that is forked, one that cleans up) may take a minute there,
+#: as it may on a busy machine.
+PATIENT = (
+    sys.executable,
+    "-c",
+    "import sys; from robust_run.launcher import process_tree; from robust_run.launcher.warm import host; "
+    "host.FORK_S = host.FORK_AMONG_NODES_S = process_tree.CLEANERS_S = 60.0; "
+    "from robust_run.cli import main; sys.argv[:4] = ['robust-run']; main()",
+)
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = STUCK_S) -> Any:
@@ -69,12 +81,22 @@ class Job:
         path = self.run_dir / "journal.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        lines = path.read_bytes().split(b"\n")[:-1]  # the last one may be half written
+        return [json.loads(line) for line in lines if line.endswith(b"}")]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one kind so far."""
         return [line["event"] for line in self.journal() if line.get("event", {}).get("type") == kind]
+
+    def after(self, kind: str, count: int, wanted: str) -> list[dict[str, Any]]:
+        """Return the events `wanted` that have followed the count-th event of a kind so far."""
+        found, seen = [], 0
+        for line in self.journal():
+            event = line.get("event", {})
+            seen += event.get("type") == kind
+            if seen >= count and event.get("type") == wanted:
+                found.append(event)
+        return found
 
     def actions(self, kind: str) -> list[dict[str, Any]]:
         """Return the actions of one kind so far."""
@@ -115,7 +137,7 @@ class Job:
                 found.append(f"{entry}: {cmdline}")
         return found
 
-    def assert_nothing_left(self, timeout_s: float = 15.0) -> None:
+    def assert_nothing_left(self, timeout_s: float = 60.0) -> None:
         """Fail if a process of this job lives on."""
         give_up_at = time.monotonic() + timeout_s
         while (left := self.leftovers()) and time.monotonic() < give_up_at:
@@ -124,7 +146,9 @@ class Job:
         memory = Path("/dev/shm")
         if self.process.poll() is not None and memory.is_dir():
             wait_for(
-                lambda: not list(memory.glob(f"robust-run-{self.run_id}-*")), "the folder in memory to be gone", 15.0
+                lambda: not list(memory.glob(f"robust-run-{self.run_id}-*")),
+                "the folder in memory to be gone",
+                timeout_s,
             )
 
 
@@ -175,6 +199,24 @@ def run(tmp_path: Path, *arguments: str, **more: Any) -> tuple[int, Job]:
         code = job.finish()
         job.assert_nothing_left()
     return code, job
+
+
+def kill(*pids: int) -> None:
+    """Kill processes, one after the other; the end of one may be that of the next."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def unused_port() -> int:
+    """Return a port of this machine that nobody listens on, and that no socket gets by chance before the job does.
+
+    The kernel gives ports from 32768 on to those who ask for none.
+    """
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", random.randrange(20_000, 32_000)))
+            return int(probe.getsockname()[1])
 
 
 def script(tmp_path: Path, text: str, name: str = "train.py") -> str:

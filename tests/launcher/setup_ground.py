@@ -89,9 +89,9 @@ class Ground:
         """Run a job to its end, and check that nothing is left of it."""
         return run(self.folder, *arguments, prefix=prefix, **self.keywords(**env))
 
-    def running(self, *arguments: str, **env: str) -> AbstractContextManager[Job]:
+    def running(self, *arguments: str, prefix: tuple[str, ...] = (), **env: str) -> AbstractContextManager[Job]:
         """Start a job."""
-        return running(self.folder, *arguments, **self.keywords(**env))
+        return running(self.folder, *arguments, prefix=prefix, **self.keywords(**env))
 
     def left(self) -> list[str]:
         """What builds and restores have left where they work, and in the environment."""

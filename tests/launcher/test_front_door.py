@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,8 @@ def test_a_python_that_cannot_be_run_is_said_before_anything_starts(tmp_path: Pa
     os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv to be another user"
 )
 def test_a_script_that_may_not_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
-    home = Path("/tmp") / f"unreadable-{os.getpid()}"
-    home.mkdir(mode=0o755)
+    home = Path(tempfile.mkdtemp(prefix="unreadable-", dir="/tmp"))
+    home.chmod(0o755)
     try:
         secret = home / "train.py"
         secret.write_text("")

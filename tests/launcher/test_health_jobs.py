@@ -35,7 +35,9 @@ def heard(job: Job, name: str, kind: str = "alert") -> list[dict[str, Any]]:
 
 
 def incidents(job: Job) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((job.run_dir / "incidents").glob("[0-9]*.json"))]
+    return [
+        json.loads(path.read_text()) for path in sorted((job.run_dir / "incidents").glob("[0-9][0-9][0-9][0-9].json"))
+    ]
 
 
 def sensor_pids(job: Job) -> list[int]:

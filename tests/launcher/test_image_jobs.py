@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from jobs import Job, run, running, script, wait_for
+from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import blockmap
@@ -174,7 +174,7 @@ def test_a_signal_while_the_image_is_fetched_ends_the_launcher(origin: ModelOrig
     with running(tmp_path, *of_image(origin, tmp_path), script(tmp_path, LOOK)) as job:
         wait_for(lambda: origin.met, "the launcher to ask for the image")
         job.signal(signal.SIGINT)
-        assert job.finish(20.0) == 128 + signal.SIGINT
+        assert job.finish() == 128 + signal.SIGINT
         job.assert_nothing_left()
     assert "SIGINT came before the image was there" in job.err
 
@@ -227,8 +227,7 @@ def test_an_image_that_is_lost_is_the_cause_and_the_next_attempt_has_it_again(
     with running(tmp_path, *of_image(origin, tmp_path), script(tmp_path, WAIT)) as job:
         job.wait_for_file("up-0", tmp_path)
         server = status(tmp_path).pid
-        for pid in (holder(job), server):
-            os.kill(pid, signal.SIGKILL)
+        kill(holder(job), server)
         wait_for(lambda: not os.path.exists(f"/proc/{server}"), "the server to be gone")
         (tmp_path / "go").touch()
         assert job.finish() == 0
@@ -289,12 +288,11 @@ def test_nothing_stays_mounted_or_running_whoever_is_killed(origin: ModelOrigin,
             "guard and agent": [job.pid, job.agent_pid()],
             "all": [job.pid, job.agent_pid(), holder(job), status(tmp_path).pid],
         }[victims]
-        for pid in chosen:
-            os.kill(pid, signal.SIGKILL)
+        kill(*chosen)
         job.finish()
-        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+        wait_for(lambda: not job.leftovers(), "all processes to end")
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-    wait_for(lambda: not loops_on(tmp_path), "the loop devices to be free", 30.0)
+    wait_for(lambda: not loops_on(tmp_path), "the loop devices to be free")
 
 
 def test_an_environment_image_lies_where_it_belongs_and_only_for_the_workers(tmp_path: Path) -> None:
@@ -330,7 +328,7 @@ def test_a_warm_process_lives_in_the_image_where_the_image_has_what_it_needs(tmp
     make_environment_image(tmp_path, str(place), *((robust_run, msgspec) if has_ours else ()))
     path = script(tmp_path, FAILS_ONCE_WARM)
     arguments = ("--image", str(tmp_path / "environment.sqsh"), "--image-cache", str(tmp_path / "cache"))
-    with running(tmp_path, *arguments, "--preload", "decimal", path) as job:
+    with running(tmp_path, *arguments, "--preload", "decimal", path, prefix=PATIENT) as job:
         known = "standby_ready" if has_ours else "warm_refused"
         wait_for(lambda: job.events(known), known)
         (tmp_path / "go").touch()
@@ -343,8 +341,9 @@ def test_a_warm_process_lives_in_the_image_where_the_image_has_what_it_needs(tmp
 
 
 def test_each_node_has_a_place_of_its_own_and_they_share_what_they_fetch(origin: ModelOrigin, tmp_path: Path) -> None:
-    port = free_port()
+    port = unused_port()
     words = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "shared")
+    words += ("--rdzv-conf", "keep_alive_max_attempt=30")  # no node is lost because the machine is busy
     path = script(tmp_path, LOOK)
     env = {"ROBUST_TOKEN": "a token that both nodes know"}
     image = f"{origin.url}root.sqsh"
@@ -363,13 +362,6 @@ def test_each_node_has_a_place_of_its_own_and_they_share_what_they_fetch(origin:
     for cache in ("a", "b"):  # this origin takes no lists, so each node keeps one
         (kept,) = (tmp_path / cache / "hot").rglob("*.json")
         assert json.loads(kept.read_bytes())["launches"] == 1
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_a_job_that_is_in_the_image_already_starts_plainly(images: Path, tmp_path: Path) -> None:

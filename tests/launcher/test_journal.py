@@ -47,7 +47,7 @@ def write(path: Path) -> Journal:
     journal.open_with(SPEC, "here")
     for number, event in enumerate(HAPPENED):
         journal.event(event, 1.0 + number / 2, [DONE] if event is HAPPENED[-1] else ())
-    assert journal.wait_durable(10.0)
+    assert journal.wait_durable(60.0)
     return journal
 
 
@@ -78,7 +78,7 @@ def test_an_event_and_what_follows_from_it_are_one_write_so_that_no_kill_comes_b
     journal.event(HAPPENED[3], 1.0, [DONE, DONE])
     assert len(written) == 1
     assert written[0].count(b"\n") == 3
-    assert journal.wait_durable(10.0)
+    assert journal.wait_durable(60.0)
 
 
 def test_a_record_after_a_torn_one_is_whole(tmp_path: Path) -> None:
@@ -133,5 +133,5 @@ def test_a_journal_that_cannot_be_written_says_it_once_and_goes_on(tmp_path: Pat
     journal = Journal(str(tmp_path / "no" / "such" / "j"), SystemClock(), lambda path, error: said.append(path))
     journal.open_with(SPEC, "here")
     journal.event(JobStarted(), 1.0)
-    assert journal.wait_durable(5.0)
+    assert journal.wait_durable(60.0)
     assert len(said) == 1

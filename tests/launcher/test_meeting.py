@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import pytest
+from jobs import unused_port
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.meeting import ALL_V4, ALL_V6, Guest, Host, SystemNetwork, in_order, meet, own_address
@@ -229,15 +230,9 @@ def test_addresses_have_one_order_on_all_nodes() -> None:
 # --- this machine ---------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", socket.gethostname()])
 def test_of_the_real_agents_of_a_machine_the_first_hosts_and_the_second_can_connect(host: str) -> None:
-    job = ManyNodes(fewest=2, most=2, host=host, port=free_port())
+    job = ManyNodes(fewest=2, most=2, host=host, port=unused_port())
     first = meet(job, SystemNetwork())
     assert isinstance(first, Host)
     with first.socket:
@@ -248,7 +243,7 @@ def test_of_the_real_agents_of_a_machine_the_first_hosts_and_the_second_can_conn
 
 
 def test_a_real_port_is_free_again_at_once() -> None:
-    job = ManyNodes(fewest=2, most=2, host="127.0.0.1", port=free_port())
+    job = ManyNodes(fewest=2, most=2, host="127.0.0.1", port=unused_port())
     first = meet(job, SystemNetwork())
     assert isinstance(first, Host)
     with first.socket:
@@ -279,7 +274,7 @@ def test_a_real_host_on_all_interfaces_is_reached_by_both_families() -> None:
 
 
 def test_another_machines_address_is_not_listened_on() -> None:
-    job = ManyNodes(fewest=2, most=2, host="192.0.2.1", port=free_port())  # an address that is nobody's (RFC 5737)
+    job = ManyNodes(fewest=2, most=2, host="192.0.2.1", port=unused_port())  # an address that is nobody's (RFC 5737)
     assert meet(job, SystemNetwork()) == Guest(addresses=("192.0.2.1",), port=job.port)
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import Job, run, running, script, wait_for
+from jobs import PATIENT, Job, run, running, script, wait_for
 
 from robust_run.tracer.nccl import build, layout, reader
 
@@ -88,7 +88,8 @@ def test_a_job_trains_bit_for_bit_as_without(tmp_path: Path, cache: dict[str, st
 
 def test_spawned_forked_and_promoted_workers_alike_are_made_ready(tmp_path: Path, cache: dict[str, str]) -> None:
     path = script(tmp_path, SHOW.replace("RESTARTS", "2"))
-    with running(tmp_path, "--nproc-per-node", "2", "--trace-nccl", "on", path, env=cache) as job:
+    arguments = ("--nproc-per-node", "2", "--trace-nccl", "on", path)
+    with running(tmp_path, *arguments, env=cache, prefix=PATIENT) as job:
         for attempt in range(2):
             for rank in range(2):
                 job.wait_for_file(f"seen-{attempt}-{rank}", tmp_path)

@@ -42,6 +42,9 @@ def synchronize():
         time.sleep(0.5)
 
 
+open(f"ready-{{attempt}}-{{rank}}", "w").close()
+while not all(os.path.exists(f"ready-{{attempt}}-{{each}}") for each in range(4)):
+    time.sleep(0.01)  # one that starts late would be missed by the others
 process.play(commands_of(model, rank, 6))
 synchronize()
 process.close()
@@ -79,7 +82,7 @@ def robust(job: Job, *arguments: str) -> str:
 
 
 def test_a_gpu_that_stands_still_is_named_and_the_job_is_started_again(program: Any, tmp_path: Path) -> None:
-    arguments = ("--nproc-per-node", "4", "--hang-after", "2", program("gpu", 9))
+    arguments = ("--nproc-per-node", "4", program("gpu", 9))
     with running(tmp_path, *arguments, cwd=tmp_path) as job:
         assert job.finish() == 0
         job.assert_nothing_left()
@@ -103,7 +106,7 @@ def test_a_gpu_that_stands_still_is_named_and_the_job_is_started_again(program: 
 
 
 def test_one_who_is_late_is_reported_with_where_it_is(program: Any, tmp_path: Path) -> None:
-    arguments = ("--nproc-per-node", "4", "--hang-after", "2", "--on-hang", "report", program("late", 0))
+    arguments = ("--nproc-per-node", "4", "--on-hang", "report", program("late", 0))
     with running(tmp_path, *arguments, cwd=tmp_path) as job:
         found = incident(job)
         assert found["action"]["name"] == "report"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from jobs import Job, script, wait_for
+from jobs import PATIENT, Job, kill, script, wait_for
 
 from robust_run.launcher.run_directory import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
@@ -69,7 +69,8 @@ def test_a_restart_does_not_install(ground: Ground) -> None:
 
 def test_a_warm_process_lives_in_the_environment(ground: Ground) -> None:
     path = script(ground.folder, FAILS_ONCE_WARM)
-    with ground.running(*ground.options(), "--preload", "decimal", path) as job:
+    patient = (ground.python, *PATIENT[1:])
+    with ground.running(*ground.options(), "--preload", "decimal", path, prefix=patient) as job:
         wait_for(lambda: job.events("standby_ready") or job.process.poll() is not None, "a standby worker")
         (ground.folder / "go").touch()
         assert job.finish() == 0, job.err
@@ -147,7 +148,7 @@ def test_a_signal_during_the_set_up_ends_it_and_gives_its_lease_back(ground: Gro
     with ground.running(*ground.options(waiting), script(ground.folder, LOOK)) as job:
         job.wait_for_file("up", ground.folder)
         job.signal(number)
-        assert job.finish(30.0) == 128 + number
+        assert job.finish() == 128 + number
         job.assert_nothing_left()
     assert f"{signal.Signals(number).name} came before the set-up was there" in job.err
     assert ground.left() == []
@@ -187,10 +188,9 @@ def test_nothing_of_a_set_up_is_left_whoever_is_killed(ground: Ground, victims: 
             "agent": [agent], "guard": [job.pid], "inside": [inside], "guard and agent": [job.pid, agent],
             "all": [job.pid, agent, inside],
         }  # fmt: skip
-        for pid in chosen[victims]:
-            os.kill(pid, signal.SIGKILL)
-        assert job.finish(30.0) != 0
-        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+        kill(*chosen[victims])
+        assert job.finish() != 0
+        wait_for(lambda: not job.leftovers(), "all processes to end")
     remove_dead_memory()  # else the next job does
     if store == "store":
         (ground.folder / "go").touch()
@@ -215,7 +215,8 @@ def test_a_damaged_snapshot_is_built_anew(ground: Ground, damage: str) -> None:
     else:
         victim = manifest if damage == "manifest" else image
         data = victim.read_bytes()
-        victim.write_bytes(data[: len(data) // 2] if damage != "image altered" else data[:2000] + b"?" + data[2001:])
+        altered = data[:2000] + bytes([data[2000] ^ 1]) + data[2001:]
+        victim.write_bytes(altered if damage == "image altered" else data[: len(data) // 2])
     shutil.rmtree(ground.folder / "cache")
     for number, how in enumerate(("built here", "built by")):
         code, job = ground.run(*ground.options(cache=f"cache{number}"), path)
@@ -229,10 +230,9 @@ def test_a_job_that_is_resumed_says_what_is_wrong_with_its_snapshot(ground: Grou
     text = f"{LOOK}\nimport time\nopen('up', 'w').close()\ntime.sleep(1000)\n"
     with ground.running(*ground.options(), script(ground.folder, text)) as job:
         job.wait_for_file("up", ground.folder)
-        for pid in (job.pid, job.agent_pid()):
-            os.kill(pid, signal.SIGKILL)
+        kill(job.pid, job.agent_pid())
         job.finish()
-        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+        wait_for(lambda: not job.leftovers(), "all processes to end")
     remove_dead_memory()
     shutil.rmtree(ground.folder / "cache")
     argv = [ground.python, "-m", "robust_run", "--resume", str(job.run_dir)]
@@ -266,10 +266,9 @@ def test_nothing_is_left_whoever_is_killed_while_workers_run(ground: Ground, vic
     with ground.running(*ground.options(), script(ground.folder, text)) as job:
         job.wait_for_file("up", ground.folder)
         chosen = {"agent": [job.agent_pid()], "guard": [job.pid], "guard and agent": [job.pid, job.agent_pid()]}
-        for pid in chosen[victims]:
-            os.kill(pid, signal.SIGKILL)
+        kill(*chosen[victims])
         job.finish()
-        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+        wait_for(lambda: not job.leftovers(), "all processes to end")
     remove_dead_memory()  # else the next job does
 
 
@@ -295,10 +294,9 @@ def test_a_job_that_is_resumed_restores_what_it_had(ground: Ground) -> None:
     text = f"{LOOK}\nimport time\nopen('up', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
     with ground.running(*ground.options(), "--refresh-setup", script(ground.folder, text)) as job:
         job.wait_for_file("up", ground.folder)
-        for pid in (job.pid, job.agent_pid()):
-            os.kill(pid, signal.SIGKILL)
+        kill(job.pid, job.agent_pid())
         job.finish()
-        wait_for(lambda: not job.leftovers(), "all processes to end", 30.0)
+        wait_for(lambda: not job.leftovers(), "all processes to end")
     remove_dead_memory()
     (ground.folder / "go").touch()
     ground.requirements.write_text("tiny==2.0\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from clusters import start_all
 from hosts import Cluster, need_hosts
-from jobs import Job, script, wait_for
+from jobs import Job, script, unused_port, wait_for
 
 from robust_run.launcher.run_directory import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at
@@ -35,11 +34,10 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         yield made
 
 
-def meeting(nnodes: str, *more: str) -> tuple[str, ...]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "together")
-    return ("--nnodes", nnodes, *where, *more)
+def meeting(nnodes: str, *more: str, conf: str = "") -> tuple[str, ...]:
+    patient = f"keep_alive_max_attempt=30{conf}"  # no node is lost because the machine is busy
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "together")
+    return ("--nnodes", nnodes, *where, "--rdzv-conf", patient, *more)
 
 
 def looks(*jobs: Job) -> list[str]:
@@ -111,7 +109,7 @@ def said(job: Job) -> str:
 
 def test_when_the_builder_is_killed_another_node_builds(ground: Ground) -> None:
     command = f"echo up > $TEST_FOLDER/up-$TEST_NODE; test $TEST_NODE = b || sleep 1000; {ground.command}"
-    words, path = meeting("1:2", "--rdzv-conf", "last_call_timeout=1"), script(ground.folder, LOOK)
+    words, path = meeting("1:2", conf=",last_call_timeout=1"), script(ground.folder, LOOK)
     with ground.running(*words, *ground.options(command, "a"), path, ROBUST_TOKEN=TOKEN, TEST_NODE="a") as one:
         one.wait_for_file("up-a", ground.folder)
         with ground.running(*words, *ground.options(command, "b"), path, ROBUST_TOKEN=TOKEN, TEST_NODE="b") as other:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
+import jobs
 import pytest
-from jobs import ALL_REDUCE, Job, run, running, script, wait_for
+from jobs import ALL_REDUCE, PATIENT, Job, run, script, wait_for
+
+#: Jobs in which a fork is waited for, however busy the machine is.
+running = partial(jobs.running, prefix=PATIENT)
+#: The same, in which time alone is no reason to fill the stock again.
+UNSTOCKED = (*PATIENT[:2], f"from robust_run.launcher import node; node.RESTOCK_AFTER_S = 1e9; {PATIENT[2]}")
 
 
 def has_reduced(job: Job, tmp_path: Path, attempt: int, nproc: int = 2) -> None:
@@ -42,7 +49,7 @@ def test_after_a_kill_the_waiting_workers_are_promoted(tmp_path: Path) -> None:
 
 def test_a_second_kill_before_the_stock_is_full_again_forks(tmp_path: Path) -> None:
     path = script(tmp_path, ALL_REDUCE % {"restarts": 2})
-    with running(tmp_path, "--nproc-per-node", "2", path) as job:
+    with running(tmp_path, "--nproc-per-node", "2", path, prefix=UNSTOCKED) as job:
         has_reduced(job, tmp_path, 0)
         standbys(job, 2)
         os.kill(job.pids(0)[1], signal.SIGKILL)
@@ -73,7 +80,9 @@ def test_the_stock_is_filled_again_after_the_first_step(tmp_path: Path) -> None:
         for attempt in (0, 1):
             for rank in (0, 1):
                 job.wait_for_file(f"stepped-{attempt}-{rank}", tmp_path)
-            standbys(job, 2 * (attempt + 1))
+            # In the first attempt they are made anew once what its optimizer imported is there too.
+            since = ("attempt_started", 2) if attempt else ("warm_ready", 2)
+            wait_for(lambda: len(job.after(*since, "standby_ready")) >= 2, "the stock to be full")  # noqa: B023
             os.kill(job.pids(attempt)[attempt], signal.SIGKILL)
         assert job.finish() == 0
         job.assert_nothing_left()
@@ -93,8 +102,14 @@ def test_a_hundred_kills_in_a_row(tmp_path: Path) -> None:
             has_reduced(job, tmp_path, attempt)
             if attempt == 0:
                 standbys(job, 2)
-            if attempt in (50, kills - 1):
+            if attempt == 50:
                 sizes[attempt] = size_of(agent)
+            elif attempt == kills - 1:  # a thread may be at work for a moment, as the one that draws pages
+                fewest = sizes[50]["threads"]
+                sizes[attempt] = wait_for(
+                    lambda: (now := size_of(agent))["threads"] <= fewest and now,  # noqa: B023
+                    f"no more threads than {fewest}",
+                )
             os.kill(job.pids(attempt)[attempt % nproc], signal.SIGKILL)
         assert job.finish() == 0
         job.assert_nothing_left()
@@ -103,7 +118,6 @@ def test_a_hundred_kills_in_a_row(tmp_path: Path) -> None:
     assert all("spawn" not in rungs for rungs in attempts[1:])
     early, late = sizes[50], sizes[kills - 1]
     assert late["descriptors"] <= early["descriptors"] + 8
-    assert late["threads"] == early["threads"]
     assert late["children"] <= early["children"] + 2
     assert late["memory_kb"] <= early["memory_kb"] + 8192
 
@@ -218,7 +232,7 @@ def test_preload_auto_imports_what_the_first_attempt_had_imported_before_its_fir
     script(tmp_path, "", "my_own.py")
     with running(tmp_path, "--preload", "auto", path) as job:
         wait_for(lambda: len(job.events("warm_ready")) >= 2, "the second round of imports")
-        standby = wait_for(lambda: after(job, "warm_ready", 2, "standby_ready"), "a standby worker made after it")
+        standby = wait_for(lambda: job.after("warm_ready", 2, "standby_ready"), "a standby worker made after it")[0]
         os.kill(job.pids(0)[0], signal.SIGKILL)
         assert job.finish() == 0
     assert job.events("attempt_started")[1]["pids"] == [standby["pid"]]
@@ -242,23 +256,12 @@ def test_what_torch_imports_at_a_first_optimizer_is_there_before_the_next(tmp_pa
         """,
     )
     with running(tmp_path, path) as job:
-        standby = wait_for(lambda: after(job, "warm_ready", 2, "standby_ready"), "a standby worker made after it")
+        standby = wait_for(lambda: job.after("warm_ready", 2, "standby_ready"), "a standby worker made after it")[0]
         os.kill(job.pids(0)[0], signal.SIGKILL)
         assert job.finish() == 0
     assert job.events("warm_ready")[1]["modules"] == ["torch._dynamo"]
     assert job.events("attempt_started")[1]["pids"] == [standby["pid"]]
     assert job.out == "(True, None)\n"
-
-
-def after(job: Job, kind: str, count: int, wanted: str) -> dict[str, object] | None:
-    """Return the first event `wanted` that follows the count-th event of a kind."""
-    seen = 0
-    for line in job.journal():
-        event = line.get("event", {})
-        seen += event.get("type") == kind
-        if seen >= count and event.get("type") == wanted:
-            return event  # type: ignore[no-any-return]
-    return None
 
 
 def test_a_module_that_is_not_there_is_said_and_left_out(tmp_path: Path) -> None:
@@ -276,7 +279,8 @@ def test_a_hung_canary_never_delays_a_relaunch(tmp_path: Path) -> None:
     )
     path = script(tmp_path, ALL_REDUCE % {"restarts": 1})
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
-    with running(tmp_path, "--nproc-per-node", "2", "--preload", "torch,hangs_children", path, env=env) as job:
+    arguments = ("--nproc-per-node", "2", "--preload", "torch,hangs_children", path)
+    with jobs.running(tmp_path, *arguments, env=env) as job:
         has_reduced(job, tmp_path, 0)
         os.kill(job.pids(0)[1], signal.SIGKILL)
         has_reduced(job, tmp_path, 1)

@@ -37,7 +37,8 @@ from robust_run.launcher.warm.standby import stand_by
 #: The importing thread gives way to the workers of the running attempt.
 IMPORT_NICENESS = 10
 
-CANARY_S = 2.0
+#: How long a child forked as a test may take. No attempt waits for it, and a busy machine may not run it for seconds.
+CANARY_S = 10.0
 
 #: While this is set, torch asks the driver's library how many GPUs there are, and does not initialise CUDA for it.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
