@@ -19,7 +19,6 @@ from robust_run.launcher.events import Event
 from robust_run.launcher.types import JobSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
-
 #: How long a controller that was killed a moment ago may take to be gone.
 GONE_S = 1.0
 

@@ -173,7 +173,7 @@ def test_a_standby_that_is_needed_while_it_is_checked_is_taken_at_once(start: ST
     cluster[1].power_off()
     job.wait_for_steps(1, 2)
     assert not job.events("standby_checked")
-    assert not [each for each in job.left_on(cluster[2]) if "health.checks" in each]
+    wait_for(lambda: not [each for each in job.left_on(cluster[2]) if "health.checks" in each], "the check to be ended")
     assert job.finish() == {"node-0": 0, "node-1": -9, "node-2": 0}
     job.assert_nothing_left()
 

@@ -14,7 +14,7 @@ from etcd import etcd_program
 from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 
-#: The lease is longer than usual, a leader is elected for a third of it: a busy machine may hold either up for more than a second.
+#: The lease is longer than usual, and a leader is elected for a third of it: a busy machine may hold either up for a second.
 FAST = ("--no-warm", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=9")
 
 

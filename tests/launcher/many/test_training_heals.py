@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import ALL_REDUCE, STEPS, ClusterJob, start_all, wait_for, write
+from clusters import ALL_REDUCE, PATIENT, STEPS, ClusterJob, start_all, wait_for, write
 from hosts import Cluster, need_hosts
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "train_gpt.py"
@@ -139,7 +139,11 @@ def test_a_power_loss_does_not_change_a_bit_of_the_weights(cluster: Cluster, tmp
     assert "resumed from step " in "".join(launcher.process.out for launcher in disturbed.launchers)
     there = [host for host in cluster if host is not lost][:2]
     undisturbed = start_all(
-        there, *command("undisturbed"), tmp_path=tmp_path, options=["--nnodes", "2", "--no-warm"], meet_at=there[0]
+        there,
+        *command("undisturbed"),
+        tmp_path=tmp_path,
+        options=["--nnodes", "2", "--no-warm", *PATIENT],
+        meet_at=there[0],
     )
     assert set(undisturbed.wait_ended(TORCH_S).values()) == {0}
     assert not undisturbed.incidents() and len(disturbed.incidents()) == 1
