@@ -179,7 +179,7 @@ def test_a_standby_that_is_needed_while_it_is_checked_is_taken_at_once(start: ST
 
 
 def test_a_replay_finds_the_node_on_which_the_program_fails(start: START) -> None:
-    options = ("--nnodes", "3:4", "--max-restarts", "9", "--diagnose-checks", "compute", "--max-evict-share", "0.25")
+    options = ("--nnodes", "3:4", "--max-restarts", "9", "--diagnose-checks", "model", "--max-evict-share", "0.25")
     _, job = start(4, REPLAYED, *options, "--restart-grace", "1", TEST_BAD="node-2")
     made = decided(job, 4)
     rules = [each["rule"] for each in made]
