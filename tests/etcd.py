@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,11 @@ def etcd_program() -> str:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port that nobody listens on at the moment, and that the kernel gives to nobody who asks for any."""
+    while True:
+        port = random.randrange(20_000, 29_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Etcd:
@@ -96,11 +99,11 @@ class Etcd:
         """End it as a power loss would."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_etcd(folder: Path) -> Iterator[Etcd]:
     """Run an etcd for the length of a block."""
     server = Etcd(folder)

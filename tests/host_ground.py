@@ -15,7 +15,7 @@ from pathlib import Path
 MARK = "robust-hosts-"
 """Of a switch's command line and of cgroups; then the pid and start time of the harness, so its death can be seen."""
 TOOLS = ("ip", "unshare", "nsenter", "mount", "sh")
-CALL_S = 20.0
+CALL_S = 60.0
 
 SWITCH = """
 exec 9</proc

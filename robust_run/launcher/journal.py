@@ -19,6 +19,9 @@ from robust_run.launcher.events import Event
 from robust_run.launcher.types import JobSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
+#: How long a controller that was killed a moment ago may take to be gone.
+GONE_S = 1.0
+
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """First line of a journal."""
@@ -83,22 +86,29 @@ class Journal:
         header = Header(schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job, cwd=_folder())
         self._append(header)
 
-    def claim(self) -> bool:
+    def claim(self, patience_s: float = 0.0) -> bool:
         """Be the only one that may continue this run, as long as this process lives; False if another one is.
 
-        Where the file system knows no locks, everybody may.
+        `patience_s`: how long another may take to let go of it: one that was killed a moment ago, or that only looks whether
+        somebody has it. Where the file system knows no locks, everybody may.
         """
         import fcntl
+        import time
 
         if self._descriptor < 0:
             return True
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+        give_up_at_s = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= give_up_at_s:
+                    return False
+                time.sleep(0.02)
+            except OSError:
+                return True
+            else:
+                return True
 
     def close(self) -> None:
         """Let go of the file. Nothing can be written any more."""

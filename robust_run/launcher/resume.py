@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -19,7 +18,7 @@ from robust_run.launcher import main
 from robust_run.launcher.actions import Finish
 from robust_run.launcher.api.place import read_place
 from robust_run.launcher.events import NodeJoined
-from robust_run.launcher.journal import Entry, Journal, in_force, read
+from robust_run.launcher.journal import GONE_S, Entry, Journal, in_force, read
 from robust_run.launcher.many_nodes import resolve_tls
 from robust_run.launcher.options import Options
 from robust_run.launcher.outcome import left
@@ -28,9 +27,6 @@ from robust_run.launcher.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.types import JobSpec
 from robust_run.launcher.validate import resolve_notify
 from robust_run.launcher.world import World, absolute
-
-#: How long a controller that was killed a moment ago may take to be gone.
-GONE_S = 1.0
 
 
 def resume(options: Options, world: World, env: Mapping[str, str]) -> int:
@@ -99,11 +95,8 @@ def _check_nobody_controls(path: str) -> None:
         raise PlatformError(f"--resume: cannot write {file!r}: {error.strerror}")
 
     journal = Journal(os.path.join(path, "journal.jsonl"), SystemClock(), on_error=refuse)
-    give_up_at_s = time.monotonic() + GONE_S
     try:
-        while not journal.claim() and time.monotonic() < give_up_at_s:
-            time.sleep(0.05)
-        if not journal.claim():
+        if not journal.claim(GONE_S):
             raise UserError(f"--resume {path!r}: {controller_of(path)}; robust status says how the job is")
     finally:
         journal.close()

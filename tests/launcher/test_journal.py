@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_what_a_replaced_controller_still_writes_is_void(tmp_path: Path) -> None
     entries = list(in_force(read(str(tmp_path / "j"))[1]))
     assert [entry.mono for entry in entries[-2:]] == [9.0, 10.0]
     assert [entry.term for entry in entries] == [1] * 5 + [2, 2]
+
+
+def test_whoever_only_looks_whether_somebody_has_it_is_waited_for(tmp_path: Path) -> None:
+    looks, continues = (
+        Journal(str(tmp_path / "journal.jsonl"), SystemClock(), lambda _path, _error: None) for _ in range(2)
+    )
+    assert looks.claim()
+    assert not continues.claim()
+    letting_go = threading.Timer(0.2, looks.close)
+    letting_go.start()
+    assert continues.claim(60.0)
+    letting_go.join()
+    continues.close()
 
 
 @pytest.mark.parametrize("cut", [1, 10, 30])

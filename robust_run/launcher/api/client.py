@@ -15,7 +15,8 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.api.place import TOKEN_NAME, Place, read_place, read_small, short_address
 from robust_run.launcher.token import read_token
 
-TIMEOUT_S = 5.0
+#: The first question has the controller import its web server: half a second of a CPU, which is seconds on a busy machine.
+TIMEOUT_S = 10.0
 
 #: An answer is never larger than this: 10,000 nodes are 3 MB.
 LARGEST_ANSWER_BYTES = 256 << 20

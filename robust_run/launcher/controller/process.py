@@ -45,7 +45,7 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.health_events import HealthSeen
 from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal, events_of
+from robust_run.launcher.journal import GONE_S, Journal, events_of
 from robust_run.launcher.leadership.types import JobFinished
 from robust_run.launcher.many.keeper import REPLACED
 from robust_run.launcher.policy import policy_of
@@ -134,7 +134,7 @@ class ControllerProcess:
         """Return what is kept of the job. Raises UserError if another controller keeps it."""
         charge, folders, console = self._charge, self._run_directory, self._console
         journal = Journal(folders.journal, self._clock, on_error=console.complain)
-        if not charge.campaigns and not journal.claim():
+        if not charge.campaigns and not journal.claim(GONE_S):
             raise UserError(
                 f"the run in {charge.run_path!r}: another controller runs this job already; robust status shows it. "
                 "Is --node-rank 0 given on two nodes?"

@@ -10,7 +10,7 @@ from virtual import Host, Network, run_virtual
 
 from robust_run.launcher import core
 from robust_run.launcher.actions import EndAttempt, OpenStore, Order
-from robust_run.launcher.controller.office import SAVE_EVERY_S, TTL_S, ElectedOffice, Office
+from robust_run.launcher.controller.office import SAVE_EVERY_S, TTL_S, ElectedOffice, Office, ttl_s
 from robust_run.launcher.leadership.tenure import Leadership
 from robust_run.launcher.leadership.types import (
     Candidate,
@@ -83,6 +83,10 @@ def elected(hold: Hold, said: list[str], *, saves: bool, term: int = 1) -> Elect
 
 
 OPEN, END = OpenStore(attempt=3, node="a"), EndAttempt(attempt=2)
+
+
+def test_agents_with_a_longer_lease_give_their_leader_more_time_too() -> None:
+    assert [ttl_s(lease_s) for lease_s in (0.5, 3.0, 9.0)] == [TTL_S, TTL_S, 3.0]
 
 
 def test_without_candidates_nobody_can_take_the_office_away() -> None:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import PATIENCE_S, TRAIN, ClusterJob, Worker, outside, start_all, write
+from clusters import PATIENCE_S, TRAIN, ClusterJob, Worker, start_all, write
 from hosts import Cluster, Host, need_hosts
 from jobs import Job, running, script, wait_for
 
-FAST = ("--no-warm", "--restart-grace", "0.3", "--max-restarts", "50")
+#: The lease is longer than usual: a busy machine may hold an agent up for a second and more.
+FAST = ("--no-warm", "--restart-grace", "0.3", "--max-restarts", "50", "--rdzv-conf", "keep_alive_max_attempt=6")
+PATIENT = ("--rdzv-conf", "keep_alive_max_attempt=9")
 
 
 @pytest.fixture
@@ -52,9 +54,7 @@ def kill_rank(job: ClusterJob, attempt: int, rank: int) -> None:
 
 def pid_of(job: ClusterJob, worker: Worker) -> int:
     """Return a living worker's pid as the harness has it."""
-    pid = outside(next(host for host in job.hosts if host.name == worker.host), worker.pid)
-    assert pid > 0, f"{worker.host} has no process {worker.pid}"  # 0 would be our own group
-    return pid
+    return next(host for host in job.hosts if host.name == worker.host).pid_outside(worker.pid)
 
 
 def wait_for_term(job: ClusterJob, term: int) -> None:
@@ -85,7 +85,7 @@ def test_a_killed_controller_comes_back_and_no_worker_notices(two: Cluster, tmp_
 
 
 def test_a_controller_that_stands_still_for_a_second_is_left_alone(two: Cluster, tmp_path: Path) -> None:
-    job = start(two, tmp_path)
+    job = start(two, tmp_path, *PATIENT)
     job.wait_for_steps(0, 2)
     before, controller = pids(job), job.on(two[0]).controller_pid()
     os.kill(controller, signal.SIGSTOP)
@@ -100,7 +100,7 @@ def test_a_controller_that_stands_still_for_a_second_is_left_alone(two: Cluster,
 
 
 def test_a_stopped_controller_is_replaced_before_the_leases_end(two: Cluster, tmp_path: Path) -> None:
-    job = start(two, tmp_path)
+    job = start(two, tmp_path, *PATIENT)
     job.wait_for_steps(0, 2)
     before, controller = pids(job), job.on(two[0]).controller_pid()
     wait_for(lambda: time.time() - os.stat(f"/proc/{controller}").st_ctime > 11, "the controller to be no young one")
@@ -125,7 +125,7 @@ def test_the_launcher_of_the_controllers_node_is_killed_and_resumed(two: Cluster
     job.on(two[0]).kill()
     went_on = next(worker for worker in job.workers() if worker.host == "node-1")
     wait_for(
-        lambda: next(w for w in job.workers() if w.host == "node-1").times[-1] > went_on.times[-1] + 4.0,
+        lambda: next(w for w in job.workers() if w.host == "node-1").times[-1] > went_on.times[-1] + 7.0,
         f"the worker of node-1 to train on beyond its lease:\n{job.said()}",
         PATIENCE_S,
     )
@@ -234,7 +234,7 @@ def resume(job: Job, tmp_path: Path, *options: str) -> subprocess.CompletedProce
         env={**os.environ, "TEST_JOB": job.run_id},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -256,8 +256,8 @@ def test_a_one_node_job_that_was_killed_goes_on_with_its_next_attempt(tmp_path: 
         assert (alive.returncode, "is alive" in alive.stderr) == (2, True), alive.stderr
         os.kill(job.agent_pid(), signal.SIGKILL)
         job.signal(signal.SIGKILL)
-        job.process.wait(30)
-        wait_for(lambda: not job.leftovers(), "its workers to die with it", 15.0)
+        job.process.wait(60)
+        wait_for(lambda: not job.leftovers(), "its workers to die with it")
         done = resume(job, tmp_path)
         assert done.returncode == 0, done.stderr
         assert "resumed" in done.stderr
@@ -277,7 +277,7 @@ def test_what_cannot_be_resumed_is_said_in_one_line(tmp_path: Path) -> None:
             [sys.executable, "-m", "robust_run", "--resume", str(tmp_path / name)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 2

@@ -255,7 +255,7 @@ def guarded(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(script), how],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
         start_new_session=True,
     )

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import STEPS, start_all, write
+from clusters import PATIENT, STEPS, start_all, write
 from hosts import Cluster, need_hosts
+
+#: Three hosts import torch at once, on a machine that is busy.
+TORCH_S = 180.0
+
+pytestmark = pytest.mark.timeout(600)
 
 #: In attempt 0 rank 1 gets stuck at step 20.
 STUCK = f"""{STEPS}
@@ -46,9 +51,9 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 
 
 def test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place(cluster: Cluster, tmp_path: Path) -> None:
-    options = ["--nnodes", "2", "--standby", "1"]
+    options = ["--nnodes", "2", "--standby", "1", *PATIENT]
     job = start_all(cluster, write(tmp_path, STUCK), tmp_path=tmp_path, options=options)
-    incident = job.wait_for_incident()
+    incident = job.wait_for_incident(timeout_s=TORCH_S)
     world = job.layout(0)
     verdict = incident["verdict"]
     assert (verdict["kind"], verdict["ranks"], verdict["nodes"]) == ("hang", [1], [world[1]])
@@ -56,7 +61,7 @@ def test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place(clu
     assert "it is in train.py:14 pause" in verdict["sentence"]
     assert incident["action"]["name"] == "evict"
     (standby,) = {"node-0", "node-1", "node-2"} - set(world)
-    job.wait_for_steps(1, 2)
+    job.wait_for_steps(1, 2, timeout_s=TORCH_S)
     assert job.layout(1) == [world[0], standby]
     job.finish()
     job.assert_never_two_at_once()

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ ip link set theirs up
 mkfifo -m 600 /run/tmp/kmsg
 mount --bind /run/tmp/kmsg /dev/kmsg
 """
-OPTIONS = ["--nnodes", "2", "--standby", "1"]
+#: The lease is longer than usual: a busy machine may hold an agent up for a second and more.
+OPTIONS = ["--nnodes", "2", "--standby", "1", "--rdzv-conf", "keep_alive_max_attempt=6"]
 PANIC = "2,1,1,-;EXT4-fs (sda1): Remounting filesystem read-only\n"
 
 
@@ -75,8 +77,8 @@ WRITES = f"""{STEPS}
             wire.sendto(bytes(50_000), ("10.88.0.2", 9))
         pause(0.05)
 """
-#: 30 readings are learnt from, and who is far apart for 2.6 s is named.
-FAST = "[outliers]\nsettle_s = 6\nhold = 0.1\n"
+#: 30 readings are learnt from, and who is far apart for 5 s is named.
+FAST = "[outliers]\nsettle_s = 6\nhold = 0.2\n"
 
 
 def test_a_node_whose_metrics_stray_is_named_and_that_stands_beside_its_crash(three: Cluster, tmp_path: Path) -> None:
@@ -111,6 +113,11 @@ def test_a_node_whose_metrics_stray_is_named_and_that_stands_beside_its_crash(th
 
 def alerts(job: ClusterJob, name: str, kind: str = "alert") -> list[dict[str, Any]]:
     return [e for e in job.events("health_seen") if (e["event"]["name"], e["event"]["kind"]) == (name, kind)]
+
+
+def spoken(job: ClusterJob) -> list[dict[str, Any]]:
+    """Return what rules of links have said: a busy machine has others speak of its CPUs."""
+    return [action for action in job.actions("rule_spoke") if action["rule"].startswith("network.link")]
 
 
 def of_world(three: Cluster, job: ClusterJob, place: int) -> Host:
@@ -171,12 +178,16 @@ def test_a_link_that_fails_once_is_tolerated_and_the_second_time_evicts(three: C
     job = start(three, tmp_path)
     culprit = of_world(three, job, 1)
     pull(culprit)
-    wait_for(lambda: job.actions("rule_spoke"), "the rule to speak")
+    wait_for(lambda: spoken(job), "the rule to speak")
     pull(culprit, out=False)
     wait_for(lambda: alerts(job, "network.link_down", "clear"), "the link to be seen up again")
-    job.wait_for_more_steps(0, 2, more=1500)  # alerts that are nearer than 5 s are one
+    clear_s = time.monotonic()
+    wait_for(
+        lambda: min(worker.times[-1] for worker in job.workers()) > clear_s + 6.0, "time to pass"
+    )  # nearer are one
+    job.wait_for_more_steps(0, 2)
     assert not job.incidents()
-    assert {(each["node"], each["tolerated"]) for each in job.actions("rule_spoke")} == {(culprit.name, True)}
+    assert {(each["node"], each["tolerated"]) for each in spoken(job)} == {(culprit.name, True)}
     pull(culprit)
     assert_replaced(three, job, culprit, "network.link_down")
 
@@ -184,15 +195,24 @@ def test_a_link_that_fails_once_is_tolerated_and_the_second_time_evicts(three: C
 def test_a_bad_rule_does_not_eat_the_job(three: Cluster, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[rules."network.link_down"]\ncount = 1\nconfidence = "high"\n')
-    options = ["--nnodes", "1:3", "--standby", "0", "--health-rules", str(rules), "--rdzv-conf", "last_call_timeout=30"]
+    options = [
+        "--nnodes",
+        "1:3",
+        "--standby",
+        "0",
+        "--health-rules",
+        str(rules),
+        "--rdzv-conf",
+        "last_call_timeout=30,keep_alive_max_attempt=6",
+    ]
     job = start_all(three, write(tmp_path, TRAIN), tmp_path=tmp_path, options=options)
     job.wait_for_event("sensors_began", 3)
     job.wait_for_steps(0, 3)
     for host in three:
         pull(host)
-    wait_for(lambda: len(job.actions("rule_spoke")) >= 3, "the rule to speak of all hosts")
+    wait_for(lambda: len(spoken(job)) >= 3, "the rule to speak of all hosts")
     job.wait_for_steps(1, 2)
-    spoke = job.actions("rule_spoke")
+    spoke = spoken(job)
     assert [action["rung"] for action in spoke].count("evict") == 1
     assert all("--max-evict-share" in action["held_back"] for action in spoke if action["rung"] != "evict")
     job.finish()

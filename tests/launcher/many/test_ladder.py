@@ -17,6 +17,8 @@ START = Callable[..., tuple[Cluster, ClusterJob]]
 
 #: Checks import torch in a process each, on a machine that is busy.
 CHECKED_S = 240.0
+#: A longer lease than usual: a busy machine may hold an agent up for a second and more.
+CALM = ("--rdzv-conf", "keep_alive_max_attempt=6")
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -60,7 +62,7 @@ def start(tmp_path: Path) -> Iterator[START]:
                 cluster,
                 write(tmp_path, text),
                 tmp_path=tmp_path,
-                options=["--no-warm", *options],
+                options=["--no-warm", *CALM, *options],
                 launch=list(cluster)[: hosts if at_first is None else at_first],
                 env={"XDG_STATE_HOME": str(tmp_path / "state"), **env},
             )
@@ -83,7 +85,7 @@ ROBUST = (sys.executable, "-c", "from robust_run.robust_cli import main; main()"
 
 def robust(host: Host, job: ClusterJob, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Run a `robust` command on a host; return what it prints and says."""
-    done = host.run([*ROBUST, *arguments], check=False, env=job.env)
+    done = host.run([*ROBUST, *arguments], check=False, env=job.env, timeout_s=CHECKED_S)
     assert done.returncode == code, f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout, done.stderr
 
@@ -171,13 +173,13 @@ def test_a_standby_that_is_needed_while_it_is_checked_is_taken_at_once(start: ST
     cluster[1].power_off()
     job.wait_for_steps(1, 2)
     assert not job.events("standby_checked")
-    assert not [each for each in job.left_on(cluster[2]) if "health.checks" in each]
+    wait_for(lambda: not [each for each in job.left_on(cluster[2]) if "health.checks" in each], "the check to be ended")
     assert job.finish() == {"node-0": 0, "node-1": -9, "node-2": 0}
     job.assert_nothing_left()
 
 
 def test_a_replay_finds_the_node_on_which_the_program_fails(start: START) -> None:
-    options = ("--nnodes", "3:4", "--max-restarts", "9", "--diagnose-checks", "compute", "--max-evict-share", "0.25")
+    options = ("--nnodes", "3:4", "--max-restarts", "9", "--diagnose-checks", "model", "--max-evict-share", "0.25")
     _, job = start(4, REPLAYED, *options, "--restart-grace", "1", TEST_BAD="node-2")
     made = decided(job, 4)
     rules = [each["rule"] for each in made]

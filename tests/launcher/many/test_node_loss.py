@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,16 @@ import pytest
 from clusters import PATIENCE_S, STEPS, TRAIN, ClusterJob, children, outside, reaches, start_all, wait_for, write
 from hosts import Cluster, Host, need_hosts
 
+from robust_run.launcher.many.fence import MARGIN_S
+
 START = Callable[..., tuple[Cluster, ClusterJob]]
+LEASE_S = 7
+"""More than is usual: a busy machine may hold an agent up for some seconds, above all while it starts workers."""
+
+
+def lease(length_s: int) -> tuple[str, str]:
+    """Return the options for heartbeats each second and a lease of this length."""
+    return "--rdzv-conf", f"keep_alive_max_attempt={length_s}"
 
 
 @pytest.fixture
@@ -30,7 +40,7 @@ def start(tmp_path: Path) -> Iterator[START]:
                 cluster,
                 write(tmp_path, text),
                 tmp_path=tmp_path,
-                options=["--no-warm", *options],
+                options=["--no-warm", *lease(LEASE_S), *options],
                 launch=list(cluster)[:at_first],
             )
             stack.callback(lambda: print(job.said()))
@@ -78,7 +88,7 @@ def test_a_standby_takes_the_place_of_a_node_that_lost_power(start: START) -> No
     assert job.finish() == {"node-0": 0, "node-1": -9, "node-2": 0, "node-3": 0}
     assert len(job.incidents()) == 1
     # A connection that is half open says nothing: silence was all there was.
-    assert [event["silent_s"] > 3.5 for event in job.events("node_lost")] == [True]
+    assert [event["silent_s"] >= LEASE_S + MARGIN_S for event in job.events("node_lost")] == [True]
     assert not (job.run_dir / "controller.log").exists()
     job.assert_never_two_at_once()
     job.assert_nothing_left()
@@ -101,7 +111,7 @@ def test_a_rebooted_node_joins_again_and_is_used_at_the_next_loss(start: START) 
 
 
 def test_a_node_that_is_back_before_it_is_missed_is_not_taken_for_itself(start: START) -> None:
-    cluster, job = start(2, 2, "--nnodes", "2")
+    cluster, job = start(2, 2, "--nnodes", "2", *lease(15))
     cluster[1].reboot()
     join(job, cluster[1])  # within the lease of its former life
     assert not job.events("node_lost")
@@ -135,10 +145,10 @@ STUBBORN = f"""{STEPS}
 
 
 def test_a_second_node_lost_while_the_first_loss_is_handled(start: START) -> None:
-    cluster, job = start(5, 3, "--nnodes", "3", "--standby", "2", text=STUBBORN)
+    cluster, job = start(5, 3, "--nnodes", "3", "--standby", "2", "--restart-grace", "8", text=STUBBORN)
     cluster[1].power_off()
     wait_for(lambda: job.actions("end_attempt"), "the first loss to be seen", PATIENCE_S)
-    cluster[2].power_off()  # its workers had three seconds to end
+    cluster[2].power_off()  # its workers had eight seconds to end
     assert not job.actions("record_incident")
     assert_lost(job.wait_for_incident(), cluster[1], cluster[2], ranks=[1, 2])
     job.wait_for_steps(1, 3)
@@ -164,6 +174,9 @@ def test_a_standby_that_dies_as_it_is_promoted_is_replaced_by_the_next(start: ST
 # --- cable ------------------------------------------------------------------------------------------------------------
 
 
+FENCED = re.compile(r"no answer from the controller for (\d+\.\d) s: ending this node's workers")
+
+
 @pytest.mark.parametrize("way", ["both", "from it", "to it"])
 def test_a_node_that_is_cut_off_ends_its_workers_before_they_are_replaced(start: START, way: str) -> None:
     cluster, job = start(3, 2, "--nnodes", "2", "--standby", "1")
@@ -176,8 +189,9 @@ def test_a_node_that_is_cut_off_ends_its_workers_before_they_are_replaced(start:
     assert not reaches(cluster[1], cluster[0])
     assert_lost(job.wait_for_incident(), cluster[1], ranks=[1])
     job.wait_for_steps(1, 2)
-    assert "no answer from the controller for 3." in job.on(cluster[1]).err
-    assert not outside(cluster[1], job.wait_for_steps(0, 2)[1].pid)
+    assert float(FENCED.findall(job.on(cluster[1]).err)[0]) >= LEASE_S
+    ended = job.wait_for_steps(0, 2)[1]
+    wait_for(lambda: not outside(cluster[1], ended.pid), "its worker to be reaped", PATIENCE_S)
     (cluster[0] if way == "to it" else cluster[1]).heal()
     job.wait_for_event("node_returned")
     assert job.layout(1) == names(cluster[0], cluster[2])
@@ -205,7 +219,7 @@ def test_a_node_that_was_cut_off_stands_by_for_the_next_loss(start: START) -> No
 
 
 def test_a_cable_that_is_back_within_the_lease_was_never_out(start: START) -> None:
-    cluster, job = start(2, 2, "--nnodes", "2")
+    cluster, job = start(2, 2, "--nnodes", "2", *lease(9))
     for pause_s in (0.0, 0.3, 0.3):  # wherever between two heartbeats it begins
         time.sleep(pause_s)
         cut_at_s = time.monotonic()
@@ -218,7 +232,7 @@ def test_a_cable_that_is_back_within_the_lease_was_never_out(start: START) -> No
         wait_for(lambda: reaches(cluster[1], cluster[0]), "the cable")
         time.sleep(1.0)  # the next heartbeat
     # So long after, the lease would have been over, and the node lost.
-    wait_for(lambda: min(w.times[-1] for w in job.workers()) > cut_at_s + 4.5, f"steps:\n{job.said()}", PATIENCE_S)
+    wait_for(lambda: min(w.times[-1] for w in job.workers()) > cut_at_s + 10.5, f"steps:\n{job.said()}", PATIENCE_S)
     assert job.finish() == {"node-0": 0, "node-1": 0}
     assert not job.incidents() and not job.events("node_lost") and not job.layout(1)
     job.assert_nothing_left()
@@ -244,13 +258,13 @@ def test_the_guard_ends_the_workers_of_an_agent_that_stands_still(start: START) 
 
 
 def test_an_agent_that_stands_still_for_less_than_the_lease_is_not_missed(start: START) -> None:
-    cluster, job = start(2, 2, "--nnodes", "2")
+    cluster, job = start(2, 2, "--nnodes", "2", *lease(9))
     agent = job.on(cluster[1]).agent_pid()
     os.kill(agent, signal.SIGSTOP)
     stopped_at_s = time.monotonic()
     time.sleep(1.5)
     os.kill(agent, signal.SIGCONT)
-    wait_for(lambda: min(w.times[-1] for w in job.workers()) > stopped_at_s + 5.0, f"steps:\n{job.said()}", PATIENCE_S)
+    wait_for(lambda: min(w.times[-1] for w in job.workers()) > stopped_at_s + 10.5, f"steps:\n{job.said()}", PATIENCE_S)
     assert job.finish() == {"node-0": 0, "node-1": 0}
     assert not job.incidents()
 
@@ -268,8 +282,9 @@ def test_a_host_that_stood_still_ends_its_workers_when_it_goes_on(start: START) 
     returned_or_dead = lambda: job.events("node_returned") or job.on(cluster[1]).process.poll() is not None  # noqa: E731
     wait_for(returned_or_dead, f"node-1 to come back:\n{job.said()}", PATIENCE_S)
     worker = next(each for each in job.workers() if each.attempt == 0 and each.host == "node-1")
-    assert not outside(cluster[1], worker.pid)
-    assert worker.times[-1] < thawed_at_s + 1.0, f"{job.steps_on(cluster[1]) - frozen_at} steps after the thaw"
+    wait_for(lambda: not outside(cluster[1], worker.pid), "its worker to be gone", PATIENCE_S)
+    (worker,) = (each for each in job.workers() if (each.attempt, each.host) == (0, "node-1"))
+    assert worker.times[-1] < thawed_at_s + 4.0, f"{job.steps_on(cluster[1]) - frozen_at} steps after the thaw"
     job.finish()
     assert len(job.incidents()) == 1
     job.assert_nothing_left()
@@ -279,7 +294,9 @@ def test_a_host_that_stood_still_is_used_again_where_there_is_no_other(start: ST
     # Its agent is back at the controller, and told to start new workers, before it is done with its old ones.
     cluster, job = start(2, 2, "--nnodes", "2")
     worker = job.wait_for_steps(0, 2)[1]
-    with open(f"/proc/{outside(cluster[1], worker.pid)}/fd/1", "wb"):  # as long as somebody holds it, output may come
+    with open(
+        f"/proc/{cluster[1].pid_outside(worker.pid)}/fd/1", "wb"
+    ):  # as long as somebody holds it, output may come
         cluster[1].freeze()
         assert job.wait_for_incident()["action"]["reason"] == "1 of 2 nodes are left, it waits for more"
         cluster[1].thaw()
@@ -309,7 +326,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_and_is_replaced(start: START, 
 def test_a_worker_that_dies_on_another_node_is_named_with_its_host(start: START) -> None:
     cluster, job = start(3, 2, "--nnodes", "2", "--standby", "1")
     worker = job.wait_for_steps(0, 2)[1]
-    os.kill(outside(cluster[1], worker.pid), signal.SIGKILL)
+    os.kill(cluster[1].pid_outside(worker.pid), signal.SIGKILL)
     incident = job.wait_for_incident()
     assert (incident["verdict"]["ranks"], incident["verdict"]["nodes"]) == ([1], ["node-1"])
     assert incident["action"]["name"] == "relaunch"
@@ -343,9 +360,10 @@ def test_a_clock_that_is_an_hour_off_confuses_nobody(start: START) -> None:
     job.wait_for_steps(1, 2)
     off_s = time.time()
     cluster[1].power_off()
+    gone_s = time.time()
     second = job.wait_for_incident(2)
     assert_lost(second, cluster[1], ranks=[1])
-    assert off_s - 1.5 < second["onset_s"] < off_s + 0.5
+    assert off_s - LEASE_S < second["onset_s"] < gone_s + 0.1, "its last heartbeat"
     assert off_s < second["detected_s"] <= second["decided_s"] < time.time()
     job.wait_for_steps(2, 2)
     assert job.layout(2) == names(cluster[0], cluster[2])
@@ -390,7 +408,7 @@ def test_an_elastic_job_shrinks_at_once_and_grows_at_the_next_restart(start: STA
     before = job.steps_on(cluster[2])
     wait_for(lambda: job.steps_on(cluster[2]) > before + 100, "the job to go on as it is")
     assert not job.layout(2)
-    os.kill(outside(cluster[2], worker.pid), signal.SIGKILL)
+    os.kill(cluster[2].pid_outside(worker.pid), signal.SIGKILL)
     job.wait_for_steps(2, 3)
     assert job.layout(2) == names(cluster[0], cluster[2], cluster[3])
     assert job.finish() == {"node-0": 0, "node-1": -9, "node-2": 0, "node-3": 0}
@@ -414,7 +432,7 @@ SAVES = f"""{STEPS}
         step()
         pause(0.005)
 """
-GRACES = ("--restart-grace", "1", "--shutdown-timeout", "20")
+GRACES = ("--restart-grace", "1", "--shutdown-timeout", "60")
 
 
 def test_a_node_that_is_told_to_go_leaves_in_good_order(start: START) -> None:

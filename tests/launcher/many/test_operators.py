@@ -13,7 +13,8 @@ from clusters import PATIENCE_S, TRAIN, ClusterJob, start_all, write
 from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 
-FAST = ("--no-warm", "--restart-grace", "0.3", "--shutdown-timeout", "3")
+CALM = ("--rdzv-conf", "keep_alive_max_attempt=6")  # a busy machine may hold an agent up for a second and more
+FAST = ("--no-warm", "--restart-grace", "0.3", "--shutdown-timeout", "3", *CALM)
 ROBUST = (sys.executable, "-c", "from robust_run.robust_cli import main; main()")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import TRAIN, ClusterJob, start_all, write
+from clusters import PATIENT, TRAIN, ClusterJob, start_all, write
 from hosts import Cluster, need_hosts
 from jobs import wait_for
 
@@ -27,7 +27,7 @@ def two(tmp_path: Path) -> Iterator[Cluster]:
 
 def start(cluster: Cluster, tmp_path: Path, nnodes: str) -> ClusterJob:
     """Start a job of one worker per host and wait until both train."""
-    options = ["--nnodes", nnodes, "--no-warm", "--restart-grace", "0.3", "--shutdown-timeout", "5"]
+    options = ["--nnodes", nnodes, "--no-warm", "--restart-grace", "0.3", "--shutdown-timeout", "5", *PATIENT]
     job = start_all(cluster, write(tmp_path, TRAIN), tmp_path=tmp_path, options=options)
     job.wait_for_steps(0, 2)
     return job
@@ -38,7 +38,7 @@ def test_a_stop_that_comes_while_the_controller_is_away_is_not_lost(two: Cluster
     launcher = job.on(two[0])
     os.kill(launcher.controller_pid(), signal.SIGKILL)
     os.kill(launcher.guard_pid(), signal.SIGTERM)
-    assert job.finish() == {"node-0": 143, "node-1": 143}
+    assert job.wait_ended() == {"node-0": 143, "node-1": 143}
     assert len(job.events("controller_resumed")) == 1, "the fault"
     assert job.actions("finish")[-1]["outcome"] == "stopped"
     assert "the job ended: stopped by SIGTERM" in job.on(two[1]).err
@@ -54,7 +54,7 @@ def test_sigterm_to_every_process_of_the_controllers_node_ends_the_job(
     for pid in two[0].pids():
         with contextlib.suppress(ProcessLookupError):  # it may have ended because of the signal before
             os.kill(pid, signal.SIGTERM)
-    assert job.finish() == {"node-0": 143, "node-1": 143}
+    assert job.wait_ended() == {"node-0": 143, "node-1": 143}
     assert job.actions("finish")[-1]["outcome"] == "stopped"
     assert not job.events("controller_resumed"), "the controller leaves it to the agents what a signal means"
     assert not job.layout(1)
@@ -72,6 +72,6 @@ def test_the_second_signal_ends_a_job_at_once_even_if_its_controller_does_not_an
     time.sleep(SAME_BREATH_S)  # closer together they are one
     os.kill(launcher.guard_pid(), signal.SIGINT)
     assert launcher.finish() == 128 + signal.SIGINT
-    os.kill(job.on(two[1]).guard_pid(), signal.SIGTERM)
+    job.on(two[1]).process.signal(signal.SIGTERM)
     job.finish()
     job.assert_nothing_left()

@@ -14,7 +14,8 @@ from etcd import etcd_program
 from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 
-FAST = ("--no-warm", "--restart-grace", "0.3")
+#: The lease is longer than usual, and a leader is elected for a third of it: a busy machine may hold either up for a second.
+FAST = ("--no-warm", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=9")
 
 
 @pytest.fixture
@@ -109,6 +110,9 @@ def test_a_signal_to_the_node_that_took_over_ends_the_job(three: Cluster, tmp_pa
     wait_for_term(job, 2)
     job.wait_for_event("node_returned", 3)
     leader = job.events("controller_resumed")[-1]["host"]
+    worker = next(each for each in job.workers() if each.host == leader)
+    os.kill(next(host for host in three if host.name == leader).pid_outside(worker.pid), signal.SIGKILL)
+    job.wait_for_steps(1, 2)  # that node has obeyed its own controller, and so knows that it leads
     next(launcher for launcher in job.launchers if launcher.host.name == leader).process.signal(signal.SIGTERM)
     assert set(job.wait_ended().values()) == {128 + signal.SIGTERM}, job.said()
     assert [action["outcome"] for action in job.actions("finish")] == ["stopped"]
@@ -204,7 +208,7 @@ def test_a_controllers_node_that_is_cut_off_steps_down_and_stands_by_when_it_is_
     follow(job, three, 2)
     workers = job.wait_for_steps(1, 2)
     assert {worker.host for worker in workers} == {"node-1", "node-2"}
-    assert "this controller (term 1) stops" in job.on(three[0]).err
+    wait_for(lambda: "this controller (term 1) stops" in job.on(three[0]).err, f"it stops:\n{job.said()}", PATIENCE_S)
     job.assert_never_two_at_once()
     three[0].heal()
     back = next(node for node, name in {**names, **job.names()}.items() if name == "node-0")
@@ -222,16 +226,7 @@ def test_a_controllers_node_that_is_cut_off_steps_down_and_stands_by_when_it_is_
 
 
 def test_a_leader_that_stands_still_is_replaced_and_stands_by_when_it_goes_on(three: Cluster, tmp_path: Path) -> None:
-    """On a machine that is too busy for a take-over within the lease, nodes end their workers, as they must: then once more."""
-    folders = [tmp_path / str(number) for number in range(3)]
-    for folder in folders:
-        folder.mkdir()
-    assert any(leader_stands_still(three, folder) for folder in folders), "no take-over came within the lease"
-
-
-def leader_stands_still(three: Cluster, tmp_path: Path) -> bool:
-    """Play it; whether no node was without a controller for as long as a lease."""
-    job = start(three, tmp_path)
+    job = start(three, tmp_path, "--rdzv-conf", "keep_alive_max_attempt=15")
     before = {(worker.host, worker.pid) for worker in job.workers()}
     stopped = job.on(three[0]).controller_pid()
     os.kill(stopped, signal.SIGSTOP)
@@ -240,16 +235,11 @@ def leader_stands_still(three: Cluster, tmp_path: Path) -> bool:
     os.kill(stopped, signal.SIGCONT)
     wait_for(lambda: "this controller (term 1) stops" in job.on(three[0]).err, f"it stops:\n{job.said()}", PATIENCE_S)
     job.on(three[0]).controller_pid(other_than=stopped)
-    in_time = "ending this node's workers" not in job.said()
-    if in_time:
-        job.wait_for_more_steps(0, 2)
-        assert {(worker.host, worker.pid) for worker in job.workers()} == before
-    else:
-        job.wait_for_steps(1, 2)
+    job.wait_for_more_steps(0, 2)
+    assert {(worker.host, worker.pid) for worker in job.workers()} == before
     assert terms(job.journal()) == [1, 2]
     assert set(job.finish().values()) == {0}
     job.assert_nothing_left()
-    return in_time
 
 
 def test_a_node_that_comes_back_when_the_job_is_over_goes_home(three: Cluster, tmp_path: Path) -> None:
