@@ -30,8 +30,8 @@ from robust_run.launcher.warm.start_up import start_environment
 
 _MAIN = "robust_run.launcher.warm.process:main"
 
-#: How long a standby worker may take to be made, and to say that it has become the worker. Nothing else is done meanwhile, so it is
-#: less than the guard gives an agent to answer a second Ctrl-C.
+#: How long a standby worker may take to be made, and to say that it has become the worker. Nothing else is done meanwhile,
+#: so it is less than the guard gives an agent to answer a second Ctrl-C.
 FORK_S = 4.0
 #: The same where heartbeats are due. A worker that is started from nothing in its place takes longer than either.
 FORK_AMONG_NODES_S = 1.0
