@@ -30,7 +30,7 @@ from hosts import Cluster, Host
 from jobs import wait_for
 
 #: A wait that takes longer than this in a test is stuck.
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 PORT = 29400
 TOKEN = "a token that all hosts of a test know"
 
@@ -198,7 +198,7 @@ class ClusterJob:
     def journal(self) -> list[dict[str, Any]]:
         """Return the journal's lines so far, the header first."""
         with suppress(FileNotFoundError):
-            lines = (self.run_dir / "journal.jsonl").read_text().splitlines()
+            lines = (self.run_dir / "journal.jsonl").read_text().rpartition("\n")[0].splitlines()
             return [json.loads(line) for line in lines if line.endswith("}")]
         return []
 
@@ -212,7 +212,7 @@ class ClusterJob:
 
     def incidents(self) -> list[dict[str, Any]]:
         """Return the incidents so far, in the order of their files."""
-        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "incidents").glob("[0-9]*.json"))]
+        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "incidents").glob("[0-9]" * 4 + ".json"))]
 
     def wait_for_event(self, kind: str, count: int = 1, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
         """Wait until so many events of a kind are in the journal and return them."""
@@ -290,7 +290,7 @@ class ClusterJob:
         """Return the processes of the job that live on a host."""
         return [f"{pid}: {_command(pid)}" for pid in host.pids() if f"TEST_JOB={self.run_id}" in _environment(pid)]
 
-    def assert_nothing_left(self, hosts: Iterable[Host] | None = None, timeout_s: float = 15.0) -> None:
+    def assert_nothing_left(self, hosts: Iterable[Host] | None = None, timeout_s: float = 60.0) -> None:
         """Fail if a process of the job, or its folder in memory, outlives it on a host that is on."""
         for host in self.hosts if hosts is None else hosts:
             if host._init:  # one that is off has nothing
@@ -299,8 +299,11 @@ class ClusterJob:
                     f"{host.name} to be empty: {self.left_on(host)}",
                     timeout_s,
                 )  # type: ignore[misc]
-                memory = list((host.root / "dev/shm").glob("robust-run-*"))
-                assert not memory, memory
+                wait_for(
+                    lambda host=host: not list((host.root / "dev/shm").glob("robust-run-*")),
+                    f"the folders in memory of {host.name} to be gone",
+                    timeout_s,
+                )  # type: ignore[misc]
 
     def kill_everything(self) -> None:
         """End what is left of it; the cluster's end does so too."""
