@@ -19,7 +19,7 @@ settings.load_profile("same")
 
 
 def draw_nothing_from_imported_modules() -> None:
-    """Hypothesis mixes in the constants of modules of ours that are imported by then: which these are, the order of tests decides."""
+    """Hypothesis mixes in constants of those modules of ours that are imported by then: the order of tests decides which."""
     with suppress(ImportError, AttributeError):  # a release that does not
         from hypothesis.internal.conjecture import providers
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 #: A host that takes longer than this to come up, or to start a process, is broken.
-READY_S = 20.0
+READY_S = 60.0
 DIED_WITH_ITS_HOST = -signal.SIGKILL
 
 

@@ -34,7 +34,7 @@ MOST_HOSTS = 240
 NOBODY = "02:77:00:00:ff:ff"
 """A network card that does not exist: what is sent to it vanishes."""
 PYTHON = (sys.executable, "-I", "-S", str(Path(__file__).with_name("host_init.py")))
-CALL_S = 20.0
+CALL_S = 60.0
 _numbers = counter()
 
 

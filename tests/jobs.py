@@ -69,7 +69,7 @@ class Job:
         path = self.run_dir / "journal.jsonl"
         if not path.exists():
             return []
-        lines = path.read_text().rpartition("\n")[0].splitlines()  # the last may be half written, and end with a brace
+        lines = path.read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ class Job:
                 found.append(f"{entry}: {cmdline}")
         return found
 
-    def assert_nothing_left(self, timeout_s: float = 60.0) -> None:
+    def assert_nothing_left(self, timeout_s: float = 15.0) -> None:
         """Fail if a process of this job lives on."""
         give_up_at = time.monotonic() + timeout_s
         while (left := self.leftovers()) and time.monotonic() < give_up_at:
@@ -124,7 +124,7 @@ class Job:
         memory = Path("/dev/shm")
         if self.process.poll() is not None and memory.is_dir():
             wait_for(
-                lambda: not list(memory.glob(f"robust-run-{self.run_id}-*")), "the folder in memory to be gone", 60.0
+                lambda: not list(memory.glob(f"robust-run-{self.run_id}-*")), "the folder in memory to be gone", 15.0
             )
 
 

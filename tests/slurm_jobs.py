@@ -79,7 +79,7 @@ class SlurmJob(ClusterJob):
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.slurm.job(self.number)}\n{self.said()}") from None
 
-    def assert_nothing_left(self, hosts: Any = None, timeout_s: float = 60.0) -> None:
+    def assert_nothing_left(self, hosts: Any = None, timeout_s: float = 30.0) -> None:
         """Fail if anything but Slurm's daemons lives on a node that is on, or if a folder in memory outlives the job."""
         for host in self.slurm.nodes if hosts is None else hosts:
             if host._init is not None:
@@ -88,11 +88,7 @@ class SlurmJob(ClusterJob):
                     f"{host.name} to be empty: {self.slurm.left_on(host)}",
                     timeout_s,
                 )  # type: ignore[misc]
-                wait_for(
-                    lambda host=host: not list((host.root / "dev/shm").glob("robust-run-*")),
-                    f"the folders in memory of {host.name} to be gone",
-                    timeout_s,
-                )  # type: ignore[misc]
+                assert list((host.root / "dev/shm").glob("robust-run-*")) == []
 
 
 def _job(slurm: SlurmCluster, tmp_path: Path, env: Mapping[str, str] | None, python: str) -> SlurmJob:
