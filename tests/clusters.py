@@ -212,7 +212,7 @@ class ClusterJob:
 
     def incidents(self) -> list[dict[str, Any]]:
         """Return the incidents so far, in the order of their files."""
-        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "incidents").glob("[0-9]" * 4 + ".json"))]
+        return [json.loads(path.read_text()) for path in sorted((self.run_dir / "incidents").glob("????.json"))]
 
     def wait_for_event(self, kind: str, count: int = 1, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
         """Wait until so many events of a kind are in the journal and return them."""

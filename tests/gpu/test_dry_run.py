@@ -14,6 +14,8 @@ from gpu.ground import Ranks, TooLongError, until
 
 BENCH = Path(__file__).parents[2] / "bench"
 
+pytestmark = pytest.mark.timeout(600)
+
 
 def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows_all(tmp_path: Path):
     with Ranks(tmp_path, "gloo", steps=5, fault=("slow", "0", "4")) as ranks:

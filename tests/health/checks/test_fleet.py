@@ -12,6 +12,8 @@ from robust_run.health.checks.here import Here, facts_here
 from robust_run.health.checks.plan import Round, Wish, orders
 from robust_run.health.checks.types import Finished, NodeFacts, Said
 
+pytestmark = pytest.mark.timeout(600)  # each program imports torch
+
 BRIEF = {"seconds": 0.0, "passes": 3, "size_bytes": 1 << 18}
 
 

@@ -47,6 +47,8 @@ def get(url: str, token: str = "", accept: str = "text/html") -> tuple[int, str,
             return error.code, error.headers["Content-Type"], error.read().decode()
 
 
+pytestmark = pytest.mark.timeout(600)
+
 OPTIONS = ("--nproc-per-node", "2", "--no-warm", "--http-port", "0", "--restart-grace", "1")
 
 
