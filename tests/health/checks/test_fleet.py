@@ -73,7 +73,7 @@ def test_the_reference_model_finds_flipped_bits(
 
 
 def test_a_node_that_stands_still_is_told_from_those_that_wait_for_it(ground: Any) -> None:
-    wish = Wish(only=("neighbours",), limit_s=30.0, **BRIEF)  # they give up after nine tenths of it
+    wish = Wish(only=("neighbours",), limit_s=40.0, **BRIEF)  # they give up after three quarters of it
     session = ground.check("abc", wish, {"node": "b", "stop": True})
     assert {(each.node, each.outcome) for each in session.results if each.round == 0} == {
         ("a", "failed"),
