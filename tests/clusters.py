@@ -200,8 +200,8 @@ class ClusterJob:
     def journal(self) -> list[dict[str, Any]]:
         """Return the journal's lines so far, the header first."""
         with suppress(FileNotFoundError):
-            lines = (self.run_dir / "journal.jsonl").read_text().splitlines()
-            return [json.loads(line) for line in lines if line.endswith("}")]
+            lines = (self.run_dir / "journal.jsonl").read_bytes().split(b"\n")[:-1]  # the last one may be half written
+            return [json.loads(line) for line in lines if line.endswith(b"}")]
         return []
 
     def events(self, kind: str) -> list[dict[str, Any]]:

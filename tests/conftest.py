@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# How long an example takes says how busy the machine is, not whether the code is right. The same examples each time: whether a
+# change is right must not depend on what was drawn. `pytest --hypothesis-profile search` draws others.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", UNTIMED, derandomize=True, database=None)
+settings.register_profile("search", UNTIMED, derandomize=False)
+settings.load_profile("same")
+
+
+def draw_nothing_from_imported_modules() -> None:
+    """Hypothesis mixes in constants of those modules of ours that are imported by then: the order of tests decides which."""
+    with suppress(ImportError, AttributeError):  # a release that does not
+        from hypothesis.internal.conjecture import providers
+
+        found, none = providers._get_local_constants, providers.Constants()
+        providers._get_local_constants = lambda: none if settings.default.derandomize else found()  # type: ignore[union-attr]
+
+
+draw_nothing_from_imported_modules()
 
 sys.path.insert(0, str(Path(__file__).parent))
 

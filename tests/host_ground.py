@@ -175,7 +175,10 @@ def remove_cgroups(mark: str) -> None:
     if home is None or not (home / mark).is_dir():
         return
     give_up_at = time.monotonic() + CALL_S
-    for path in [*(home / mark).glob("*/"), home / mark]:
+    names: list[str] = []
+    with suppress(FileNotFoundError):  # somebody else sweeps too
+        names = [name for name in os.listdir(home / mark) if (home / mark / name).is_dir()]
+    for path in [*(home / mark / name for name in names), home / mark]:
         while path.is_dir():
             try:
                 path.rmdir()

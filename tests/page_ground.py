@@ -262,7 +262,7 @@ def look_at(folder: Path, name: str, script: str = "return null", width: int = 3
     """
     chromium = need_chromium()
     (folder / "look.html").write_text(_LOOK % {"path": name, "width": width, "script": script})
-    with served(folder) as address, tempfile.TemporaryDirectory() as profile:
+    with served(folder) as address, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         argv = [
             chromium,
             "--headless",

@@ -12,7 +12,7 @@ from typing import Any
 from robust_run.health.sensors.runner import Runner
 from robust_run.health.sensors.types import Event, Sensor, World
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 STUB_SOURCE = Path(__file__).parent / "health" / "sensors" / "stub_nvml.c"
 STUB_FLAGS = ("-shared", "-fPIC", "-O1", "-Wall", "-Wl,-soname,libnvidia-ml.so.1")
 """Under this name nvidia-ml-py finds the stub again, once it is loaded."""

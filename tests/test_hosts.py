@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import host_ground as ground
 import pytest
 from host_process import HostProcess
 from hosts import Cluster, Host, need_hosts
@@ -115,7 +118,7 @@ def test_a_process_is_known_by_its_pid_here_and_there(pair: Cluster) -> None:
     assert pair[0].pids() == [process.pid]
     assert pair[1].pids() == []
     process.signal(signal.SIGTERM)
-    assert process.wait(10) == -signal.SIGTERM
+    assert process.wait(60) == -signal.SIGTERM
     with pytest.raises(LookupError):
         pair[0].pid_outside(int(line))
 
@@ -256,28 +259,40 @@ def test_clocks_of_one_host_can_be_an_hour_ahead_or_behind(tmp_path: Path) -> No
         assert again >= seen[1][0]
 
 
-def test_nothing_is_left(tmp_path: Path) -> None:
+#: Where a host mounts something of its own when it boots.
+MOUNTED = {"/etc/hosts", "/dev/shm", "/run", "/run/cgroup", "/sys", "/sys/fs/cgroup", "/proc"}
+
+
+def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests make hosts and mounts at the same time, and numbers of namespaces are used again: only ours count."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("HOSTS_TEST", mark)
+
     def networks() -> str:
         return re.sub(r":.*", "", Path("/proc/net/dev").read_text())
 
-    before = (networks(), Path("/proc/self/mounts").read_text(), os.listdir("/proc/self/fd"))
+    def mounts() -> list[str]:
+        places = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
+        return [place for place in places if place in MOUNTED or place.startswith(str(tmp_path))]
+
+    before, open_before = (networks(), mounts()), descriptors()
     for error in (None, ValueError, KeyboardInterrupt):
-        held: set[str] = set()
         try:
             with Cluster(2, tmp_path) as cluster:
                 process = cluster[0].start(["sleep", "1000"])
                 cluster[1].start(["sh", "-c", "setsid sleep 1000 & exec setsid sleep 1000"])
                 cluster[1].freeze()
-                held = namespaces(process.pid) - namespaces(os.getpid())
-                assert len(held) >= 5
+                assert len(namespaces(process.pid) - namespaces(os.getpid())) >= 5
+                assert is_marked(str(process.pid), mark)
                 if error:
                     raise error
         except (ValueError, KeyboardInterrupt) as raised:
             assert type(raised) is error
         assert process.poll() == -signal.SIGKILL
-        assert not held & set().union(*(namespaces(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()))
+        assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and is_marked(pid, mark)]
         assert not cgroups(cluster.mark)
-    assert (networks(), Path("/proc/self/mounts").read_text(), os.listdir("/proc/self/fd")) == before
+    assert (networks(), mounts()) == before
+    assert not descriptors() - open_before
 
 
 def namespaces(pid: int) -> set[str]:
@@ -289,16 +304,40 @@ def namespaces(pid: int) -> set[str]:
         return set()
 
 
+def is_marked(pid: str, mark: str) -> bool:
+    """Whether a process runs that our test has started."""
+    try:
+        return f"HOSTS_TEST={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return what this process has open."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the folder itself
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
+
+
 def cgroups(mark: str) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/{mark}*"))
+    home = ground._cgroup_home()
+    return list(home.glob(f"{mark}*")) if home else []
 
 
-def test_hosts_die_with_a_killed_harness_and_the_next_one_sweeps(tmp_path: Path) -> None:
+def test_hosts_die_with_a_killed_harness_and_the_next_one_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a mark of its own: clusters of other tests sweep, too."""
+    own = f"robust-swept-{uuid.uuid4().hex[:12]}-"
     text = """
         import sys, os, time
         sys.path.insert(0, sys.argv[1])
         from pathlib import Path
+        import host_ground
         from hosts import Cluster
+        host_ground.MARK = sys.argv[2]
         with Cluster(2, Path.cwd()) as cluster:
             process = cluster[0].start(["sleep", "1000"])
             if os.fork() == 0:  # holds the switch's socket, so that it does not end by itself
@@ -306,7 +345,7 @@ def test_hosts_die_with_a_killed_harness_and_the_next_one_sweeps(tmp_path: Path)
             print(cluster.mark, process.pid, flush=True)
             time.sleep(1000)
     """
-    argv = [sys.executable, script(tmp_path, text), str(Path(__file__).parent)]
+    argv = [sys.executable, script(tmp_path, text), str(Path(__file__).parent), own]
     harness = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
     with harness:
         assert harness.stdout
@@ -314,6 +353,7 @@ def test_hosts_die_with_a_killed_harness_and_the_next_one_sweeps(tmp_path: Path)
         harness.kill()
     try:
         assert Path(f"/proc/{int(pid)}").exists()
+        monkeypatch.setattr(ground, "MARK", own)
         with Cluster(1, tmp_path):
             wait_for(lambda: not Path(f"/proc/{int(pid)}").exists(), "the orphaned host's process to be gone")
         assert not cgroups(mark)

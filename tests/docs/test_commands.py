@@ -23,8 +23,8 @@ from shown_commands import Block, blocks, commands, pages
 from robust_run.launcher.options import HELP_OPTIONS, OPTIONS
 from robust_run.robust_cli import robust
 
-#: Longer than any command of the guide takes on a busy machine.
-LIMIT_S = 180.0
+#: Longer than any block of the guide takes on a busy machine.
+LIMIT_S = 300.0
 MARK = "DOCS_TEST"
 #: Where pages have checkpoints: a test has them in its own folder.
 NODE_FOLDERS = re.compile(r"(?<![\w.])/(?:ssd[01]|mnt)\b")
@@ -85,12 +85,15 @@ class Desk:
             assert wanted in said, f"{block.where} did not say {wanted!r}:\n{said}"
 
     @contextmanager
-    def meanwhile(self, block: Block) -> Iterator[None]:
-        """Have it run in the background; it, too, must not fail before the page is done."""
+    def meanwhile(self, block: Block, is_stopped: bool) -> Iterator[None]:
+        """Have it run in the background; it, too, must not fail before the page is done. `is_stopped`: the page itself ends it.
+
+        It ends in good order: one that is killed may leave a file half written.
+        """
         (pattern,) = block.values("until")
         with (self.folder / ".background.log").open("w") as log:
             process = subprocess.Popen(
-                ["bash", "-c", block.text],
+                ["bash", "-c", f"exec {block.text}"],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -106,6 +109,9 @@ class Desk:
 
             wait_for(is_there, f"{pattern}, for {block.where}")
             yield
+            if not is_stopped:
+                process.terminate()
+            process.wait(60)
         finally:
             self.sweep()
             process.wait()
@@ -136,6 +142,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
             subprocess.run(["fusermount3", "-u", "-z", place], check=False, capture_output=True)
 
 
+@pytest.mark.timeout(600)  # a page may start a dozen processes with torch
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_who_follows_a_page_gets_what_it_says(page: Path, desk: Desk) -> None:
     shown = blocks(page)
@@ -148,7 +155,7 @@ def test_who_follows_a_page_gets_what_it_says(page: Path, desk: Desk) -> None:
     background = [block for block in shown if "background" in block.words]
     assert len(background) <= 1, "a page has one job that runs meanwhile"
     if background:
-        with desk.meanwhile(background[0]):
+        with desk.meanwhile(background[0], any("robust stop" in block.text for block in typed)):
             _run_all(desk, typed)
     else:
         _run_all(desk, typed)

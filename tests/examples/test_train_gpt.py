@@ -19,7 +19,9 @@ MODEL = ["--width", "32", "--layers", "1", "--heads", "2", "--block", "32"]
 TINY = [*MODEL, "--batch", "4", "--lr", "0.01", "--log-every", "10"]
 STEPS = 120
 EVERY = 20
-LIMIT_S = 120
+LIMIT_S = 300
+
+pytestmark = pytest.mark.timeout(600)  # some start up to nine processes with torch
 
 
 def environment() -> dict[str, str]:

@@ -57,8 +57,8 @@ def main(steps: int, fault: str = "", faulty: int = -1, since: int = 0) -> None:
     model = make_model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     noise = torch.Generator().manual_seed(rank)
+    began_s = time.perf_counter()
     for step in range(1, steps + 1):
-        began_s = time.perf_counter()
         misbehave(fault, faulty, since, rank, step)
         batch = torch.randn(BATCH, WIDTH, generator=noise).to(device)
         loss = model(batch).square().mean()
@@ -67,7 +67,9 @@ def main(steps: int, fault: str = "", faulty: int = -1, since: int = 0) -> None:
         optimizer.step()
         if backend == "nccl":
             torch.cuda.synchronize()
-        print(f"step {step} {time.perf_counter() - began_s:.6f}", flush=True)
+        ended_s = time.perf_counter()
+        print(f"step {step} {ended_s - began_s:.6f}", flush=True)
+        began_s = ended_s  # so that no time is between two steps
     weights = b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters())
     print(f"done {hashlib.sha256(weights).hexdigest()}", flush=True)
     dist.destroy_process_group()

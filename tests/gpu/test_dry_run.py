@@ -14,6 +14,8 @@ from gpu.ground import Ranks, TooLongError, until
 
 BENCH = Path(__file__).parents[2] / "bench"
 
+pytestmark = pytest.mark.timeout(600)
+
 
 def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows_all(tmp_path: Path):
     with Ranks(tmp_path, "gloo", steps=5, fault=("slow", "0", "4")) as ranks:
@@ -22,7 +24,8 @@ def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows
         times = ranks.step_times(1)
     assert len(set(digests)) == 1
     assert len(digests[0]) == 64
-    assert min(times[3:]) >= 0.2
+    # Rank 0 began its step 4 when rank 1 was in its step 3 at the earliest; single steps of rank 1 may be shorter.
+    assert sum(times[2:]) >= 2 * 0.3 - 0.01
 
 
 def test_a_late_rank_holds_the_other_up(tmp_path: Path):
@@ -75,7 +78,8 @@ def test_the_bench_measures_and_writes_a_page(tmp_path: Path, monkeypatch: pytes
     off = nccl_gpu.measure_side(tmp_path, nccl_gpu.OFF, "", 2, backend="gloo")
     assert off.step_s > 0
     traced = nccl_gpu.Measured(step_s=off.step_s * 1.5, operations=8.0, bytes=2000.0)
+    today = date.today()
     page = nccl_gpu.document({nccl_gpu.OFF: [off], nccl_gpu.ON: [traced]}, 1, 2)
     assert "| traced | " in page
     assert "+50.00% | 8.0 | 2,000 |" in page
-    assert date.today().isoformat() in page
+    assert today.isoformat() in page or date.today().isoformat() in page, "it may be midnight"

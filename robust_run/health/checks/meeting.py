@@ -17,8 +17,9 @@ from robust_run.health.checks.types import Meeting, Order, Result
 
 #: Each rank sends so much at a time.
 CPU_BYTES, CUDA_BYTES = 4 << 20, 256 << 20
-#: Whoever waits for a peer gives up and says so at this part of the limit, before it is itself taken for the one that hangs.
-GIVE_UP_AT = 0.9
+#: Whoever waits for a peer gives up and says so at this part of the limit, before it is itself taken for the one that hangs: on a
+#: busy node that takes seconds.
+GIVE_UP_AT = 0.75
 #: Sentences about wrong data that are kept.
 MOST_WRONG = 4
 

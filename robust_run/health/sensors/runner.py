@@ -133,8 +133,10 @@ class Runner:
         self._say(events)
 
     def stop(self, wait_s: float = 0.0) -> None:
-        """Let the threads end at their next turn; those that hang are left behind."""
+        """Let the threads end at their next turn; those that hang are left behind. Only who waits may not be one of them."""
         self._stop.set()
+        if wait_s <= 0:
+            return
         deadline_s = time.monotonic() + wait_s
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))

@@ -61,7 +61,7 @@ class Ground:
                 found.append(entry)
         return found
 
-    def assert_nothing_left(self, within_s: float = 20.0) -> None:
+    def assert_nothing_left(self, within_s: float = 60.0) -> None:
         """Fail if a process lives on."""
         give_up_at_s = time.monotonic() + within_s
         while left := self.left():

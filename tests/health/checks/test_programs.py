@@ -21,7 +21,9 @@ from robust_run.health.checks.faults import faults_for
 from robust_run.health.checks.judge import judge
 from robust_run.health.checks.types import Began, Ended, Finished, NodeOrder, Order, Result, Said
 
-STUCK_S = 120.0
+pytestmark = pytest.mark.timeout(600)  # each program imports torch
+
+STUCK_S = 240.0
 SMALL = 8 << 20
 
 

@@ -18,7 +18,7 @@ from robust_run.health.metrics.reports import Read, file_of, parse, read
 from robust_run.health.metrics.ring_format import FILE_BYTES, HEADER_BYTES, MOST_VALUES, SLOT_BYTES, SLOTS
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

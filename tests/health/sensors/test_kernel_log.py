@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sensor_ground import Watched
+from sensor_ground import LIMIT_S, Watched
 
 from robust_run.health.sensors import kernel_log
 from robust_run.health.sensors.kernel_lines import meaning_of
@@ -149,7 +149,7 @@ def test_a_line_written_to_the_real_log_is_noticed(root: None, watch: Callable[.
     watched = watch(World(), kernel_log.sensor(settings))
     mark = f"robust-test-{os.getpid()}-{time.monotonic_ns()}"
     with open("/dev/kmsg", "w") as log:
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + LIMIT_S
         while not any(mark in event.detail for event in watched.events):
             assert time.monotonic() < deadline_s, "the line was never noticed"
             log.write(f"NVRM: Xid (PCI:0000:3b:00): 79, {mark}\n")

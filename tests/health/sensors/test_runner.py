@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import queue
 import subprocess
 import threading
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
 WORLD = World()
 
 
-def sensor(read: Callable[[World], Any], name: str = "made", judge: Any = None, timeout_s: float = 0.2) -> Sensor:
+def sensor(read: Callable[[World], Any], name: str = "made", judge: Any = None, timeout_s: float = LIMIT_S) -> Sensor:
     def passing(state: Any, sample: Any, now_s: float) -> Any:
         return state, sample
 
@@ -55,7 +56,7 @@ def test_a_sensor_that_hangs_is_an_alert_and_the_others_go_on(watch: Callable[..
         turned.set()
         return ()
 
-    watched = watch(WORLD, sensor(hang, "nfs"), sensor(work, "other"))
+    watched = watch(WORLD, sensor(hang, "nfs", timeout_s=0.2), sensor(work, "other"))
     said = watched.wait_for("nfs.hung")
     assert "(limit 0.2 s): made for a test" in said.detail
     turned.clear()
@@ -75,6 +76,20 @@ def test_absent_hardware_is_said_once_and_the_sensor_ends(watch: Callable[..., W
     assert watched.wait_for("made.absent", "note").detail == "there is none"
     watched.runner.stop(LIMIT_S)
     assert (len(turns), len(watched.events)) == (1, 1)
+
+
+def test_a_sensor_that_finds_nobody_listening_stops_all() -> None:
+    """Its own thread does it, so it cannot wait for the threads to end."""
+    went_well: queue.Queue[bool] = queue.Queue()
+
+    def hang_up(_: Event) -> None:
+        runner.stop()
+        went_well.put(True)
+
+    runner = Runner([sensor(lambda _: (event(),))], WORLD, hang_up)
+    runner.start()
+    assert went_well.get(timeout=LIMIT_S)
+    runner.stop(LIMIT_S)
 
 
 def test_what_cannot_be_read_is_said_once_until_it_can_be_read_again() -> None:
@@ -138,11 +153,16 @@ def test_the_first_reading_may_take_longer_because_it_opens_what_is_read() -> No
 def test_a_standstill_of_the_whole_process_is_no_sensor_s_fault() -> None:
     now = [0.0]
     said: list[Event] = []
-    release = threading.Event()
-    runner = Runner(
-        [sensor(lambda _: release.wait(LIMIT_S) and (), timeout_s=10.0)], WORLD, said.append, lambda: now[0]
-    )
+    reading, release = threading.Event(), threading.Event()
+
+    def hang(_: World) -> tuple[Event, ...]:
+        reading.set()
+        release.wait(LIMIT_S)
+        return ()
+
+    runner = Runner([sensor(hang, timeout_s=10.0)], WORLD, said.append, lambda: now[0])
     runner.start()
+    assert reading.wait(LIMIT_S)
     for second in (1.0, 2.0, 100.0, 104.0, 108.0):
         now[0] = second
         runner.look()
@@ -208,7 +228,7 @@ HUNG_MOUNT = """if True:
     events = []
     runner = Runner(sensors, World(), events.append)
     runner.start()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 45
     while not events and time.monotonic() < deadline_s:
         runner.look()
         time.sleep(0.02)

@@ -47,6 +47,8 @@ def get(url: str, token: str = "", accept: str = "text/html") -> tuple[int, str,
             return error.code, error.headers["Content-Type"], error.read().decode()
 
 
+pytestmark = pytest.mark.timeout(600)
+
 OPTIONS = ("--nproc-per-node", "2", "--no-warm", "--http-port", "0", "--restart-grace", "1")
 
 
@@ -131,7 +133,7 @@ def test_pages_are_left_when_a_job_is_over_and_can_be_written_again(tmp_path: Pa
         path.unlink()
     (job.run_dir / "startup.json").unlink(missing_ok=True)
     argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "report", str(job.run_dir)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert os.path.join(job.run_id, "report.html") in done.stdout
     assert "Job stopped" in page.read_text()
@@ -151,7 +153,7 @@ def test_a_damaged_run_directory_gives_a_page_or_a_reason(tmp_path: Path, damage
     else:
         journal.write_bytes({"empty": b"", "cut": content[: len(content) * 2 // 3], "foreign": b"\xff\x00{]\n"}[damage])
     argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "report", str(job.run_dir)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     if damage in ("empty", "foreign"):
         assert done.returncode != 0
