@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -80,14 +80,15 @@ def look_first(
         except TooMuchError as error:
             problem = error
             continue
-        if root.entry and not _has(scan, root.entry):
+        if root.entry and not holds((found.path for found in scan.files), root.entry):
             raise CodeError(f"{root.entry!r} is no file of code that can be captured{_why(scan, root.entry)}")
         return root, scan
     raise problem
 
 
-def _has(scan: Scan, entry: str) -> bool:
-    return any(found.path == entry or found.path.startswith(f"{entry}/") for found in scan.files)
+def holds(paths: Iterable[str], entry: str) -> bool:
+    """Whether a script, or a folder that is one, is among files of code."""
+    return any(path == entry or path.startswith(f"{entry}/") for path in paths)
 
 
 def _why(scan: Scan, entry: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.code_types import CodeUse, CodeVersion
-from robust_run.launcher.code_versions.capture import Root, commit_of, left_out, look_first, roots_of, tree_id_of
+from robust_run.launcher.code_versions.capture import Root, commit_of, holds, left_out, look_first, roots_of, tree_id_of
 from robust_run.launcher.code_versions.errors import CodeError, LackingError
 from robust_run.launcher.code_versions.ledger import label
 from robust_run.launcher.code_versions.program import in_folder, program_of, with_settings
@@ -74,6 +74,8 @@ class CodePlace:
         self._clock = clock
         self._source, self._user = host, user
         self._root: Root | None = None
+        self._is_settled = False
+        """The root is the one that the job's versions are of."""
         self.store = TreeStore(os.path.join(run_path, FOLDER))
         self.steady = steady_links(run_path)
         self._receiver: Receiver | None = None
@@ -99,6 +101,7 @@ class CodePlace:
             root, scan = self._look()
         except CodeError as error:
             return Seen(version, None, str(error))
+        self._is_settled = True
         source = f"{self._source}:{root.folder}"
         return Seen(msgspec.structs.replace(version, source=source, left_out=left_out(scan.left)), scan, "")
 
@@ -112,6 +115,16 @@ class CodePlace:
         except RobustRunError as error:
             return seen.version, str(error)
         return msgspec.structs.replace(seen.version, tree=tree), ""
+
+    def _settle(self, tree_id: str) -> None:
+        """Take the root that a version is of: where it was captured, a wider folder may have taken too long to look through."""
+        if self._is_settled or not self.store.has(tree_id):
+            return
+        paths = [file.path for file in self.store.tree(tree_id).files]
+        fitting = [root for root in self._roots if not root.entry or holds(paths, root.entry)]
+        if fitting and self._root not in fitting:
+            self._root = fitting[0]
+        self._is_settled = True
 
     def _look(self) -> tuple[Root, Scan]:
         if self._root is None:
@@ -148,6 +161,7 @@ class CodePlace:
         if not use.tree or not self._roots:
             return Ground(use=use)
         scan: Scan | None = None
+        self._settle(use.tree)
         try:
             root, scan = self._look()
         except CodeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -125,6 +126,30 @@ def test_what_is_not_here_is_lacking_until_it_comes(folder: Path, tmp_path_facto
     parts = list(parts_of(here.store, version.tree))
     assert [other.take(part) for part in parts][-1]
     assert (Path(other.ground(CodeUse(number=1, tree=version.tree)).copy) / "train.py").read_text() == "import helper\n"
+
+
+def test_a_node_that_had_no_time_for_the_whole_work_tree_says_which_folder_the_code_is_of(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    inner = folder / "examples"
+    inner.mkdir()
+    (inner / "train.py").write_text("print()\n")
+    job = msgspec.structs.replace(spec(folder), argv=("python", "-u", "examples/train.py"), script="examples/train.py")
+    ticks = itertools.count()
+    #: Half a second goes by with the first look at the clock, once: the whole work tree takes too long.
+    busy = CodePlace(job, str(folder), str(folder / "runs" / "a"), lambda: min(float(next(ticks)), 1.0), "host", "ann")
+    version, _ = captured(busy)
+    assert version.source == f"host:{inner}"
+    idle = CodePlace(job, str(folder), str(folder / "runs" / "b"), lambda: 0.0, "other", "ann")
+    use = CodeUse(number=1, tree=version.tree)
+    assert not idle.has(version.tree), "it finds the whole work tree"
+    for part in parts_of(busy.store, version.tree):
+        idle.take(part)
+    ground = idle.ground(use)
+    assert (ground.root, ground.copy) == (str(inner), "")
+    (inner / "train.py").write_text("print(1)\n")
+    ground = idle.ground(use)
+    assert idle.argv(job.argv, ground) == ("python", "-u", f"{ground.copy}/train.py")
 
 
 def test_a_node_with_the_same_folder_needs_nothing_sent(folder: Path) -> None:
