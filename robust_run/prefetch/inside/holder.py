@@ -30,6 +30,8 @@ from robust_run.prefetch.mount.ladder import Choice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
 
 _STAGE = "stage"
+#: How long it may take until it is heard why reads failed, once the mount has failed.
+HEARD_S = 3.0
 
 
 @dataclass
@@ -57,6 +59,7 @@ class Troubles:
         self._lock = threading.Lock()
         self._is_made = False
         self._serving: server.ServerHandle | None = None
+        self._heard = threading.Event()
         self.lost = ""
         """Why reads failed while it was being made."""
 
@@ -81,10 +84,20 @@ class Troubles:
             ends_the_making = not self._is_made and not self.lost
             if not self._is_made:
                 self.lost = self.lost or sentence
+                self._heard.set()
         if ends_the_making and self._serving is not None:
             self._serving.stop()
         elif not self.lost:
             self._tell(Problem(sentence))
+
+    def why(self) -> str:
+        """Return why the making failed, as far as reads are the reason; else "".
+
+        The mount may fail before it is heard that a read did: who asks waits for that, a moment.
+        """
+        if self._serving is not None:
+            self._heard.wait(HEARD_S)
+        return self.lost
 
     def made(self) -> None:
         """Note that the place is made. Raises `InsideFailed` if it was given up a moment ago."""
@@ -278,7 +291,8 @@ def run(channel: socket.socket) -> int:
             holding, ready = make(plan, troubles)
             troubles.made()
         except RobustRunError as error:
-            cause = f"{plan.image_url}: it cannot be mounted: {troubles.lost}" if troubles.lost else str(error)
+            lost = troubles.why()
+            cause = f"{plan.image_url}: it cannot be mounted: {lost}" if lost else str(error)
             with lock:
                 _answer(channel, b"-", [])
                 _say(channel, Ready(failed=cause))

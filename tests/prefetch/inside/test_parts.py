@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from robust_run.errors import UserError
 from robust_run.prefetch.image.places import NoPlaceError, resolve
 from robust_run.prefetch.inside import accounts, binds, environment, gpu, view
-from robust_run.prefetch.inside.types import Bind
+from robust_run.prefetch.inside.holder import Troubles
+from robust_run.prefetch.inside.types import Bind, Problem
 from robust_run.prefetch.mount import syscalls
 from tests.prefetch.private_mounts import privately
 
@@ -197,3 +199,23 @@ def test_without_overlayfs_the_image_is_put_together_from_its_parts(tmp_path: Pa
     assert os.readlink(root / "lib") == "usr/lib"
     with pytest.raises(OSError, match="Read-only"):
         (root / "etc/b").write_text("x")
+
+
+def test_a_mount_that_fails_before_it_is_heard_why_is_told_all_the_same() -> None:
+    class Server:
+        """A block server of which only that it was stopped counts."""
+
+        stops = 0
+
+        def stop(self) -> None:
+            self.stops += 1
+
+    told: list[Problem] = []
+    troubles, serving = Troubles(told.append), Server()
+    troubles.serving(serving)  # type: ignore[arg-type]
+    heard = threading.Timer(0.2, troubles.reads_failed, ("block 7 could not be read: 500",))
+    heard.start()
+    assert troubles.why() == "block 7 could not be read: 500"
+    heard.join()
+    assert (serving.stops, told) == (1, [])
+    assert Troubles(told.append).why() == "", "nothing is waited for where no blocks are served"
