@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests wait more than they compute.
-JOBS ?= $(shell expr $$(nproc) + 2)
+JOBS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: demo test test-thrice compiled check format bench packages clean
 
