@@ -204,8 +204,9 @@ class _View:
             cpu = (last.cpu_ticks - first.cpu_ticks) / os.sysconf("SC_CLK_TCK") / elapsed_s
             answers = self._written_before.get(first.pid, 0)
             calls = last.call_bytes - first.call_bytes - answers
-            # Disks are written to in pages, of which an answer may begin one.
-            disks = last.disk_bytes - first.disk_bytes - (answers + PAGE_BYTES if answers else 0)
+            # Disks are written to in pages: each answer may begin one, and go on in one that was flushed and counts again.
+            pages = 2 * len(self._stacks.get(first.pid, ())) + 1 if answers else 0
+            disks = last.disk_bytes - first.disk_bytes - answers - pages * PAGE_BYTES
             io_bytes = int(max(calls, disks, 0) * LOOK_S / elapsed_s)
         return ProcessSight(
             pid=first.pid,

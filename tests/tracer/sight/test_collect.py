@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -163,9 +164,22 @@ def test_a_sleeping_rank_is_idle_where_it_sleeps(tmp_path: Path):
     assert own(sight).cpu < 0.05
 
 
-def test_looking_itself_counts_as_nothing(tmp_path: Path):
+@pytest.mark.parametrize("flushed", [False, True], ids=["at rest", "flushed again and again"])
+def test_looking_itself_counts_as_nothing(tmp_path: Path, flushed: bool):
+    over = threading.Event()
+
+    def flush() -> None:
+        with (tmp_path / "steps-0.stacks").open("rb") as stacks:
+            while not over.wait(0.005):
+                os.fsync(stacks.fileno())
+
     with rank(tmp_path, SLEEPS) as target:
+        asleep(target.pid)
+        flushing = threading.Thread(target=flush if flushed else over.set)
+        flushing.start()
         (sight,) = seen([target], samples=12, gap_s=0.02)
+        over.set()
+        flushing.join()
         grown = os.path.getsize(f"{target.steps_file}.stacks")
     assert grown > 0
     assert own(sight).io_bytes < grown
