@@ -9,6 +9,8 @@ drawn (--per-cell), or all are made (--every). They come in a shuffled order, so
 change what is measured. With --results every outcome is appended to a file, and runs that are in it are not made again.
 
 TUNING runs are those that rules and thresholds may be looked at with; all others are HELD-OUT: see `tests/faults/matrix.py`.
+Verdict and action are scored apart: what is proven is acted on at once, everything else is said and given torch's own time. To
+ask the peer the program keeps a thread of its own, which might break a circle of waits: circles are acted on with --no-peer only.
 Precision: of all verdicts, also on negatives, those that name exactly the ranks at fault. Recall: of all faults, those.
 Times count from the moment the fault strikes; median, 90th percentile, maximum; stragglers, which need rounds of measuring,
 apart. False alarms are verdicts on negatives or before a fault struck. The last line of standard output is one JSON object.

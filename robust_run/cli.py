@@ -42,8 +42,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     from robust_run.errors import RobustRunError
     from robust_run.launcher.command import Answered, parse
     from robust_run.launcher.main import launch
+    from robust_run.launcher.this_machine import system_world
     from robust_run.launcher.validate import resolve
-    from robust_run.launcher.world import system_world
 
     try:
         options = parse(argv, env)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from robust_run.ckpt_io import damage_notes, save_notes
 from robust_run.ckpt_io import types as ckpt_types
 from robust_run.health.checks.history import History
 from robust_run.health.ladder.rules import RULES as LADDER_RULES
@@ -118,12 +119,16 @@ def ladder_rules() -> Iterator[str]:
 
 
 def _steps(steps: tuple[Step, ...]) -> str:
-    said = []
-    for step in steps:
-        command = step.command.replace(" {run}", "").replace("{id}", "N").replace("{node}", "NODE")
-        text = _cell(step.text.replace("{node}", "its node"))
-        said.append(f"{text.rstrip('.:')}: `{command.replace('{rank}', 'RANK')}`." if command else text)
-    return " ".join(said)
+    return " ".join(map(_step, steps))
+
+
+def _step(step: Step) -> str:
+    """A command that the controller may refuse, and what is said in its place then."""
+    command = step.command.replace(" {run}", "").replace("{id}", "N").replace("{node}", "NODE")
+    text = _cell(step.text.replace("{node}", "its node"))
+    said = f"{text.rstrip('.:')}: `{command.replace('{rank}', 'RANK')}`." if command else text
+    other = step.otherwise
+    return f"{said} Or: {_step(other)}" if other is not None and other.text != step.text else said
 
 
 #: What a run directory holds: pattern, what it is, and the schema it carries ("" for text).
@@ -133,6 +138,16 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ("attempt_N/RANK/stdout.log", "everything the rank printed; `stderr.log` likewise", ""),
     ("attempt_N/RANK/stderr.log", "the same of its stderr", ""),
     ("attempt_N/RANK/error.json", "of the rank's exception, written by torch's `@record`", "torch's"),
+    (
+        "attempt_N/RANK/damaged-UUID.json",
+        "what the rank found wrong with a checkpoint that it read",
+        f"`schema` {damage_notes.SCHEMA}",
+    ),
+    (
+        "attempt_N/RANK/saved.json",
+        "the newest checkpoint that the rank has committed",
+        f"`schema` {save_notes.SCHEMA}",
+    ),
     (
         "attempt_N/RANK/ring",
         "its last calls and steps, binary; read with `robust timeline`",
@@ -168,6 +183,7 @@ OTHER_FILES: tuple[tuple[str, str, str], ...] = (
     ("CHECKPOINT/parts-UUID/*.part", "its bytes, in units", f"`rrck` {ckpt_types.VERSION}"),
     (".NAME.restore-journal", "beside a checkpoint that is being restored: units that are done", ""),
     ("IMAGE.blocks.json", "the block map of an image: what each block must be", _schema_of(BlockMap)),
+    ("IMAGE.origins.json", "what an image does not keep of what it was built of", "`robust-origins` 1"),
     ("IMAGE.hot/*.json", "hot lists: what starts read of it, in order", _schema_of(HotList)),
     ("~/.cache/robust-run/environments/*", "the same of environments (`--prefetch-env`)", "`robust-hot-files` 1"),
     ("STORE/KEY/snapshot.json", "the manifest of a snapshot of dependencies", _schema_of(Manifest)),

@@ -22,7 +22,16 @@ import pytest
 from seen_ranks import GETS, REDUCES, process
 
 from robust_run.report.pages.ettr import spans_of
-from robust_run.report.pages.types import AttemptTimes, Happened, IncidentPage, JobPage, Lost, NodePlace
+from robust_run.report.pages.types import (
+    Accepts,
+    AttemptTimes,
+    Drawn,
+    Happened,
+    IncidentPage,
+    JobPage,
+    Lost,
+    NodePlace,
+)
 from robust_run.report.types import Action, Evidence, Incident, Verdict
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene
 
@@ -35,6 +44,23 @@ HOSTILE = (
 )
 
 STUCK_S = 120.0
+
+#: All that a controller may do.
+ANYTHING = Accepts(
+    check=True,
+    check_all=True,
+    evict=True,
+    readmit=True,
+    restart=True,
+    update=True,
+    rollback=True,
+    code_log=True,
+    join=True,
+)
+#: A page of a job that runs, of one that is over, and one that a browser renews.
+RUNS = Drawn(at_s=BEGIN_S + 200.0, life="running", accepts=ANYTHING)
+DONE = Drawn(at_s=BEGIN_S + 200.0)
+RENEWED = Drawn(at_s=BEGIN_S + 300.0, life="running", served=True)
 
 
 def places(nodes: int, nproc: int) -> tuple[NodePlace, ...]:
@@ -136,7 +162,7 @@ def incident_page(nodes: int = 2, nproc: int = 4, **more: Any) -> IncidentPage:
             "attempt": struck,
             "following": attempt(1, 106.5, nodes=nodes, nproc=nproc, started_s=107.0, first_step_s=112.0),
             "lost": Lost(seconds=12.0, ranks=nodes * nproc, is_over=True, steps=40, redone_s=60.0, step_s=1.5),
-            "now_s": BEGIN_S + 200.0,
+            "drawn": DONE,
             **more,
         }
     )
@@ -158,8 +184,8 @@ def job_page(nodes: int = 2, nproc: int = 4, **more: Any) -> JobPage:
             "script": "train.py",
             "command": "python train.py",
             "started_s": BEGIN_S,
-            "now_s": BEGIN_S + 300.0,
-            "is_live": True,
+            "drawn": RENEWED,
+            "known_s": BEGIN_S + 300.0,
             "phase": "running",
             "world_size": nodes * nproc,
             "nodes_active": nodes,

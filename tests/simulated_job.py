@@ -67,7 +67,7 @@ class World:
         self.is_number_known = True
         """Whether attempt numbers have no gaps: not if the journal lost records."""
         self.state = core.JobState()
-        self.shell: Shell | None = Shell(self, self.state)
+        self.shell: Shell | None = self.make_shell()
         self.shell.feed(JobStarted())
         for number in range(hosts):
             self.boot(f"host-{number}")
@@ -100,6 +100,10 @@ class World:
         return self.rng.choice((0.0, 0.05, 0.6, 1.4)) if self.slow else self.rng.choice((0.0, 0.001, 0.02))
 
     # --- who is there
+
+    def make_shell(self) -> Shell:
+        """Return a controller that goes on from the state."""
+        return Shell(self, self.state)
 
     def boot(self, host: str) -> Agent:
         """Start an agent on a host."""
@@ -150,7 +154,7 @@ class World:
         state = core.replay(self.policy, self.journal)
         assert plain(state) == plain(self.state), "the journal tells another story"
         self.state = state
-        self.shell = Shell(self, state)
+        self.shell = self.make_shell()
         self.shell.feed(ControllerResumed(term=state.term + 1, hold_s=HOLD_S))
 
     def tell(self, event: Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -10,9 +11,12 @@ from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
 from robust_run.ckpt_io.manifest import size_bytes
+from robust_run.ckpt_io.names import is_temporary
+from robust_run.ckpt_io.newest import look, newest_whole
 from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
-from robust_run.ckpt_io.retention import Found, Leftover, Removal, newest, plan_removals
+from robust_run.ckpt_io.retention import Found, Leftover, Removal, State, newest, plan_removals
+from robust_run.ckpt_io.seen import Seen
 from robust_run.errors import PlatformError
 from robust_run.store import paths
 from robust_run.store.errors import AccessDenied, NotFound, StoreError
@@ -46,14 +50,44 @@ def list_checkpoints(root: str, also: Sequence[str] = (), *, stores: StoreOpener
 
 
 def latest(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> Found | None:
-    """Return the newest valid checkpoint in a root; None if there is none, or no such root.
+    """Return the newest valid checkpoint in a root; None if there is none, or no such root. What has a temporary name is none.
 
-    Its manifest is valid, and its parts are there, as long as they should be: what is in them shows when they are read.
+    Its manifest is valid, and its parts are there, as long as they should be: what is in them shows when they are read. In a
+    folder of this machine it is the one that a job with `--ckpt-dir` goes on from.
 
     Raises:
         TargetLost: The root cannot be listed.
     """
-    return newest(list_checkpoints(root, also, stores=stores))
+    place = address.normal(root)
+    if also or stores is not open_store or paths.scheme_of(place):
+        return newest(list_checkpoints(root, also, stores=stores))
+    refused: set[str] = set()
+    while True:
+        seen = look(place, avoid=refused, most=sys.maxsize, whole=1)
+        if seen.trouble:
+            raise TargetLost(place, seen.trouble)
+        whole = newest_whole(seen)
+        if whole is None:
+            return None
+        try:
+            return _described_newest(place, whole)
+        except ManifestRefused:  # its digest is right, and yet it contradicts itself
+            refused.add(whole.uuid)
+
+
+def _described_newest(root: str, whole: Seen) -> Found:
+    """Return more of a checkpoint that was found whole; if it was removed or replaced since then, what was seen of it."""
+    where = address.Address(address.join(root, whole.name))
+    seen = Found(whole.name, where.url, "valid", whole.step, whole.created_s, None, whole.uuid, is_link=whole.is_link)
+    try:
+        with closing(open_store(where.url)) as store:
+            manifest = read_manifest(store, where.url)
+    except (NotACheckpoint, TargetLost):
+        return seen
+    if manifest.manifest.uuid != whole.uuid:
+        return seen
+    left = () if whole.is_link else _leftovers(where, whole.uuid, open_store)
+    return _described(whole.name, where.url, manifest, None, left, is_link=whole.is_link)
 
 
 def prune(
@@ -133,10 +167,13 @@ def _described(
     name: str, url: str, manifest: FoundManifest, fault: str | None, left: tuple[Leftover, ...], *, is_link: bool
 ) -> Found:
     content = manifest.manifest
+    state: State = "damaged parts" if fault is not None else "valid"
+    if state == "valid" and is_temporary(name):
+        state, fault = "temporary", "its name says that it is not finished: no checkpoint until it is renamed"
     return Found(
         name,
         url,
-        "valid" if fault is None else "damaged parts",
+        state,
         step=content.step,
         created_s=content.created_s,
         size_bytes=size_bytes(content),

@@ -59,7 +59,8 @@ def _found_line(found: Found) -> str:
 def latest(root: str, also: tuple[str, ...], as_json: bool) -> int:
     """Print the path of the newest valid checkpoint in a folder; exit code 1 if there is none.
 
-    Valid: its manifest is, and all parts are there, in full length. What is in them is what `verify` reads.
+    Valid: its manifest is, and all parts are there, in full length. What is in them is what `verify` reads. A job with
+    --ckpt-dir on this machine starts from the same one.
     """
     from robust_run.ckpt_io.catalog import latest as newest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _CODECS = ("none", "lz4", "zstd_shuffle")
 _FORMATS = ("rrck", "safetensors", "dcp", "files")
+#: Lines that are told of one kind; the rest is counted. With --json, all are there.
+_TOLD_MOST = 20
+_follow_links = click.option(
+    "--follow-links", is_flag=True, help="Copy what symbolic links lead to that lead out of SRC; else they are refused."
+)
 
 
 @click.command()
@@ -23,15 +28,28 @@ _FORMATS = ("rrck", "safetensors", "dcp", "files")
 @click.argument("destination", metavar="DST")
 @also_option
 @click.option("--from-also", multiple=True, metavar="ROOT", help="Root of a further target of SRC.")
-@click.option("--verify-only", is_flag=True, help="Copy nothing: compare DST with SRC; exit code 1 if they differ.")
+@click.option(
+    "--verify-only",
+    is_flag=True,
+    help="Copy nothing: compare what lies at DST with what lies at SRC; exit code 1 if something is missing or differs.",
+)
+@_follow_links
 @as_json_option
 def restore(
-    source: str, destination: str, also: tuple[str, ...], from_also: tuple[str, ...], verify_only: bool, as_json: bool
+    source: str,
+    destination: str,
+    *,
+    also: tuple[str, ...],
+    from_also: tuple[str, ...],
+    verify_only: bool,
+    follow_links: bool,
+    as_json: bool,
 ) -> int:
-    """Bring a checkpoint to this machine: one of ours, a DCP folder, or files; from a path, HDFS, HTTP or object store.
+    """Bring a checkpoint to this machine, from a path, HDFS, HTTP or object store.
 
-    One that was cut short goes on where it was: what is there is verified and not fetched again. A checkpoint of ours is
-    striped over DST and the --also roots; everything else is copied as it is.
+    It may be one of ours, a DCP folder, a file, or a folder, which is taken with everything below it. One that was cut short
+    goes on where it was: what is there is verified and not fetched again. A checkpoint of ours is striped over DST and the
+    --also roots; everything else is copied as it is.
     """
     import time
 
@@ -40,7 +58,7 @@ def restore(
     from robust_run.ckpt_io.copying.sources import open_source
     from robust_run.store.progress import shown, size
 
-    opened = open_source(source, from_also)
+    opened = open_source(source, from_also, links="follow" if follow_links else "refuse")
     began_s = time.monotonic()
     try:
         with shown("comparing" if verify_only else "restoring", _size_of(opened)) as progress:
@@ -48,17 +66,28 @@ def restore(
     finally:
         opened.close()
     took_s = time.monotonic() - began_s
+    count = "" if done.kind == "rrck" else f"{done.files} file{'' if done.files == 1 else 's'}, "
     if as_json:
         click.echo(encoded(done))
-    elif done.wrong:
-        lines(f"robust: {line}" for line in done.wrong)
+        return 1 if done.wrong else 0
+    _tell(done.notes, err=True)
+    _tell([f"{path} is not in {done.source}" for path in done.extra], err=True)
+    if done.wrong:
+        _tell(done.wrong)
     elif verify_only:
-        say(f"robust: {done.destination} is {done.source}: {size(done.size_bytes)} compared")
+        say(f"robust: {done.destination} is {done.source}: {count}{size(done.size_bytes)} compared")
     else:
         kept = f", {size(done.kept_bytes)} were there" if done.kept_bytes else ""
         rate = f"{size(done.fetched_bytes / max(took_s, 1e-9))}/s"
-        say(f"robust: {done.destination}: {size(done.fetched_bytes)} restored in {took_s:.1f} s ({rate}){kept}")
+        say(f"robust: {done.destination}: {count}{size(done.fetched_bytes)} restored in {took_s:.1f} s ({rate}){kept}")
     return 1 if done.wrong else 0
+
+
+def _tell(told: Sequence[str], *, err: bool = False) -> None:
+    for line in told[:_TOLD_MOST]:
+        say(f"robust: {line}", err=err)
+    if len(told) > _TOLD_MOST:
+        say(f"robust: and {len(told) - _TOLD_MOST} more such lines; --json has all of them", err=err)
 
 
 @click.command()
@@ -70,6 +99,7 @@ def restore(
     "--unit", default=8, show_default=True, type=click.Choice([1, 2, 4, 8, 16, 32, 64]), help="MiB, for rrck."
 )
 @click.option("--step", type=click.IntRange(min=0), help="The training step that it is of, where SRC does not say.")
+@_follow_links
 @also_option
 @click.option("--from-also", multiple=True, metavar="ROOT", help="Root of a further target of SRC.")
 @as_json_option
@@ -81,19 +111,21 @@ def convert(  # noqa: PLR0913 - options of a command
     codec: str,
     unit: int,
     step: int | None,
+    follow_links: bool,
     also: tuple[str, ...],
     from_also: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Convert a checkpoint: to our format from any; from ours to safetensors, a DCP folder, or the files it holds.
 
-    Files (.pt, .safetensors, folders of them) are taken over bit by bit. No pickle is run but weights.
+    Files (.pt, .safetensors, folders with all that lies below them) are taken over bit by bit; one that is cut off is an
+    error. No pickle is run but weights.
     """
     from robust_run.ckpt_io.copying.sources import open_source
     from robust_run.store.progress import shown, size
 
     to = to or ("safetensors" if destination.endswith(".safetensors") else "rrck")
-    opened = open_source(source, from_also)
+    opened = open_source(source, from_also, links="follow" if follow_links else "refuse")
     try:
         with shown("converting", _size_of(opened)) as progress:
             if to == "rrck":
@@ -129,8 +161,7 @@ def _to_ours(
     if as_json:
         click.echo(encoded(done))
         return 0
-    for note in done.notes:
-        say(f"robust: {note}", err=True)
+    _tell(done.notes, err=True)
     counts = (("file", done.files), ("tensor", done.tensors), ("object", done.objects))
     what = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
     say(f"robust: {done.destination}: {size(done.size_bytes)} saved ({what})")

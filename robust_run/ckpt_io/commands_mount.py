@@ -84,7 +84,7 @@ def _mount(options: MountOptions, foreground: bool, log: str, as_json: bool) -> 
                 signal.signal(number, lambda *_: mounted.process.terminate())
             return mounted.process.wait()
     try:
-        os.makedirs(os.path.dirname(log), exist_ok=True)
+        os.makedirs(os.path.dirname(os.path.abspath(log)), exist_ok=True)
         with open(log, "wb") as file:
             made = begin(options, say, log=file)
     except OSError as error:

@@ -8,6 +8,10 @@ class               what it means                                         what t
 `Damaged`           one unit is not what was saved                        `robust ckpt repair` from a second copy
 `TargetLost`        a target does not answer, or is another's             bring it back, or name it with `also`
 `Replaced`          somebody saved over what was being read               open it again
+`Mixed`             ranks of one load opened different checkpoints        have all of them open the same
+`OutOfOrder`        a file of a mount was written elsewhere than at its end  write it beside, and copy it
+`NotWhole`          a file of a mount was closed and is not whole         see what ended its writer; save it again
+`FailedBefore`      a file of a mount will not be there, as was said      save it again
 ==================  ====================================================  =========================================
 """
 
@@ -55,7 +59,7 @@ class ManifestRefused(CheckpointError):  # noqa: N818
 class Damaged(CheckpointError):  # noqa: N818
     """A unit is not what was saved. Buffers that it was to be read into hold nothing of worth."""
 
-    def __init__(self, *, file: str, unit: int, target: str, part: str, reason: str) -> None:
+    def __init__(self, *, file: str, unit: int, target: str, part: str, reason: str, brief: str = "") -> None:
         super().__init__(
             f"damaged: logical file {file}, unit {unit}, target {target}, part {part}: {reason}; "
             "repair it with `robust ckpt repair` from a second copy, or load another checkpoint"
@@ -66,6 +70,11 @@ class Damaged(CheckpointError):  # noqa: N818
         """URL of the checkpoint's folder on the target."""
         self.part = part
         self.reason = reason
+        self.brief = f"unit {unit} of {part.rpartition('/')[2]} in {target} {brief or f'cannot be read: {reason}'}"
+        """What is wrong, as a clause of one line."""
+        self.url = ""
+        """Path or URL of the checkpoint's folder on its primary target, and the uuid of its manifest, where they are known."""
+        self.uuid = ""
 
 
 class TargetLost(CheckpointError):  # noqa: N818
@@ -83,3 +92,35 @@ class Replaced(CheckpointError):  # noqa: N818
     def __init__(self, url: str) -> None:
         super().__init__(f"{url} was saved anew while it was being read: open it again")
         self.url = url
+
+
+class Mixed(CheckpointError):  # noqa: N818
+    """Ranks of one load opened different checkpoints. Nothing was loaded on any of them."""
+
+
+class OutOfOrder(CheckpointError):  # noqa: N818
+    """A file that is written through a mount was written, or cut, elsewhere than at its end. It will never be there."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"not saved: {what}. Files are written from front to back: write it to another file system and copy it (numpy.savez "
+            "and zipfile seek back; numpy.save does not). What the name stood for stays"
+        )
+
+
+class CutShort(OutOfOrder):
+    """It was cut to fewer bytes than were written."""
+
+
+class NotWhole(CheckpointError):  # noqa: N818
+    """A file that was written through a mount and closed shows by its format that it is not whole."""
+
+    def __init__(self, why: str, size_bytes: int, aside: str) -> None:
+        super().__init__(
+            f"not saved: it was closed after {size_bytes} bytes and is not whole: {why}. It is kept as {aside}. "
+            "What the name stood for stays"
+        )
+
+
+class FailedBefore(CheckpointError):  # noqa: N818
+    """A file that is written through a mount failed before, which was said then. Nothing of it is there, nor will be."""

@@ -1,28 +1,41 @@
-"""The newest checkpoint in a local folder, found in a moment: for the launcher, before a worker starts.
+"""Looks at a local folder of checkpoints, in a moment: which there are, and which is the newest that is whole.
 
-It imports next to nothing, and believes a manifest whose digest is right, if the parts that it names in this folder are there, as
-long as they should be: other targets, and what is in the parts, are left to who loads it. The order is that of
-`retention.newest`.
+For the launcher, before a worker starts, and for `robust ckpt latest`, so that the two agree. It imports next to nothing. A
+manifest is believed if its digest is right; parts count as there if they are as long as they should be, on all targets of this
+machine. What is in them shows when they are read.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from binascii import a2b_base64
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Collection, Iterator
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
-#: No manifest is larger (see `manifest.MANIFEST_BYTES`).
+from robust_run.ckpt_io.names import is_temporary
+from robust_run.ckpt_io.seen import Age, Look, Seen
+
 WRITTEN_BY = "code version"
 """The fact that says so."""
+#: No manifest is larger (see `manifest.MANIFEST_BYTES`).
 _LIMIT_BYTES = 257 << 20
 _HEAD_BYTES = 128
+_FACT_CHARACTERS = 200
+_SHOWN_CHARACTERS = 300
+#: As `manifest.TARGETS` and `manifest.FILES`.
+_TARGETS_MOST, _FILES_MOST = 1024, 100_000
+#: What a look tells at most, unless it is asked for more; and of how many whole ones the parts are looked at.
+MOST_SEEN = 8
+WHOLE_ONES = 2
+#: Troubles with a folder that are none of a moment.
+_LASTING = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 
 
 class _File(msgspec.Struct, frozen=True):
-    """What matters of a logical file: how long its part is."""
+    """What matters of a logical file: how long its parts are."""
 
     size_bytes: int
     unit_bytes: int
@@ -34,6 +47,7 @@ class _Brief(msgspec.Struct, frozen=True):
     """What tells the age of a checkpoint; all other fields of a manifest are skipped."""
 
     version: int
+    uuid: str
     created_s: float
     step: int | None = None
     facts: dict[str, str] = {}
@@ -49,29 +63,80 @@ class _Parts(msgspec.Struct, frozen=True):
 
 _Asked = TypeVar("_Asked", _Brief, _Parts)
 
+Known = dict[str, tuple[tuple[int, ...], Seen]]
+"""Manifests that were read before, by their path: what tells that the file is still the same, and what it said."""
 
-def newest_path(root: str, avoid: Collection[str] = ()) -> str | None:
-    """Return the path of the newest checkpoint in a folder; None if there is none, or no such folder. Never raises.
 
-    `avoid`: what `written_by` returns for code that is not trusted any more. What that wrote counts if there is nothing else.
+def look(
+    root: str,
+    *,
+    names: Collection[str] = (),
+    avoid: Collection[str] = (),
+    untrusted: Collection[str] = (),
+    most: int = MOST_SEEN,
+    whole: int = WHOLE_ONES,
+    known: Known | None = None,
+) -> Look:
+    """Return what is seen of the checkpoints in a folder. What has a temporary name (`step-3.pt.tmp`) is none. Never raises.
+
+    `names` are looked for by name too, where the list of the folder is an old one, and their parts are looked at. `avoid`: uuids
+    of those whose parts are not worth a look. `untrusted`: what `written_by` returns for code that is not trusted any more; what
+    that wrote comes last. Of at most `most` the parts are looked at, until `whole` of them are whole.
     """
-    found = []
+    known = {} if known is None else known
     try:
         with os.scandir(root) as entries:
-            names = [(entry.name, not entry.is_symlink()) for entry in entries if entry.is_dir()]
-    except OSError:
-        return None
-    for name, is_own in names:
-        brief = _read(os.path.join(root, name), _Brief)
-        if brief is not None:
-            step = -1 if brief.step is None else brief.step
-            is_trusted = brief.facts.get(WRITTEN_BY, "") not in avoid
-            found.append((is_trusted, step >= 0, step, brief.created_s, is_own, name))
-    for *_, name in sorted(found, reverse=True):
-        folder = os.path.join(root, name)
-        if _has_parts(folder):
-            return folder
-    return None
+            folders = [(entry.name, entry.is_symlink()) for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
+        folders = []
+    except OSError as error:
+        trouble = f"{root!r} cannot be listed: {error.strerror}"
+        return Look(trouble=trouble, may_pass=error.errno not in _LASTING)
+    folders = [(name, is_link) for name, is_link in folders if not is_temporary(name)]
+    listed = {name for name, _ in folders}
+    folders += [
+        (name, os.path.islink(os.path.join(root, name))) for name in sorted({*names} - listed) if _is_name(name)
+    ]
+    found = [_manifest(root, name, known, is_link=is_link) for name, is_link in folders]
+    for path in known.keys() - {_manifest_in(root, name) for name, _ in folders}:
+        del known[path]
+    seen = sorted(filter(None, found), key=lambda each: _order(each, untrusted), reverse=True)
+    others = [each for each in seen if each.uuid not in avoid and each.name not in names]
+    left_out = {each.name for each in others[most:]}
+    told = [each for each in seen if each.name not in left_out]
+    return Look(seen=tuple(_with_parts(root, told, names, avoid, whole)), left_out=len(left_out))
+
+
+def _order(seen: Seen, untrusted: Collection[str]) -> tuple[bool, bool, Age]:
+    return bool(seen.uuid), seen.written_by not in untrusted, seen.age
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name
+
+
+def _with_parts(
+    root: str, told: list[Seen], names: Collection[str], avoid: Collection[str], whole: int
+) -> Iterator[Seen]:
+    for each in told:
+        if each.fault is None and each.uuid not in avoid and (whole > 0 or each.name in names):
+            each = msgspec.structs.replace(each, fault=_parts_fault(os.path.join(root, each.name)))  # noqa: PLW2901
+            whole -= not each.fault
+        yield each
+
+
+def newest_path(root: str, untrusted: Collection[str] = ()) -> str | None:
+    """Return the path of the newest checkpoint in a folder that is whole; None if there is none, or no such folder. Never raises.
+
+    `untrusted`: see `look`. What such code wrote counts if there is nothing else.
+    """
+    chosen = newest_whole(look(root, untrusted=untrusted, most=1 << 30, whole=1))
+    return None if chosen is None else os.path.join(root, chosen.name)
+
+
+def newest_whole(found: Look) -> Seen | None:
+    """Return the newest checkpoint of a look that is whole."""
+    return next((each for each in found.seen if each.fault == ""), None)
 
 
 def age_of(path: str) -> tuple[float, int | None] | None:
@@ -85,6 +150,7 @@ def saved(root: str) -> list[tuple[float, int | None]]:
     try:
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            names = [name for name in names if not is_temporary(name)]
     except OSError:
         return []
     briefs = (_read(os.path.join(root, name), _Brief) for name in names)
@@ -93,30 +159,57 @@ def saved(root: str) -> list[tuple[float, int | None]]:
 
 def written_by(job: str, version: str) -> str:
     """Return how a checkpoint says which version of which job's code wrote it; empty where nobody knows."""
-    text = f"{job} {version}"[:200]
+    text = f"{job} {version}"[:_FACT_CHARACTERS]
     return text if version and text.isprintable() else ""
 
 
-def _has_parts(folder: str) -> bool:
-    """Whether the parts of a checkpoint on its first target are there, as long as they should be."""
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _parts_fault(folder: str) -> str:
+    """Return what is wrong with the parts of a checkpoint, as far as its targets are of this machine; empty: nothing is.
+
+    A further target of which not even the folder of all its checkpoints is there cannot be asked: it is not mounted, or the
+    program knows where it has gone. That shows when it is read.
+    """
     asked = _read(folder, _Parts)
-    if asked is None or not asked.uuid.isalnum():
-        return False
+    if asked is None or len(asked.targets) > _TARGETS_MOST or len(asked.files) > _FILES_MOST:
+        return "its manifest is damaged"
     try:
-        for index, file in enumerate(asked.files):
-            length = _part_bytes(file, len(asked.targets))
-            path = os.path.join(folder, f"parts-{asked.uuid}", f"{index:05d}-0.part")
-            if length and os.stat(path).st_size != length:
-                return False
-    except (OSError, ValueError, ArithmeticError):
-        return False
-    return True
+        for target, listed in enumerate(asked.targets):
+            place = folder if target == 0 else os.path.normpath(listed)
+            if target and (not listed.startswith("/") or not os.path.isdir(os.path.dirname(place))):
+                continue
+            if wrong := _wrong_part(place, asked, target):
+                return wrong
+    except (ValueError, ArithmeticError):
+        return "its manifest is damaged"
+    return ""
 
 
-def _part_bytes(file: _File, targets: int) -> int:
-    """Return what `FileLayout.part_bytes` returns for the first target, without what it imports."""
+def _wrong_part(place: str, asked: _Parts, target: int) -> str:
+    """Return what is wrong with the first part on a target that is not as long as it should be."""
+    parts = os.path.join(place, f"parts-{asked.uuid}")
+    for index, file in enumerate(asked.files):
+        length = _part_bytes(file, target, len(asked.targets))
+        if not length:
+            continue
+        name = f"{index:05d}-{target}.part"
+        try:
+            found = os.stat(os.path.join(parts, name)).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return f"part {name} is missing on {_shown(place)}"
+        except OSError:
+            return ""  # that target cannot be asked now
+        if found != length:
+            return f"part {name} on {_shown(place)} has {found} bytes instead of {length}"
+    return ""
+
+
+def _part_bytes(file: _File, target: int, targets: int) -> int:
+    """Return what `FileLayout.part_bytes` returns for a target, without what it imports."""
     units = -(-file.size_bytes // file.unit_bytes)
-    mine = range(-file.first_target % targets, units, targets)
+    mine = range((target - file.first_target) % targets, units, targets)
     if not mine:
         return 0
     if file.stored:  # four bytes per unit, little-endian
@@ -127,19 +220,90 @@ def _part_bytes(file: _File, targets: int) -> int:
     return (len(mine) - 1) * file.unit_bytes + min(file.unit_bytes, file.size_bytes - mine[-1] * file.unit_bytes)
 
 
+# --- manifests ------------------------------------------------------------------------------------------------------
+
+
+def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> Seen | None:
+    """Return what a folder's manifest says of its age; None where there is none of ours.
+
+    The file is opened even if it is known: over NFS that asks the server whether it is still the same.
+    """
+    path = _manifest_in(root, name)
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            mark = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, is_link)
+            before = known.get(path)
+            if before is not None and before[0] == mark:
+                return before[1]
+            head = file.readline(_HEAD_BYTES)
+            if not head.startswith(b"rrck "):
+                return None
+            brief = _decoded(head, file, _Brief)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except OSError as error:
+        return Seen(name=_as_text(name), is_link=is_link, fault=f"its manifest cannot be read: {error.strerror}")
+    if brief is None or not _is_sound(brief):
+        seen = Seen(name=_as_text(name), created_s=status.st_mtime, is_link=is_link, fault="its manifest is damaged")
+    elif _as_text(name) != name:
+        seen = Seen(name=_as_text(name), created_s=brief.created_s, is_link=is_link, fault="its name is no text")
+    else:
+        seen = Seen(
+            name=name,
+            uuid=brief.uuid,
+            step=brief.step,
+            created_s=brief.created_s,
+            written_by=brief.facts.get(WRITTEN_BY, "")[:_FACT_CHARACTERS],
+            is_link=is_link,
+        )
+    known[path] = (mark, seen)
+    return seen
+
+
+def _manifest_in(root: str, name: str) -> str:
+    return os.path.join(root, name, "MANIFEST")
+
+
+def _is_sound(brief: _Brief) -> bool:
+    """Whether what a manifest says of its age is within the limits of the format (see `manifest.check`)."""
+    return brief.uuid.isalnum() and len(brief.uuid) <= 64 and (brief.step is None or 0 <= brief.step < 1 << 62)
+
+
+def _shown(place: str) -> str:
+    """Return a path for a message of one line: a manifest, or a file system, may say anything."""
+    text = place if place.isprintable() else repr(place)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _as_text(name: str) -> str:
+    """Return a file's name as text, whatever bytes it is made of."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a named pipe in its place must not keep anybody waiting."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def _read(folder: str, kind: type[_Asked]) -> _Asked | None:
     """Return what a manifest says of what is asked; None if there is none, or it is damaged or of a version to come."""
     try:
-        with open(os.path.join(folder, "MANIFEST"), "rb") as file:
-            head = file.readline(_HEAD_BYTES).split()
-            if len(head) != 4 or head[:2] != [b"rrck", b"1"] or not head[3].isdigit() or int(head[3]) > _LIMIT_BYTES:
-                return None
-            body = file.read(int(head[3]) + 1)
+        with open(os.path.join(folder, "MANIFEST"), "rb", opener=_without_waiting) as file:
+            return _decoded(file.readline(_HEAD_BYTES), file, kind)
     except OSError:
         return None
+
+
+def _decoded(head: bytes, rest: BinaryIO, kind: type[_Asked]) -> _Asked | None:
+    """Return the same of a manifest's first line, and the rest of its file."""
+    words = head.split()
+    if len(words) != 4 or words[:2] != [b"rrck", b"1"] or not words[3].isdigit() or int(words[3]) > _LIMIT_BYTES:
+        return None
+    body = rest.read(int(words[3]) + 1)
     import xxhash
 
-    if len(body) != int(head[3]) or xxhash.xxh3_128_hexdigest(body).encode() != head[2]:
+    if len(body) != int(words[3]) or xxhash.xxh3_128_hexdigest(body).encode() != words[2]:
         return None
     try:
         return msgspec.json.decode(body, type=kind)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, origin, parse
+from robust_run.ckpt_io.damage_notes import leave_note
 from robust_run.ckpt_io.errors import CheckpointError, Damaged, ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, find_manifest
 from robust_run.ckpt_io.layout import FileLayout
@@ -134,6 +135,19 @@ class Checkpoint:
         self.close()
 
     def _run(self, jobs: Sequence[Job], progress: Callable[[int], None] | None) -> None:
+        try:
+            self._do(jobs, progress)
+        except Damaged as error:
+            self.told(error)
+            raise
+
+    def told(self, error: Damaged) -> Damaged:
+        """Return an error that is about to be raised with the checkpoint it is of; a launcher learns of it."""
+        error.url, error.uuid = self.url, self.manifest.uuid
+        leave_note(error.url, error.uuid, error.brief)
+        return error
+
+    def _do(self, jobs: Sequence[Job], progress: Callable[[int], None] | None) -> None:
         if len(jobs) == 1 and self._effort.is_local and _ran_at_once(jobs[0]):
             if progress is not None:
                 progress(jobs[0].size_bytes)
@@ -208,13 +222,15 @@ def open_checkpoint(
     primary = stores(where.url)
     try:
         found = find_manifest(where, primary, stores)
-    except BaseException:
+    except BaseException as error:
         primary.close()
+        if isinstance(error, ManifestRefused):
+            leave_note(paths.shown(where.url), "", f"its manifest is refused: {error.reason}")
         raise
     targets = Targets(where, found, primary, stores)
     effort = Effort(threads or targets.threads, retry, hedge, is_local=origin(where.url)[0] == "file")
     opened = Checkpoint(where, found.manifest, targets, effort, verify=verify != "off")
     if verify == "full" and (faults := opened.check()):
         opened.close()
-        raise faults[0]
+        raise opened.told(faults[0])
     return opened

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-State = Literal["valid", "damaged manifest", "damaged parts", "unfinished"]
+from robust_run.ckpt_io.seen import Age, age
+
+State = Literal["valid", "temporary", "damaged manifest", "damaged parts", "unfinished"]
 """valid: the manifest is, and all parts are there, as long as they should be (what is in them shows when they are read).
+temporary: so they are, but the name says that it is not finished: it is no checkpoint until it is renamed.
 damaged parts: the manifest is valid, and parts are missing or of another length.
 unfinished: parts without a manifest, of a save that is under way or died."""
 
@@ -69,8 +72,9 @@ def plan_removals(
     """Return what may go.
 
     Kept are the `keep` newest valid checkpoints, at least one, and those whose step is a multiple of `keep_every`. What has no
-    manifest goes when nothing of it was written for `grace_s`. What has a damaged manifest or damaged parts stays, and does not
-    count: it may be repaired. Links stay and do not count either: what they lead to has a name of its own.
+    manifest goes when nothing of it was written for `grace_s`. So does what has a temporary name, if a valid one is newer: who
+    wrote it died before renaming it. What has a damaged manifest or damaged parts stays, and does not count: it may be repaired.
+    Links stay and do not count either: what they lead to has a name of its own.
 
     Raises:
         ValueError: `keep` or `keep_every` is less than 1, or `grace_s` negative.
@@ -84,9 +88,17 @@ def plan_removals(
         on_a_multiple = keep_every is not None and checkpoint.step is not None and checkpoint.step % keep_every == 0
         if rank >= keep and not on_a_multiple:
             removals.append(Removal(checkpoint.name, f"{rank} are newer, {keep} are kept"))
+    newest_s = max((checkpoint.created_s or 0.0 for checkpoint in valid), default=0.0)
+    for checkpoint in own:
+        made_s = checkpoint.created_s
+        if checkpoint.state == "temporary" and made_s is not None and made_s < newest_s and now_s - made_s > grace_s:
+            reason = (
+                f"its name says that it is not finished, it is {now_s - made_s:.0f} s old, and a newer one is there"
+            )
+            removals.append(Removal(checkpoint.name, reason))
     gone = {removal.name for removal in removals}
     for checkpoint in own:
-        if checkpoint.name in gone or checkpoint.state not in ("valid", "unfinished"):
+        if checkpoint.name in gone or checkpoint.state not in ("valid", "temporary", "unfinished"):
             continue
         for leftover in checkpoint.leftovers:
             if leftover.modified_s is not None and now_s - leftover.modified_s > grace_s:
@@ -97,7 +109,5 @@ def plan_removals(
     return removals
 
 
-def _age(checkpoint: Found) -> tuple[bool, int, float, bool, str]:
-    """Newer is greater."""
-    step = checkpoint.step if checkpoint.step is not None else -1
-    return step >= 0, step, checkpoint.created_s or 0.0, not checkpoint.is_link, checkpoint.name
+def _age(checkpoint: Found) -> Age:
+    return age(checkpoint.step, checkpoint.created_s or 0.0, checkpoint.name, is_link=checkpoint.is_link)

@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 
 from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, parse
@@ -22,6 +22,7 @@ from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_part
 from robust_run.ckpt_io.plan import SavePlan
 from robust_run.ckpt_io.presence import wrong_part
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
+from robust_run.ckpt_io.save_notes import leave_note
 from robust_run.ckpt_io.stream import FileStream
 from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, Tensor
 from robust_run.errors import PlatformError, UserError
@@ -31,7 +32,17 @@ from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
-__all__ = ["FileStream", "Piece", "SavePlan", "abandon", "begin_save", "commit", "open_file", "write_file"]
+__all__ = [
+    "FileStream",
+    "Piece",
+    "SavePlan",
+    "abandon",
+    "begin_save",
+    "commit",
+    "open_file",
+    "open_targets",
+    "write_file",
+]
 
 
 def begin_save(
@@ -79,17 +90,19 @@ def write_file(  # noqa: PLR0913 - the last four are options
     progress: Callable[[int], None] | None = None,
     item_bytes: int | None = None,
     stores: StoreOpener = open_store,
+    targets: Sequence[Store] | None = None,
 ) -> LogicalFile:
     """Write one logical file; what no piece covers is zeros. `index` is its place in the `files` of `commit`, and its own.
 
-    `item_bytes` is the width of the elements that `zstd_shuffle` groups (None: the plan's).
+    `item_bytes` is the width of the elements that `zstd_shuffle` groups (None: the plan's). `targets`: as `open_targets` gives
+    them, for many small files.
 
     Raises:
         TargetLost: A target is full, read-only, or failed otherwise.
         ValueError: Pieces overlap or lie outside the file.
     """
     _check_file(name, index)
-    with _opened(plan, stores) as opened, _naming_target():
+    with nullcontext(targets) if targets is not None else open_targets(plan, stores) as opened, _naming_target():
         record = Record(plan, index, name, item_bytes or plan.item_bytes)
         job = PartsJob(plan, index, Pieces(pieces, size_bytes), size_bytes, record, opened)
         write_parts(job, threads or max(store.threads for store in opened), progress)
@@ -144,7 +157,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
         facts={**_written_by(env), **(facts or {})},
     )
     data = manifests.encode(manifest)
-    with _opened(plan, stores) as opened, _naming_target():
+    with open_targets(plan, stores) as opened, _naming_target():
         _check_parts(manifest, opened)
         copies = [_SmallFile(store, copy_path(plan.uuid), data, plan.durable) for store in opened[1:]]
         transfer(copies, threads=8)
@@ -152,6 +165,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
         with suppress(CheckpointError):
             before = read_manifest(opened[0], plan.url)
         transfer([_SmallFile(opened[0], MANIFEST_PATH, data, plan.durable)], threads=1)
+        leave_note(plan.url, manifest.uuid, step, manifest.created_s, env)
         if before is not None and before.manifest.uuid != plan.uuid:
             remove_save(before, plan.where, opened[0], stores, with_manifest=False)
     return manifest
@@ -212,7 +226,8 @@ def _shown(folders: Sequence[str]) -> Iterator[str]:
 
 
 @contextmanager
-def _opened(plan: SavePlan, stores: StoreOpener) -> Iterator[list[Store]]:
+def open_targets(plan: SavePlan, stores: StoreOpener = open_store) -> Iterator[Sequence[Store]]:
+    """Open the stores of all targets while the block runs. Raises UserError."""
     with ExitStack() as stack:
         yield [stack.enter_context(closing(stores(folder))) for folder in plan.folders]
 

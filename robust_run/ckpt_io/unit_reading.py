@@ -150,7 +150,8 @@ class UnitReader:
             found = digest(*buffers)
             if found == expected:
                 return
-        raise self._damaged(layout, unit, f"its digest is {found.hex()}, the manifest says {expected.hex()}")
+        reason = f"its digest is {found.hex()}, the manifest says {expected.hex()}"
+        raise self._damaged(layout, unit, reason, "has a wrong digest")
 
     def _copy(self, layout: FileLayout, unit: int, stored: memoryview, pieces: Sequence[Piece]) -> None:
         """Decode a unit and hand out its pieces."""
@@ -164,10 +165,15 @@ class UnitReader:
         for begin, view in pieces:
             view[:] = plain[begin : begin + len(view)]
 
-    def _damaged(self, layout: FileLayout, unit: int, reason: str) -> Damaged:
+    def _damaged(self, layout: FileLayout, unit: int, reason: str, brief: str = "") -> Damaged:
         place = layout.place(unit)
         return Damaged(
-            file=layout.file.name, unit=unit, target=self._targets.url(place.target), part=place.path, reason=reason
+            file=layout.file.name,
+            unit=unit,
+            target=self._targets.url(place.target),
+            part=place.path,
+            reason=reason,
+            brief=brief,
         )
 
 

@@ -52,6 +52,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An Xid's number, a killed process's id; 0: none."""
 
 
+#: Facts of the node, or of a cgroup that others are in, too: people are shown them, and no verdict rests on them.
+NOT_THE_JOBS = ("_on_node", "_in_cgroup")
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What the end of one worker's stderr says about why it failed. A symptom, not yet a cause."""
 

@@ -12,6 +12,7 @@ import msgspec
 from robust_run.launcher.check_events import CheckAction, CheckOrder
 from robust_run.launcher.code_types import CodeUse, StageCode
 from robust_run.launcher.health_events import RuleSpoke
+from robust_run.launcher.resume_events import LookForCheckpoints, ResumePoint
 from robust_run.launcher.types import Placement, VerdictDraft
 
 
@@ -37,6 +38,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
     code: CodeUse | None = None
     """The version that all of them run; None: what is in the user's folder."""
+    resume: ResumePoint | None = None
+    """Where all ranks start from; None: nobody was given a folder of checkpoints."""
     replay_steps: int = 0
     """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
 
@@ -64,6 +67,8 @@ class Inquire(msgspec.Struct, frozen=True, tag="inquire", kw_only=True):
     attempt: int
     after_s: float = 0.0
     """How long a rank may be waited for in this job."""
+    leftovers: bool = False
+    """It is about ranks that still run when the others have ended, not about one that is waited for."""
 
 
 class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
@@ -108,6 +113,8 @@ class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only
     verdict: VerdictDraft
     action: Literal["relaunch", "evict", "diagnose", "rollback", "replay", "stop", "report"]
     reason: str
+    act_at_s: float | None = None
+    """When something is done, if what is only reported goes on; None: nothing is."""
 
 
 class Say(msgspec.Struct, frozen=True, tag="say", kw_only=True):
@@ -130,7 +137,8 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
 
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
-Action = _Done | RuleSpoke | CheckAction
+Action = _Done | RuleSpoke | CheckAction | LookForCheckpoints
 
-Order = OpenStore | StartAttempt | EndAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
+_OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints
+Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""

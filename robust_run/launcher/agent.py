@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from robust_run.errors import PlatformError
 from robust_run.launcher.actions import (
     Collect,
@@ -32,11 +34,13 @@ from robust_run.launcher.events import (
     StoreOpened,
     WarmReady,
 )
+from robust_run.launcher.resume_events import CheckpointSaved, LookForCheckpoints
 from robust_run.launcher.types import Progress, Sights
 
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.agent_checkpoints import AgentCheckpoints
     from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.agent_loop import AgentLoop
@@ -70,6 +74,7 @@ class Agent:
         """What is to be started once an earlier attempt has ended here."""
         self._codes: AgentCode | None = None
         self._checks: AgentChecks | None = None
+        self._checkpoints: AgentCheckpoints | None = None
 
     def serve(self, superior: Superior) -> None:
         """Report to this one from now on."""
@@ -92,6 +97,9 @@ class Agent:
                 if self._loop is not None and self._has_ended:
                     self._loop.attempt_ended()
                 self._node.starter.learn(event)
+                event = self._with_save(event)
+            case CheckpointSaved():
+                self.history = [each for each in self.history if not isinstance(each, CheckpointSaved)]
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
             case _:
@@ -101,6 +109,22 @@ class Agent:
         assert self._superior is not None
         self._superior.report(event)
         self._start_pending()
+
+    def _with_save(self, event: AttemptEnded) -> AttemptEnded:
+        """Return the end of an attempt with what its ranks have saved, where that matters."""
+        if self._checkpoints is None or self.attempt is None or event.attempt != self.attempt.number:
+            return event
+        saved = self._checkpoints.newest_save(self.attempt.rank_folders())
+        return msgspec.structs.replace(event, saved=saved)
+
+    def look_for_saves(self) -> None:
+        """Report a checkpoint that ranks have saved, soon after the first of an attempt, and seldom after that."""
+        if self._checkpoints is None or self.attempt is None:
+            return
+        number = self.attempt.number
+        saved = self._checkpoints.look_for_saves(number, self.attempt.rank_folders())
+        if saved is not None:
+            self.report(CheckpointSaved(attempt=number, node=self.node_id, saved=saved))
 
     def _start_pending(self) -> None:
         """Start what waited for something else to end or to come."""
@@ -126,6 +150,8 @@ class Agent:
                 self._collect(order)
             case KeepTraces() if self.attempt is not None and order.attempt == self._attempt_number:
                 self.attempt.keep_traces()
+            case LookForCheckpoints():
+                self.checkpoints.look(order)
             case StageCode():
                 self.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
@@ -173,7 +199,8 @@ class Agent:
             return
         self._has_ended = False
         self._node.workplace.meet(order.peers)
-        self.attempt = Attempt(place_of(order), self._node, self.node_id, self.report, self._deliver)
+        path = self.checkpoints.path_of(order.resume) if order.resume is not None else ""
+        self.attempt = Attempt(place_of(order, path), self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
         if self._loop is not None:
             self._loop.attempt_began(self.attempt)
@@ -200,6 +227,17 @@ class Agent:
 
             self._checks = AgentChecks(self._node, self._deliver, self._later, self._start_pending)
         return self._checks
+
+    @property
+    def checkpoints(self) -> AgentCheckpoints:
+        """What this agent does about checkpoints to start from; imported when they are first asked for."""
+        if self._checkpoints is None:
+            from robust_run.launcher.agent_checkpoints import AgentCheckpoints
+
+            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver)
+            if self._loop is not None:
+                self._checkpoints.attach(self._loop.call_soon)
+        return self._checkpoints
 
     def _end_checks(self) -> bool:
         """Have checks end here; whether none runs any more."""
@@ -234,6 +272,8 @@ class Agent:
         if order.attempt == self._attempt_number and self.is_running:
             if self._is_leaving and order.signal:
                 return  # the workers have a signal and a time of their own
+            if self._checkpoints is not None:
+                self._checkpoints.prepare()
             if self._loop is None:
                 self._pending_end = order  # the loop is about to exist; nothing can be awaited before it does
             else:
@@ -311,6 +351,8 @@ class Agent:
     def loop_runs(self) -> None:
         """Go on with what was begun before there was a loop: nothing could be awaited then."""
         assert self._loop is not None
+        if self._checkpoints is not None:
+            self._checkpoints.attach(self._loop.call_soon)
         if self.attempt is not None:
             self._loop.watch(self.attempt)
         if self._pending_end is not None:

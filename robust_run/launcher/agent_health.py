@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.health.rules.workers import KILLED, event_of
+from robust_run.health.rules.workers import COUNTED, KILLED, event_of
 from robust_run.health.sensors import memory, usage
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import Attempt, Setup
@@ -61,13 +61,18 @@ class AgentHealth:
         self._training = TrainingSettings()
         self._kills: int | None = None
         """Processes of the job's cgroup that were killed for memory, when last looked at."""
+        self._is_shared = False
+        """Others are in that cgroup, too."""
 
     def begin(self) -> None:
         """Start the sensors."""
         self._harmless.run(self._begin)
 
     def _begin(self) -> None:
-        setup = setup_of(self._node.spec, self._node.run_directory.path, os.environ)
+        place = self._node.workplace.place
+        setup = setup_of(
+            self._node.spec, self._node.run_directory.path, os.environ, image=place.name if place is not None else ""
+        )
         self._training = setup.settings.training
         self._handle = SensorsHandle(self._loop, self._node._start_helper, environment(), setup, self._tell)
         self._handle.begin()
@@ -109,11 +114,11 @@ class AgentHealth:
         if event.kind == "note" and self._absent is not None and event.name.endswith(_FIRST):
             self._absent.append(f"{event.name}: {event.detail}"[:300])
             return
-        if event.kind == "alert":
-            if event.name == "memory.oom_kill":
-                self.look(
-                    is_news=False
-                )  # it is told with its own time, and must not be counted again at the next death
+        if event.kind == "alert" and event.name in COUNTED:
+            self.look(is_news=False)  # it is told with its own time, and must not be counted again at the next death
+        if event.name == memory.SHARED:
+            self._is_shared = True
+        if event.kind == "alert" or event.name in COUNTED:  # another's kill is a note: no rank of ours died of it
             self._seen.append(event)
         if event.name == "sensors.ended" and event.kind == "note":
             self._node.say(event.detail)
@@ -145,9 +150,11 @@ class AgentHealth:
         except AbsentError:
             now = None
         if is_news and now is not None and self._kills is not None and now > self._kills:
-            detail = "the limit of the job's cgroup was reached, or the node is full"
-            at_s = self._node.clock.monotonic_s()
-            self._seen.append(Event(name="memory.oom_kill", kind="alert", subject="", detail=detail, at_s=at_s))
+            detail, name = "the limit of the job's cgroup was reached, or the node is full", "memory.oom_kill"
+            if self._is_shared or memory.is_shared(World(pid=os.getpid())):
+                detail, name = memory.SHARED_WORDS, memory.IN_SHARED_CGROUP
+            at_s, count = self._node.clock.monotonic_s(), float(now - self._kills)
+            self._seen.append(Event(name=name, kind="alert", subject="", detail=detail, at_s=at_s, value=count))
         self._kills = now
 
     def explain(self, rank: RankEvidence) -> RankEvidence:
@@ -191,8 +198,11 @@ def begin(
     return health
 
 
-def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str]) -> Setup:
-    """Return where the sensors look and how often. No file is looked at here: a file system may hang."""
+def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str], *, image: str = "") -> Setup:
+    """Return where the sensors look and how often. No file is looked at here: a file system may hang.
+
+    `image`: what is mounted for the workers, for people.
+    """
     settings = SensorSettings()
     if spec.health_rules:
         from robust_run.health.rules.book import parse
@@ -204,4 +214,6 @@ def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str]) -> Setup:
         folders=tuple(dict.fromkeys(filter(None, folders))),
         event_folders=spec.metrics_from,
         nvml_library=env.get(NVML_VARIABLE, ""),
+        visible_gpus=env.get("CUDA_VISIBLE_DEVICES"),
+        image=image,
     )

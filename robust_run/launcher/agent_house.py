@@ -48,6 +48,7 @@ class House:
     def _prepare(self, attempt: Attempt, rounds: int) -> None:
         age_s = self._node.clock.monotonic_s() - attempt.started_at_s
         self._node.launch_warm(age_s)
+        self._agent.look_for_saves()
         self._node.learn_modules()
         self._node.restock(attempt.number, age_s)
         if rounds % ORPHAN_ROUNDS == 0:

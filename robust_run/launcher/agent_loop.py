@@ -75,6 +75,10 @@ class AgentLoop:
         """Call after a time."""
         return self._loop.call_later(delay_s, call)
 
+    def call_soon(self, call: Callable[[], None]) -> asyncio.Handle:
+        """Call in the loop's thread; from any thread. Raises RuntimeError if the loop is closed."""
+        return self._loop.call_soon_threadsafe(call)
+
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._bug = context.get("exception") or InternalError(str(context.get("message")))
         loop.default_exception_handler(context)

@@ -17,6 +17,7 @@ from robust_run.launcher import evidence, progress
 from robust_run.launcher.actions import Collect, EndAttempt
 from robust_run.launcher.events import AttemptEnded, AttemptStarted, NodeEvent, RankExited, SpawnFailed
 from robust_run.launcher.process_tree import send_group
+from robust_run.launcher.resume_events import Damage, ResumePoint
 from robust_run.launcher.types import Progress, RankEvidence, Rung, Sights, flows_of, ops_of
 from robust_run.launcher.workers import Worker
 
@@ -87,7 +88,7 @@ class Attempt:
             rank = self.first_rank + len(self.workers)
             self._report(SpawnFailed(attempt=number, rank=rank, message=str(error), node=self._node_id))
             return
-        resumes_s, resumes_step = progress.made_at(self._node.resume_from)
+        point = self._place.resume or ResumePoint()
         self._report(
             AttemptStarted(
                 attempt=number,
@@ -97,8 +98,10 @@ class Attempt:
                 how=self._how,
                 why=why,
                 nccl=self._node.nccl_news,
-                resumes_s=resumes_s,
-                resumes_step=resumes_step,
+                resumes_s=point.created_unix_s,
+                resumes_step=point.step,
+                resumes_uuid=point.uuid,
+                resumes_name=point.name,
             )
         )
 
@@ -225,9 +228,24 @@ class Attempt:
                 ranks=ranks,
                 progress=self._progress(ranks),
                 fenced_after_s=self.fenced_after_s,
+                damage=self._damage(),
             )
         )
         self._put_away(ranks)
+
+    def _damage(self) -> Damage | None:
+        """Return what the first rank that said so found wrong with what the ranks were told to start from."""
+        point, path = self._place.resume, self._place.resume_path
+        if point is None or not path:
+            return None
+        from robust_run.launcher.damage import found_by
+
+        folders = dict(zip((worker.rank for worker in self.workers), self.rank_folders(), strict=True))
+        return found_by(folders, point, path)
+
+    def rank_folders(self) -> list[str]:
+        """Return the folders of the ranks in the run directory, by local rank."""
+        return [self._node.run_directory.rank(self.number, worker.rank) for worker in self.workers]
 
     def _tell_last_sights(self, ranks: tuple[RankEvidence, ...]) -> None:
         """Say what the ranks' records hold, before their end is known, if one of them failed. Not where seconds count."""

@@ -13,6 +13,7 @@ from robust_run.launcher.output.sinks import BoundedWriter, open_console
 from robust_run.launcher.types import JobSpec, Std
 
 if TYPE_CHECKING:
+    from robust_run.launcher.incidents import Drawer, JobKnown
     from robust_run.launcher.notify.notifier import Notifier
     from robust_run.launcher.run_directory import RunDirectory
 
@@ -34,6 +35,13 @@ class Complaint:
             why = error.strerror or error
             line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out\n"
             self._console.offer(line.encode(errors="surrogateescape"))
+
+
+def drawing(run_directory: RunDirectory, job: JobKnown) -> Drawer:
+    """Return what draws the pages of a run, for its book of incidents; imported when there is something to draw."""
+    from robust_run.launcher.incident_pages import IncidentPages
+
+    return IncidentPages(run_directory, job)
 
 
 def telling(

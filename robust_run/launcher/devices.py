@@ -12,9 +12,8 @@ import re
 import subprocess
 from collections.abc import Mapping
 
-import msgspec
-
 from robust_run.errors import UserError
+from robust_run.health.sensors.visible_gpus import Gpu, choose
 from robust_run.launcher.world import Files, World
 
 _GPU_FOLDER = "/proc/driver/nvidia/gpus"
@@ -28,14 +27,6 @@ _QUESTIONS = {
     "xpu": "torch.xpu.device_count() if torch.xpu.is_available() else 0",
     "auto": "torch.accelerator.device_count() if torch.accelerator.is_available() else 0",
 }
-
-
-class Gpu(msgspec.Struct, frozen=True):
-    """One NVIDIA GPU of the node."""
-
-    pci_address: str
-    """As /proc and /sys write it: `0000:1b:00.0`."""
-    uuid: str = ""
 
 
 def count_workers(kind: str, world: World, *, in_image: bool = False) -> int:
@@ -73,23 +64,7 @@ def visible_gpus(files: Files, env: Mapping[str, str]) -> tuple[Gpu, ...] | None
     chosen = env.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return node
-    visible: list[Gpu] = []
-    for word in chosen.split(","):
-        name = word.strip()
-        if re.fullmatch(r"\d+", name):
-            matching = node[int(name) : int(name) + 1]
-        elif name.startswith("GPU-"):
-            matching = tuple(gpu for gpu in node if gpu.uuid.startswith(name))
-        elif name.startswith("MIG-"):
-            return None
-        else:
-            matching = ()
-        if len(matching) != 1:
-            break  # CUDA ignores a wrong entry and all that follow it
-        if matching[0] in visible:
-            return None  # what CUDA makes of a device named twice is its own business
-        visible.append(matching[0])
-    return tuple(visible)
+    return choose(node, chosen)
 
 
 def has_nvidia(files: Files, env: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""The environment of a worker: what torchrun 2.13 sets, and two variables of ours. Pure."""
+"""The environment of a worker: what torchrun 2.13 sets, and a few variables of ours. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher.code_types import CodeUse
+from robust_run.launcher.resume_events import ResumePoint
 from robust_run.launcher.types import JobSpec, SlurmUse
 
 if TYPE_CHECKING:
@@ -27,16 +28,22 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     code: CodeUse | None = None
     """The version that all its workers run; None: what is in the user's folder."""
+    resume: ResumePoint | None = None
+    """Where its ranks start from; None: nobody was given a folder of checkpoints."""
+    resume_path: str = ""
+    """The same as a path of this node; empty: from the beginning."""
     replay_steps: int = 0
     """It is a replay of so many steps; 0: it is none."""
 
 
-def place_of(order: StartAttempt) -> Place:
-    """Return the place of the node that an order is for."""
+def place_of(order: StartAttempt, resume_path: str = "") -> Place:
+    """Return the place of the node that an order is for. `resume_path`: where the node has what the ranks start from."""
     placement = order.placements[0]
     return Place(
         attempt=order.attempt,
         code=order.code,
+        resume=order.resume,
+        resume_path=resume_path,
         replay_steps=order.replay_steps,
         address=order.address,
         port=order.port,
@@ -47,7 +54,7 @@ def place_of(order: StartAttempt) -> Place:
     )
 
 
-def worker_environment(  # noqa: PLR0913 - all that a worker is told
+def worker_environment(
     spec: JobSpec,
     base: Mapping[str, str],
     *,
@@ -56,7 +63,6 @@ def worker_environment(  # noqa: PLR0913 - all that a worker is told
     agent_hosts_store: bool,
     error_file: str,
     run_dir: str,
-    resume_from: str | None = None,
     reports: str = "",
 ) -> dict[str, str]:
     """Return the complete environment of one worker. `reports`: folder of what workers say of their training."""
@@ -91,10 +97,16 @@ def worker_environment(  # noqa: PLR0913 - all that a worker is told
     env.pop("ROBUST_REPLAY_STEPS", None)
     if place.replay_steps:  # see docs/ladder.md: it is not to save anything
         env.update(ROBUST_REPLAY="1", ROBUST_REPLAY_STEPS=str(place.replay_steps))
-    if spec.ckpt_dir is not None:
+    if spec.ckpt_dir is not None or place.resume is not None:
         env.pop("ROBUST_RESUME", None)  # somebody else's
-        if resume_from is not None:
-            env["ROBUST_RESUME"] = resume_from
+        env.pop("ROBUST_RESUME_STEP", None)
+        env.pop("ROBUST_RESUME_OWN", None)
+    if place.resume is not None and place.resume_path:
+        env["ROBUST_RESUME"] = place.resume_path
+        if place.resume.step is not None:
+            env["ROBUST_RESUME_STEP"] = str(place.resume.step)
+        if place.resume.is_own:
+            env["ROBUST_RESUME_OWN"] = "1"
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if spec.omp_threads_defaulted:
         env.setdefault("OMP_NUM_THREADS", "1")

@@ -21,6 +21,7 @@ from robust_run.launcher.code_types import (
     UpdateStaged,
 )
 from robust_run.launcher.health_events import HealthEvent
+from robust_run.launcher.resume_events import CheckpointSaved, Damage, ResumeEvent, SavedCheckpoint
 from robust_run.launcher.types import (
     NodeInfo,
     Progress,
@@ -137,6 +138,9 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only
     resumes_s: float | None = None
     """When the checkpoint was made that its ranks were told to go on from (--ckpt-dir), seconds since the epoch."""
     resumes_step: int | None = None
+    resumes_uuid: str = ""
+    """Of its manifest, and the name of its folder; both empty: they start from the beginning, or were told of none."""
+    resumes_name: str = ""
 
 
 class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):
@@ -206,6 +210,10 @@ class AttemptEnded(msgspec.Struct, frozen=True, tag="attempt_ended", kw_only=Tru
     progress: Progress
     fenced_after_s: float | None = None
     """The node ended it by itself, because the controller did not answer for this long."""
+    damage: Damage | None = None
+    """What the first of its ranks found wrong with the checkpoint that they were told to start from."""
+    saved: SavedCheckpoint | None = None
+    """The newest that its ranks have saved in the node's folder of checkpoints (--ckpt-dir)."""
 
 
 # --- events: signals, the warm process, time ------------------------------------------------------------------------
@@ -301,6 +309,7 @@ Event = (
     | CodeLacking
     | HealthEvent
     | CheckEvent
+    | ResumeEvent
     | SignalReceived
     | LimitNear
     | SignalPassedOn
@@ -325,6 +334,7 @@ NodeEvent = (
     | StepsSurvived
     | NotFinite
     | CodeLacking
+    | CheckpointSaved
     | HealthEvent
     | ReplayStepped
     | SignalPassedOn

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.aside import write_report
-from robust_run.launcher.place import HeldPlace
+from robust_run.launcher.place import Hears, HeldPlace
 from robust_run.launcher.types import ImageUse, JobSpec
 from robust_run.prefetch.inside import Inside
 from robust_run.prefetch.launch import Prepared
@@ -53,9 +53,9 @@ class ImagePlace(HeldPlace[MadeImage]):
         image: ImageUse,
         clock: Clock,
         say: Callable[[str], None],
-        start: Callable[[Callable[[str], None]], MadeImage],
+        start: Callable[[Hears], MadeImage],
     ) -> None:
-        """`start` makes the place, given what hears of problems. Raises `ImageError`."""
+        """`start` makes the place, given who hears of it. Raises `ImageError`."""
         super().__init__(spec, f"image {image.url}", clock, say, start)
         self._peers: tuple[str, ...] = ()
         if spec.is_python and not self._python:

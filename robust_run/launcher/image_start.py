@@ -11,7 +11,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.image_place import ImagePlace, MadeImage
 from robust_run.launcher.interruptible import unless_interrupted
-from robust_run.launcher.place import Opened
+from robust_run.launcher.place import Hears, Opened
 from robust_run.launcher.read_ahead import MountedAhead, launch_of
 from robust_run.launcher.types import ImageUse, JobSpec
 from robust_run.prefetch import belonging, inside
@@ -72,8 +72,9 @@ def _make(
             say(f"image {image.url}: {problem}")
         plan = _plan(spec, image, prepared, env, run_folder)
 
-        def start(hear: Callable[[str], None]) -> MadeImage:
-            return MadeImage(inside.start(plan, on_problem=hear, begun=begun.pop() if begun else None), prepared)
+        def start(hears: Hears) -> MadeImage:
+            waiting = begun.pop() if begun else None
+            return MadeImage(inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=waiting), prepared)
 
         return ImagePlace(spec, image, clock, say, start)
 

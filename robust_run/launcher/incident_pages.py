@@ -16,8 +16,9 @@ from robust_run.errors import RobustRunError
 
 if TYPE_CHECKING:
     from robust_run.launcher.api.report_pages import Pages
-    from robust_run.launcher.core.state import JobState
+    from robust_run.launcher.core.state import JobState, Policy
     from robust_run.launcher.run_directory import RunDirectory
+    from robust_run.report.pages.types import Accepts
 
 #: From an incident to its page: first the next attempt starts.
 AFTER_S = 1.0
@@ -25,15 +26,34 @@ AFTER_S = 1.0
 PATIENCE_S = 20.0
 
 
-def _draw_one(number: int, pages: Pages) -> None:
-    pages.write_incident(number)
+#: Tries to read what the controller knows while it changes it.
+MOST_LOOKS = 8
+
+
+def _draw_one(number: int, would: Callable[[str], Accepts], pages: Pages) -> None:
+    pages.write_incident(number, would)
+
+
+def would_now(policy: Policy, state: JobState, node: str) -> Accepts:
+    """Return what the controller would do if asked about a host. In any thread: a state that changes meanwhile is read again."""
+    from robust_run.launcher.api.accepting import accepts
+    from robust_run.report.pages.types import Accepts
+
+    for _ in range(MOST_LOOKS):
+        try:
+            return accepts(policy, state, node)
+        except RuntimeError:  # a dictionary changed its size while it was gone through
+            continue
+    return Accepts()
 
 
 class IncidentPages:
     """The pages of one run."""
 
-    def __init__(self, run_directory: RunDirectory) -> None:
+    def __init__(self, run_directory: RunDirectory, job: Callable[[], tuple[Policy, JobState] | None]) -> None:
+        """`job` returns what the controller knows; called in the thread that draws."""
         self._run_directory = run_directory
+        self._job = job
         self._due: set[int] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -41,6 +61,12 @@ class IncidentPages:
         self._pages: Pages | None = None
         self.problem = ""
         """Why the newest page could not be drawn."""
+
+    def _would(self, node: str) -> Accepts:
+        from robust_run.report.pages.types import Accepts
+
+        job = self._job()
+        return would_now(*job, node) if job is not None else Accepts()
 
     def due(self, number: int) -> None:
         """Have the page of an incident drawn soon."""
@@ -60,7 +86,7 @@ class IncidentPages:
                     self._thread = None
                     return
             for number in numbers:
-                self._try(partial(_draw_one, number))
+                self._try(partial(_draw_one, number, self._would))
 
     def finish(self, state: JobState) -> str:
         """Draw all pages of a job that is over; return what went wrong, nothing if nothing did."""
@@ -73,7 +99,7 @@ class IncidentPages:
             thread.join(PATIENCE_S)
             if thread.is_alive():
                 return f"one is being drawn for more than {PATIENCE_S:g} s"
-        self._try(lambda pages: pages.write_all(state))
+        self._try(lambda pages: pages.write_ended(state))
         return self.problem
 
     def _try(self, draw: Callable[[Pages], object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -13,13 +13,14 @@ from robust_run.launcher.check_events import Decided
 from robust_run.launcher.events import FirstStep
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.journal import Entry
+from robust_run.launcher.resume_events import ResumeChosen
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import RankEvidence, Rung
 from robust_run.report.types import Action, Incident
 from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
-    from robust_run.launcher.incident_pages import IncidentPages
+    from robust_run.launcher.core import JobState, Policy
     from robust_run.launcher.notify.notifier import Notifier
 
 #: What the ladder does, as people are told.
@@ -34,6 +35,37 @@ RUNGS = {
 }
 #: What an incident's action becomes by it.
 OUTCOMES = {"evict": "evict", "reattempt": "diagnose", "stop": "stop"}
+#: A controller that went on for so long after an incident has said it: its console writes in a thread of its own.
+SAID_S = 10.0
+#: What is older is no news to people, whoever says it.
+NEWS_S = 60.0
+
+
+class Drawer(Protocol):
+    """Draws pages of a run beside its job; nothing waits for them, and nothing of theirs ends anything."""
+
+    def due(self, number: int) -> None:
+        """Have the page of an incident drawn soon."""
+        ...
+
+    def finish(self, state: JobState) -> str:
+        """Draw all pages of a job that is over; return what went wrong."""
+        ...
+
+
+class NoPages:
+    """Nothing is drawn."""
+
+    def due(self, number: int) -> None:
+        """See `Drawer`."""
+
+    def finish(self, state: JobState) -> str:  # noqa: ARG002
+        """See `Drawer`."""
+        return ""
+
+
+JobKnown = Callable[[], "tuple[Policy, JobState] | None"]
+"""What the controller knows of the job; None: nothing yet."""
 
 
 class IncidentBook:
@@ -46,32 +78,37 @@ class IncidentBook:
         say: Callable[[str], None],
         complain: Callable[[str, OSError], None],
         make_notifier: Callable[[], Notifier | None] | None = None,
+        make_pages: Callable[[RunDirectory, JobKnown], Drawer] | None = None,
     ) -> None:
-        """`make_notifier` returns who tells others; called when there is something to tell."""
+        """`make_notifier` returns who tells others, `make_pages` what draws pages; called when there is something for them."""
         self.incidents: list[Incident] = []
         self.culprit: RankEvidence | None = None
         """The rank at fault in the newest incident."""
         self.notifier: Notifier | None = None
         """Who tells others of incidents; None: nobody does, or there was nothing to tell."""
+        self.job: tuple[Policy, JobState] | None = None
+        """What the controller knows of the job, for what its pages may advise; None: nothing does yet."""
         self._make_notifier = make_notifier
         self._notifying = Harmless("notifying", say)
         self.say = say
         self.run_directory = run_directory
         self.complain = complain
         self._clock = clock
-        self._pages: IncidentPages | None = None
+        self._make_pages = make_pages
+        self._pages: Drawer | None = None
         self._awaits_step_of: int | None = None
         self._dirty = False
         self._scene: Scene | None = None
         """What the newest incident was concluded from, until it is written."""
+        self._unsaid: Incident | None = None
+        """One that the controller before this one may not have said any more."""
 
     @property
-    def pages(self) -> IncidentPages:
-        """What draws their pages; imported when there is something to draw."""
+    def pages(self) -> Drawer:
+        """What draws their pages."""
         if self._pages is None:
-            from robust_run.launcher.incident_pages import IncidentPages
-
-            self._pages = IncidentPages(self.run_directory)
+            make = self._make_pages
+            self._pages = make(self.run_directory, lambda: self.job) if make is not None else NoPages()
         return self._pages
 
     def load(self, past: Iterable[Entry]) -> None:
@@ -81,6 +118,7 @@ class IncidentBook:
         """
         from robust_run.report import incident as incident_file
 
+        past = list(past)
         recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
         for entry, action in recorded:
             path = self.run_directory.incident(len(self.incidents) + 1)
@@ -90,6 +128,26 @@ class IncidentBook:
                 self.incidents.append(self._incident(action, entry.at - entry.mono, entry.at))
                 self._dirty = True
                 self.flush()
+        self._awaits_step_of = _awaited(past)
+        if recorded:
+            entry, action = recorded[-1]
+            is_news = past[-1].at - entry.at < SAID_S and self._clock.unix_s() - entry.at < NEWS_S
+            self._unsaid = self.incidents[-1] if is_news and action.action != "stop" else None
+
+    def say_again(self) -> None:
+        """Say the newest incident if the controller before this one was gone a moment after it was on record.
+
+        Whether it was said then, no file tells: twice is better than never.
+        """
+        incident, self._unsaid = self._unsaid, None
+        if incident is not None:
+            from robust_run.report import summary
+
+            self.say(summary.incident_line(incident))
+
+    def failed_unix_s(self, attempt: int) -> float | None:
+        """Return when the failure began (seconds since the epoch) after which an attempt is started; None: it is not known."""
+        return self.incidents[-1].onset_s if self.incidents and self._awaits_step_of == attempt else None
 
     def record(
         self, action: RecordIncident, later: Callable[[float, Callable[[], None]], Any], scene: Scene | None = None
@@ -143,6 +201,16 @@ class IncidentBook:
         else:
             self.pages.due(incident.id)
 
+    def resume_chosen(self, event: ResumeChosen, later: Callable[[float, Callable[[], None]], Any]) -> None:
+        """Note in the newest incident where the attempt after it starts from."""
+        if self._awaits_step_of is None or event.attempt != self._awaits_step_of:
+            return
+        from robust_run.launcher.recorded import resume_of
+
+        self.incidents[-1] = msgspec.structs.replace(self.incidents[-1], resume=resume_of(event))
+        self._dirty = True
+        later(0.0, self.flush)
+
     def decided(self, action: Decided) -> None:
         """Say what the ladder decided; an incident whose action was to look further gets what came of it."""
         self.say(f"{RUNGS[action.rung]}: {action.sentence} [{action.rule}]")
@@ -192,6 +260,22 @@ class IncidentBook:
     def notifier_pids(self) -> list[int]:
         """Return commands that run to tell others: no part of an attempt."""
         return self.notifier.pids() if self.notifier is not None else []
+
+
+def _awaited(past: Iterable[Entry]) -> int | None:
+    """Return the attempt after the newest incident, if it had made no step by the end of a journal."""
+    attempt: int | None = None
+    for entry in past:
+        match entry.action:
+            case RecordIncident(attempt=failed, action=action) if action not in ("stop", "report"):
+                attempt = failed + 1
+            case Decided(attempt=failed, rung=rung) if rung in OUTCOMES:
+                attempt = failed + 1
+            case _:
+                pass
+        if isinstance(entry.event, FirstStep) and entry.event.attempt == attempt:
+            attempt = None
+    return attempt
 
 
 def _do(tell: Callable[[Notifier], object], notifier: Notifier) -> None:

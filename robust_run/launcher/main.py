@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,12 +15,12 @@ from robust_run.clock import Clock, SystemClock
 from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher import core
 from robust_run.launcher.agent import Agent
-from robust_run.launcher.console import DRAIN_S, Console, telling
+from robust_run.launcher.console import DRAIN_S, Console, drawing, telling
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.events import ControllerResumed, JobStarted, NodeEvent, NodeJoined, NodeLost
 from robust_run.launcher.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal, events_of
+from robust_run.launcher.journal import GONE_S, Journal, events_of
 from robust_run.launcher.node import Node
 from robust_run.launcher.one_node import OneNode, api_of
 from robust_run.launcher.policy import policy_of
@@ -27,6 +28,7 @@ from robust_run.launcher.process_tree import become_subreaper
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, NodeInfo
 from robust_run.launcher.warm import client as warm_process
+from robust_run.launcher.world import as_text
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
@@ -136,10 +138,13 @@ def _open_place(
             from robust_run.launcher.setup_start import Recorded, open_setup
 
             news = Recorded(run_directory.snapshot)
-            return timed(clock, lambda: open_setup(spec, env, clock, console.say, lifeline, news))
-        from robust_run.launcher.image_start import open_image
+            make = partial(open_setup, spec, env, clock, console.say, lifeline, news)
+        else:
+            from robust_run.launcher.image_start import open_image
 
-        return timed(clock, lambda: open_image(spec, env, clock, run_directory.path, console.say, lifeline))
+            make = partial(open_image, spec, env, clock, run_directory.path, console.say, lifeline)
+        opened, opening = timed(clock, make)
+        return opened._replace(opening=opening)
     except RobustRunError:
         run_directory.remove_unused()
         raise
@@ -182,10 +187,10 @@ class _Job:
         self._link = OneNode(agent)
         agent.serve(self._link)
         self._journal = Journal(run_directory.journal, clock, on_error=console.complain)
-        if not self._journal.claim():
+        if not self._journal.claim(GONE_S):  # somebody may only look whether it is held
             raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
         tells = telling(spec, run_directory, clock, console)
-        self._book = IncidentBook(clock, run_directory, console.say, console.complain, tells)
+        self._book = IncidentBook(clock, run_directory, console.say, console.complain, tells, drawing)
         self._node.spare = self._book.notifier_pids
         self._controller = self._link.controller = self._made_controller()
 
@@ -226,7 +231,13 @@ class _Job:
             if spec.code == "copy":
                 self._capture(None)
             controller.tell(JobStarted(restart=restart))
-        info = NodeInfo(id=self.agent.node_id, name=self._host, nproc=spec.nproc, version=__version__)
+        info = NodeInfo(
+            id=self.agent.node_id,
+            name=self._host,
+            nproc=spec.nproc,
+            ckpt_dir=as_text(spec.ckpt_dir or ""),
+            version=__version__,
+        )
         controller.tell(NodeJoined(node=info))
         if not controller.state.code.records:
             self._capture(self._link)

@@ -130,7 +130,7 @@ def this_machine() -> Machine:
     """Return what may be asked of the node that we are on."""
     import sys
 
-    from robust_run.launcher.world import RealFiles
+    from robust_run.launcher.this_machine import RealFiles
 
     def free_bytes(folder: str) -> int | None:
         try:

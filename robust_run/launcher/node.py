@@ -26,9 +26,9 @@ from robust_run.launcher.store import (
     torch_is_installed,
     with_last_line,
 )
+from robust_run.launcher.this_machine import RealFiles
 from robust_run.launcher.types import JobSpec, RankEvidence, Rung
 from robust_run.launcher.workplace import Workplace
-from robust_run.launcher.world import RealFiles
 from robust_run.signals import describe_exit
 from robust_run.tracer.arming import arm_environment, create_files
 from robust_run.tracer.steps import create as create_steps
@@ -92,7 +92,6 @@ class Node:
         """Adds what the sensors know of a rank that was killed."""
         self._twin: Plan | None = None
         self._first_rank = 0
-        self.resume_from: str | None = None
         self._warm_launched = False
         self._modules_file = "" if spec.preload else None
         self._code: NodeCode | None = None
@@ -193,7 +192,6 @@ class Node:
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[Plan] = []
         self._first_rank = place.first_rank
-        self.resume_from = self._newest_checkpoint()
         try:
             for slot in range(self.spec.nproc):
                 plans.append(self._plan(place, slot))  # noqa: PERF401 - what there is by then must be closed
@@ -234,7 +232,6 @@ class Node:
             agent_hosts_store=self._hosts_store,
             error_file=self.run_directory.error_file(place.attempt, place.first_rank + slot),
             run_dir=self.run_directory.path,
-            resume_from=self.resume_from,
             reports=self.run_directory.reports(place.attempt),
         )
 
@@ -249,14 +246,6 @@ class Node:
         if self._code is None or self._code.ground is None:
             return {"ROBUST_CODE_STEADY": steady_links(self.run_directory.path)} if self.spec.code == "auto" else {}
         return self._code.seen_by_tracer()
-
-    def _newest_checkpoint(self) -> str | None:
-        if self.spec.ckpt_dir is None:
-            return None
-        from robust_run.ckpt_io.newest import newest_path, written_by
-
-        avoid = self._code.rolled_back if self._code is not None else ()
-        return newest_path(self.spec.ckpt_dir, [written_by(self.spec.run_id, version) for version in avoid])
 
     def _cpus_of(self, rank: int) -> frozenset[int]:
         return self._cpus[rank] if self._cpus else frozenset()

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from robust_run.errors import UserError
 from robust_run.launcher.devices import visible_gpus
-from robust_run.launcher.world import Files, RealFiles
+from robust_run.launcher.this_machine import RealFiles
+from robust_run.launcher.world import Files
 
 Cpus = frozenset[int]
 _NODES = "/sys/devices/system/node"

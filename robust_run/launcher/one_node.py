@@ -10,7 +10,7 @@ from robust_run.clock import Clock
 from robust_run.launcher.actions import Finish, Order
 from robust_run.launcher.agent import Agent
 from robust_run.launcher.console import Console
-from robust_run.launcher.controller.controller import Controller, Timer
+from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.events import Event, GuardLost, NodeEvent, SignalReceived
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.api.server import ApiServer
     from robust_run.launcher.startup.messages import Seen
+    from robust_run.launcher.superior import Timer
 
 #: When people are answered first.
 SERVE_AFTER_S = 0.5

@@ -177,14 +177,15 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OWN,
         "on-hang",
         "auto|relaunch|evict|report",
-        "When ranks wait for one that is stuck; auto: evict its node if a standby is there, else relaunch.",
+        "When ranks wait for one that is stuck: evict its node, or start again. auto: at once if it is proven, "
+        "else shortly before torch's own time limit.",
         Look(choices=("auto", "relaunch", "evict", "report")),
     ),
     describe(
         OWN,
         "hang-after",
         "SECONDS",
-        "How long a rank may be waited for before somebody looks why; longer where steps are longer.",
+        "A rank that is waited for so long is looked at and named; longer where steps are longer.",
         _DECIMAL,
     ),
     describe(
@@ -224,7 +225,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OWN,
         "ckpt-dir",
         "FOLDER",
-        "Checkpoints of robust_run.ckpt_io: at each attempt, workers get the newest one's path as ROBUST_RESUME.",
+        "Checkpoints of robust_run.ckpt_io: each attempt starts from the newest that all its nodes see whole (ROBUST_RESUME).",
     ),
     describe(
         OWN,

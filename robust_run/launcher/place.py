@@ -46,6 +46,15 @@ HEAR_S = 0.5
 _INPUT_ERRORS = ("Input/output error", "Bus error", "Transport endpoint is not connected", "Stale file handle")
 
 
+class Hears(NamedTuple):
+    """Who is told what happens to a place, a sentence each, from any thread."""
+
+    trouble: Callable[[str], None]
+    """Something went wrong that a rank may fail of."""
+    note: Callable[[str], None]
+    """Something is worth knowing, and no rank fails of it."""
+
+
 class Made(Protocol):
     """A place that was made."""
 
@@ -105,9 +114,9 @@ class HeldPlace(ABC, Generic[MadeT]):
         name: str,
         clock: Clock,
         say: Callable[[str], None],
-        start: Callable[[Callable[[str], None]], MadeT],
+        start: Callable[[Hears], MadeT],
     ) -> None:
-        """`name`: for messages, "image URL". `start` makes the place, given what hears of problems; what it raises is raised."""
+        """`name`: for messages, "image URL". `start` makes the place, given who hears of it; what it raises is raised."""
         self.own = ""
         """Where this node gives blocks, HOST:PORT as others reach it; empty: nowhere."""
         self.name = name
@@ -125,7 +134,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._group_rank = 0
         self._first_store = ""
         self._start_file = ""
-        self._made: MadeT = start(self.trouble)
+        self._made: MadeT = start(Hears(self.trouble, self.note))
         self._window: Window | None = None
         """From the first attempt on: nodes may wait for each other before."""
 
@@ -243,6 +252,10 @@ class HeldPlace(ABC, Generic[MadeT]):
         if made is not None and made.reason and self._anew is None:
             self._begin_anew(made)
 
+    def note(self, sentence: str) -> None:
+        """Something is worth knowing; from any thread. It is said, and is nobody's reason for failing."""
+        self._say(f"{self.name}: {sentence}")
+
     def _begin_anew(self, lost: MadeT) -> None:
         self._anew = threading.Thread(target=self._make_anew, args=(lost,), daemon=True)
         self._anew.start()
@@ -250,7 +263,7 @@ class HeldPlace(ABC, Generic[MadeT]):
     def _make_anew(self, lost: MadeT) -> None:
         """Make the place again, for the next attempt: what runs in the old one cannot be helped."""
         try:
-            made = self._start(self.trouble)
+            made = self._start(Hears(self.trouble, self.note))
         except RobustRunError as error:
             self._say(f"{self.name}: it cannot be mounted again: {error}")
             return

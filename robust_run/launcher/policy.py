@@ -11,12 +11,14 @@ from robust_run.launcher.types import JobSpec
 def policy_of(spec: JobSpec) -> Policy:
     """Return the core's policy for a job."""
     base = Policy(
+        job=spec.run_id,
         max_restarts=spec.max_restarts,
         progress_after_s=spec.progress_after_s,
         restart_grace_s=spec.restart_grace_s,
         shutdown_timeout_s=spec.shutdown_timeout_s,
         on_hang=spec.on_hang,
         on_slow=spec.on_slow,
+        hang_after_s=spec.hang_after_s,
         health_rules=spec.health_rules,
         diagnose=spec.diagnose,
         diagnose_checks=spec.diagnose_checks,

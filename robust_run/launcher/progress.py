@@ -48,12 +48,3 @@ def _stat(path: str, found: Files) -> None:
 def advanced(before: Files, after: Files) -> bool:
     """Whether a file appeared or changed. Files that vanished (old checkpoints pruned) count for nothing."""
     return any(before.get(path) != seen for path, seen in after.items())
-
-
-def made_at(checkpoint: str | None) -> tuple[float | None, int | None]:
-    """Return when a checkpoint was made (seconds since the epoch) and its step; None where there is none, or nobody knows."""
-    if checkpoint is None:
-        return None, None
-    from robust_run.ckpt_io.newest import age_of
-
-    return age_of(checkpoint) or (None, None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from robust_run.launcher.actions import RecordIncident
+from robust_run.launcher.resume_events import ResumeChosen
 from robust_run.launcher.types import RankEvidence, VerdictDraft
 from robust_run.report import summary
-from robust_run.report.types import Action, Evidence, Incident, Verdict
+from robust_run.report.types import Action, Evidence, Incident, Resume, Skipped, Verdict
 
 
 def incident_of(action: RecordIncident, number: int, offset_s: float, decided_unix_s: float) -> Incident:
@@ -28,8 +29,31 @@ def incident_of(action: RecordIncident, number: int, offset_s: float, decided_un
             group=draft.group,
             over_evicted=draft.over_evicted,
         ),
-        action=Action(name=action.action, nodes=draft.nodes, reason=action.reason),
+        action=Action(
+            name=action.action,
+            nodes=draft.nodes,
+            reason=action.reason,
+            at_s=action.act_at_s + offset_s if action.act_at_s is not None else None,
+        ),
         evidence=(*_evidence(draft.culprit), *_seen(draft)),
+    )
+
+
+def resume_of(event: ResumeChosen) -> Resume:
+    """Return where an attempt starts from, as people read it in the incident before."""
+    return Resume(
+        attempt=event.attempt,
+        source=event.source or "beginning",
+        step=event.step,
+        uuid=event.uuid,
+        address=event.address,
+        created_unix_s=event.created_unix_s,
+        steps_lost=event.steps_lost,
+        lost_s=event.lost_s,
+        passed_over=tuple(
+            Skipped(step=each.step, uuid=each.uuid, name=each.name, why=each.why) for each in event.passed_over
+        ),
+        unsure=event.unsure,
     )
 
 

@@ -5,6 +5,8 @@
     journal.jsonl                       what happened and what was done, a JSON object a line
     attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
     attempt_N/<rank>/error.json         written by torch's @record in the worker
+    attempt_N/<rank>/damaged-*.json     what the rank found wrong with a checkpoint: see `ckpt_io.damage_notes`
+    attempt_N/<rank>/saved.json         the newest checkpoint that the rank has committed: see `ckpt_io.save_notes`
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed or the job is small
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.checks.json          what checks of the nodes measured after it, where the ladder wanted them
@@ -226,7 +228,26 @@ def _who_has(taken: RunDirectory) -> str:
 
     if is_claimed(taken.journal):
         return "another controller runs this job already; is --node-rank 0 given on two nodes?"
+    if over := _how_it_ended(taken):
+        return f"that job is over ({over}); another --run-id starts a new one"
     return f"robust-run --resume {taken.path} continues it, another --run-id starts a new one"
+
+
+def _how_it_ended(taken: RunDirectory) -> str:
+    """Return how the job of a run directory ended, as `--resume` knows it; empty if it did not, or nobody can tell."""
+    from robust_run.launcher.actions import Finish
+    from robust_run.launcher.journal import in_force, read
+    from robust_run.launcher.outcome import left
+
+    try:
+        _, entries = read(taken.journal)
+    except (OSError, UserError):
+        return ""
+    for entry in reversed(list(in_force(entries))):
+        if isinstance(entry.action, Finish):
+            return entry.action.outcome
+    known = left(taken.path)
+    return known[0].outcome if known is not None else ""
 
 
 def remove_memory_folders(of_pid: int) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.aside import write_report
-from robust_run.launcher.place import HeldPlace
+from robust_run.launcher.place import Hears, HeldPlace
 from robust_run.launcher.types import JobSpec
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
@@ -75,9 +75,9 @@ class SetupPlace(HeldPlace[Restored]):
         clock: Clock,
         say: Callable[[str], None],
         brought: Brought,
-        start: Callable[[Callable[[str], None]], Restored],
+        start: Callable[[Hears], Restored],
     ) -> None:
-        """`start` restores the environment, given what hears of problems."""
+        """`start` restores the environment, given who hears of it."""
         super().__init__(spec, f"set-up {brought.plan.key.digest[:16]}", clock, say, start)
         self._brought = brought
         self.uses = ("setup", "setup-built") if brought.was_built else ("setup",)

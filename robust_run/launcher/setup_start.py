@@ -20,7 +20,7 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.interruptible import unless_interrupted
-from robust_run.launcher.place import Opened
+from robust_run.launcher.place import Hears, Opened
 from robust_run.launcher.setup_place import Brought, SetupPlace
 from robust_run.launcher.types import JobSpec, SetupUse
 from robust_run.snapshot import catalog, key, planning, restoring, starting
@@ -218,14 +218,14 @@ class _Opening:
         first: list[Restored] = []
         began_s = self._clock.monotonic_s()
 
-        def start(hear: Callable[[str], None]) -> Restored:
+        def start(hears: Hears) -> Restored:
             if first:  # made before it was known how long that took
                 return first.pop()
-            return self._restore(plan, store, manifest, hear, may_run=False)
+            return self._restore(plan, store, manifest, hears, may_run=False)
 
-        relay = _Relay()
+        troubles, notes = _Relay(), _Relay()
         try:
-            first.append(self._restore(plan, store, manifest, relay, may_run=not is_given))
+            first.append(self._restore(plan, store, manifest, Hears(troubles, notes), may_run=not is_given))
         except SetupFailed:
             self._show_output()
             raise
@@ -238,7 +238,8 @@ class _Opening:
             restored_s=self._clock.monotonic_s() - began_s, output=tuple(self._output),
         )  # fmt: skip
         place = SetupPlace(self._spec, self._clock, self._say, brought, start)
-        relay.to(place.trouble)
+        troubles.to(place.trouble)
+        notes.to(place.note)
         return place
 
     def _why_not_given(self, store: Store, manifest: Manifest, error: SnapshotDamaged) -> str:
@@ -251,9 +252,7 @@ class _Opening:
                 )
         return f"this node takes the set-up that the job has, and builds none: {error}; start the job anew"
 
-    def _restore(
-        self, plan: Plan, store: Store, manifest: Manifest | None, hear: Callable[[str], None], *, may_run: bool
-    ) -> Restored:
+    def _restore(self, plan: Plan, store: Store, manifest: Manifest | None, hears: Hears, *, may_run: bool) -> Restored:
         if manifest is None:
             return restoring.run_commands(plan, "there is no snapshot", on_output=self._heard)
         options = restoring.Options(
@@ -262,7 +261,9 @@ class _Opening:
             launch=self._launch(),
             rungs=LADDER if may_run else tuple(rung for rung in LADDER if rung != "commands"),
         )
-        return restoring.restore(plan, manifest, store, options, on_output=self._heard, on_problem=hear)
+        return restoring.restore(
+            plan, manifest, store, options, on_output=self._heard, on_problem=hears.trouble, on_note=hears.note
+        )
 
     def _launch(self) -> str:
         """Return what the launch is known by; of use only for a snapshot that is mounted before it is here."""

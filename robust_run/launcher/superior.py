@@ -1,9 +1,10 @@
-"""Whom an agent reports to. No behaviour."""
+"""What agents and controllers are given: whom an agent reports to, the way to the agents, timers. No behaviour."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from robust_run.launcher.actions import Order
 from robust_run.launcher.events import NodeEvent
 
 if TYPE_CHECKING:
@@ -46,4 +47,20 @@ class Superior(Protocol):
 
     async def close(self) -> None:
         """This node is done."""
+        ...
+
+
+class Outbox(Protocol):
+    """The way to the agents. An order to a node that is not connected is dropped: it is told again when it returns."""
+
+    def send(self, node: str, order: Order) -> None:
+        """Pass an order on."""
+        ...
+
+
+class Timer(Protocol):
+    """What `later` returns."""
+
+    def cancel(self) -> None:
+        """Do not call."""
         ...

@@ -256,6 +256,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT where it would serve as controller; empty: it would not."""
     blocks: str = ""
     """HOST:PORT where it gives blocks of the job's image to other nodes; empty: nowhere."""
+    ckpt_dir: str = ""
+    """Its folder of checkpoints (--ckpt-dir); empty: it was given none."""
     pid: int = 0
     version: str = ""
 

@@ -33,6 +33,8 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     """Of what was asked for, what was here before."""
     missing: int
     """Blocks that did not come."""
+    damaged: int
+    """Blocks that were here and not what they must be; they were fetched again, like those that were not here."""
     took_s: float
     problems: tuple[str, ...]
 
@@ -59,13 +61,17 @@ def bring(
     progress: Callable[[int], None] = lambda _count: None,
     silence_s: float = _SILENCE_S,
 ) -> Brought:
-    """Fetch runs into the cache and return when they are there, or cannot be had. Raises `CacheRefused`, `UserError`."""
+    """Fetch runs into the cache and return when they are there, or cannot be had. What is here already is verified.
+
+    Raises `CacheRefused`, `UserError`.
+    """
     limits = FetchLimits(width=width)
     cache = Cache(cache_root, block_map)
     began_s = time.monotonic()
     source = origin(image, block_map.offset_bytes, limits)
-    fetcher = Fetcher(block_map, cache, [source], limits)
     wanted = {block for run in runs for block in range(run.start, min(run.start + run.count, block_map.blocks))}
+    damaged = cache.sift(sorted(wanted))
+    fetcher = Fetcher(block_map, cache, [source], limits)
     here = {block for block in wanted if cache.have(block)}
     kept = sum(map(block_map.block_size_bytes, here))
     progress(kept)
@@ -94,6 +100,7 @@ def bring(
         fetched_bytes=fetched,
         kept_bytes=kept,
         missing=len(left),
+        damaged=len(damaged),
         took_s=round(time.monotonic() - began_s, 3),
         problems=counts.problems,
     )

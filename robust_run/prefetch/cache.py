@@ -2,6 +2,7 @@
 
     <root>/<identity of the image>/image    the bytes, at their place; holes where a block is not there
                                    have     64 bytes of head, then one byte per block
+                                   sums     what the bytes must be; see `sums`
                                    map.json the block map, for people and `prune`
                                    in_use   locked (shared) by whoever uses the folder
                                    setup    locked (alone) while the files are opened or made
@@ -10,31 +11,50 @@ A block's byte is set after its data was written, with one write of one byte, so
 write at the same time can make it lie: they would write the same verified bytes. A crash of the machine can, because the file
 system may have kept the byte and lost the data: the head holds the boot, and after another boot each block is verified once more
 before it is trusted. The root must be on a disk of this node.
+
+**Invariant:** no byte is read from it that was not verified after it was read from the disk: what lies in a file for weeks may
+have changed since it was written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
-import stat
 import struct
+from collections.abc import Iterable
 
-from robust_run.prefetch import blockmap
+from robust_run.prefetch import blockmap, sums
+from robust_run.prefetch.cache_files import check_folder, open_own, this_boot, write_all, write_map
 from robust_run.prefetch.errors import CacheRefused
+from robust_run.prefetch.sums import PIECE_BYTES, Sums
 from robust_run.prefetch.types import BlockMap
 
 _HEAD = struct.Struct("<8sQ36s12x")
 _MAGIC = b"RRHAVE1\n"
 _ABSENT, _GOOD, _CLAIMED = 0, 1, 2
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_ONLY_GOOD = bytes(state == _GOOD for state in range(256))
 
 
-def this_boot() -> bytes:
-    """Return the kernel's identifier of this boot, 36 bytes."""
-    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-        return file.read(36).ljust(36)
+def _free(root: str, error: OSError) -> str:
+    """Return how full a disk is that took not even the lists of a cache, as a clause."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return ""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(root)
+        free_mib, all_mib = (blocks * disk.f_frsize >> 20 for blocks in (disk.f_bavail, disk.f_blocks))
+        return f" ({free_mib} of {all_mib} MiB and {disk.f_favail} of {disk.f_files} inodes are free)"
+    return ""
+
+
+class BlocksWrongError(Exception):
+    """Blocks that are said to be there are not what they must be."""
+
+    def __init__(self, blocks: Iterable[int]) -> None:
+        """`blocks`: at least one."""
+        self.blocks = tuple(blocks)
+        super().__init__(f"blocks {self.blocks}")
 
 
 class Cache:
@@ -47,21 +67,27 @@ class Cache:
         """
         self.block_map = block_map
         self.folder = os.path.join(os.path.abspath(root), blockmap.identity(block_map))
+        self.failure = ""
+        """Why a block could not be kept, the last time."""
         self._known = bytearray(block_map.blocks)
+        self._lost: set[int] = set()
+        """Wrong blocks that cannot be marked as such, because the disk does not take it."""
         self._descriptors: list[int] = []
         try:
             self._use_folder()
-            setup = _open_own(os.path.join(self.folder, "setup"))
+            setup = open_own(os.path.join(self.folder, "setup"))
             try:
                 fcntl.flock(setup, fcntl.LOCK_EX)
                 self._image, self._have = self._open_files(boot or this_boot())
+                self._sums = Sums(self._open_sums())
             finally:
                 os.close(setup)
             os.utime(self._have)  # `pruning` goes by it
         except OSError as error:
             self.close()
             raise CacheRefused(
-                f"{self.folder}: {error.strerror or error}: blocks cannot be kept there, name another --image-cache folder"
+                f"{self.folder}: {error.strerror or error}{_free(root, error)}: "
+                "blocks cannot be kept there, name another --image-cache folder"
             ) from error
         except CacheRefused:
             self.close()
@@ -81,9 +107,9 @@ class Cache:
         """Make the folder and lock it against `pruning`; again where it was removed in between."""
         while True:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            _check_folder(self.folder)
+            check_folder(self.folder)
             path = os.path.join(self.folder, "in_use")
-            lock = _open_own(path)
+            lock = open_own(path)
             fcntl.flock(lock, fcntl.LOCK_SH)
             try:
                 if os.path.samestat(os.fstat(lock), os.lstat(path)):
@@ -94,7 +120,7 @@ class Cache:
             os.close(lock)
 
     def _keep(self, path: str) -> int:
-        descriptor = _open_own(path)
+        descriptor = open_own(path)
         self._descriptors.append(descriptor)
         return descriptor
 
@@ -112,7 +138,7 @@ class Cache:
             os.ftruncate(image, wanted[0])
             os.ftruncate(have, wanted[1])
             os.pwrite(have, bytes(self.block_map.blocks), _HEAD.size)
-            _write_map(self.folder, self.block_map)
+            write_map(self.folder, self.block_map)
             os.pwrite(have, _HEAD.pack(_MAGIC, self.block_map.blocks, boot), 0)
         elif _HEAD.unpack(head)[2] != boot:
             states = os.pread(have, self.block_map.blocks, _HEAD.size)
@@ -120,10 +146,21 @@ class Cache:
             os.pwrite(have, _HEAD.pack(_MAGIC, self.block_map.blocks, boot), 0)
         return image, have
 
+    def _open_sums(self) -> int:
+        """Open the sums; a file of another length has none that count."""
+        opened = self._keep(os.path.join(self.folder, "sums"))
+        wanted = sums.file_bytes(self.block_map.size_bytes)
+        if os.fstat(opened).st_size != wanted:
+            os.ftruncate(opened, 0)
+            os.ftruncate(opened, wanted)
+        return opened
+
     def have(self, index: int) -> bool:
-        """Whether a block is there. One that is from before the last boot is read and verified first."""
+        """Whether a block is there, as far as is known without reading it. One from before the last boot is verified first."""
         if self._known[index]:
             return True
+        if index in self._lost:
+            return False
         try:
             state = os.pread(self._have, 1, _HEAD.size + index)
             if state == b"\x02":
@@ -136,11 +173,24 @@ class Cache:
         return False
 
     def _judge(self, index: int) -> bytes:
-        size = self.block_map.block_size_bytes(index)
-        data = os.pread(self._image, size, index * self.block_map.block_bytes)
-        state = bytes((_GOOD if blockmap.is_good(self.block_map, index, data) else _ABSENT,))
+        state = bytes((_GOOD if self._right_block(index) is not None else _ABSENT,))
         os.pwrite(self._have, state, _HEAD.size + index)
         return state
+
+    def _right_block(self, index: int, *, by_map: bool = False) -> bytes | None:
+        """Return a block's bytes; None where they are wrong. Sums that are not there are made up for. Raises OSError.
+
+        `by_map`: hold it against the block map even if its sums are right.
+        """
+        begin = index * self.block_map.block_bytes
+        data = os.pread(self._image, self.block_map.block_size_bytes(index), begin)
+        if not by_map and len(data) == self.block_map.block_size_bytes(index) and self._sums.hold(begin, data):
+            return data
+        if not blockmap.is_good(self.block_map, index, data):
+            return None
+        with contextlib.suppress(OSError):  # then it is looked at in the same way next time
+            self._sums.note(begin, data)
+        return data
 
     def scan(self) -> bytearray:
         """Return one byte per block, 1 where it is there and trusted. Cheap, for a first look and for counting."""
@@ -148,7 +198,7 @@ class Cache:
             states = os.pread(self._have, self.block_map.blocks, _HEAD.size)
         except OSError:
             states = b""
-        return bytearray(states.replace(b"\x02", b"\x00").ljust(self.block_map.blocks, b"\0"))
+        return bytearray(states.translate(_ONLY_GOOD).ljust(self.block_map.blocks, b"\0"))
 
     def present(self) -> int:
         """How many blocks are there."""
@@ -156,22 +206,43 @@ class Cache:
 
     @property
     def complete(self) -> bool:
-        """Whether the image is whole: it can then be mounted from `path` without a server."""
+        """Whether all blocks are there."""
         return self.present() == self.block_map.blocks
 
     def put(self, index: int, block: bytes | bytearray | memoryview) -> bool:
-        """Keep a block that is verified already. False where the disk is full or fails: nothing is kept then."""
+        """Keep a block that is verified already. False where the disk is full or fails (see `failure`): nothing is kept then."""
+        begin = index * self.block_map.block_bytes
         try:
-            _write_all(self._image, block, index * self.block_map.block_bytes)
+            write_all(self._image, block, begin)
+            self._sums.note(begin, block)
             os.pwrite(self._have, b"\x01", _HEAD.size + index)
-        except OSError:
+        except OSError as error:
+            self.failure = error.strerror or str(error)
             return False
+        self._lost.discard(index)
         self._known[index] = 1
         return True
 
     def read(self, offset_bytes: int, size_bytes: int) -> bytes:
-        """Return bytes of blocks that are there. Raises OSError as `os.pread` does."""
-        return os.pread(self._image, size_bytes, offset_bytes)
+        """Return bytes of blocks that are there, verified. Raises `BlocksWrongError`, and OSError as `os.pread` does."""
+        if not size_bytes:
+            return b""
+        begin = offset_bytes // PIECE_BYTES * PIECE_BYTES
+        end = min(-(-(offset_bytes + size_bytes) // PIECE_BYTES) * PIECE_BYTES, self.block_map.size_bytes)
+        data = os.pread(self._image, end - begin, begin)
+        if len(data) != end - begin or not self._sums.hold(begin, data):
+            begin, data = self._read_blocks(offset_bytes, size_bytes)
+        return data[offset_bytes - begin : offset_bytes - begin + size_bytes]
+
+    def _read_blocks(self, offset_bytes: int, size_bytes: int) -> tuple[int, bytes]:
+        """Return where the blocks of a stretch begin, and all their bytes."""
+        size = self.block_map.block_bytes
+        blocks = range(offset_bytes // size, -(-(offset_bytes + size_bytes) // size))
+        found = [self._right_block(index) for index in blocks]
+        right = [data for data in found if data is not None]
+        if len(right) < len(found):
+            raise BlocksWrongError(index for index, data in zip(blocks, found, strict=True) if data is None)
+        return blocks[0] * size, b"".join(right)
 
     def forget(self, index: int) -> None:
         """Take a block for absent: reading it failed, or it was found to be wrong."""
@@ -179,16 +250,31 @@ class Cache:
         try:
             os.pwrite(self._have, b"\0", _HEAD.size + index)
         except OSError:
-            return  # then it is read again, and found to be wrong again
+            self._lost.add(index)
 
     def verify(self) -> list[int]:
-        """Read all blocks that are there, forget those that are wrong, and return them. Takes seconds per GiB."""
+        """Hold all blocks that are there against the map, forget those that are wrong, and return them. Takes seconds per GiB."""
+        return self._sift(range(self.block_map.blocks), by_map=True)
+
+    def sift(self, blocks: Iterable[int] | None = None) -> list[int]:
+        """As `verify`, but by sums where there are any: it takes as long as to read. `blocks`: which to look at; None: all."""
+        return self._sift(range(self.block_map.blocks) if blocks is None else blocks, by_map=False)
+
+    def _sift(self, blocks: Iterable[int], *, by_map: bool) -> list[int]:
+        states = self.scan()
         wrong = []
-        for index, state in enumerate(self.scan()):
-            if state == _GOOD and self._judge(index) != b"\x01":
-                self._known[index] = 0
+        for index in blocks:
+            if states[index] == _GOOD and not self.is_right(index, by_map=by_map):
+                self.forget(index)
                 wrong.append(index)
         return wrong
+
+    def is_right(self, index: int, *, by_map: bool = False) -> bool:
+        """Whether a block's bytes are what they must be; see `sift`."""
+        try:
+            return self._right_block(index, by_map=by_map) is not None
+        except OSError:
+            return False  # a part of the disk that cannot be read any more
 
     def free_bytes(self) -> int:
         """Return how much more we may write on the disk."""
@@ -209,40 +295,3 @@ class Cache:
             fcntl.lockf(self._have, fcntl.LOCK_UN, count, _HEAD.size + start)
         except OSError:
             return  # without locks there was no claim
-
-
-def is_full(error: OSError) -> bool:
-    """Whether an error says that a disk or a quota is full."""
-    return error.errno in _FULL
-
-
-def _open_own(path: str) -> int:
-    """Open a plain file of ours for reading and writing; a link, a device or somebody else's file is refused."""
-    descriptor = os.open(path, _FILE_FLAGS, 0o600)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-        os.close(descriptor)
-        raise CacheRefused(f"{path}: it is not a plain file of ours: remove it, or name another --image-cache folder")
-    return descriptor
-
-
-def _check_folder(path: str) -> None:
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise CacheRefused(f"{path}: it is not a folder that only we can write: name another --image-cache folder")
-
-
-def _write_map(folder: str, block_map: BlockMap) -> None:
-    descriptor = _open_own(os.path.join(folder, "map.json"))
-    try:
-        os.ftruncate(descriptor, 0)
-        _write_all(descriptor, blockmap.encode(block_map), 0)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes | bytearray | memoryview, offset_bytes: int) -> None:
-    left = memoryview(data)
-    while left:
-        done = os.pwrite(descriptor, left, offset_bytes)
-        left, offset_bytes = left[done:], offset_bytes + done

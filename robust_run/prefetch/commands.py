@@ -13,6 +13,7 @@ from robust_run.prefetch.commands_running import COMMANDS as RUNNING
 from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option, encoded
 
 if TYPE_CHECKING:
+    from robust_run.prefetch.image.losses import Loss
     from robust_run.prefetch.inspecting import Inspected
 
 
@@ -54,6 +55,7 @@ def build(  # noqa: PLR0913 - options of a command
     from robust_run.prefetch.image.build import BuildOptions, Compression
     from robust_run.prefetch.image.build import build as make
     from robust_run.prefetch.image.identify import identify
+    from robust_run.prefetch.image.losses import sentence
     from robust_run.prefetch.inspecting import hot_files_of
     from robust_run.store.progress import shown, size
 
@@ -82,13 +84,16 @@ def build(  # noqa: PLR0913 - options of a command
         threads=threads,
         tag=tag,
     )
+    lost: list[Loss] = []
     with shown(f"building {destination}", None) as progress:
-        made = make(source, destination, options, progress=progress)
+        made = make(source, destination, options, progress=progress, lost=lost.extend)
     if as_json:
-        click.echo(encoded({"image": destination, "size_bytes": made.size_bytes, "sha256": made.sha256}))
-    else:
-        first = f", {len(hot_files)} recorded files first" if hot_files else ""
-        click.echo(f"robust: {destination}: {size(made.size_bytes)}, {made.blocks} blocks{first}")
+        click.echo(encoded({"image": destination, "size_bytes": made.size_bytes, "sha256": made.sha256, "lost": lost}))
+        return 0
+    first = f", {len(hot_files)} recorded files first" if hot_files else ""
+    click.echo(f"robust: {destination}: {size(made.size_bytes)}, {made.blocks} blocks{first}")
+    if lost:
+        click.echo(f"robust: {destination}: not kept: {sentence(lost)}", err=True)
     return 0
 
 
@@ -150,6 +155,8 @@ def _show(found: Inspected) -> None:
     click.echo(f"identity {found.identity}")
     if found.mount_at:
         click.echo(f"belongs at {found.mount_at}")
+    for loss in found.lost:
+        click.echo(f"not kept when it was built: {loss.sentence()}")
     click.echo(f"in the cache: {found.cached_blocks} of {found.blocks} blocks")
     for each in found.lists:
         times = f"{each.launches} launch{'es' if each.launches > 1 else ''}"

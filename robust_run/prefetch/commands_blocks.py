@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @cache_option
 @as_json_option
 def prefetch(image: str, everything: bool, width: int, cache_root: str | None, as_json: bool) -> int:
-    """Bring an image's hot blocks to this node now; exit code 1 if some of them did not come."""
+    """Bring an image's hot blocks to this node now, and verify those that are here; exit code 1 if some did not come."""
     from robust_run.errors import UserError
     from robust_run.prefetch.bringing import bring, hot_runs
     from robust_run.prefetch.maps import fetch_map
@@ -44,6 +44,9 @@ def prefetch(image: str, everything: bool, width: int, cache_root: str | None, a
     for problem in done.problems:
         click.echo(f"robust: {problem}", err=True)
     left = f", {done.missing} blocks did not come" if done.missing else ""
+    if done.damaged:
+        blocks = "1 block" if done.damaged == 1 else f"{done.damaged} blocks"
+        click.echo(f"robust: {blocks} in the cache {root} did not match their digests; fetched again", err=True)
     click.echo(
         f"robust: {size(done.fetched_bytes)} fetched in {done.took_s:.1f} s, {size(done.kept_bytes)} were here{left}"
     )
@@ -128,6 +131,7 @@ def _line(status: Status) -> str:
     return (
         f"block server {status.pid}: image {status.image[:12]}, {share:.0f} % here, {fetched or 'nothing fetched'}, "
         f"{status.waited} of {status.reads} reads waited {status.waited_s:.1f} s, {status.failed} failed"
+        + (f", {status.repaired} damaged in the cache and fetched again" if status.repaired else "")
     )
 
 

@@ -10,8 +10,10 @@ from robust_run.errors import UserError
 from robust_run.prefetch import blockmap, hotlist
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.image import sorting, tree
+from robust_run.prefetch.fetching.sources import split
+from robust_run.prefetch.image import origins, sorting, tree
 from robust_run.prefetch.image.identify import identify
+from robust_run.prefetch.image.losses import Loss
 from robust_run.prefetch.maps import fetch_map
 from robust_run.prefetch.types import HotList
 from robust_run.store.errors import StoreError
@@ -47,6 +49,8 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     cached_blocks: int
     mount_at: str | None
     lists: tuple[InspectedList, ...]
+    lost: tuple[Loss, ...]
+    """What it does not keep of what it was built of, as far as that lies beside it."""
     problems: tuple[str, ...]
 
 
@@ -85,8 +89,18 @@ def inspect(image: str, cache_root: str) -> Inspected:
             )
             for each in lists
         ),
+        lost=_lost(image, block_map.sha256),
         problems=(*problems, *more),
     )
+
+
+def _lost(image: str, sha256: str) -> tuple[Loss, ...]:
+    folder, name = split(origins.sidecar(image))
+    try:
+        found = origins.decode(open_store(folder).read_all(name, origins.LARGEST_BYTES), sha256)
+    except StoreError:
+        return ()  # it lost nothing, or was built by others
+    return found.lost if found is not None else ()
 
 
 def lists_of(image: str, cache_root: str, identity: str) -> tuple[list[HotList], tuple[str, ...]]:

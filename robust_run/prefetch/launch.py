@@ -3,7 +3,8 @@
 first launch     nothing is known: everything is downloaded 16-wide, at once, and what the start reads is recorded
 later launches   the hot blocks come 32-wide in the order of their first touch while the program starts; the rest only after
                  the window, and slowly: a download beside the start would cost it more than it brings
-all is here      the file is mounted as it is: no server, nothing to record
+all is here      nothing is fetched, and nothing to record. An image of this machine is mounted as it is; blocks in the cache come
+                 through the block server all the same: it verifies what it reads of them, and a mount would not
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from robust_run.prefetch.hotstore import HotStore
 from robust_run.prefetch.maps import fetch_map
 from robust_run.prefetch.peers.types import PeerOptions
 from robust_run.prefetch.record import hot_key
+from robust_run.prefetch.room import shortage
 from robust_run.prefetch.server.config import Background, ServeOptions
 from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, HotKey, HotList
 from robust_run.store.opening import local_path
@@ -73,6 +75,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Of the list, in blocks; what is here already included."""
     fetch_bytes: int = 0
     """Of the hot blocks that are not here yet."""
+    unkept_bytes: int = 0
+    """What is missing of an image that the cache has no room for; 0: it has."""
 
 
 def plan(facts: LaunchFacts, limits: FetchLimits) -> LaunchPlan:
@@ -82,9 +86,10 @@ def plan(facts: LaunchFacts, limits: FetchLimits) -> LaunchPlan:
     if not facts.remote:
         return LaunchPlan(way="local", why="the image is a file of this machine", served=False)
     if not missing:
-        return LaunchPlan(way="local", why="all of the image is in the cache", served=False)
+        return LaunchPlan(way="local", why="all of the image is in the cache", served=True)
     needed = missing * block_map.block_bytes + limits.keep_free_bytes
     fits = facts.free_bytes is None or facts.free_bytes >= needed
+    missing_bytes = 0 if fits else missing * block_map.block_bytes
     if facts.hot is None or not facts.hot.ranges:
         if fits:
             background = Background(width=min(FIRST_WIDTH, limits.width))
@@ -92,7 +97,7 @@ def plan(facts: LaunchFacts, limits: FetchLimits) -> LaunchPlan:
                 way="first", why="no launch like this was recorded yet", served=True, background=background, record=True
             )
         why = f"no launch like this was recorded yet, and the disk has no room for {needed >> 20} MiB"
-        return LaunchPlan(way="lazy", why=why, served=True, record=True)
+        return LaunchPlan(way="lazy", why=why, served=True, record=True, unkept_bytes=missing_bytes)
     room = None if fits else max(0, (facts.free_bytes or 0) - limits.keep_free_bytes)
     have = facts.have
     runs = hotlist.plan(facts.hot, block_map, lambda block: block < len(have) and bool(have[block]), limit_bytes=room)
@@ -103,6 +108,7 @@ def plan(facts: LaunchFacts, limits: FetchLimits) -> LaunchPlan:
         hot=tuple(runs),
         after_window=REST if fits else Background(),
         record=True,
+        unkept_bytes=missing_bytes,
         hot_bytes=sum(block_map.block_size_bytes(block) for block in hotlist.hot_blocks(facts.hot, block_map)),
         fetch_bytes=sum(
             block_map.block_size_bytes(block) for run in runs for block in range(run.start, run.start + run.count)
@@ -217,6 +223,9 @@ def prepare(
         have, free_bytes = bytes(cache.scan()), cache.free_bytes()
         cache.close()
     made = plan(LaunchFacts(block_map=block_map, remote=remote, have=have, hot=hot, free_bytes=free_bytes), limits)
+    if made.unkept_bytes and free_bytes is not None:
+        said = shortage(cache_root, free_bytes, limits.keep_free_bytes, made.unkept_bytes)
+        problems = (*problems, said)
     options = ServeOptions(
         limits=limits, store_options=store_options or StoreOptions(), background=made.background, peers=peers
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 
 import msgspec
+
+from robust_run.prefetch.removing import remove_tree
 
 _IDENTITY = re.compile(r"[0-9a-f]{64}")
 #: Folders that are looked at; a cache has a few.
@@ -72,7 +73,7 @@ def _remove_leftovers(root: str) -> None:
     except OSError:
         return
     for name in names[:_MOST_IMAGES]:
-        shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        remove_tree(os.path.join(root, name))
 
 
 def _remove(folder: str) -> bool:
@@ -85,7 +86,7 @@ def _remove(folder: str) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         doomed = f"{folder}.removed.{os.getpid()}"
         os.rename(folder, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_tree(doomed)
     except OSError:
         return False
     finally:

@@ -184,6 +184,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the rest of the image may be fetched."""
     passing_through: bool
     """The cache's disk is full: blocks are fetched but not kept."""
+    repaired: int = 0
+    """Blocks in the cache that were damaged, and were fetched again."""
     window_open: bool
     """Whether touches are still recorded."""
     sources: tuple[SourceCounts, ...]

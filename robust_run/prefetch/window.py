@@ -56,6 +56,8 @@ class ImageStart(msgspec.Struct, frozen=True, kw_only=True):
     waited: int
     """Reads that had to wait for a block."""
     waited_s: float
+    repaired: int = 0
+    """Blocks in the cache that were damaged, and were fetched again."""
     sources: tuple[SourceCounts, ...] = ()
     """Bytes by source."""
     problems: tuple[str, ...] = ()
@@ -111,6 +113,7 @@ def summary(prepared: Prepared, touches: Iterable[Touch], window_s: float, statu
         reads=status.reads if status else 0,
         waited=status.waited if status else 0,
         waited_s=status.waited_s if status else 0.0,
+        repaired=status.repaired if status else 0,
         sources=status.sources if status else (),
         problems=problems,
     )
@@ -127,10 +130,12 @@ def rates(touched: set[int], hot: HotList | None) -> tuple[float | None, float |
 
 def sentence(start: ImageStart) -> str:
     """Return a launch's image in one line, for people."""
+    count = "1 block was" if start.repaired == 1 else f"{start.repaired} blocks were"
+    repaired = f"; {count} damaged in the cache and fetched again" if start.repaired else ""
+    waits = f"{start.waited} of {start.reads} reads waited {start.waited_s:.1f} s together{repaired}"
     if start.way == "local":
-        return f"image: {start.why}"
+        return f"image: {start.why}; {waits}"
     fetched = ", ".join(f"{each.good_bytes / 1e6:.0f} MB from {each.name}" for each in start.sources if each.good_bytes)
     hits = f", hit rate {100 * start.hit_rate:.0f} %" if start.hit_rate is not None else ""
     listed = f"hot list {start.hot_list_bytes / 1e6:.0f} MB{hits}" if start.hot_list_bytes else start.why
-    waits = f"{start.waited} of {start.reads} reads waited {start.waited_s:.1f} s together"
     return f"image: {listed}; {fetched or 'nothing was fetched'}; {waits}"

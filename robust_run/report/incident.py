@@ -41,3 +41,12 @@ def read(path: str) -> Incident:
     """Return an incident. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
     with open_regular(path) as file:
         return msgspec.json.decode(file.read(), type=Incident)
+
+
+#: Clocks that were set between an onset and a look at the ranks.
+SET_S = 2.0
+
+
+def is_older(scene: Scene, incident: Incident) -> bool:
+    """Whether ranks were looked at before an incident began: that explains another one. Scenes without a time may be."""
+    return bool(scene.at_unix_s) and scene.at_unix_s < incident.onset_s - SET_S

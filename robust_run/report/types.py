@@ -52,6 +52,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     reason: str = ""
     """Why this action and not another, as a clause."""
+    at_s: float | None = None
+    """When something else is done, if what was only reported goes on until then (seconds since the epoch); None: nothing is."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +65,36 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """File it can be read in, relative to the run directory."""
     text: str = ""
     """The lines that matter."""
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is newer than the one that was started from, and why it was passed over."""
+
+    step: int | None = None
+    uuid: str = ""
+    name: str
+    """Of its folder."""
+    why: str
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the attempt after an incident starts from."""
+
+    attempt: int
+    source: str
+    """storage, memory, peer, or beginning."""
+    step: int | None = None
+    uuid: str = ""
+    """Of the checkpoint's manifest."""
+    address: str = ""
+    created_unix_s: float | None = None
+    steps_lost: int | None = None
+    """Steps that are made again, as far as they can be reckoned."""
+    lost_s: float | None = None
+    """From the checkpoint to the onset of the incident."""
+    passed_over: tuple[Skipped, ...] = ()
+    unsure: tuple[str, ...] = ()
+    """What nodes do not see of it."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,4 +111,6 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """First step of the next attempt (or its first line of output where steps are not counted)."""
     verdict: Verdict
     action: Action
+    resume: Resume | None = None
+    """None: no attempt follows, none of its nodes has a folder of checkpoints (--ckpt-dir), or it is not chosen yet."""
     evidence: tuple[Evidence, ...] = ()

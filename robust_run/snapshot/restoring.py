@@ -62,16 +62,18 @@ def restore(
     *,
     on_output: Callable[[bytes], None] = lambda _: None,
     on_problem: Callable[[str], None] = lambda _: None,
+    on_note: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Restored:
     """Restore a snapshot in the best way that is possible here.
 
-    `on_output` gets what the commands write, should they have to be run; `on_problem` a sentence when something goes wrong later.
+    `on_output` gets what the commands write, should they have to be run; `on_problem` a sentence when something goes wrong later,
+    and `on_note` (None: the same) when something is worth knowing that fails nothing.
     Raises `SnapshotDamaged` for one that is; `SnapshotRefused` for one that is forged or foreign; `SetupFailed`; `RestoreRefused`
     with all reasons.
     """
     manifests.check_fits(manifest, plan.platform, plan.key.digest)
-    walk = _Walk(plan, manifest, store, options, on_output, on_problem, progress)
+    walk = _Walk(plan, manifest, store, options, on_output, on_problem, on_note or on_problem, progress)
     found = walk.down()
     catalog.note_use(store, manifest.key)
     return found
@@ -99,10 +101,11 @@ class _Walk:
         options: Options,
         on_output: Callable[[bytes], None],
         on_problem: Callable[[str], None],
+        on_note: Callable[[str], None],
         progress: Callable[[int], None] | None,
     ) -> None:
         self._plan, self._manifest, self._store, self._options = plan, manifest, store, options
-        self._on_output, self._on_problem, self._progress = on_output, on_problem, progress
+        self._on_output, self._on_problem, self._on_note, self._progress = on_output, on_problem, on_note, progress
         self._tried: dict[ladder.Rung, str] = {}
         self._image = ""
         self._unpacked: Unpacked | None = None
@@ -137,7 +140,7 @@ class _Walk:
             self._image = self._image or self._fetched()
             found = self._of_image(rungs)
             if found is None and fetch.bring_again(self._store, self._manifest, self._options.cache):
-                self._on_problem("the image in the cache of this node was damaged, and was brought anew")
+                self._on_note("the image in the cache of this node was damaged, and was brought anew")
                 found = self._of_image(rungs)
         except SnapshotRefused:
             raise
@@ -180,6 +183,8 @@ class _Walk:
             )  # fmt: skip
             if not prepared.plan.served:
                 return None
+            for problem in prepared.problems:
+                self._on_note(problem)
             inside = self._start(Order(
                 manifest=self._manifest, image=prepared.image_url, image_url=prepared.image_url, stage=self._stage(),
                 lazy=_encoded(prepared), rungs=tuple(rung for rung in rungs if rung != "extract"),
@@ -187,7 +192,7 @@ class _Walk:
             ))  # fmt: skip
         except PlatformError as error:
             why = error.words(rungs) if isinstance(error, _NoRung) else str(error)
-            self._on_problem(f"the snapshot is brought as a whole: {why}")
+            self._on_note(f"the snapshot is brought as a whole: {why}")
             return None
         return Restored(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
 
@@ -202,7 +207,9 @@ class _Walk:
         from robust_run.prefetch.inside.handle import start
 
         try:
-            return start(order, on_problem=self._on_problem, holder="robust_run.snapshot.restore.holder")
+            return start(
+                order, on_problem=self._on_problem, on_note=self._on_note, holder="robust_run.snapshot.restore.holder"
+            )
         except InsideFailed as error:
             raise _NoRung(str(error)) from error
         finally:

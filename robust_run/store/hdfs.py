@@ -20,7 +20,7 @@ from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import AlreadyExists, NotFound, ShortRead, StoreError, TooLarge, Unavailable, is_transient
 from robust_run.store.hdfs_errors import from_hdfs
 from robust_run.store.hdfs_writing import HdfsWriter
-from robust_run.store.types import Entry, StoreOptions
+from robust_run.store.types import Entry, Kind, StoreOptions, Walked
 from robust_run.store.watching import Progress, Watcher
 
 if TYPE_CHECKING:
@@ -118,6 +118,28 @@ class HdfsStore:
 
         found = self._call(path, look)
         return sorted((entry for entry in found if paths.is_clean(entry.name)), key=lambda entry: entry.name)
+
+    def walk(self, path: str = "") -> tuple[Walked, ...]:
+        """Return everything below a folder; see `Store`."""
+        top = self._place(path, folder=True) or "/"
+
+        def look(progress: Progress) -> tuple[Walked, ...]:
+            waiting, found = [top], []
+            while waiting:
+                place = waiting.pop()
+                for item in self._client().list_status(place):
+                    if item.path == top and not item.isdir:
+                        raise NotFound(self.url, path, "is a file, not a folder")
+                    below = item.path[len(top) :].lstrip("/")
+                    size_bytes, modified_s = 0 if item.isdir else item.length, item.modification_time / 1e3
+                    kind: Kind = "folder" if item.isdir else "file"
+                    found.append(Walked(path=below, kind=kind, size_bytes=size_bytes, modified_s=modified_s))
+                    if item.isdir:
+                        waiting.append(item.path)
+                progress.step()
+            return tuple(found)
+
+        return tuple(sorted(self._call(path, look), key=lambda walked: walked.path))
 
     def create(self, path: str, size_bytes: int | None = None, *, durable: bool = True) -> HdfsWriter:
         """Begin a file; see `Store`. Pieces must come in order."""

@@ -19,7 +19,7 @@ from robust_run.store.errors import Cancelled, Changed, ReadOnly, ShortRead, Too
 from robust_run.store.http_body import Reply
 from robust_run.store.http_connections import Connections
 from robust_run.store.http_replies import Version, check_range, check_status, length_of, version_of, whole_size
-from robust_run.store.types import Entry, StoreOptions, Writer
+from robust_run.store.types import Entry, StoreOptions, Walked, Writer
 
 _MOST_THREADS = 32
 #: A server that ignores ranges sends a file from its start: so much is read and dropped to come to an offset, no more.
@@ -99,6 +99,11 @@ class HttpStore:
     def list(self, path: str = "") -> list[Entry]:
         """Raise `Unsupported`: HTTP has no folders."""
         raise Unsupported(self.url, path, "a web server's folders cannot be listed: name the file or checkpoint itself")
+
+    def walk(self, path: str = "") -> tuple[Walked, ...]:
+        """Raise `Unsupported`, as `list` does."""
+        self.list(path)
+        raise AssertionError
 
     def create(self, path: str, size_bytes: int | None = None, *, durable: bool = True) -> Writer:  # noqa: ARG002
         """Raise `ReadOnly`."""

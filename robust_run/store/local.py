@@ -17,8 +17,9 @@ from robust_run.store import paths
 from robust_run.store.buffers import byte_views, total_bytes, without
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, NotFound, ShortRead, StoreError, TooLarge, from_os_error
+from robust_run.store.local_walking import walk
 from robust_run.store.local_writing import LocalWriter
-from robust_run.store.types import Entry, StoreOptions
+from robust_run.store.types import Entry, StoreOptions, Walked
 
 #: Buffers that one system call takes (IOV_MAX of Linux).
 _MOST_BUFFERS = 1024
@@ -96,6 +97,15 @@ class LocalStore:
                     continue
                 found.append(_entry(item.name, status, is_link=item.is_symlink()))
         return sorted(found, key=lambda entry: entry.name)
+
+    def walk(self, path: str = "") -> tuple[Walked, ...]:
+        """Return everything below a folder; see `Store`."""
+        place = self._place(path, folder=True)
+        try:
+            return tuple(sorted(walk(place), key=lambda walked: walked.path))
+        except OSError as error:
+            where = os.path.relpath(error.filename, self._root) if error.filename else path
+            raise from_os_error(error, self.url, "" if where == "." else where) from error
 
     def create(self, path: str, size_bytes: int | None = None, *, durable: bool = True) -> LocalWriter:
         """Begin a file; see `Store`. Pieces may come in any order, from any thread."""

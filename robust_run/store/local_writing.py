@@ -24,6 +24,7 @@ PART_PREFIX, PART_SUFFIX = ".robust-", ".part"
 
 
 _WORTH_A_HINT_BYTES = 1 << 20
+_TRIES = 5
 
 
 class LocalWriter:
@@ -34,14 +35,16 @@ class LocalWriter:
     def __init__(
         self, url: str, path: str, place: str, size_bytes: int | None, *, durable: bool, replace: bool = True
     ) -> None:
-        """Make the folders above it, open it, and reserve its space. Raises `StoreError`: `NoSpace` at once."""
+        """Open it and reserve its space. Raises `StoreError`: `NoSpace` at once.
+
+        The folders above it are made when it is finished, where the file needs no name before: of who is killed, nothing is left.
+        """
         self._url, self._path, self._place = url, path, place
         self._size_bytes, self._durable, self._replace = size_bytes, durable, replace
         self._folder = os.path.dirname(place)
         self._name: str | None = None
         self._descriptor = -1
         try:
-            make_folders(self._folder, durable=durable)
             if os.path.isdir(place) and not os.path.islink(place):
                 raise AlreadyExists(url, path, "is a folder: choose another name")
             self._open()
@@ -52,7 +55,7 @@ class LocalWriter:
 
     def _open(self) -> None:
         try:
-            self._descriptor = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, _MODE)
+            self._descriptor = os.open(_that_exists(self._folder), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, _MODE)
         except OSError as error:
             if error.errno not in _NO_TMPFILE:
                 raise
@@ -64,6 +67,7 @@ class LocalWriter:
         self._open_named()
 
     def _open_named(self) -> None:
+        make_folders(self._folder, durable=self._durable)
         name = self._unique_name()
         self._descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _MODE)
         self._name = name
@@ -99,6 +103,8 @@ class LocalWriter:
                 os.ftruncate(self._descriptor, self._size_bytes)
             if self._durable:
                 os.fsync(self._descriptor)
+            if self._name is None:
+                make_folders(self._folder, durable=self._durable)
             self._publish()
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)  # on network file systems this is where a full disk may show
@@ -162,8 +168,23 @@ def _own_descriptor(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
+def _that_exists(folder: str) -> str:
+    """Return a folder, or the nearest above it that there is. It will be on the same file system: ours make what is missing."""
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def make_folders(folder: str, *, durable: bool) -> None:
     """Make a folder and all above it; with `durable`, so that they are there after a power loss. Raises OSError."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # somebody removes one that is empty so far
+            _make_folders(folder, durable=durable)
+            return
+    _make_folders(folder, durable=durable)
+
+
+def _make_folders(folder: str, *, durable: bool) -> None:
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)

@@ -14,7 +14,7 @@ from robust_run.store.buffers import byte_views, scatter, total_bytes
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import AlreadyExists, NotFound, ShortRead, StoreError, TooLarge, Unavailable, from_os_error
 from robust_run.store.local_writing import PART_PREFIX, PART_SUFFIX
-from robust_run.store.types import Entry, StoreOptions
+from robust_run.store.types import Entry, Kind, StoreOptions, Walked
 from robust_run.store.watching import Progress, Watcher
 
 T = TypeVar("T")
@@ -22,6 +22,8 @@ T = TypeVar("T")
 _MOST_THREADS = 16
 #: What a range must come with at least, in the time for a stall and on top of it: fsspec says nothing before it has all of it.
 _SLOWEST_BYTES_PER_S = 1e6
+#: So long a store may take to list everything below a folder: fsspec says nothing before it has all of it.
+_WALK_S = 600.0
 #: Where a file appears at once, when it is whole. Elsewhere it is written under another name and renamed.
 _WHOLE_AT_ONCE = frozenset("s3 s3a gs gcs az abfs abfss adl oss oci cos obs tos".split())
 #: Libraries whose errors are those of the network.
@@ -117,6 +119,27 @@ class FsspecStore:
             if paths.is_clean(name):
                 found[name] = _entry(name, item)
         return [found[name] for name in sorted(found)]
+
+    def walk(self, path: str = "") -> tuple[Walked, ...]:
+        """Return everything below a folder; see `Store`. An object whose name ends with "/" stands for a folder."""
+        place = self._place(path, folder=True)
+        with_folders = not self._is_whole_at_once  # those of object stores are only the names of what they hold
+
+        def look(_progress: Progress) -> dict[str, dict[str, Any]]:
+            return dict(self._fresh().find(place, withdirs=with_folders, detail=True))
+
+        found = []
+        for name, item in self._call(path, look, more_s=_WALK_S).items():
+            below = name.strip("/").removeprefix(place.strip("/"))
+            if not below.startswith("/") and place.strip("/"):
+                if not below and item.get("type") == "file" and not name.endswith("/"):
+                    raise NotFound(self.url, path, "is a file, not a folder")
+                continue
+            if walked := _walked(below.removeprefix("/") + "/" * name.endswith("/"), item):
+                found.append(walked)
+        if not found and not self._call(path, lambda _: self._files.isdir(place)):
+            raise NotFound(self.url, path, "no such file or folder")
+        return tuple(sorted(found, key=lambda walked: walked.path))
 
     def create(self, path: str, size_bytes: int | None = None, *, durable: bool = True) -> FsspecWriter:  # noqa: ARG002
         """Begin a file; see `Store`. Pieces must come in order; what is finished is as durable as the service makes it."""
@@ -244,14 +267,37 @@ def _size(item: dict[str, Any]) -> int:
     return size if isinstance(size, int) else 0
 
 
+def _walked(path: str, item: dict[str, Any]) -> Walked | None:
+    """Return what a path stands for; None for the folder itself."""
+    size_bytes = _size(item)
+    is_folder = item.get("type") == "directory" or (path.endswith("/") and not size_bytes)
+    if is_folder and not path.strip("/"):
+        return None
+    path = path.removesuffix("/") if is_folder else path
+    kind: Kind = "folder" if is_folder else "link" if item.get("islink") else "file"
+    target = item.get("destination", "")
+    return Walked(
+        path=path,
+        kind=kind,
+        size_bytes=size_bytes if kind == "file" else 0,
+        modified_s=_modified_s(item),
+        tag=str(next((item[key] for key in ("ETag", "etag", "generation") if item.get(key)), "")),
+        target=target.decode(errors="replace") if isinstance(target, bytes) else str(target),
+    )
+
+
 def _entry(name: str, item: dict[str, Any]) -> Entry:
     is_folder = item.get("type") == "directory"
+    size_bytes = 0 if is_folder else _size(item)
+    return Entry(name=name, size_bytes=size_bytes, is_folder=is_folder, modified_s=_modified_s(item))
+
+
+def _modified_s(item: dict[str, Any]) -> float | None:
     modified = next(
         (item[key] for key in ("mtime", "LastModified", "last_modified", "updated", "created") if key in item), None
     )
     stamp = getattr(modified, "timestamp", None)
-    modified_s = float(stamp()) if stamp is not None else modified if isinstance(modified, int | float) else None
-    return Entry(name=name, size_bytes=0 if is_folder else _size(item), is_folder=is_folder, modified_s=modified_s)
+    return float(stamp()) if stamp is not None else modified if isinstance(modified, int | float) else None
 
 
 def _ours(error: Exception, url: str, path: str) -> StoreError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,6 +22,25 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch by the store's clock; None where the store does not say."""
     is_link: bool = False
     """A symbolic link; all else is said of what it leads to."""
+
+
+Kind = Literal["file", "folder", "link", "other"]
+"""other: a pipe, a socket, a device."""
+
+
+class Walked(msgspec.Struct, frozen=True, kw_only=True):
+    """Something below a folder."""
+
+    path: str
+    """From that folder on. As it is: it may be none that `paths.clean` accepts."""
+    kind: Kind
+    size_bytes: int = 0
+    """0 for what is no file."""
+    modified_s: float | None = None
+    tag: str = ""
+    """Another one for other content (ETag), where the store has such."""
+    target: str = ""
+    """What a symbolic link says."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +126,13 @@ class Store(Protocol):
 
     def list(self, path: str = "") -> list[Entry]:
         """Return what a folder holds, by name. A folder that is not there is `NotFound` (object stores: an empty one is, too)."""
+        ...
+
+    def walk(self, path: str = "") -> tuple[Walked, ...]:
+        """Return everything below a folder, at any depth, by path; links are not followed, and nothing is left out.
+
+        A folder that is not there is `NotFound`. Where a store has no folders (object stores), those are told that are named.
+        """
         ...
 
     def create(self, path: str, size_bytes: int | None = None, *, durable: bool = True) -> Writer:

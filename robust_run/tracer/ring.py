@@ -52,6 +52,8 @@ MARKS_READ = 256
 LARGEST_WORLD = 1 << 20
 #: Ranks of all groups of a ring together; beyond it the groups of a garbled table would fill the memory.
 MOST_RANKS = 1 << 18
+#: A group's time limit above it (some 115 days) is none.
+LONGEST_LIMIT_MS = 10_000_000_000
 #: Calls that threads of the writer may have begun without having counted them yet.
 AHEAD = 1024
 
@@ -256,6 +258,7 @@ def parse_table(content: bytes) -> tuple[dict[int, Group], dict[int, str]]:
     """Return groups and call sites by their index, as far as the lines make sense."""
     groups: dict[int, Group] = {}
     sites: dict[int, str] = {}
+    limits_s: dict[int, float] = {}
     room = MOST_RANKS
     for line in content.decode("utf-8", errors="replace").split("\n"):
         kind, _, rest = line.partition("\t")
@@ -270,6 +273,11 @@ def parse_table(content: bytes) -> tuple[dict[int, Group], dict[int, str]]:
             if ranks is not None:
                 groups[index] = Group(name=fields[1], desc=fields[2], ranks=ranks)
                 room -= len(ranks)
+        elif kind == "t" and len(fields) == 2:
+            limits_s[index] = (small_number(fields[1], LONGEST_LIMIT_MS) or 0) / 1e3
+    for index, limit_s in limits_s.items():
+        if index in groups:
+            groups[index] = msgspec.structs.replace(groups[index], limit_s=limit_s)
     return groups, sites
 
 

@@ -9,7 +9,8 @@ times are nanoseconds of the monotonic clock. Four regions:
     slots    one of 64 bytes for each communication call, number i in slot i mod 4096, changed in place as it goes on:
              t_enter t_wait t_done numel(q) seq(I) site(I) peer(i) group(H) thread(H) op(B) state(B) dtype(B) pad index+1(Q)
     marks    the ends of the newest steps: t, blocked time of the main thread by then
-    table    lines that are only added: `g index name desc ranks` and `s index file:line function`, separated by tabs
+    table    lines that are only added: `g index name desc ranks`, `s index file:line function` and, of a group,
+             `t index milliseconds` (torch's time limit of its calls; the last one counts), separated by tabs
 
 The writer clears a slot, fills it and writes index+1 last, so what carries the right number was whole; a reader looks at it
 before and after. Nothing here trusts the writer: it may be any program, killed at any instruction.

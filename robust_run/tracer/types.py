@@ -35,6 +35,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     desc: str = ""
     """What the program calls it, if it says."""
     ranks: tuple[int, ...]
+    limit_s: float = 0.0
+    """How long torch lets a call of it take before it aborts the program, on the rank that says so; 0: not known."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -137,6 +139,10 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes it read and wrote meanwhile, by system calls or to and from disks, whichever is more."""
     stacks: tuple[tuple[ThreadStack, ...], ...] = ()
     """A sample each time it was looked at; none where no stack could be had."""
+    starved: float = 0.0
+    """In what part of the look, 0 to 1, a thread of it was runnable and got no CPU: the machine has more to do than CPUs."""
+    stopped_by: int = 0
+    """The signal that stopped it; 0: it is not stopped, or the kernel does not say."""
     waits_in: str = ""
     """What the kernel says it sleeps in, where that is known (`pipe_read`, `futex_wait_queue`, ...)."""
     links: tuple[Link, ...] = ()
@@ -180,6 +186,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     at_s: float
     """Of the controller's clock, as all times within."""
+    at_unix_s: float = 0.0
+    """The same as seconds since the epoch, for people; 0: not known."""
     attempt: int
     world_size: int
     ranks: tuple[RankSight, ...]
@@ -224,8 +232,13 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Further lines for whoever wants to check: stacks of the culprit, what others wait in. At most 40."""
     onset_s: float | None = None
     """Since when (controller's monotonic clock)."""
+    proven: bool = False
+    """Nothing that a rank may still do ends it: no healthy job looks like this, so it may be acted on at once. All else may be a
+    wait that ends by itself."""
+    expires_s: float | None = None
+    """When torch itself ends the first of the waits by a time limit (controller's monotonic clock); None: nobody waits."""
     at_work: bool = False
-    """The culprit burns CPU where it is: it may yet come, and to end a job that does its work costs more than to wait."""
+    """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,36 @@ def test_pruning_removes_the_old_and_the_dead(root: Path) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["file", "logs", "step-20", "step-30", "step-40"]
 
 
+@pytest.mark.parametrize("name", ["step-50.pt.tmp", "step-50.tmp.4711", "step-50.part", "tmp-step-50", "tmpab12cd_9"])
+def test_what_was_to_be_renamed_is_no_checkpoint(root: Path, name: str) -> None:
+    save(f"{root}/{name}", contents(5, files=1, size_bytes=100), step=50, created_s=1e9 + 25)
+    found = {checkpoint.name: checkpoint for checkpoint in list_checkpoints(str(root))}
+    assert found[name].state == "temporary" and "until it is renamed" in found[name].reason
+    newest = latest(str(root))
+    assert newest is not None and newest.name == "step-30" and newest_path(str(root)) == f"{root}/step-30"
+    assert all(removal.name != name for removal in prune(str(root), keep=9, grace_s=1e9, now_s=lambda: 1e9 + 100))
+    assert (root / name).exists()
+    removed = prune(str(root), keep=1, grace_s=0, now_s=lambda: 4e9)
+    assert {removal.name for removal in removed} == {"step-10", "step-20", "step-50", name}
+    assert not (root / name).exists()
+
+
+def test_the_only_whole_one_is_not_removed_for_its_name(tmp_path: Path) -> None:
+    """Its writer died before it renamed it, and nothing newer is there: somebody may want it."""
+    save(f"{tmp_path}/step-1", contents(5), step=1, created_s=1e9)
+    save(f"{tmp_path}/step-2.tmp", contents(5), step=2, created_s=1e9 + 1)
+    assert prune(str(tmp_path), keep=1, grace_s=0, now_s=lambda: 4e9) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["step-50", "model.pt", "best", "run_temp_0.7", "part-1", "template.pt", "step-5.partial.pt", "x.tmpl"]
+)
+def test_names_that_only_look_like_temporary_ones(tmp_path: Path, name: str) -> None:
+    save(f"{tmp_path}/{name}", contents(5), step=2)
+    newest = latest(str(tmp_path))
+    assert newest is not None and newest.name == name and newest_path(str(tmp_path)) == f"{tmp_path}/{name}"
+
+
 def test_a_save_under_way_is_left_alone(root: Path) -> None:
     assert prune(str(root), keep=9) == []
     assert (root / "step-50").exists()
@@ -265,7 +295,9 @@ def test_the_launcher_reckons_lengths_of_parts_as_the_format_does(
         digests=base64.b64encode(bytes(16 * units)).decode(),
         stored=stored,
     )
-    assert _part_bytes(file, targets) == FileLayout("0" * 32, 0, file, targets).part_bytes(0)
+    layout = FileLayout("0" * 32, 0, file, targets)
+    for target in range(targets):
+        assert _part_bytes(file, target, targets) == layout.part_bytes(target)
 
 
 def held_by_copy(tmp_path: Path) -> dict[str, bytes]:
@@ -284,7 +316,7 @@ founds = st.lists(
         Found,
         name=st.text("abc", min_size=1, max_size=3),
         url=st.just("/x"),
-        state=st.sampled_from(["valid", "damaged manifest", "damaged parts", "unfinished"]),
+        state=st.sampled_from(["valid", "temporary", "damaged manifest", "damaged parts", "unfinished"]),
         is_link=st.booleans(),
         step=st.none() | st.integers(0, 9),
         created_s=st.floats(0, 100),
@@ -302,7 +334,13 @@ founds = st.lists(
 def test_the_rules_of_retention(found: list[Found], keep: int, keep_every: int | None, grace_s: float) -> None:
     removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=100.0)
     valid = {checkpoint.name: checkpoint for checkpoint in found if checkpoint.state == "valid"}
-    gone = {removal.name for removal in removals if removal.leftover is None}
+    temporary = {each.name: each for each in found if each.state == "temporary" and not each.is_link}
+    dead = {removal.name for removal in removals if removal.leftover is None and removal.name in temporary}
+    for name in dead:
+        made_s = temporary[name].created_s or 0.0
+        assert 100.0 - made_s > grace_s
+        assert any((each.created_s or 0.0) > made_s for each in valid.values() if not each.is_link)
+    gone = {removal.name for removal in removals if removal.leftover is None} - dead
     own = {name for name, checkpoint in valid.items() if not checkpoint.is_link}
     assert gone <= own
     kept = valid.keys() - gone

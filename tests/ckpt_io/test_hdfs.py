@@ -5,12 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from saved_checkpoints import Faults, Operation, contents, held_by, save
 from servers.hdfs import MiniHdfs, running_hdfs
 
+from robust_run.ckpt_io.address import parse
 from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
+from robust_run.ckpt_io.copying.restore import restore
+from robust_run.ckpt_io.copying.sources import open_source
+from robust_run.store.errors import NotFound
 from robust_run.store.opening import open_store
 from robust_run.store.types import StoreOptions
 
@@ -47,6 +52,34 @@ def test_a_striped_checkpoint_is_saved_over_and_pruned(place: str, streamed: boo
     assert newest is not None and newest.name == "step-2"
     assert [found.name for found in list_checkpoints(root, also, stores=patient)] == ["step-2"]
     assert held_by(f"{root}/step-2", stores=patient) == OTHER
+
+
+def test_a_folder_of_others_is_restored_with_everything_below_it(place: str, tmp_path: Path) -> None:
+    files = {
+        "latest_checkpointed_iteration.txt": b"2",
+        "iter_2/mp_rank_00/x.pt": bytes(9 << 20),
+        "iter_2/.hidden/a b": b"",
+    }
+    store = patient(f"{place}/run")
+    for path, data in files.items():
+        store.write_all(path, data)
+    assert [(each.path, each.kind) for each in store.walk()] == [
+        ("iter_2", "folder"),
+        ("iter_2/.hidden", "folder"),
+        ("iter_2/.hidden/a b", "file"),
+        ("iter_2/mp_rank_00", "folder"),
+        ("iter_2/mp_rank_00/x.pt", "file"),
+        ("latest_checkpointed_iteration.txt", "file"),
+    ]
+    with pytest.raises(NotFound):
+        store.walk("iter_2/mp_rank_00/x.pt")
+    store.close()
+    for verify_only in (False, True):
+        opened = open_source(f"{place}/run", stores=patient)
+        done = restore(opened, parse(str(tmp_path / "dst")), verify_only=verify_only)
+        opened.close()
+        assert (done.files, done.wrong, done.extra) == (3, (), ())
+    assert {path: (tmp_path / "dst" / path).read_bytes() for path in files} == files
 
 
 @pytest.mark.parametrize(("name", "node"), [("half written", 1), ("read_into", 2)])

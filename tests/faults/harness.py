@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from flight import TRIGGER
@@ -59,6 +59,10 @@ class Outcome:
     exact: bool = False
     """Those at fault were named and nobody else."""
     kind_right: bool = False
+    action: str = ""
+    """What was done about it: report is nothing, or nothing yet."""
+    action_right: bool = False
+    """It was acted on if it can be nothing else than a fault, and only then. Scored apart from the verdict."""
     early: bool = False
     """A verdict came before the fault struck: a false alarm."""
     exit_code: int | None = None
@@ -84,7 +88,7 @@ class Outcome:
             return f"{'FALSE ALARM' if self.judged else 'quiet':<11}{self.run}: {self.sentence or '-'}"
         word = "exact" if self.exact and self.kind_right else "exact, kind" if self.exact else "WRONG"
         word = word if self.judged else "MISSED"
-        found = f"{self.kind or '-'} {self.ranks} {self.verdict_s or 0:.1f} s: {self.sentence}"
+        found = f"{self.kind or '-'} {self.ranks} {self.verdict_s or 0:.1f} s, {self.action or '-'}: {self.sentence}"
         return f"{word:<11}{self.run}: {'/'.join(self.expected)} {self.at_fault} -> {found}"
 
 
@@ -97,7 +101,7 @@ def try_out(run: Run, folder: Path, settings: Settings) -> Outcome:
     )  # fmt: skip
     notes = folder / "notes"
     notes.mkdir(parents=True)
-    plan = run.plan(str(notes))
+    plan = replace(run.plan(str(notes)), dumps=settings.dumps)
     with (on_hosts if case.hosts > 1 else on_one_host)(run, plan, folder, settings) as watch:
         if case.negative:
             _watch_negative(watch, outcome, settings)
@@ -153,10 +157,12 @@ def _take_verdict(watch: Watch, outcome: Outcome, fired_at_s: float | None) -> N
     rule_right = not watch.run.case.rule or outcome.rule == watch.run.case.rule
     outcome.kind_right = outcome.kind in watch.run.kinds and rule_right
     outcome.exact = not watch.run.case.negative and watch.run.is_exact(tuple(outcome.ranks))
-    decided_at_s = watch.when("record_incident") or time.monotonic()
+    outcome.action = incident["action"]["name"]
+    outcome.action_right = (outcome.action != "report") == watch.run.case.acted_on
+    decided_at_s = watch.judged_at_s() or time.monotonic()
     if fired_at_s is None or decided_at_s < fired_at_s:
         outcome.early = True
-        outcome.exact = outcome.kind_right = False
+        outcome.exact = outcome.kind_right = outcome.action_right = False
         return
     suspected_at_s = watch.when("hang_suspected", "rank_exited")
     outcome.suspect_s = None if suspected_at_s is None else round(suspected_at_s - fired_at_s, 3)

@@ -28,6 +28,9 @@ TALKING = ("dp_manual", "tp_dp", "tp_dp_pp", "fsdp")
 ORDER = frozenset({"desync", "mismatch"})
 """A rank left the common order: where the next operation of the group differs, that shows as a mismatch."""
 
+AT_ONCE = frozenset({"crash", "code", "mismatch", "desync", "stopped"})
+"""Kinds of what nobody can wait for."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -60,6 +63,11 @@ class Case:
     def negative(self) -> bool:
         """Whether nothing may be found."""
         return self.who == "nobody"
+
+    @property
+    def acted_on(self) -> bool:
+        """Whether something is done about it at once. All else looks like what a healthy job may do, so it is only said."""
+        return bool(self.kinds) and self.kinds <= AT_ONCE
 
     @property
     def slow(self) -> bool:

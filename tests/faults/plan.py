@@ -38,6 +38,9 @@ class Plan:
     step_s: float = 0.03
     """For how long a step computes, about."""
     seed: int = 0
+    dumps: bool = False
+    """A thread of the program waits to be asked for its flight recorder's dump. For all that is known it might break a circle of
+    waits, so circles are not acted on at once."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """How long, how often: what the fault or habit wants to know."""
 

@@ -168,7 +168,8 @@ def main() -> None:
     saboteur = Saboteur(plan, rank)
     saboteur.at("init")
     dist.init_process_group("gloo")
-    dump_when_asked(plan, rank)
+    if plan.dumps:
+        dump_when_asked(plan, rank)
     saboteur.at("groups")
     place = take_place(plan.layout, rank, world)
     training = Training(plan, place, saboteur, Habits(plan, rank, world))

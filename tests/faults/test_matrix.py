@@ -67,6 +67,7 @@ def test_a_fault_is_found_and_pinned_on_who_is_at_fault(run: Run, tmp_path: Path
     assert outcome.judged, f"no verdict within {SETTINGS.limit_s(run):g} s: {outcome}"
     assert outcome.exact, outcome
     assert outcome.kind_right, outcome
+    assert outcome.action_right, outcome
 
 
 @pytest.mark.parametrize("run", chosen(QUIET, negative=True), ids=lambda run: run.name)

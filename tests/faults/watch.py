@@ -20,7 +20,6 @@ from matrix import Run
 from plan import VARIABLE, Plan, note, read_beat
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
-TRACING_OPTIONS = ("--on-hang", "report")
 STOP_S = 10.0
 USERS_SITECUSTOMIZE = "import builtins\nbuiltins.USERS_SITECUSTOMIZE = 'ran'\n"
 
@@ -108,6 +107,14 @@ class Watch:
                 return float(line["mono"])
         return None
 
+    def judged_at_s(self) -> float | None:
+        """Return the monotonic time at which it was known who is at fault: to end an attempt that is acted on takes longer."""
+        for line in self.job.journal():
+            event, action = line.get("event") or {}, line.get("action") or {}
+            if action.get("type") == "record_incident" or (event.get("type") == "inquired" and event.get("verdict")):
+                return float(line["mono"])
+        return None
+
     def wait(self, condition: Callable[[], Any], timeout_s: float) -> bool:
         """Wait until a condition holds or the job is over, at most so long; whether it holds."""
         give_up_at = time.monotonic() + timeout_s
@@ -121,7 +128,7 @@ class Watch:
 def _options(run: Run, settings: Settings) -> list[str]:
     rounds = ["--slow-round", f"{settings.slow_round_s:g}"]
     per_host = str(run.world // run.case.hosts)
-    return ["--nproc-per-node", per_host, "--max-restarts", "0", *TRACING_OPTIONS, *rounds, *settings.options]
+    return ["--nproc-per-node", per_host, "--max-restarts", "0", *rounds, *settings.options]
 
 
 def _environment(run: Run, plan: Plan, folder: Path) -> dict[str, str]:

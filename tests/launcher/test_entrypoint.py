@@ -14,7 +14,7 @@ from worlds import PYTHON, Machine
 from robust_run.errors import UserError
 from robust_run.launcher.command import parse
 from robust_run.launcher.entrypoint import Entrypoint, resolve_entrypoint
-from robust_run.launcher.world import system_world
+from robust_run.launcher.this_machine import system_world
 
 
 @pytest.fixture

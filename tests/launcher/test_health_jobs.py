@@ -175,6 +175,30 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_said_to_be_out_of_memory(
     ]
 
 
+def kill_another(folder: Path) -> None:
+    """Have the kernel kill a process for memory that is not the job's, in a cgroup that is not the job's."""
+    text = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')\nkept = []\n"
+    text += "while True: kept.append(bytearray(b'x' * (8 << 20)))"
+    assert subprocess.run([sys.executable, "-c", text], timeout=60, check=False).returncode == -signal.SIGKILL
+
+
+def test_a_kill_for_memory_of_another_job_s_process_stands_in_no_verdict(tmp_path: Path, small_cgroup: Path) -> None:
+    with running(tmp_path, script(tmp_path, WORKS)) as job:
+        wait_for_sensors(job)
+        kill_another(small_cgroup)
+        if os.access("/dev/kmsg", os.R_OK):
+            wait_for(lambda: heard(job, "memory.oom_kill", "note"), "the kernel's log to tell of it")
+        wait_for(lambda: heard(job, "memory.oom_kill_on_node"), "the node's counter to tell of it")
+        os.kill(job.pids()[0], signal.SIGKILL)
+        incident = wait_for(lambda: incidents(job), "an incident")[0]
+        done(tmp_path)
+        assert job.finish() == 0
+    assert not heard(job, "memory.oom_kill")
+    assert incident["verdict"]["rule"] == "died_of_signal"
+    assert "memory" not in incident["verdict"]["sentence"]
+    assert not [each for each in incident["evidence"] if "memory" in each["text"] or "pressure" in each["text"]]
+
+
 def test_a_worker_that_somebody_kills_is_not_said_to_be_out_of_memory(tmp_path: Path) -> None:
     with running(tmp_path, script(tmp_path, WORKS)) as job:
         wait_for_sensors(job)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +20,10 @@ from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import blockmap
+from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.server import control
-from robust_run.prefetch.types import Status
+from robust_run.prefetch.types import BlockRun, Status
 from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, make_root_image, needs_images
 
 LOOK = """
@@ -250,14 +254,7 @@ DIE = {
 def test_a_rank_that_dies_of_a_wrong_block_has_the_image_as_its_cause(
     origin: ModelOrigin, images: Path, tmp_path: Path, how: str
 ) -> None:
-    filler, whole = random.Random(1).randbytes(FILLER_BYTES), (images / "root.sqsh").read_bytes()
-    wrong = whole.index(filler[FILLER_BYTES // 2 :][:64]) >> 20
-    made = blockmap.make(str(images / "root.sqsh"))
-    digests = bytearray(made.digests)
-    digests[wrong * 16] ^= 1
-    shutil.copy(images / "root.sqsh", images / "one.sqsh")
-    lying = msgspec.structs.replace(made, digests=bytes(digests))
-    (images / "one.sqsh.blocks.json").write_bytes(blockmap.encode(lying))
+    _, wrong = wrong_image(images, "one.sqsh")
     given = of_image(origin, tmp_path, "one.sqsh")
     code, job = run(tmp_path, *given, "--max-restarts", "0", script(tmp_path, DIE[how]))
     assert code != 0
@@ -267,6 +264,156 @@ def test_a_rank_that_dies_of_a_wrong_block_has_the_image_as_its_cause(
     verdict = json.loads(incident.read_text())["verdict"]
     assert verdict["rule"] == ("storage" if how == "read" else "died_of_signal")
     assert f"the image {origin.url}one.sqsh failed: {told}" in verdict["sentence"]
+
+
+READ_ALL = """
+import hashlib
+whole = hashlib.sha256()
+with open("/opt/filler", "rb") as file:
+    while data := file.read(1 << 20):
+        whole.update(data)
+print(whole.hexdigest(), flush=True)
+"""
+
+
+def fill_cache(origin: ModelOrigin, tmp_path: Path) -> Path:
+    """Bring all of the image into the cache, and return the file in which it is."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    block_map = blockmap.decode((Path(origin._folder) / "root.sqsh.blocks.json").read_bytes())
+    done = bring(f"{origin.url}root.sqsh", block_map, str(cache), [BlockRun(0, block_map.blocks)])
+    assert not done.missing
+    return cache / blockmap.identity(block_map) / "image"
+
+
+def damage_all(image: Path) -> int:
+    """Alter 64 bytes of each block; return how many blocks there are."""
+    with image.open("r+b") as file:
+        count = file.seek(0, os.SEEK_END) // (1 << 20)
+        for block in range(count):
+            file.seek((block << 20) + 300_000)
+            was = file.read(64)
+            file.seek((block << 20) + 300_000)
+            file.write(bytes(byte ^ 0xFF for byte in was))
+    return count
+
+
+def test_what_was_damaged_in_the_cache_is_never_seen_by_a_job(origin: ModelOrigin, tmp_path: Path) -> None:
+    right = hashlib.sha256(random.Random(1).randbytes(FILLER_BYTES)).hexdigest()
+    image = fill_cache(origin, tmp_path)
+    count = damage_all(image)
+    code, job = run(tmp_path, *of_image(origin, tmp_path), script(tmp_path, READ_ALL))
+    assert (code, job.out) == (0, f"{right}\n"), job.err
+    assert "all of the image is in the cache" in job.err
+    assert f"of root.sqsh in the cache {tmp_path}/cache did not match its digest; fetched again" in job.err
+    repaired = start_of(job)["repaired"]
+    assert isinstance(repaired, int) and FILLER_BYTES >> 20 <= repaired <= count
+    assert re.search(rf"{repaired} block(s were| was) damaged in the cache and fetched again", job.err)
+
+
+def test_where_a_damaged_block_cannot_be_fetched_again_the_cache_is_in_the_cause(
+    origin: ModelOrigin, tmp_path: Path
+) -> None:
+    image = fill_cache(origin, tmp_path)
+    text = READ_ALL.replace(
+        "import hashlib",
+        "import hashlib, os, time\nopen('up', 'w').close()\nwhile not os.path.exists('go'):\n    time.sleep(0.01)",
+    )
+    with running(tmp_path, *of_image(origin, tmp_path), "--max-restarts", "0", script(tmp_path, text)) as job:
+        job.wait_for_file("up", tmp_path)
+        origin.fault = "garbage"
+        damage_all(image)
+        (tmp_path / "go").touch()
+        assert job.finish() != 0
+    cause = f"what the cache {tmp_path}/cache had of it did not match its digest"
+    assert cause in job.err
+    [incident] = (job.run_dir / "incidents").glob("*.json")
+    assert cause in incident.read_text()
+
+
+def test_a_cache_without_room_is_said_with_its_numbers(origin: ModelOrigin, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    (tmp_path / "cache").mkdir()
+    script_path = script(tmp_path, LOOK)
+    small = f"mount -t tmpfs -o size=200m,mode=0700 tmpfs {tmp_path}/cache && exec"
+    argv = [sys.executable, "-m", "robust_run", *of_image(origin, tmp_path), script_path]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{small} "$@"', "sh", *argv], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if f"the cache {tmp_path}/cache is full" in line]
+    assert len(said) == 1, done.stderr
+    assert "199 MiB are free there, 256 MiB of the disk are left to others, and " in said[0]
+    assert "blocks are not kept, so this start and later ones are slower" in said[0]
+
+
+#: Reads a file of which one block is wrong, when told to, and goes on.
+FAILS = """
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.01)
+try:
+    open("/opt/filler", "rb").read()
+except OSError:
+    open("failed", "w").close()
+while not os.path.exists("done"):
+    time.sleep(0.01)
+"""
+WORKS = """
+import os, time
+while not os.path.exists("done"):
+    time.sleep(0.01)
+"""
+
+
+def test_reads_that_fail_in_one_job_s_image_are_its_image_s_and_nothing_to_another_job_on_the_machine(
+    origin: ModelOrigin, images: Path, tmp_path: Path
+) -> None:
+    if not os.access("/dev/kmsg", os.R_OK) or os.geteuid() != 0:
+        pytest.skip("the kernel's log, or its own mounts, are not for us")
+    name = wrong_image(images, "bad.sqsh")[0]
+    (tmp_path / "other").mkdir()
+
+    def heard(job: Job) -> list[dict[str, str]]:
+        signs = [event["event"] for event in job.events("health_seen")]
+        return [sign for sign in signs if "dev loop" in sign["detail"]]
+
+    with (
+        running(tmp_path, *of_image(origin, tmp_path, name), script(tmp_path, FAILS)) as job,
+        running(tmp_path / "other", script(tmp_path / "other", WORKS)) as other,
+    ):
+        for each in (job, other):
+            wait_for(lambda each=each: each.events("sensors_began"), "sensors")  # type: ignore[misc]
+        if not loops_on(tmp_path):
+            pytest.skip("this image is not mounted by the kernel")
+        (tmp_path / "go").touch()
+        job.wait_for_file("failed", tmp_path)
+        of_image_, of_other = wait_for(lambda: heard(job), "its own"), wait_for(lambda: heard(other), "the other's")
+        for folder in (tmp_path, tmp_path / "other"):
+            (folder / "done").touch()
+        assert job.finish() == 0
+        assert other.finish() == 0
+    assert {(each["name"], each["kind"], each["subject"]) for each in of_image_} == {
+        ("image.error", "alert", f"image {origin.url}{name}")
+    }
+    assert {(each["name"], each["kind"]) for each in of_other} == {("disk.error", "note")}
+    assert not [action for each in (job, other) for action in each.actions("rule_spoke") if action["rung"] != "report"]
+    assert not (other.run_dir / "incidents").exists()
+
+
+def wrong_image(images: Path, name: str) -> tuple[str, int]:
+    """Make an image of which one block's digest is wrong; return its name and the number of the block."""
+    filler, whole = random.Random(1).randbytes(FILLER_BYTES), (images / "root.sqsh").read_bytes()
+    wrong = whole.index(filler[FILLER_BYTES // 2 :][:64]) >> 20
+    made = blockmap.make(str(images / "root.sqsh"))
+    digests = bytearray(made.digests)
+    digests[wrong * 16] ^= 1
+    shutil.copy(images / "root.sqsh", images / name)
+    lying = msgspec.structs.replace(made, digests=bytes(digests))
+    (images / f"{name}.blocks.json").write_bytes(blockmap.encode(lying))
+    return name, wrong
 
 
 def test_an_image_that_would_hide_the_job_is_refused(origin: ModelOrigin, images: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def robust(job: Job, *arguments: str) -> str:
 
 
 def test_a_gpu_that_stands_still_is_named_and_the_job_is_started_again(program: Any, tmp_path: Path) -> None:
-    arguments = ("--nproc-per-node", "4", program("gpu", 9))
+    arguments = ("--nproc-per-node", "4", "--on-hang", "relaunch", program("gpu", 9))
     with running(tmp_path, *arguments, cwd=tmp_path) as job:
         assert job.finish() == 0
         job.assert_nothing_left()

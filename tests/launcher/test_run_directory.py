@@ -11,11 +11,14 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.actions import Finish
+from robust_run.launcher.events import SignalReceived
 from robust_run.launcher.journal import Journal
 from robust_run.launcher.run_directory import (
     RunDirectory,
     remove_memory_folders,
 )
+from robust_run.launcher.types import JobSpec, Std, Streams
 
 GUARD = 4_000_000 + os.getpid()
 """No process has such a pid."""
@@ -75,6 +78,24 @@ def test_a_new_run_never_takes_a_directory_with_a_journal(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"r1' has the journal of a run: robust-run --resume .*r1 continues it"):
         RunDirectory.create(runs(tmp_path), "r1", GUARD)
     assert in_memory() == []
+
+
+def test_a_run_that_is_over_is_not_to_be_resumed(tmp_path: Path) -> None:
+    """`--resume` would refuse it."""
+    first = RunDirectory.create(runs(tmp_path), "r1", GUARD)
+    journal = Journal(first.journal, SystemClock(), lambda path, error: None)
+    streams = Streams(redirects=(Std(),), tee=(Std(),), shown=(True,))
+    job = JobSpec(
+        argv=("x",), script="x", is_python=False, nproc=1, run_id="r1", rdzv_id="r1", log_dir="", streams=streams
+    )
+    journal.open_with(job, "here")
+    journal.event(
+        SignalReceived(signal=15), 1.0, [Finish(exit_code=143, outcome="stopped", reason="stopped by SIGTERM")]
+    )
+    journal.close()
+    first.remove_temporary()
+    with pytest.raises(UserError, match=r"that job is over \(stopped\); another --run-id starts a new one"):
+        RunDirectory.create(runs(tmp_path), "r1", GUARD)
 
 
 def test_a_run_that_is_controlled_right_now_is_not_to_be_resumed(tmp_path: Path) -> None:

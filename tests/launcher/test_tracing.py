@@ -15,12 +15,23 @@ from jobs import Job, running, script, wait_for
 
 from robust_run.tracer.types import Scene
 
-#: Trains; in attempt 0 rank 1 gets stuck at step 20 for as long as a file says so.
+#: Trains; in attempt 0 rank 1 gets stuck at step 20 for as long as a file says so. Its calls may take as long as LIMIT_S says.
+STAGGERED = """
+import time
+from datetime import timedelta
+import torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+time.sleep((0.0, 26.0, 13.0)[dist.get_rank()])
+dist.barrier()
+"""
 STUCK = """
 import os, signal, sys, time
+from datetime import timedelta
 import torch, torch.distributed as dist
-
+from torch.distributed.distributed_c10d import _set_pg_timeout
 dist.init_process_group("gloo")
+_set_pg_timeout(timedelta(seconds=float(os.environ.get("LIMIT_S", "1800"))))
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -66,9 +77,39 @@ def incident(job: Job, number: int = 1) -> dict[str, Any]:
     return json.loads(wait_for(lambda: path.exists() and path.read_text(), f"incident {number}"))
 
 
-def test_the_stuck_rank_is_named_and_the_job_goes_on_without_it_having_to_be_asked(tmp_path: Path) -> None:
+def test_the_stuck_rank_is_named_and_has_until_shortly_before_torch_would_end_it(tmp_path: Path) -> None:
     path = script(tmp_path, STUCK)
-    with running(tmp_path, "--nproc-per-node", "3", path, cwd=tmp_path) as job:
+    with running(tmp_path, "--nproc-per-node", "3", path, cwd=tmp_path, env={"LIMIT_S": "60"}) as job:
+        job.wait_for_file("stuck", tmp_path)
+        told = incident(job)
+        assert told["action"]["name"] == "report"
+        assert 50 < told["action"]["at_s"] - told["onset_s"] < 60
+        assert "it may end by itself; else the attempt is ended in " in told["action"]["reason"]
+        assert len(job.events("attempt_started")) == 1
+        found = incident(job, 2)
+        (tmp_path / "done").touch()
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert found["action"]["name"] == "relaunch"
+    assert (found["verdict"]["kind"], found["verdict"]["ranks"]) == ("hang", [1])
+    assert found["decided_s"] >= told["action"]["at_s"]
+    assert "Timed out waiting" not in job.err, "torch did not come first"
+    assert len(job.events("attempt_started")) == 2
+
+
+def test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each(tmp_path: Path) -> None:
+    """gloo's limit counts per message: this barrier takes 26 s in a group whose limit is 20 s, and succeeds."""
+    path = script(tmp_path, STAGGERED)
+    with running(tmp_path, "--nproc-per-node", "3", "--max-restarts", "0", path, cwd=tmp_path) as job:
+        assert job.finish() == 0, job.err
+        job.assert_nothing_left()
+    assert incident(job)["action"]["name"] == "report", "it was named meanwhile"
+    assert len(job.events("attempt_started")) == 1
+
+
+def test_who_asks_for_it_has_the_job_go_on_at_once(tmp_path: Path) -> None:
+    path = script(tmp_path, STUCK)
+    with running(tmp_path, "--nproc-per-node", "3", "--on-hang", "relaunch", path, cwd=tmp_path) as job:
         job.wait_for_file("stuck", tmp_path)
         found = incident(job)
         (tmp_path / "done").touch()
@@ -77,7 +118,7 @@ def test_the_stuck_rank_is_named_and_the_job_goes_on_without_it_having_to_be_ask
     verdict = found["verdict"]
     assert (verdict["kind"], verdict["ranks"], verdict["confidence"]) == ("hang", [1], "high")
     assert verdict["sentence"].startswith("rank 1 never joined all_reduce #")
-    assert "train.py:14 read_batch" in verdict["sentence"]
+    assert "train.py:16 read_batch" in verdict["sentence"]
     assert found["action"]["name"] == "relaunch"
     assert verdict["sentence"] in job.err, "and that is what the terminal shows"
     assert len(job.events("attempt_started")) == 2
@@ -94,11 +135,11 @@ def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Pat
         assert "all_reduce #" in why.splitlines()[0]
         assert "if this goes on: rank 1 never joined" in why
         stacks = robust(job, "stacks").splitlines()
-        assert stacks[0] == "1 rank (1): asleep in train.py:14 read_batch"
+        assert stacks[0] == "1 rank (1): asleep in train.py:16 read_batch"
         assert any("read_batch" in line for line in stacks[:6])
         one = robust(job, "stacks", "--rank", "1")
         assert "sleeps" in one
-        assert "train.py:14 read_batch" in one
+        assert "train.py:16 read_batch" in one
         assert "verdict: hang, high confidence" in robust(job, "incident", "1")
         heatmap = tmp_path / "steps.svg"
         assert "calls of 3 ranks (attempt 0)" in robust(job, "timeline", "--heatmap", str(heatmap))
@@ -112,10 +153,50 @@ def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Pat
     assert "all_reduce" in robust(job, "why"), "a dead job tells what was seen"
 
 
+def test_a_crash_after_a_reported_hang_is_not_shown_with_what_ranks_did_then(tmp_path: Path) -> None:
+    program = STUCK.replace(
+        "    optimizer.step()\n", '    assert not os.path.exists("crash") or attempt, "bad"\n    optimizer.step()\n'
+    )
+    arguments = ("--nproc-per-node", "2", "--on-hang", "report", script(tmp_path, program))
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        job.wait_for_file("stuck", tmp_path)
+        assert incident(job)["action"]["name"] == "report"
+        (tmp_path / "go on").touch()
+        (tmp_path / "crash").touch()
+        assert incident(job, 2)["verdict"]["kind"] == "code"
+        (tmp_path / "done").touch()
+        assert job.finish() == 0
+    assert (job.run_dir / "incidents" / "0001.scene.json").exists()
+    assert not (job.run_dir / "incidents" / "0002.scene.json").exists()
+    assert "who waited for whom, seen at" in robust(job, "incident", "1")
+    assert "who waited for whom" not in robust(job, "incident", "2")
+
+
+def test_a_rank_that_is_stopped_goes_on_as_it_is_advised(tmp_path: Path) -> None:
+    arguments = ("--nproc-per-node", "2", "--on-hang", "report", script(tmp_path, STUCK))
+    (tmp_path / "go on").touch()
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        job.wait_for_file("stuck", tmp_path)
+        stopped = job.pids()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        found = incident(job)
+        assert (found["verdict"]["kind"], found["action"]["name"]) == ("stopped", "report")
+        assert "robust why says which process is stopped" in robust(job, "status")
+        assert f"type there: kill -CONT {stopped}" in robust(job, "why")
+        page = job.run_dir / "incidents" / "0001.html"
+        wait_for(page.exists, "the incident's page")
+        assert f"kill -CONT {stopped}</code>" in page.read_text()
+        os.kill(stopped, signal.SIGCONT)
+        (tmp_path / "done").touch()
+        assert job.finish() == 0
+        job.assert_nothing_left()
+    assert "kill -CONT" not in page.read_text(), "it has ended"
+
+
 def test_what_is_seen_of_a_hang_is_kept_with_the_incident(tmp_path: Path) -> None:
     import msgspec
 
-    arguments = ("--nproc-per-node", "2", "--max-restarts", "0", script(tmp_path, STUCK))
+    arguments = ("--nproc-per-node", "2", "--max-restarts", "0", "--on-hang", "relaunch", script(tmp_path, STUCK))
     with running(tmp_path, *arguments, cwd=tmp_path) as job:
         assert job.finish() == 1
         job.assert_nothing_left()
@@ -182,6 +263,49 @@ def test_a_rank_that_is_stopped_is_told_from_one_that_sleeps(tmp_path: Path) -> 
         job.assert_nothing_left()
     verdict = incident(job)["verdict"]
     assert (verdict["kind"], verdict["ranks"]) == ("stopped", [1])
+
+
+#: Rank 0 is stuck when the others have ended: before or after it has left the group, in a thread, in an exit handler.
+LEFT_BEHIND = """
+import atexit, os, sys, threading, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+where = sys.argv[1]
+
+def hold_on():
+    while not os.path.exists("go on"):
+        time.sleep(0.5)
+
+rank = dist.get_rank()
+if rank == 0 and where == "before":
+    hold_on()
+dist.destroy_process_group()
+if rank == 0:
+    if where == "after":
+        hold_on()
+    elif where == "thread":
+        threading.Thread(target=hold_on).start()
+    elif where == "exit":
+        atexit.register(hold_on)
+"""
+
+
+@pytest.mark.parametrize("where", ["before", "after", "thread", "exit"])
+def test_a_rank_that_the_others_leave_behind_is_named_and_never_started_again(tmp_path: Path, where: str) -> None:
+    path = script(tmp_path, LEFT_BEHIND)
+    with running(tmp_path, "--nproc-per-node", "3", path, where, cwd=tmp_path) as job:
+        found = incident(job)
+        (tmp_path / "go on").touch()
+        assert job.finish() == 0, "it is left alone"
+        job.assert_nothing_left()
+    verdict = found["verdict"]
+    assert (verdict["kind"], verdict["rule"], verdict["ranks"]) == ("hang", "leftover", [0])
+    assert verdict["sentence"].startswith("rank 0 still runs ")
+    assert " after the 2 others ended with exit code 0; it is asleep in " in verdict["sentence"]
+    assert found["action"]["name"] == "report"
+    assert "2 of 3 ranks have ended with exit code 0, so the job is not started again" in job.err
+    assert len(job.events("attempt_started")) == 1
 
 
 def test_a_user_s_own_signals_are_left_alone(tmp_path: Path) -> None:

@@ -213,8 +213,8 @@ def test_a_standalone_job_has_a_fresh_id(machine: Machine) -> None:
 
 
 def test_whom_to_tell_is_checked_and_files_are_absolute(tmp_path: Path) -> None:
+    from robust_run.launcher.this_machine import system_world
     from robust_run.launcher.validate import resolve_notify
-    from robust_run.launcher.world import system_world
 
     hook = tmp_path / "hook"
     hook.write_text("https://hooks.example.com/secret\n")

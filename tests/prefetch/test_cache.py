@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_a_claim_keeps_other_processes_away_until_it_is_released(tmp_path: Path,
     cache.close()
 
 
-@pytest.mark.parametrize("name", ["image", "have", "in_use", "setup", "map.json"])
+@pytest.mark.parametrize("name", ["image", "have", "sums", "in_use", "setup", "map.json"])
 def test_a_link_in_the_folder_is_refused(tmp_path: Path, image: tuple[bytes, BlockMap], name: str) -> None:
     _data, block_map = image
     victim = tmp_path / "victim"
@@ -194,6 +195,21 @@ def test_on_a_full_disk_nothing_is_kept_and_nothing_lies(tmp_path: Path, image: 
     cache.close()
 
 
+@privately
+def test_a_disk_that_takes_not_even_the_lists_is_refused_with_its_numbers(
+    tmp_path: Path, image: tuple[bytes, BlockMap]
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(small)], check=True, timeout=20)
+    with suppress(OSError), (small / "filler").open("wb", buffering=0) as file:
+        for _ in range(64):
+            file.write(bytes(4096))
+    words = r"No space left on device \(0 of 0 MiB and \d+ of \d+ inodes are free\): blocks cannot be kept there"
+    with pytest.raises(CacheRefused, match=words):
+        Cache(str(small), image[1])
+
+
 def test_pruning_removes_the_longest_unused_and_nothing_that_is_in_use(tmp_path: Path) -> None:
     caches = []
     for number in range(3):
@@ -219,3 +235,27 @@ def test_what_pruning_keeps_is_decided_by_age_alone() -> None:
     assert [image.identity for image in pruning.choose(images, 25)] == ["0", "1", "2"]
     assert [image.identity for image in pruning.choose(images, 25, frozenset("1"))] == ["0", "2", "3"]
     assert pruning.choose(images, 50) == []
+
+
+def test_what_was_unpacked_with_folders_that_may_not_be_written_is_removed_by_who_owns_them(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "closed/deeper").mkdir(parents=True)
+    (tree / "closed/deeper/f").write_text("x")
+    (tree / "closed/way").symlink_to(tmp_path / "outside")
+    (tmp_path / "outside").mkdir(mode=0o500)
+    for folder in (tree / "closed/deeper", tree / "closed", tree):
+        folder.chmod(0o500)
+    owner = 65534 if os.geteuid() == 0 else os.geteuid()
+    script = (
+        "import os, sys; from robust_run.prefetch.removing import remove_tree\n"
+        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "remove_tree(sys.argv[1])"
+    )
+    for path in (tmp_path, tmp_path / "outside", tree, *tree.rglob("*")):
+        os.chown(path, owner, -1, follow_symlinks=False)
+    for above in tmp_path.parents:
+        if os.geteuid() == 0 and str(above).startswith("/tmp/"):
+            above.chmod(0o755)
+    subprocess.run([sys.executable, "-c", script, str(tree)], check=True, timeout=60)
+    assert not tree.exists()
+    assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o500

@@ -16,6 +16,7 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused, HotListRefused
 from robust_run.prefetch.hotstore import HotStore
 from robust_run.prefetch.maps import fetch_map
+from robust_run.prefetch.room import shortage
 from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, FetchLimits, HotKey, HotList, Status, Touch
 from robust_run.store.errors import StoreError
 from robust_run.store.types import StoreOptions
@@ -86,10 +87,13 @@ def test_hot_blocks_that_are_here_are_not_fetched_again() -> None:
     assert (made.hot_bytes, made.fetch_bytes) == (3 * MIB, MIB)
 
 
-@pytest.mark.parametrize("more", [{"remote": False}, {"have": b"\x01" * COUNT}])
-def test_an_image_that_is_all_here_needs_no_server(more: dict[str, object]) -> None:
+@pytest.mark.parametrize(("more", "served"), [({"remote": False}, False), ({"have": b"\x01" * COUNT}, True)])
+def test_of_an_image_that_is_all_here_nothing_is_fetched_and_what_was_cached_is_verified_as_it_is_read(
+    more: dict[str, object], served: bool
+) -> None:
     made = launch.plan(facts(hot=a_list(1), **more), LIMITS)
-    assert (made.way, made.served, made.record) == ("local", False, False)
+    assert (made.way, made.served, made.record) == ("local", served, False)
+    assert made.hot == () and made.background.width == made.after_window.width == 0
 
 
 def test_where_the_disk_has_no_room_only_what_is_read_is_fetched() -> None:
@@ -99,6 +103,21 @@ def test_where_the_disk_has_no_room_only_what_is_read_is_fetched() -> None:
     later = launch.plan(facts(free_bytes=2 * MIB, hot=a_list(30, 3, 20)), LIMITS)
     assert [run.start for run in later.hot] == [30, 3], "those touched last do not fit"
     assert later.after_window.width == 0
+    assert (first.unkept_bytes, later.unkept_bytes) == (COUNT * MIB, COUNT * MIB)
+    assert launch.plan(facts(free_bytes=1 << 40), LIMITS).unkept_bytes == 0
+
+
+def test_a_cache_without_room_is_named_with_its_numbers() -> None:
+    assert shortage("/cache", 120 * MIB, 256 * MIB, 9 * MIB) == (
+        "the cache /cache is full: 120 MiB are free there, 256 MiB of the disk are left to others, and 9 MiB of the image are"
+        " not there yet: blocks are not kept, so this start and later ones are slower; free some space, or name another"
+        " --image-cache folder"
+    )
+    assert shortage("/cache", 300 * MIB, 256 * MIB, 90 * MIB) == (
+        "the cache /cache has no room for all of the image: 300 MiB are free there, 256 MiB of the disk are left to others, and"
+        " 90 MiB of the image are not there yet: 44 MiB of them are kept, and the rest is fetched each time it is read; free"
+        " some space, or name another --image-cache folder"
+    )
 
 
 MOUNTS = """\

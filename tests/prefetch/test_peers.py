@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from robust_run.prefetch.peers.assignment import Assignment, group_of
 from robust_run.prefetch.peers.standing import Holders, Patience, Peers
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
+from robust_run.prefetch.sums import Sums
 from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Priority
 
 COUNT = 16
@@ -194,10 +196,12 @@ def test_wrong_blocks_of_a_peer_are_refused_and_come_from_elsewhere(job: Job) ->
     liar, *honest = job.owners(3)
     liar.fetcher.prefetch([BlockRun(0, COUNT)])
     until(lambda: liar.cache.complete)
-    with open(liar.cache.path, "r+b") as file:
+    with open(liar.cache.path, "r+b") as file, open(os.path.join(liar.cache.folder, "sums"), "r+b") as noted:
         for block in range(COUNT):
-            file.seek(block * MIB + 77)
-            file.write(b"garbage")
+            wrong = b"garbage".ljust(liar.cache.block_map.block_size_bytes(block))
+            file.seek(block * MIB)
+            file.write(wrong)
+            Sums(noted.fileno()).note(block * MIB, wrong)  # it takes them for right
     job.meet()
     for node in honest:
         node.fetcher.prefetch([BlockRun(0, COUNT)])

@@ -345,6 +345,25 @@ def test_what_is_in_the_cache_is_served_without_the_origin(bench: Bench) -> None
 
 
 @privately
+def test_what_was_damaged_in_the_cache_is_put_right_under_its_readers(bench: Bench) -> None:
+    first = bench.start()
+    assert read(first, 0, len(bench.data)) == bench.data
+    first.stop()
+    [image] = (bench.folder / "cache").glob("*/image")
+    with image.open("r+b") as file:
+        for block in range(COUNT):
+            file.seek(block * MIB + 4000)
+            file.write(bytes(64))
+    asked = len(bench.origin.asked)
+    second = bench.start("second")
+    assert read(second, 0, len(bench.data)) == bench.data
+    assert len(bench.origin.asked) > asked
+    until(lambda: second.status().repaired == COUNT)
+    until(lambda: any("did not match its digest; fetched again" in problem for problem in bench.problems))
+    assert image.read_bytes() == bench.data
+    assert second.status().failed == 0
+
+
 def test_the_rest_comes_in_the_background_when_it_may(bench: Bench) -> None:
     handle = bench.start(background=Background(width=4))
     until(lambda: handle.status().present == COUNT)

@@ -62,3 +62,13 @@ def test_a_keeper_that_does_not_listen_holds_nobody_up(ear: Ear) -> None:
     for number in range(5000):
         ear.telling.trouble("x" * 100, f"reason {number}")
     assert 100 < len(ear.heard()) < 5000
+
+
+def test_what_is_worth_knowing_is_told_each_time_and_what_came_too_early_after_the_first_line(ear: Ear) -> None:
+    ear.telling.note("early")
+    assert ear.heard() == []
+    ear.telling.ready(Ready())
+    ear.telling.note("damaged")
+    ear.telling.note("damaged")
+    _ready, *noted = [msgspec.json.decode(line) for line in ear.heard()]
+    assert noted == [{"type": "noted", "sentence": sentence} for sentence in ("early", "damaged", "damaged")]

@@ -62,6 +62,7 @@ def _download(jars: Path) -> None:
         constraint.write_text("pypandoc==1.5\n")  # newer ones lack what pyspark's setup.py calls
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", PACKAGE, "-d", folder]
         environment = {**os.environ, "PIP_CONSTRAINT": str(constraint), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        environment["PIP_BUILD_CONSTRAINT"] = str(constraint)  # newer pips ask for it by this name
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=DOWNLOAD_S, check=False

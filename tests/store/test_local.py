@@ -168,9 +168,23 @@ def test_what_is_aborted_leaves_nothing(tmp_path: Path, store: Store) -> None:
     writer = store.create("folder/f")
     writer.write_at(0, [memoryview(CONTENT)])
     writer.abort()
-    assert names(tmp_path / "folder") == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     with pytest.raises(StoreError):
         writer.finish()
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="no files without names")
+def test_what_is_not_finished_leaves_no_folder(tmp_path: Path) -> None:
+    """Of who is killed, nothing is left where the file system keeps files without names."""
+    writer = open_store(str(tmp_path)).create("folder/below/f")
+    if writer._name is not None:  # type: ignore[attr-defined]
+        pytest.skip("this file system has no files without names")
+    writer.write_at(0, [memoryview(CONTENT)])
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "folder").mkdir()  # somebody else's, who goes again
+    (tmp_path / "folder").rmdir()
+    writer.finish()
+    assert (tmp_path / "folder" / "below" / "f").read_bytes() == CONTENT
 
 
 def test_more_than_was_announced_is_refused(store: Store) -> None:
@@ -336,3 +350,27 @@ def test_plain_paths_and_file_urls_are_the_same(tmp_path: Path, monkeypatch: pyt
 def test_what_is_no_folder_is_refused(url: str) -> None:
     with pytest.raises(UserError):
         open_store(url)
+
+
+def test_everything_below_a_folder_is_told_and_no_link_is_followed(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "a" / "deep" / "empty").mkdir(parents=True)
+    (tmp_path / "a" / "x").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "gone").symlink_to("nothing")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / os.fsdecode(b"no\xfftext")).write_bytes(b"1")
+    found = {each.path: (each.kind, each.size_bytes, each.target) for each in store.walk()}
+    assert found == {
+        "a": ("folder", 0, ""),
+        "a/deep": ("folder", 0, ""),
+        "a/deep/empty": ("folder", 0, ""),
+        "a/x": ("file", 3, ""),
+        "link": ("link", 0, "a"),
+        "gone": ("link", 0, "nothing"),
+        "pipe": ("other", 0, ""),
+        os.fsdecode(b"no\xfftext"): ("file", 1, ""),
+    }
+    assert [each.path for each in store.walk("a")] == ["deep", "deep/empty", "x"]
+    for path in ("nothing", "a/x"):
+        with pytest.raises(NotFound):
+            store.walk(path)

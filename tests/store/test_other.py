@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import fsspec
 import pytest
+from object_store import object_store
 
 from robust_run.errors import UserError
 from robust_run.store import other
@@ -154,3 +155,32 @@ def test_what_fsspec_cannot_open_is_the_users_error(url: str) -> None:
 def test_object_stores_need_no_second_name() -> None:
     assert {"s3", "gs", "abfs"} <= other._WHOLE_AT_ONCE
     assert not {"memory", "sftp", "file"} & other._WHOLE_AT_ONCE
+
+
+def test_everything_below_a_folder_is_told(store: Store) -> None:
+    for path in ("b", "a/deep/x", "a/y"):
+        store.write_all(path, path.encode())
+    found = [(each.path, each.kind, each.size_bytes) for each in store.walk()]
+    assert found == [
+        ("a", "folder", 0),
+        ("a/deep", "folder", 0),
+        ("a/deep/x", "file", 8),
+        ("a/y", "file", 3),
+        ("b", "file", 1),
+    ]
+    assert [each.path for each in store.walk("a")] == ["deep", "deep/x", "y"]
+    for path in ("nothing", "a/y"):
+        with pytest.raises(NotFound):
+            store.walk(path)
+
+
+def test_an_object_store_tells_what_its_keys_say() -> None:
+    """Also what can be no path: it is up to who asked what that means."""
+    with object_store() as objects:
+        for key in ("r/a/x", "r/a/", "r/empty/", "r/both", "r/both/y", "r/../up", "r/a//z", "r2/other"):
+            objects.put(f"bucket/{key}", b"" if key.endswith("/") else b"1")
+        store = open_store("s3://bucket/r")
+        found = {each.path: each.kind for each in store.walk()}
+        store.close()
+    files = dict.fromkeys(("a/x", "both", "both/y", "../up", "a//z"), "file")
+    assert found == {**files, "a": "folder", "empty": "folder"}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,35 @@ class Tensor:
         return self.size
 
 
+class Backend:
+    """What a group's calls are made with."""
+
+    def __init__(self, seconds: float) -> None:
+        self.options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
+
+
+class Limited:
+    """The part of a process group that is about time limits."""
+
+    def __init__(self) -> None:
+        self.backends = {"cpu": Backend(600.0)}
+
+    @property
+    def _device_types(self) -> list[str]:
+        return list(self.backends)
+
+    def _get_backend(self, device: str) -> Any:
+        return self.backends[device]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.backends["cpu"].options._timeout = timeout
+
+    def barrier(self, opts: Any = None) -> object:
+        return object()
+
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None: ...
+
+
 class FakeTorch:
     """A torch.distributed as far as the recorder knows it, and a recorder of its calls."""
 
@@ -42,7 +72,7 @@ class FakeTorch:
             def is_completed(self) -> bool:
                 return True
 
-        class ProcessGroup:
+        class ProcessGroup(Limited):
             group_name, group_desc = "7", "dp"
             action: Any = None
 
@@ -71,6 +101,8 @@ class FakeTorch:
             init_process_group=self.init,
             new_group=lambda *_, **__: None,
             destroy_process_group=lambda *_: None,
+            _set_pg_timeout=lambda timeout, group=None: (group or self.group).set_timeout(timeout),
+            _add_ephemeral_timeout_for_all_pgs=lambda timeout: None,
             is_initialized=lambda: False,
             GroupMember=SimpleNamespace(WORLD=self.group),
             _world=SimpleNamespace(pg_group_ranks={self.group: {3: 0, 7: 1}}),
@@ -83,7 +115,7 @@ class FakeTorch:
         hooks.late_done = True  # that part needs all of torch
         hooks.install()
 
-    def init(self) -> str:
+    def init(self, *_: Any, **__: Any) -> str:
         self.inits += 1
         return "made"
 
@@ -291,6 +323,90 @@ def test_making_and_ending_groups_is_recorded_where_all_ranks_must_do_it(torch: 
     assert torch.inits == 1
 
 
+def limit_s(torch: FakeTorch) -> float:
+    (limit,) = [group.limit_s for group in torch.trace.groups if group.name == "7"]
+    return limit
+
+
+def test_how_long_torch_lets_the_calls_of_a_group_take_is_written_down(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)])
+    assert limit_s(torch) == 600.0
+    torch.distributed._set_pg_timeout(timedelta(seconds=100), group=torch.group)
+    assert limit_s(torch) == 100.0
+    torch.group.set_timeout(timedelta(minutes=3))
+    assert limit_s(torch) == 180.0
+
+
+def test_so_is_how_long_ranks_may_take_to_come_where_groups_are_made_if_that_is_longer_than_torchs_own(
+    torch: FakeTorch,
+) -> None:
+    def world_limit_s() -> float:
+        return next(group.limit_s for group in torch.trace.groups if group.name == "(world)")
+
+    torch.distributed.init_process_group("gloo", timeout=timedelta(minutes=1))
+    assert world_limit_s() == 0.0
+    torch.distributed.init_process_group("gloo", None, timedelta(hours=2))
+    assert world_limit_s() == 7200.0
+    torch.distributed.new_group([0, 1], timedelta(hours=1))
+    assert world_limit_s() == 7200.0
+    torch.distributed.new_group([0, 1], timeout=timedelta(hours=3))
+    assert world_limit_s() == 10800.0
+
+
+def test_of_several_backends_the_longest_limit_counts_and_one_that_is_unknown_makes_it_unknown(
+    torch: FakeTorch,
+) -> None:
+    torch.group.backends["cuda"] = SimpleNamespace(wrapped_pg=Backend(900.0))
+    torch.group.allreduce([Tensor(1)])
+    assert limit_s(torch) == 900.0
+    other = type(torch.group)()
+    other.group_name = "8"
+    other.backends["cuda"] = SimpleNamespace()  # somebody else's
+    torch.distributed._world.pg_group_ranks[other] = {3: 0}
+    other.allreduce([Tensor(1)])
+    assert [group.limit_s for group in torch.trace.groups if group.name == "8"] == [0.0]
+    assert not torch.errors
+
+
+def test_a_group_that_tells_nothing_of_its_backends_has_no_known_limit(torch: FakeTorch) -> None:
+    torch.group.backends = {"cpu": None}
+    torch.group.allreduce([Tensor(1)])
+    assert limit_s(torch) == 0.0
+
+
+def test_time_that_is_added_for_the_next_calls_counts(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)])
+    torch.distributed._add_ephemeral_timeout_for_all_pgs(timedelta(seconds=60))
+    assert limit_s(torch) == 660.0
+
+
+def test_a_barrier_with_more_time_than_its_group_has_that_time(torch: FakeTorch) -> None:
+    torch.group.monitored_barrier(timedelta(seconds=5))
+    assert limit_s(torch) == 600.0, "one with less changes nothing"
+    torch.group.monitored_barrier(timedelta(hours=2), wait_all_ranks=True)
+    assert limit_s(torch) == 7200.0
+    torch.group.barrier(opts=SimpleNamespace(timeout=timedelta(hours=3)))
+    assert limit_s(torch) == 10800.0
+    torch.group.barrier(opts=SimpleNamespace(timeout=timedelta(days=-1)))
+    torch.group.barrier()
+    assert limit_s(torch) == 10800.0, "that is what torch takes for none"
+
+
+def test_a_short_barrier_is_no_limit_of_a_group_whose_own_is_not_known(torch: FakeTorch) -> None:
+    torch.group.backends = {"cpu": None}
+    torch.group.monitored_barrier(timedelta(seconds=60))
+    assert limit_s(torch) == 0.0
+    torch.group.monitored_barrier(timedelta(hours=1))
+    assert limit_s(torch) == 3600.0
+
+
+def test_no_limit_is_too_long_to_be_written(torch: FakeTorch) -> None:
+    torch.group.set_timeout(timedelta(days=10**6))
+    torch.group.allreduce([Tensor(1)])
+    torch.distributed._add_ephemeral_timeout_for_all_pgs(timedelta(days=10**6))
+    assert limit_s(torch) > 86400 * 100
+
+
 def test_a_forked_child_writes_nothing(torch: FakeTorch) -> None:
     torch.group.allreduce([Tensor(1)])
     pid = os.fork()
@@ -401,6 +517,8 @@ def test_all_calls_of_a_real_job_are_recorded_alike_on_both_ranks(tmp_path: Path
         "reduce_scatter", "all_to_all", "barrier", "barrier", "send", "all_reduce",
     ]  # fmt: skip
     assert names.count("ddp_backward") == 3
+    limits_s = {group.name: group.limit_s for group in traces[0].groups if group.name != "(world)"}
+    assert set(limits_s.values()) == {1800.0}, "torch's own for gloo"
     assert names[-1] == "destroy_process_group"
     assert [(group.desc, group.ranks) for group in traces[0].groups if group.desc == "pair"] == [("pair", (0, 1))]
     assert (traces[0].steps, len(traces[0].marks)) == (3, 3)

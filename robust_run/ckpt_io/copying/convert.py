@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,16 +14,30 @@ import msgspec
 
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.boxes import BYTES_OF, box_bytes
+from robust_run.ckpt_io.copying.occupied import check_apart
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, read_range
 from robust_run.ckpt_io.copying.streams import of_plain, of_view
 from robust_run.ckpt_io.copying.types import Kind, Progress
+from robust_run.ckpt_io.copying.whole import check_whole, linked_files
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
 from robust_run.ckpt_io.foreign.types import DcpFolder, ForeignItem
 from robust_run.ckpt_io.reading import Checkpoint
-from robust_run.ckpt_io.saving import FileStream, SavePlan, abandon, begin_save, commit, open_file
+from robust_run.ckpt_io.saving import (
+    FileStream,
+    Piece,
+    SavePlan,
+    abandon,
+    begin_save,
+    commit,
+    open_file,
+    open_targets,
+    write_file,
+)
 from robust_run.ckpt_io.types import ALIGNMENT_BYTES, UNIT_BYTES, Blob, Chunk, Codec, LogicalFile, Manifest, Tensor
 from robust_run.ckpt_io.views.virtual import whole_file
+from robust_run.store.types import Store
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +46,9 @@ _BLOB_ALIGNMENT_BYTES = 64
 #: Tensors of a foreign checkpoint that are read ahead of the one that is written.
 _ITEMS_AHEAD = 4
 _ITEM_BYTES = 64 << 30
+#: Files of one unit or less that are taken over at a time.
+_SMALL_FILES = 8
+_UNCHANGED = "Nothing was saved; convert it when nobody writes there any more"
 
 
 class Converted(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,15 +77,24 @@ class Wishes:
 
 
 def convert(source: Checkpoint | PlainSource, where: Address, wishes: Wishes, progress: Progress) -> Converted:
-    """Save a checkpoint of ours with the content of another. Raises CheckpointError or StoreError; then nothing is committed."""
+    """Save a checkpoint of ours with the content of another.
+
+    Raises:
+        UserError: The destination lies in the source.
+        CheckpointError, StoreError: The source is cut off, not all there, changes, or cannot be read. Nothing is committed, and
+            what lies at the destination stays as it is.
+    """
+    if isinstance(source, PlainSource):
+        check_whole(source, "convert", "converted")
+        check_apart(where.url, source.local_folder)
     item_bytes = _width(source)
     plan = begin_save(where, unit_bytes=wishes.unit_bytes, codec=wishes.codec, item_bytes=item_bytes)
-    notes: list[str] = []
+    notes = list(source.tree.notes) if isinstance(source, PlainSource) else []
     try:
         if isinstance(source, Checkpoint):
             manifest, kind = _of_ours(source, plan, wishes, progress), "rrck"
         elif source.dcp is not None:
-            manifest, kind = _of_dcp(source, source.dcp, plan, wishes, progress), source.kind
+            manifest, kind = _of_dcp(source, source.dcp, plan, wishes, progress, notes), source.kind
         else:
             manifest, kind = _of_files(source, plan, wishes, progress, notes), source.kind
     except BaseException:
@@ -105,11 +131,10 @@ def _of_ours(source: Checkpoint, plan: SavePlan, wishes: Wishes, progress: Progr
 
 def _of_files(source: PlainSource, plan: SavePlan, wishes: Wishes, progress: Progress, notes: list[str]) -> Manifest:
     """Whole files, bit by bit; of safetensors files, the tensors can be loaded singly as well."""
-    files, tensors = [], list[Tensor]()
-    names = Counter[str]()
-    for index, file in enumerate(source.files):
-        name = _name(plan.where.name, file.path) if source.kind == "file" else file.path
-        files.append(_written(open_file(plan, index, name), of_plain(source, file), progress))
+    taken = source.files + linked_files(source.tree, notes)
+    files = _taken_over(source, taken, 0, plan, progress)
+    tensors, names = list[Tensor](), Counter[str]()
+    for index, file in enumerate(taken):
         if not file.path.endswith(".safetensors"):
             continue
         try:
@@ -122,7 +147,40 @@ def _of_files(source: PlainSource, plan: SavePlan, wishes: Wishes, progress: Pro
     if any(count > 1 for count in names.values()):
         notes.append("several files have tensors of one name: they can only be loaded as files")
         tensors = []
+    source.check_unchanged(_UNCHANGED)
     return commit(plan, files, tensors=tensors, step=wishes.step, facts={"imported": "files"})
+
+
+def _taken_over(
+    source: PlainSource, taken: Sequence[PlainFile], first: int, plan: SavePlan, progress: Progress
+) -> list[LogicalFile]:
+    """Save files as logical files from number `first` on: small ones many at a time, large ones one after the other."""
+
+    def name_of(file: PlainFile) -> str:
+        return _name(plan.where.name, file.path) if source.kind == "file" else file.path
+
+    def whole(index: int, file: PlainFile, targets: Sequence[Store]) -> LogicalFile:
+        pieces = [Piece(0, memoryview(read_range(source, file, 0, file.size_bytes)))]
+        found = write_file(plan, index, name_of(file), pieces, file.size_bytes, threads=1, targets=targets)
+        progress(file.size_bytes)
+        return found
+
+    with open_targets(plan) as targets, ThreadPoolExecutor(_SMALL_FILES, thread_name_prefix="file") as threads:
+        small = {
+            index: threads.submit(whole, index, file, targets)
+            for index, file in enumerate(taken, first)
+            if file.size_bytes <= plan.unit_bytes
+        }
+        try:
+            return [
+                small[index].result()
+                if index in small
+                else _written(open_file(plan, index, name_of(file)), of_plain(source, file), progress)
+                for index, file in enumerate(taken, first)
+            ]
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
 
 
 def _name(wanted: str, path: str) -> str:
@@ -134,8 +192,10 @@ def _reader(source: PlainSource, file: PlainFile):  # type: ignore[no-untyped-de
     return lambda offset, size: read_range(source, file, offset, size)
 
 
-def _of_dcp(source: PlainSource, folder: DcpFolder, plan: SavePlan, wishes: Wishes, progress: Progress) -> Manifest:
-    """Each tensor is taken out of its torch.save archive and lies in one logical file as raw bytes."""
+def _of_dcp(
+    source: PlainSource, folder: DcpFolder, plan: SavePlan, wishes: Wishes, progress: Progress, notes: list[str]
+) -> Manifest:
+    """Each tensor is taken out of its torch.save archive, and lies in one logical file as raw bytes; other files stay files."""
     stream = open_file(plan, 0, "tensors.bin")
     try:
         tensors = tuple(_dcp_tensors(source, folder, stream, progress))
@@ -144,8 +204,14 @@ def _of_dcp(source: PlainSource, folder: DcpFolder, plan: SavePlan, wishes: Wish
     except BaseException:
         stream.abort()
         raise
+    known = {METADATA_PATH, *(item.path for item in (*folder.items, *(blob.item for blob in folder.blobs)))}
+    others = [each for each in source.files + linked_files(source.tree, notes) if each.path not in known]
+    if any(each.path == file.name for each in others):
+        raise CheckpointError(f"{file.name} in it has the name that the tensors are saved under: rename it")
+    files = [file, *_taken_over(source, others, 1, plan, progress)]
+    source.check_unchanged(_UNCHANGED)
     return commit(
-        plan, [file], tensors=tensors, blobs=blobs, paths=folder.paths, step=wishes.step, facts={"imported": "dcp"}
+        plan, files, tensors=tensors, blobs=blobs, paths=folder.paths, step=wishes.step, facts={"imported": "dcp"}
     )
 
 

@@ -35,9 +35,12 @@ def to_safetensors(source: Checkpoint, url: str, progress: Progress) -> int:
 
 
 def to_files(source: Checkpoint, url: str, progress: Progress) -> int:
-    """Write the logical files, one for one; the only one of a checkpoint under the name given. Returns their size."""
+    """Write the logical files, one for one; the only one of a checkpoint, if it lay in no folder, under the name given.
+
+    Returns their size.
+    """
     files = source.manifest.files
-    if len(files) == 1:
+    if len(files) == 1 and "/" not in files[0].name:
         _write(source, whole_file(0, files[0]), url, progress)
     else:
         for index, file in enumerate(files):

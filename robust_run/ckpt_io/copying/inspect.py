@@ -61,7 +61,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 def contents_of(url: str, also: Sequence[str] = ()) -> Contents:
     """Look into a checkpoint. Raises CheckpointError or StoreError."""
-    source = open_source(url, also)
+    source = open_source(url, also, links="tell")
     try:
         return _ours(source) if isinstance(source, Checkpoint) else _plain(source)
     finally:
@@ -122,7 +122,7 @@ def _ours(source: Checkpoint) -> Contents:
 def _plain(source: PlainSource) -> Contents:
     tensors: tuple[TensorFacts, ...] = ()
     objects: tuple[str, ...] = ()
-    notes, damaged = list[str](), list[str]()
+    notes, damaged = list(source.tree.notes), list[str]()
     if source.dcp is not None:
         tensors = _tensors(source.dcp.tensors)
         objects = tuple(blob.name for blob in source.dcp.blobs)

@@ -1,7 +1,7 @@
 """Which units of a copy are done: a file beside it, to which a record is appended when a unit's bytes have been written.
 
 A record says what the bytes should be, so nothing that it names is believed: who goes on reads the bytes again, which
-is far cheaper than to fetch them.
+is far cheaper than to fetch them. Files are known by numbers that stay theirs, whatever else comes or goes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ import os
 import struct
 import threading
 import zlib
+from collections import defaultdict
+from collections.abc import Container
 from types import TracebackType
 
 from robust_run.ckpt_io.copying.local_files import open_plain, refused, write_all
 from robust_run.errors import UserError
 
-_RECORD = struct.Struct("<IQ16sI")
+_FIELDS = struct.Struct("<QQ16s")
+_RECORD = struct.Struct("<QQ16sI")
+#: Instead of a unit: the record says of which version of the file the units are.
+VERSION = (1 << 64) - 1
 SUFFIX = ".restore-journal"
 """Of its name; what stands before it is the destination's, with a dot."""
 _HEAD_BYTES = 64 << 10
 #: How often another one may take a journal away between its being opened and locked.
 _ATTEMPTS = 8
-_LIMIT_BYTES = 1 << 30
+_LIMIT_BYTES = 4 << 30
 Unit = tuple[int, int]
 """File and unit."""
 
@@ -66,9 +71,13 @@ class Journal:
             os.lseek(self._file, 0, os.SEEK_SET)
             write_all(self._file, head)
 
+    def forget(self, files: Container[int]) -> None:
+        """Believe nothing of what was noted of these files; for good once their new version is noted."""
+        self.done = {key: digest for key, digest in self.done.items() if key[0] not in files}
+
     def note(self, file: int, unit: int, digest: bytes) -> None:
         """A unit's bytes have been written."""
-        fields = struct.pack("<IQ16s", file, unit, digest)
+        fields = _FIELDS.pack(file, unit, digest)
         try:
             with self._lock:
                 write_all(self._file, fields + struct.pack("<I", zlib.crc32(fields)))
@@ -93,12 +102,16 @@ class Journal:
 
     def _take(self, found: bytes, at: int) -> int:
         """Read records up to the first that is torn; return where it begins."""
+        files: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
         while at + _RECORD.size <= len(found):
             file, unit, digest, crc = _RECORD.unpack_from(found, at)
             if zlib.crc32(found[at : at + _RECORD.size - 4]) != crc:
                 break
-            self.done[file, unit] = digest
+            if unit == VERSION and files[file].get(VERSION, digest) != digest:
+                files[file].clear()  # what comes before is of another version
+            files[file][unit] = digest
             at += _RECORD.size
+        self.done = {(file, unit): digest for file, units in files.items() for unit, digest in units.items()}
         return at
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import uuid
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from robust_run.errors import PlatformError
 from robust_run.store.errors import from_os_error
+
+_SYNCS = 16
 
 
 def open_plain(path: str, flags: int) -> int:
@@ -82,17 +86,32 @@ def read_bytes(path: str, offset: int, size: int) -> bytes | None:
     return found if len(found) == size else None
 
 
+def make_link(path: str, target: str) -> None:
+    """Have a symbolic link at a path, in the place of another link or file. Raises OSError."""
+    temporary = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}.restoring")
+    os.symlink(target, temporary)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
 def sync_files(files: Iterable[str]) -> None:
     """Make files and their names durable. Raises StoreError."""
     files = list(files)
-    for path in files:
-        sync_path(path)
-    for folder in {os.path.dirname(path) for path in files}:
-        sync_path(folder)
+    sync_paths(files)
+    sync_paths({os.path.dirname(path) for path in files})
 
 
-def sync_path(path: str) -> None:
-    """Make a file, or the names in a folder, durable. Raises StoreError."""
+def sync_paths(paths: Iterable[str]) -> None:
+    """Make files, or the names in folders, durable; many at a time, which disks like. Raises StoreError."""
+    with ThreadPoolExecutor(_SYNCS, thread_name_prefix="sync") as threads:
+        for _ in threads.map(_sync, paths):
+            pass
+
+
+def _sync(path: str) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

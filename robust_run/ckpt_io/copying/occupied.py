@@ -10,12 +10,13 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
+from robust_run.ckpt_io.copying.types import Plan
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint
 from robust_run.ckpt_io.finding import read_manifest
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.types import Manifest
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.opening import local_path, open_store
 
@@ -41,6 +42,41 @@ def check_not_source(written: Iterable[str], source: Iterable[str]) -> None:
                 f"source and destination are the same: {path} is {of_source[identity]}; name a new folder, "
                 "and other --also roots"
             )
+
+
+def check_apart(destination: str, source_folder: str) -> None:
+    """Raise UserError if a copy of a folder would lie in that folder: it would be a part of what it is a copy of."""
+    source, place = os.path.realpath(source_folder), os.path.realpath(destination)
+    if source_folder and (place == source or place.startswith(f"{source.rstrip('/')}/")):
+        raise UserError(f"{destination} lies in {source_folder}, which is to be copied: name a folder outside of it")
+
+
+def check_way(plan: Plan) -> None:
+    """See that nothing stands where something is to be put, before anything is made.
+
+    Raises:
+        UserError: A folder where a file is to be, or the other way round.
+        PlatformError: A link among the folders that things are put into: it leads to files of somebody else.
+    """
+    into = set(plan.folders) | {os.path.dirname(path) for path in (*plan.sizes, *plan.links)}
+    for folder in sorted(into):
+        _check_folders(folder, plan.roots)
+    for path in (*plan.final_of.values(), *plan.links):
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise UserError(f"{path} is a folder, and a file is to be put there: remove it, or name a new folder")
+
+
+def _check_folders(folder: str, roots: tuple[str, ...]) -> None:
+    for root in roots:
+        at = folder
+        while at.startswith(f"{root}/"):
+            if os.path.islink(at):
+                raise PlatformError(f"{at} is a symbolic link, and nothing is written through one: remove it")
+            if os.path.lexists(at) and not os.path.isdir(at):
+                raise UserError(f"{at} is a file, and a folder is to be made there: remove it, or name a new folder")
+            at = os.path.dirname(at)
+        if root == at and os.path.lexists(at) and not os.path.isdir(at):
+            raise UserError(f"{at} is a file, and a folder is to be made there: name another")
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.copying.journal import Journal
 from robust_run.ckpt_io.copying.local_files import lay_out, read_bytes, sync_files, write_piece
-from robust_run.ckpt_io.copying.occupied import check_not_source
+from robust_run.ckpt_io.copying.occupied import check_apart, check_not_source, check_way
 from robust_run.ckpt_io.copying.plans import plan_of
 from robust_run.ckpt_io.copying.sources import PlainSource
 from robust_run.ckpt_io.copying.types import Plan, Progress, Restored, Task
+from robust_run.ckpt_io.copying.whole import check_whole, faults
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.errors import PlatformError, UserError
 from robust_run.store.digests import digest
@@ -31,15 +32,18 @@ def restore(
     """Copy a checkpoint into a local folder (a single file: to a local file), or only compare.
 
     Raises:
-        UserError: The destination is not on this machine, is the source, or holds the same checkpoint in another layout; or
-            another restore to it is under way.
-        CheckpointError, StoreError: The source is damaged or cannot be read.
+        UserError: The destination is not on this machine, is the source or lies in it, or holds the same checkpoint in another
+            layout, or something that stands in the way; or another restore to it is under way.
+        CheckpointError, StoreError: The source is damaged, cannot be read, or changed meanwhile.
         PlatformError: The destination cannot be written to. What was copied stays, and the next time goes on with it.
     """
     plan = plan_of(source, destination)
     if verify_only:
-        return _verify(plan, progress)
+        return _verify(plan, progress, faults(source) if isinstance(source, PlainSource) else [])
+    if isinstance(source, PlainSource):
+        check_whole(source, "restore", "restored")
     check_not_source((*plan.sizes, *plan.final_of.values()), plan.source_paths)
+    check_apart(plan.destination, plan.source_folder)
     counts = _Counts()
     with _plain_errors(plan):
         os.makedirs(os.path.dirname(plan.journal_path), exist_ok=True)
@@ -47,10 +51,10 @@ def restore(
         is_occupied = _looked_around(plan, journal)
         for path, size in plan.sizes.items():
             lay_out(path, size)
-        if journal.done and not plan.is_same(journal):
-            journal.done.clear()
+        plan.go_on(journal)
         jobs = (_CopyJob(task, journal, counts, is_occupied) for task in plan.tasks())
         transfer(jobs, threads=plan.threads, progress=progress)
+        plan.check_unchanged()
         sync_files(plan.sizes)
         plan.finish()
         journal.remove()
@@ -64,6 +68,7 @@ def _looked_around(plan: Plan, journal: Journal) -> bool:
             raise UserError(
                 f"{plan.destination} holds a checkpoint already, and would be a mixture for a while: name a new folder"
             )
+        check_way(plan)
         is_occupied = plan.is_occupied()
         _make_room(plan)
     except BaseException:
@@ -130,7 +135,8 @@ class _CompareJob:
 
     task: Task
     path: str
-    differ: list[str]
+    differ: dict[str, list[int]]
+    """Units that do, by path."""
 
     @property
     def size_bytes(self) -> int:
@@ -142,23 +148,34 @@ class _CompareJob:
         there = read_bytes(self.path, self.task.offset_bytes, self.task.size_bytes)
         expected = self.task.digest or digest(self.task.fetch())
         if there is None or digest(there) != expected:
-            what = "is missing or too short" if there is None else "differs"
-            self.differ.append(f"{self.path}: unit {self.task.unit} (byte {self.task.offset_bytes}) {what}")
+            self.differ.setdefault(self.path, []).append(self.task.unit)
 
 
-def _verify(plan: Plan, progress: Progress | None) -> Restored:
-    differ: list[str] = []
-    jobs = (_CompareJob(task, plan.final_of.get(task.path, task.path), differ) for task in plan.tasks())
+def _verify(plan: Plan, progress: Progress | None, of_source: list[str]) -> Restored:
+    """Hold what is there now against what is at the source now. `of_source`: what is wrong there already."""
+    found = plan.compare()
+    differ: dict[str, list[int]] = {}
+    jobs = (
+        _CompareJob(task, plan.final_of.get(task.path, task.path), differ)
+        for task in plan.tasks()
+        if task.path in found.alike
+    )
     transfer(jobs, threads=plan.threads, progress=progress)
-    for path, size in plan.sizes.items():
-        final = plan.final_of.get(path, path)
-        with suppress(OSError):
-            if os.path.getsize(final) > size:
-                differ.append(f"{final}: has {os.path.getsize(final)} bytes, {size} are expected")
-    return _restored(plan, _Counts(), tuple(sorted(differ)))
+    wrong = [
+        *(f"source: {fault}" for fault in of_source),
+        *found.wrong,
+        *(_differs(path, units) for path, units in differ.items()),
+    ]
+    return _restored(plan, _Counts(), tuple(sorted(wrong)), found.extra)
 
 
-def _restored(plan: Plan, counts: _Counts, wrong: tuple[str, ...] = ()) -> Restored:
+def _differs(path: str, units: list[int]) -> str:
+    first = min(units)
+    more = f", and {len(units) - 1} more units" if len(units) > 1 else ""
+    return f"{path}: unit {first} differs{more}"
+
+
+def _restored(plan: Plan, counts: _Counts, wrong: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> Restored:
     return Restored(
         kind=plan.kind,
         source=plan.source,
@@ -166,17 +183,20 @@ def _restored(plan: Plan, counts: _Counts, wrong: tuple[str, ...] = ()) -> Resto
         size_bytes=plan.size_bytes,
         fetched_bytes=counts.fetched_bytes,
         kept_bytes=counts.kept_bytes,
+        files=len(plan.sizes),
         wrong=wrong,
+        extra=extra,
+        notes=plan.notes,
     )
 
 
 def _make_room(plan: Plan) -> None:
     """Make the folders, and see that there is room, before anything is fetched. Raises PlatformError, OSError."""
     needed: dict[int, tuple[str, int]] = {}
+    for folder in {*plan.folders, *map(os.path.dirname, (*plan.sizes, *plan.links))}:
+        os.makedirs(folder, exist_ok=True)
     for path, size in plan.sizes.items():
         folder = os.path.dirname(path)
-        _check_no_link(folder, plan.roots)
-        os.makedirs(folder, exist_ok=True)
         there = os.lstat(path).st_blocks * 512 if os.path.lexists(path) else 0
         device = os.stat(folder).st_dev
         needed[device] = folder, needed.get(device, (folder, 0))[1] + max(0, size - there)
@@ -186,13 +206,3 @@ def _make_room(plan: Plan) -> None:
             raise PlatformError(
                 f"{folder}: {size} bytes are needed and {free} are free: make room, or restore elsewhere"
             )
-
-
-def _check_no_link(folder: str, roots: tuple[str, ...]) -> None:
-    """Folders below the destination are made by us: a link among them leads to files of somebody else."""
-    for root in roots:
-        at = folder
-        while at.startswith(f"{root}/"):
-            if os.path.islink(at):
-                raise PlatformError(f"{at} is a symbolic link, and nothing is written through one: remove it")
-            at = os.path.dirname(at)

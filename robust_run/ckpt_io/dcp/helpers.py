@@ -17,10 +17,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 
+from robust_run.ckpt_io.dcp.agreement import Opened, disagreement
 from robust_run.ckpt_io.dcp.failures import PeerFailed, plain, plain_errors
 from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
 from robust_run.ckpt_io.dcp.whole import empty_state
 from robust_run.ckpt_io.dcp.writer import RobustWriter
+from robust_run.ckpt_io.errors import Mixed
 from robust_run.ckpt_io.types import UNIT_BYTES, Codec
 from robust_run.errors import RobustRunError, UserError
 
@@ -132,6 +134,7 @@ def load(  # noqa: PLR0913 - options, all by name and with a default
 
     Raises:
         CheckpointError, StoreError: The checkpoint cannot be opened or read, or is not what was saved; on all ranks alike.
+        Mixed: Ranks opened different checkpoints: one that was saved anew meanwhile, or folders that differ between nodes.
         UserError: The address is none, or a tensor cannot be loaded into.
         RuntimeError, ValueError: torch's: the state dict and the checkpoint do not fit (keys, shapes).
     """
@@ -196,18 +199,22 @@ def _saver(*, in_process: bool) -> dict[str, Any]:
 
 
 def _open_together(reader: RobustReader, group: dist.ProcessGroup | None) -> None:
-    """Open a checkpoint on every rank, or raise on every rank. torch would make an AssertionError of it."""
+    """Open one checkpoint on every rank, or raise on every rank. torch would make an AssertionError of it."""
     error: RobustRunError | None = None
+    mine: Opened | None = None
     try:
-        reader.opened()
+        mine = reader.opening()
     except RobustRunError as failed:
         error = failed
     if dist.is_available() and dist.is_initialized():
-        texts: list[str | None] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(texts, None if error is None else str(error), group=group)
-        foreign = next(((rank, text) for rank, text in enumerate(texts) if text is not None), None)
+        said: list[tuple[str | None, Opened | None]] = [(None, None)] * dist.get_world_size(group)
+        dist.all_gather_object(said, (None if error is None else str(error), mine), group=group)
+        foreign = next(((rank, text) for rank, (text, _) in enumerate(said) if text is not None), None)
         if error is None and foreign is not None:
             raise PeerFailed(f"rank {foreign[0]}: {foreign[1]}")
+        wrong = disagreement(opened for _, opened in said if opened is not None)
+        if error is None and wrong:
+            raise Mixed(wrong)
     if error is not None:
         raise error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.futures import Future
 
 from robust_run.ckpt_io.dcp import identity
+from robust_run.ckpt_io.dcp.agreement import Opened, disagreement, opened_by
 from robust_run.ckpt_io.dcp.broadcast import Exchange, device_of
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.landing import Landing, Scratch, aligned, batches, landings
@@ -28,7 +29,7 @@ from robust_run.ckpt_io.dcp.objects import vouched
 from robust_run.ckpt_io.dcp.ranges import Box
 from robust_run.ckpt_io.dcp.segments import Segment
 from robust_run.ckpt_io.dcp.tensors import byte_view
-from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.errors import CheckpointError, Mixed
 from robust_run.ckpt_io.reading import Checkpoint, Wanted, open_checkpoint
 from robust_run.errors import UserError
 
@@ -121,13 +122,29 @@ class RobustReader(StorageReader):  # type: ignore[misc]
         """Take the metadata that `read_metadata` returned."""
         self._segments = metadata.storage_data
 
+    @travels
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return the plan as it is: nothing in it depends on how it is stored."""
-        return plan
+        """Return the plan with what this rank has opened: the coordinator holds that against the other ranks'."""
+        return replace(plan, storage_data=self.opening())
 
+    @travels
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return the plans as they are: who reads for whom is agreed on in `read_data`, by the ranks of a group."""
+        """Return the plans as they are: who reads for whom is agreed on in `read_data`, by the ranks of a group.
+
+        Raises:
+            Mixed: Ranks opened different checkpoints.
+        """
+        wrong = disagreement(plan.storage_data for plan in plans if isinstance(plan.storage_data, Opened))
+        if wrong:
+            raise Mixed(wrong)
         return plans
+
+    def opening(self) -> Opened:
+        """Return what this rank has opened, for the others. Raises as `opened`."""
+        checkpoint = self.opened()
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        shares_with = dist.get_process_group_ranks(self._group) if self._group is not None else ()
+        return opened_by(rank, checkpoint.manifest, checkpoint.url, shares_with=shares_with)
 
     @travels
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

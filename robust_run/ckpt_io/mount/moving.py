@@ -1,6 +1,7 @@
 """A checkpoint of one file gets another name: saved there from links to its parts, or from a copy where there are no links.
 
-It is there under its old name until it is there under the new one, whatever dies in between.
+It is there under its old name until it is there under the new one, whatever dies in between. So do parts that no manifest names
+yet, of a file that is kept aside.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import read_manifest
 from robust_run.ckpt_io.layout import FileLayout
 from robust_run.ckpt_io.mount.saving_file import Saving, copy
+from robust_run.ckpt_io.mount.wholeness import uncommitted
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit, open_file
@@ -27,6 +29,17 @@ from robust_run.store.types import Store
 
 def move(source: Checkpoint, old: Address, new: Address, saving: Saving, stores: Callable[[str], Store]) -> None:
     """Commit a checkpoint's file under a new name, then remove it under the old one. Raises CheckpointError, StoreError."""
+    _save_as(source, new, saving)
+    remove(old, stores)
+
+
+def keep(plan: SavePlan, file: LogicalFile, new: Address, saving: Saving, stores: Callable[[str], Store]) -> None:
+    """Commit what a save wrote, and did not commit, under another name. Raises CheckpointError, StoreError."""
+    with closing(uncommitted(plan, file, stores)) as source:
+        _save_as(source, new, saving)
+
+
+def _save_as(source: Checkpoint, new: Address, saving: Saving) -> None:
     plan = begin_save(new.url, new.also, unit_bytes=saving.unit_bytes, codec=saving.codec, durable=True)
     try:
         file = _linked(source, plan, new) or _copied(source, plan, new)
@@ -34,7 +47,6 @@ def move(source: Checkpoint, old: Address, new: Address, saving: Saving, stores:
     except BaseException:
         abandon(plan)
         raise
-    remove(old, stores)
 
 
 def remove(address: Address, stores: Callable[[str], Store]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import mfusepy
 
-from robust_run.ckpt_io.errors import CheckpointError, Replaced, TargetLost
+from robust_run.ckpt_io.errors import CheckpointError, CutShort, FailedBefore, OutOfOrder, Replaced, TargetLost
 from robust_run.ckpt_io.views.cache import UnitCache
 from robust_run.ckpt_io.views.reader import AddressSink, Track, ViewReader
 from robust_run.ckpt_io.views.shelf import Opened
@@ -29,9 +29,10 @@ _ERRNOS: tuple[tuple[type[Exception], int], ...] = (
     (BadPath, errno.ENOENT),
     (AccessDenied, errno.EACCES),
     (ReadOnly, errno.EROFS),
-    (NoSpace, errno.ENOSPC),
     (AlreadyExists, errno.EEXIST),
     (Replaced, errno.ESTALE),
+    (CutShort, errno.EINVAL),
+    (OutOfOrder, errno.ESPIPE),
 )
 
 
@@ -193,11 +194,23 @@ class ReadOnlyOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore
         try:
             yield
         except (CheckpointError, StoreError, RobustRunError) as error:
-            number = next((number for kind, number in _ERRNOS if isinstance(error, kind)), errno.EIO)
-            if number != errno.ENOENT and str(error) != self._last_said:
+            number = error_number(error)
+            if number != errno.ENOENT and not isinstance(error, FailedBefore) and str(error) != self._last_said:
                 self._last_said = str(error)
                 log(f"{path}: {error}")
             raise OSError(number, os.strerror(number)) from error
+
+
+def error_number(error: BaseException) -> int:
+    """Return the error number that a program is given for one of ours: a full disk or quota, whatever that led to, by its own."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return cause.errno
+        if isinstance(cause, NoSpace) and not isinstance(cause.__cause__, OSError):
+            return errno.ENOSPC
+        cause = cause.__cause__
+    return next((number for kind, number in _ERRNOS if isinstance(error, kind)), errno.EIO)
 
 
 def inner(path: str) -> str:

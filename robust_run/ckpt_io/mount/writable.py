@@ -1,7 +1,7 @@
 """What the kernel asks of a mount that takes new files, and our answers.
 
-Each file is a checkpoint of one logical file. It is there once it is closed (by the process that wrote it), fsynced or
-renamed, and as a whole: until then, whoever opens its name sees what was there before.
+Each file is a checkpoint of one logical file. It is there once it is closed in good order (see `closing`), and as a whole: until
+then, whoever opens its name sees what was there before.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import closing
 from typing import Any
 
 from robust_run.ckpt_io.address import Address, join
+from robust_run.ckpt_io.mount.closing import ClosingOperations, Written
 from robust_run.ckpt_io.mount.moving import move, remove
-from robust_run.ckpt_io.mount.operations import ReadOnlyOperations, attributes, inner
-from robust_run.ckpt_io.mount.saving_file import Saving, SavingFile
-from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
+from robust_run.ckpt_io.mount.operations import attributes, inner
+from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.removing import is_link
 from robust_run.ckpt_io.views.tree import Node
 from robust_run.store.errors import NotFound
@@ -27,25 +27,15 @@ from robust_run.store.paths import parent
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
-class WritableOperations(ReadOnlyOperations):
+class WritableOperations(ClosingOperations):
     """A tree of checkpoints that takes new files."""
-
-    saving: Saving
-
-    def __init__(self, *arguments: Any, saving: Saving, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self.saving = saving
-        self._written: dict[str, SavingFile] = {}
-        """Files that somebody is writing, by path."""
-        self._made: dict[str, float] = {}
-        """Folders that were made and hold nothing yet: stores know no empty folders."""
 
     def getattr(self, path: str | None, fh: int | None = None) -> dict[str, Any]:
         """What `stat` shows: of a file that is being written, how far it is."""
         handle = self._handles.get(fh) if fh is not None else None
-        saving = handle if isinstance(handle, SavingFile) else self._written.get(inner(path or ""))
-        if saving is not None and not saving.has_failed:
-            return self.file_attributes(saving.size_bytes, time.time())
+        written = [handle] if isinstance(handle, Written) else self.writers(inner(path or ""))
+        if written and not written[-1].file.has_failed:
+            return self.file_attributes(written[-1].file.size_bytes, time.time())
         if path is not None and inner(path) in self._made:
             return self.folder_attributes(self._made[inner(path)], is_ours=False)
         return super().getattr(path, fh)
@@ -59,52 +49,31 @@ class WritableOperations(ReadOnlyOperations):
             if folder not in self._made:
                 raise
             found = []
-        written = [name for name, saving in list(self._written.items()) if not saving.has_failed]
+        written = [name for name in list(self._written) if self.writers(name)]
         new = [name for name in (*written, *self._made) if parent(name) == folder]
         return list(dict.fromkeys([*found, *(name.rpartition("/")[2] for name in new)]))
 
     def open(self, path: str, flags: int) -> int:
         """Open for reading, or an existing file to be written anew."""
         if not flags & _WRITES:
-            saving = self._written.get(inner(path))
-            if saving is not None and saving.is_closed and not saving.has_failed:
-                self._commit(saving)
+            for written in self.writers(inner(path)):
+                if written.authors.are_done:
+                    self.commit_closed(written)
             return super().open(path, flags)
         if not flags & os.O_TRUNC:
             raise OSError(errno.ENOTSUP, "files are written anew, from front to back; nothing is changed in place")
         return self.create(path, 0o644, flags)
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:  # noqa: ARG002
-        """Begin a file. What is there under its name stays there until it is closed."""
-        name = inner(path)
+        """Begin a file."""
         with self.said(path):
-            address = self._address(name)
-            before = self._written.get(name)
-            if before is not None:
-                before.abort()
-
-            def again() -> Checkpoint:
-                return open_checkpoint(address)
-
-            saving = SavingFile(address, self.saving, _group_of(_caller()), again)
-            self._written[name] = saving
-            return self.keep(saving)
-
-    def write_from(self, data: memoryview, offset: int, fh: int) -> int:
-        """Take bytes."""
-        handle = self._saving(fh)
-        with self.said(handle.address.name):
-            return handle.write(data, offset)
-
-    def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
-        """Announce that writing is possible; `DirectFuse` calls `write_from`."""
-        raise NotImplementedError
+            return self.begin(inner(path), self._address(inner(path)))
 
     def truncate(self, path: str | None, length: int, fh: int | None = None) -> int:
         """Cut a file that is being written. One that is there is only opened anew: EOPNOTSUPP, nothing is changed in place."""
-        handle = self._handles.get(fh) if fh is not None else self._written.get(inner(path or ""))
-        if isinstance(handle, SavingFile):
-            handle.truncate(length)
+        handle = self._handles.get(fh) if fh is not None else next(reversed(self.writers(inner(path or ""))), None)
+        if isinstance(handle, Written):
+            self.truncate_open(handle, length, by_author=fh is not None)
             return 0
         if path is None:
             raise OSError(errno.EBADF, "not open for writing")
@@ -114,65 +83,57 @@ class WritableOperations(ReadOnlyOperations):
             raise OSError(errno.EOPNOTSUPP, "nothing is changed in place: open the file to write it anew")
         return 0
 
-    def flush(self, path: str, fh: int) -> int:  # noqa: ARG002
-        """A descriptor was closed: if by who wrote the file, it is whole. (A child that ends closes its copy, too.)"""
-        handle = self._handles.get(fh)
-        if isinstance(handle, SavingFile) and _group_of(_caller()) == handle.writer_pid:
-            handle.is_closed = True
-            if handle.size_bytes:  # shells close a copy before anything is written
-                self._commit(handle)
-        return 0
-
-    def fsync(self, path: str, datasync: int, fh: int) -> int:  # noqa: ARG002
-        """Make it durable, and so visible."""
-        handle = self._handles.get(fh)
-        if isinstance(handle, SavingFile):
-            self._commit(handle)
-        return 0
-
-    def release(self, path: str, fh: int) -> int:
-        """The last descriptor is closed."""
-        handle = self._handles.get(fh)
-        if not isinstance(handle, SavingFile):
-            return super().release(path, fh)
-        name = self._path_of(handle)
-        try:
-            if name:
-                self._commit(handle)
-        finally:
-            if self._written.get(name) is handle:
-                self._written.pop(name, None)
-            self.drop(fh)
-            handle.abort()
-        return 0
-
     def rename(self, old: str, new: str) -> int:
-        """Give a file another name; what had that name is replaced."""
+        """Give a file another name; what had that name is replaced. One that is being written gets it when it is committed."""
         with self.said(old):
-            saving = self._written.pop(inner(old), None)
-            if saving is not None:
-                saving.commit()
-                self._seen(saving.address.url)
-            opened = self._one_file(inner(old))
             target = self._address(inner(new))
             if is_link(target.url):
                 raise OSError(errno.EPERM, "a link: what it leads to is not replaced under this name")
+            writing = []
+            for written in self.writers(inner(old)):
+                if written.authors.are_done:
+                    self.commit_closed(written)
+                    self.take(written)
+                else:
+                    writing.append(written)
+            halves = [each for each in writing if not each.file.is_committed]
+            if halves and not any(each.is_overtaken for each in halves):
+                self._give_name(writing, target, inner(new))
+                return 0
+            opened = self._one_file(inner(old))
             move(opened, self._address(inner(old)), target, self.saving, open_store)
-            self._seen(self.tree.url_of(inner(old)), target.url)
-            self._is_filled(inner(new))
+            self._give_name(writing, target, inner(new))
+            self.seen(self.tree.url_of(inner(old)), target.url)
+            self.is_filled(inner(new))
         return 0
 
+    def _give_name(self, writing: list[Written], target: Address, name: str) -> None:
+        """Have files that are being written go by another name, now or, what is not committed yet, when it is."""
+        for replaced in self._written.get(name, ()):
+            self.take(replaced)
+            replaced.file.forget()
+        for written in writing:
+            self.take(written)
+            written.name = name
+            if written.file.is_committed:
+                written.file.address = target
+            else:
+                written.file.goal = target
+            self.put(written)
+
     def unlink(self, path: str) -> int:
-        """Remove a file."""
+        """Remove a file. Who is writing it goes on, to nowhere."""
         with self.said(path):
-            saving = self._written.pop(inner(path), None)
-            if saving is not None and not saving.is_committed:
-                saving.abort()
-                if self._is_absent(inner(path)):
-                    return 0
+            removed = self.writers(inner(path))
+            for written in removed:
+                self.take(written)
+                written.file.forget()
+            is_saved = any(each.file.is_committed for each in removed)
+            if removed and not is_saved and self.is_absent(inner(path)):
+                return 0
             self._one_file(inner(path))
             remove(self._address(inner(path)), open_store)
-            self._seen(self.tree.url_of(inner(path)))
+            self.seen(self.tree.url_of(inner(path)))
         return 0
 
     def mkdir(self, path: str, mode: int) -> int:  # noqa: ARG002
@@ -216,38 +177,6 @@ class WritableOperations(ReadOnlyOperations):
         """Return what `stat` shows."""
         return attributes(stat.S_IFREG | 0o644, size_bytes, modified_s)
 
-    def destroy(self, path: str) -> None:
-        """The mount is gone: what nobody closed was not saved."""
-        for saving in self._written.values():
-            saving.abort()
-        super().destroy(path)
-
-    def _commit(self, saving: SavingFile) -> None:
-        with self.said(saving.address.name):
-            saving.commit()
-            # Also where another thread committed it: that one may not have come to this yet.
-            self._seen(saving.address.url)
-            self._is_filled(self._path_of(saving))
-
-    def _is_filled(self, name: str) -> None:
-        """The folders above a file exist in the store now."""
-        while name:
-            name = parent(name)
-            self._made.pop(name, None)
-
-    def _seen(self, *urls: str) -> None:
-        for url in urls:
-            self.tree.shelf.changed(url)
-
-    def _saving(self, fh: int) -> SavingFile:
-        handle = self._handles.get(fh)
-        if not isinstance(handle, SavingFile):
-            raise OSError(errno.EBADF, "not open for writing")
-        return handle
-
-    def _path_of(self, saving: SavingFile) -> str:
-        return next((path for path, each in self._written.items() if each is saving), "")
-
     def _address(self, name: str) -> Address:
         """Return where a new file goes. Raises OSError (EROFS) within a checkpoint, which nothing can be added to."""
         folder = parent(name)
@@ -267,27 +196,10 @@ class WritableOperations(ReadOnlyOperations):
         assert isinstance(source, Checkpoint)
         return source
 
-    def _is_absent(self, name: str) -> bool:
+    def is_absent(self, name: str) -> bool:
+        """Whether a name stands for nothing."""
         try:
             self.tree.look(name)
         except NotFound:
             return True
         return False
-
-
-def _caller() -> int:
-    import mfusepy
-
-    return int(mfusepy.fuse_get_context()[2])
-
-
-def _group_of(thread: int) -> int:
-    """Return the process of a thread: the kernel names the thread that called."""
-    try:
-        with open(f"/proc/{thread}/status", "rb") as status:
-            for line in status:
-                if line.startswith(b"Tgid:"):
-                    return int(line.split()[1])
-    except (OSError, ValueError):
-        pass
-    return thread

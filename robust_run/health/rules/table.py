@@ -77,6 +77,7 @@ _HOST: dict[str, Rule] = {
     "memory.oom_kill": Rule(
         confidence="medium", rung="relaunch", why="the program needs more memory than it may have; not the node's fault"
     ),
+    "memory.oom_kill_in_cgroup": _report("a cgroup that others are in, too: perhaps somebody else's process"),
     "memory.oom_kill_on_node": _report("somebody else's process"),
     "memory": _report("a shortage, not a fault"),
     "cpu": _report("ByteRobust table 1: CPU overload; people decide whose work goes"),
@@ -97,6 +98,7 @@ _DISKS: dict[str, Rule] = {
     "mount.error": _twice("ByteRobust table 1: file system mount"),
     "mount.not_responding": _report("the kernel's own word for a server that is slow to answer"),
     "store": _report("ByteRobust table 1: HDFS error; the store's fault, not the node's"),
+    "image": _report("the image's origin, its cache or the way there; disks of the node speak for themselves"),
 }
 
 _LINKS: dict[str, Rule] = {

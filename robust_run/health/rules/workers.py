@@ -11,6 +11,8 @@ from robust_run.health.sensors.types import Event
 from robust_run.health.types import Finding
 
 SIGKILL = 9
+COUNTED = ("memory.oom_kill", "memory.oom_kill_in_cgroup")
+"""Kills that a cgroup counts: of the job's own, and of one that others are in, too."""
 KILLED = (-SIGKILL, 128 + SIGKILL)
 """Exit codes of a process that was killed, as Python and as a shell give them."""
 PERHAPS = "perhaps the kernel killed it because memory ran out"
@@ -30,9 +32,11 @@ def event_of(
     if exit_code in KILLED:
         kill = _killed_for_memory(pid, seen, at_s)
         if kill is not None:
-            is_sure = kill.number == pid or kill.at_s >= at_s - AT_ONCE_S
+            is_at_once = kill.at_s >= at_s - AT_ONCE_S
+            is_sure = kill.number == pid or (is_at_once and kill.name == COUNTED[0])
             why = "the kernel killed it because memory ran out" if is_sure else PERHAPS
-            when = "" if is_sure else f", {at_s - kill.at_s:.1f} s before; or somebody sent the signal"
+            when = "" if is_at_once or is_sure else f", {at_s - kill.at_s:.1f} s before"
+            when += "" if is_sure else "; or somebody sent the signal"
             detail = f"{why}: {kill.detail.partition('; ')[0]}{when}"  # the kernel's own line stands in the evidence
             return _event("worker.host_memory", rank, detail, at_s, pid)
     if finding is None or not finding.trouble:
@@ -41,13 +45,19 @@ def event_of(
 
 
 def _killed_for_memory(pid: int, seen: Sequence[Event], at_s: float) -> Event | None:
-    """The kernel's log names the process; the cgroup's counter only says that there was one."""
+    """The kernel's log names the process; a cgroup's counter only says that there was one, of whoever is in it.
+
+    Kills that the log names of others (as an alert of the job's, as a note of somebody else's) are theirs, and not counted again.
+    """
     kills = [event for event in seen if event.name == "memory.oom_kill" and event.kind == "alert"]
     named = next((event for event in kills if event.number == pid), None)
     if named is not None:
         return named
-    near = [event for event in kills if not event.number and abs(event.at_s - at_s) <= NEAR_S]
-    return max(near, key=lambda event: event.at_s, default=None)
+    near = [event for event in seen if event.name.startswith("memory.oom_kill") and abs(event.at_s - at_s) <= NEAR_S]
+    others = {event.number for event in near if event.number}
+    counted = [event for event in near if not event.number and event.name in COUNTED and event.kind == "alert"]
+    grown = max((int(event.value or 1) for event in counted), default=0)
+    return max(counted, key=lambda event: event.at_s) if grown > len(others) else None
 
 
 def _event(name: str, rank: int, detail: str, at_s: float, pid: int) -> Event:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import msgspec
 
-from robust_run.health.sensors.files import text_or_none
+from robust_run.health.sensors.files import names_in, text_or_none
+from robust_run.health.sensors.lineage import MOST_PROCESSES, strangers
 from robust_run.health.sensors.types import World
+
+#: Cgroups below the job's that are looked into.
+MOST_GROUPS = 256
 
 
 class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,3 +52,52 @@ def _folder(path: str, *roots: str) -> str:
             if os.path.exists(f"{candidate}/cgroup.procs"):
                 return candidate
     return ""
+
+
+def own_paths(world: World) -> tuple[str, ...]:
+    """Return the paths of the cgroups that may limit the job's memory, as the kernel writes them; not those of all processes.
+
+    In a container a path may begin at the container: then it matches nothing that the kernel says.
+    """
+    found = []
+    for line in (text_or_none(f"{world.process}/cgroup") or "").split("\n"):
+        _, _, rest = line.partition(":")
+        controllers, separator, path = rest.partition(":")
+        if (
+            separator
+            and (not controllers or "memory" in controllers.split(","))
+            and path.strip("/")
+            and ".." not in path
+        ):
+            found.append(path)
+    return tuple(found)
+
+
+class Sharing:
+    """Whether processes that are not the job's are in its cgroup, too: what a cgroup counts may be theirs then.
+
+    One that was there once is remembered: it may be the very one that is gone.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self._was_shared = False
+
+    def look(self, world: World, folder: str) -> bool:
+        """Return whether it is shared, or has been. `folder`: of the cgroup; empty: there is none, and nothing to share."""
+        if not self._was_shared and folder:
+            pids = set(_pids(folder))
+            self._known &= pids
+            self._was_shared = 0 in pids or bool(strangers(world, pids, self._known))
+        return self._was_shared
+
+
+def _pids(folder: str) -> Iterator[int]:
+    """Return the processes of a cgroup and of those below it; 0 is one of another namespace."""
+    open_, count = [folder], 0
+    while open_ and count < MOST_GROUPS:
+        group = open_.pop()
+        count += 1
+        text = text_or_none(f"{group}/cgroup.procs") or ""
+        yield from [int(each) for each in text.split() if each.isdecimal()][:MOST_PROCESSES]
+        open_ += [f"{group}/{name}" for name in names_in(group) if os.path.isdir(f"{group}/{name}")]

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from robust_run.health.sensors import mountinfo
+from robust_run.health.sensors.block_devices import kind_of
 from robust_run.health.sensors.files import names_in, number, text_or_none
+from robust_run.health.sensors.job_mounts import stands_on
 from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import DiskSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
 
-_PASSING = ("loop", "ram", "zram", "sr", "fd", "dm-")
 #: Written to by us, so that a full one says so; of others there are too many.
 _NO_SPACE = frozenset(("proc", "sysfs", "cgroup", "cgroup2", "devtmpfs", "devpts", "mqueue", "squashfs", "iso9660"))
 
@@ -87,14 +88,16 @@ def _space(folder: str) -> Space:
 
 
 def _errors(world: World) -> Iterator[tuple[str, int]]:
+    """Of the node's disks, and of file systems that lie on them: those of images and of other jobs' volumes say nothing of it."""
     for disk in names_in(f"{world.sys}/block", 1024):
-        if disk.startswith(_PASSING):
+        if kind_of(disk) != "disk":
             continue
         count = number(f"{world.sys}/block/{disk}/device/ioerr_cnt")
         if count is not None:
             yield disk, count
     for device in names_in(f"{world.sys}/fs/ext4", 256):
-        count = number(f"{world.sys}/fs/ext4/{device}/errors_count")
+        is_own = kind_of(device) == "disk" or (kind_of(device) != "passing" and stands_on(world, device))
+        count = number(f"{world.sys}/fs/ext4/{device}/errors_count") if is_own else None
         if count is not None:
             yield f"ext4 on {device}", count
 
@@ -104,7 +107,7 @@ def parse_disks(text: str) -> dict[str, Disk]:
     disks = {}
     for line in text.split("\n"):
         row = line.split()
-        if len(row) < 14 or row[2].startswith(_PASSING) or not all(row[at].isdecimal() for at in (3, 7, 11)):
+        if len(row) < 14 or kind_of(row[2]) != "disk" or not all(row[at].isdecimal() for at in (3, 7, 11)):
             continue
         disks[row[2]] = Disk(done=int(row[3]) + int(row[7]), in_flight=int(row[11]))
     return disks

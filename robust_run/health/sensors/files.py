@@ -23,10 +23,10 @@ def read_text(path: str, most_bytes: int = MOST_BYTES) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
-def text_or_none(path: str) -> str | None:
+def text_or_none(path: str, most_bytes: int = MOST_BYTES) -> str | None:
     """Return a file's beginning, None where it cannot be read."""
     try:
-        return read_text(path)
+        return read_text(path, most_bytes)
     except OSError:
         return None
 

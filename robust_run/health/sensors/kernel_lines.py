@@ -22,9 +22,24 @@ class Meaning(NamedTuple):
     number: int = 0
     words: str = ""
     """What it means, for people, where the line itself does not say it."""
+    pid: int = 0
+    """The process whose work on a GPU it was, as the kernel numbers it; 0: the line does not say."""
+    driver: str = ""
+    """Of a network interface."""
+    cgroup: str = ""
+    """Of a process that was killed for memory, where another line said it (see `killed_in`)."""
 
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{5,24})\): (\d{1,5})")
+class KilledIn(NamedTuple):
+    """What the kernel says of a kill before the line that tells of it."""
+
+    pid: int
+    cgroup: str
+
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{5,24})\): (\d{1,5})(?:, pid='?(\d{1,10})\b)?")
+
+_KILLED_IN = re.compile(r"^oom-kill:constraint=.{0,400},task_memcg=([^,]{1,400}),task=.{0,64},pid=(\d{1,10}),uid=")
 
 _KILLED = re.compile(
     r"^(?P<cgroup>Memory cgroup o|O)ut of memory[^:]*: Killed process (?P<id>\d+) \((?P<of>[^)]{0,64})\)"
@@ -63,10 +78,17 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("disk.error", r"^EXT4-fs error \(device (?P<of>[^)]{1,64})\)"),
     ("disk.error", r"^XFS \((?P<of>[^)]{1,64})\): (?:metadata I/O error|.*[Cc]orruption)"),
     ("mount.not_responding", r"^nfs: server (?P<of>\S{1,128}) not responding"),
-    ("network.device_hung", r"NETDEV WATCHDOG: (?P<of>[\w.-]{1,64}) \(.*transmit queue \d+ timed out"),
+    (
+        "network.device_hung",
+        r"NETDEV WATCHDOG: (?P<of>[\w.-]{1,64}) \((?P<by>[\w.-]{1,64})\).*transmit queue \d+ timed out",
+    ),
     ("network.device_hung", r"^mlx5_core (?P<of>[0-9a-f:.]{7,16}).*(?:health compromised|device's health)"),
     ("gpu.lost", r"NVRM: (?:The )?GPU at (?:PCI:)?(?P<of>[0-9A-Fa-f:.]{5,24}).*has fallen off the bus"),
-    ("gpu.driver", r"NVRM: .{0,80}(?:rm_init_adapter failed|RmInitAdapter failed|GPU initialization failed)"),
+    (
+        "gpu.driver",
+        r"NVRM: (?:.{0,40}?\b(?P<of>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d))?.{0,80}"
+        r"(?:rm_init_adapter failed|RmInitAdapter failed|GPU initialization failed)",
+    ),
     ("cpu.hot", r"^(?P<of>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold"),
 )
 _PATTERNS = tuple((name, re.compile(form)) for name, form in _FORMS)
@@ -79,7 +101,9 @@ def meaning_of(line: str) -> Meaning | None:
     if xid is not None:
         number = int(xid.group(2))
         name = "gpu.lost" if number in LOST else f"gpu.xid.{number}"
-        return Meaning(name, gpu_name(xid.group(1)), number, f"Xid {number}: {meaning(number)}")
+        return Meaning(
+            name, gpu_name(xid.group(1)), number, f"Xid {number}: {meaning(number)}", pid=int(xid.group(3) or 0)
+        )
     check = _MACHINE_CHECK.search(text)
     if check is not None:
         is_bad = int(check.group(1), 16) & _UNCORRECTED
@@ -93,8 +117,15 @@ def meaning_of(line: str) -> Meaning | None:
             groups = found.groupdict()
             subject = groups.get("of") or ""
             number = int(groups.get("id") or 0)
-            return Meaning(name, gpu_name(subject) if name.startswith("gpu.") and subject else subject, number)
+            subject = gpu_name(subject) if name.startswith("gpu.") and subject else subject
+            return Meaning(name, subject, number, driver=groups.get("by") or "")
     return None
+
+
+def killed_in(line: str) -> KilledIn | None:
+    """Return in which cgroup a process is that is about to be killed for memory, as the kernel says in a line of its own."""
+    found = _KILLED_IN.match(line[:MOST_LINE_CHARS])
+    return KilledIn(int(found.group(2)), found.group(1)) if found is not None else None
 
 
 def _why_killed(killed: re.Match[str]) -> str:

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.health.sensors.kernel_lines import MOST_DETAIL_CHARS, Meaning, meaning_of
+from robust_run.health.sensors.job_here import LOOK_S, JobHere
+from robust_run.health.sensors.kernel_lines import MOST_DETAIL_CHARS, Meaning, killed_in, meaning_of
+from robust_run.health.sensors.ownership import Owner, owner_of
 from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
 
@@ -25,8 +27,16 @@ MOST_RECORDS = 500
 MOST_READ, MOST_MEANINGS = 20_000, 256
 """After so many records the rest is passed over, and that is told."""
 LOST = "kernel_log.lost"
+IMAGE = "image.error"
+#: What is about one process, whose number it has.
+_OF_PROCESSES = ("memory.oom_kill", "kernel.hung_task")
 _RECORD_BYTES = 8192
 _MOST_REMEMBERED = 256
+_MOST_KILLED = 64
+_NOT_OURS = {
+    "other": "it does not concern this job",
+    "unknown": "it is not known whether it concerns this job",
+}
 _WORTH_JUDGING = ("NVRM", "memory", "BUG", "Oops", "panic", "fault", "LOCKUP", "rcu", "task", "rror", "EDAC", "mce")
 _ALSO = ("EXT4", "XFS", "BTRFS", "nvme", "nfs", "WATCHDOG", "mlx5", "temperature", "sd ", "Memory")
 
@@ -37,6 +47,10 @@ class Record(msgspec.Struct, frozen=True):
     facility: int
     """0: the kernel itself."""
     text: str
+    meaning: Meaning | None = None
+    """What it tells, where that was found out already."""
+    owner: Owner = "job"
+    """Whose it is what it tells of."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -45,26 +59,68 @@ class Batch(msgspec.Struct, frozen=True):
     records: tuple[Record, ...]
     lost: bool = False
     """Whether records were passed over, by us or by the kernel."""
+    image: str = ""
+    """What is mounted for the job's processes, for people."""
 
 
 class KernelLog:
     """An open kernel log; each call waits up to `wait_s` for something new. Raises AbsentError, OSError."""
 
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, *, trust_programs: bool = False) -> None:
         self._wait_s = wait_s
+        self._trust_programs = trust_programs
         self._descriptor = -1
+        self._here: JobHere | None = None
+        self._killed_in: dict[int, str] = {}
+        """Cgroups of processes that are about to be killed for memory."""
+        self._owners: dict[Meaning, Owner] = {}
+        """Of what was told lately: a storm asks for the same again and again."""
+        self._owners_s = float("-inf")
 
     def __call__(self, world: World) -> Batch:
         """Return the new records, none after `wait_s`."""
         if self._descriptor < 0:
             self.open(world.kmsg)
+        if self._here is None:
+            self._here = JobHere(world)
+        self._here.look(time.monotonic())
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         poll.poll(self._wait_s * 1000)
         batch = self._drain()
         if not batch.records and not batch.lost:
             time.sleep(0.05)  # what is no log (a plain file) is always ready, and must not keep a core busy
-        return batch
+        records = tuple(self._attributed(each, self._here) for each in batch.records)
+        return msgspec.structs.replace(batch, records=records, image=world.image)
+
+    def _attributed(self, record: Record, here: JobHere) -> Record:
+        """Return a record with what it tells, and whose that is."""
+        if record.facility != 0 and not self._trust_programs:
+            return record
+        about = killed_in(record.text)
+        if about is not None:
+            self._killed_in.pop(about.pid, None)
+            self._killed_in[about.pid] = about.cgroup
+            while len(self._killed_in) > _MOST_KILLED:
+                self._killed_in.pop(next(iter(self._killed_in)))
+        meaning = meaning_of(record.text) if _is_worth_it(record.text) else None
+        if meaning is None:
+            return record
+        if meaning.name == "memory.oom_kill":
+            meaning = meaning._replace(cgroup=self._killed_in.get(meaning.number, ""))
+        owner = self._owner(meaning, here)
+        if meaning.name in _OF_PROCESSES and not here.speaks_our_pids:
+            meaning = meaning._replace(number=0)  # it is another process here
+        return msgspec.structs.replace(record, meaning=meaning, owner=owner)
+
+    def _owner(self, meaning: Meaning, here: JobHere) -> Owner:
+        now_s = time.monotonic()
+        if now_s - self._owners_s > LOOK_S or len(self._owners) >= _MOST_REMEMBERED:
+            self._owners, self._owners_s = {}, now_s
+        known = self._owners.get(meaning)
+        if known is None:
+            known = self._owners[meaning] = owner_of(meaning, here)
+        return known
 
     def open(self, path: str) -> None:
         """Open the log and go to its end. Raises AbsentError."""
@@ -151,14 +207,14 @@ def judge(settings: KernelLogSettings, said: Said, batch: Batch, now_s: float) -
     for record in batch.records:
         if record.facility != 0 and not settings.trust_programs:
             continue
-        meaning = meaning_of(record.text) if _is_worth_it(record.text) else None
+        meaning = record.meaning or (meaning_of(record.text) if _is_worth_it(record.text) else None)
         if meaning is None:
             continue
-        key = (meaning.name, f"{meaning.subject} {meaning.number}")
+        key = (meaning.name, f"{meaning.subject} {meaning.number} {record.owner}")
         if now_s - said.get(key, float("-inf")) < settings.repeat_s:
             continue
         said = _remember(said, key, now_s)
-        events.append(_event(meaning, record.text, now_s))
+        events.append(_event(meaning, record, batch.image, now_s))
     return said, tuple(events)
 
 
@@ -172,16 +228,18 @@ def _remember(said: Said, key: tuple[str, str], now_s: float) -> Said:
     return {**dict(kept), key: now_s}
 
 
-def _event(meaning: Meaning, text: str, now_s: float) -> Event:
-    line = "".join(character if character.isprintable() else " " for character in text[:MOST_DETAIL_CHARS])
-    return Event(
-        name=meaning.name,
-        kind="alert",
-        subject=meaning.subject,
-        detail=f"{meaning.words}; the kernel's log: {line}" if meaning.words else f"the kernel's log: {line}",
-        at_s=now_s,
-        number=meaning.number,
+def _event(meaning: Meaning, record: Record, image: str, now_s: float) -> Event:
+    line = "".join(character if character.isprintable() else " " for character in record.text[:MOST_DETAIL_CHARS])
+    detail = f"{meaning.words}; the kernel's log: {line}" if meaning.words else f"the kernel's log: {line}"
+    event = Event(
+        name=meaning.name, kind="alert", subject=meaning.subject, detail=detail, at_s=now_s, number=meaning.number
     )
+    if record.owner == "job":
+        return event
+    if record.owner == "image":
+        what = image or "the file that it is mounted from"
+        return msgspec.structs.replace(event, name=IMAGE, subject=what, detail=f"reads of it fail; {detail}")
+    return msgspec.structs.replace(event, kind="note", detail=f"{_NOT_OURS[record.owner]}: {detail}")
 
 
 def sensor(settings: KernelLogSettings) -> Sensor:
@@ -192,7 +250,7 @@ def sensor(settings: KernelLogSettings) -> Sensor:
         " read-only, tasks and CPUs that hang, links and disks that fail",
         interval_s=settings.interval_s,
         timeout_s=float("inf"),
-        read=KernelLog(settings.wait_s),
+        read=KernelLog(settings.wait_s, trust_programs=settings.trust_programs),
         judge=lambda said, batch, now_s: judge(settings, said, batch, now_s),
         start={},
     )

@@ -1,14 +1,17 @@
-"""Asks each network file system for a sign of life (statvfs). One that hangs blocks its own sensor's thread and nothing else."""
+"""Asks each network file system that the job uses for a sign of life (statvfs). One that hangs blocks its own thread alone."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Collection
 
 import msgspec
 
 from robust_run.health.sensors import mountinfo
+from robust_run.health.sensors.job_mounts import used_among
 from robust_run.health.sensors.settings import MountSettings
 from robust_run.health.sensors.types import Event, Sensor, World
 
@@ -21,7 +24,7 @@ class MountSample(msgspec.Struct, frozen=True, kw_only=True):
     """One answer."""
 
     error: int = 0
-    """errno; 0: it lives."""
+    """errno; 0: it lives, or it was not asked."""
 
 
 class MountState(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +56,26 @@ def judge(
     return MountState(said_s=now_s), (Event(name=name, kind="alert", subject=where, detail=detail, at_s=now_s),)
 
 
+class InUse:
+    """Which mounts the job uses, or has used since this was made: another job's, even one that hangs, is none of this one's."""
+
+    def __init__(self, wheres: Collection[str], look_s: float, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._wheres = set(wheres)
+        self._look_s, self._now_s = look_s, now_s
+        self._looked_s = float("-inf")
+        self._used: set[str] = set()
+        self._lock = threading.Lock()
+
+    def has(self, where: str, world: World) -> bool:
+        """Whether it does, by a look of `look_s` ago at most. For any thread."""
+        with self._lock:
+            due = self._now_s() - self._looked_s >= self._look_s
+            if where not in self._used and due:
+                self._looked_s = self._now_s()
+                self._used |= used_among(world, self._wheres - self._used)
+            return where in self._used
+
+
 def sensors(settings: MountSettings, world: World) -> tuple[Sensor, ...]:
     """Return a sensor for each network mount, and for FUSE mounts that hold a folder of the job. Raises OSError."""
     mounts = mountinfo.read(world)
@@ -60,17 +83,19 @@ def sensors(settings: MountSettings, world: World) -> tuple[Sensor, ...]:
     asked = [
         mount.where for mount in mounts if mount.is_remote or (mount.kind.startswith("fuse") and mount.where in used)
     ]
-    return tuple(_sensor(settings, where) for where in list(dict.fromkeys(asked))[: settings.most_mounts])
+    wheres = list(dict.fromkeys(asked))[: settings.most_mounts]
+    use = InUse(wheres, settings.interval_s)
+    return tuple(_sensor(settings, where, use) for where in wheres)
 
 
-def _sensor(settings: MountSettings, where: str) -> Sensor:
+def _sensor(settings: MountSettings, where: str, use: InUse) -> Sensor:
     return Sensor(
         name="mount",
         subject=where,
-        about="whether a network file system answers, and not with ESTALE",
+        about="whether a network file system that the job uses answers, and not with ESTALE",
         interval_s=settings.interval_s,
         timeout_s=settings.timeout_s,
-        read=lambda _: read(where),
+        read=lambda world: read(where) if use.has(where, world) else MountSample(),
         judge=lambda state, sample, now_s: judge(where, 30.0, state, sample, now_s),
         start=MountState(),
     )

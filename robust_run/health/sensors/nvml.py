@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from robust_run.health.sensors.own_gpus import used
 from robust_run.health.sensors.types import AbsentError, World
+from robust_run.health.sensors.visible_gpus import Gpu
 from robust_run.health.sensors.xids import gpu_name
 
 MOST_GPUS = 64
@@ -76,7 +78,7 @@ class Driver:
             raise AbsentError(f"NVML cannot be used: {error}") from error
         if not count:
             raise AbsentError("the NVIDIA driver shows no GPU")
-        self._gpus: list[tuple[str, Any]] = [self._find(index) for index in range(count)]
+        self._gpus: list[tuple[str, Any]] = self._own([self._find(index) for index in range(count)], world)
         self._slows_at = {name: self._slow_threshold(handle) for name, handle in self._gpus}
         self._events = self._register()
 
@@ -88,6 +90,34 @@ class Driver:
         except self._nvml.NVMLError:
             return f"GPU {index}", None
         return gpu_name(bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id), handle
+
+    def _own(self, found: list[tuple[str, Any]], world: World) -> list[tuple[str, Any]]:
+        """Return those that the job may use: what is wrong with others is not its business. Raises AbsentError for none."""
+        chosen = world.visible_gpus
+        if chosen is None:
+            return found
+        listed = [Gpu(name, self._uuid(handle)) for name, handle in found]
+        own = used(listed, ",".join(self._whole(word.strip()) for word in chosen.split(",")))
+        if own is None:
+            raise AbsentError(f"it is not known which GPUs the job uses (CUDA_VISIBLE_DEVICES={chosen[:200]})")
+        kept = [(name, handle) for name, handle in found if gpu_name(name) in own]
+        if not kept:
+            raise AbsentError(f"the job uses no GPU of this node (CUDA_VISIBLE_DEVICES={chosen[:200]})")
+        return kept
+
+    def _uuid(self, handle: Any) -> str:
+        found = self._ask("nvmlDeviceGetUUID", handle)[0] if handle is not None else None
+        return found.decode("ascii", "replace") if isinstance(found, bytes) else found or ""
+
+    def _whole(self, word: str) -> str:
+        """Return the GPU that a MIG instance is part of; anything else as it is."""
+        if not word.startswith("MIG-") or word.startswith("MIG-GPU-"):
+            return word
+        part, _ = self._ask("nvmlDeviceGetHandleByUUID", word)
+        whole, _ = (
+            self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", part) if part is not None else (None, False)
+        )
+        return (self._uuid(whole) if whole is not None else "") or word
 
     def _slow_threshold(self, handle: Any) -> int | None:
         if handle is None:

@@ -13,6 +13,7 @@ import msgspec
 from robust_run.health.sensors import cgroups
 from robust_run.health.sensors.files import key_values, text_or_none
 from robust_run.health.sensors.levels import follow
+from robust_run.health.sensors.memory import is_shared
 from robust_run.health.sensors.settings import PressureSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
 
@@ -24,7 +25,9 @@ class PressureSample(msgspec.Struct, frozen=True, kw_only=True):
     """All at one moment."""
 
     waiting: Mapping[str, float]
-    """`memory full`, `cpu some`, ...: percent of the last 10 s. Empty where the kernel does not say."""
+    """`memory full`, `cpu some`, ...: percent of the last 10 s, of all work on the node. Empty where the kernel does not say."""
+    own: Mapping[str, float] = {}
+    """The same of the job's own cgroup; empty where it has none to itself."""
     memory_bytes: int = 0
     free_bytes: int = 0
     swapped_pages: int = 0
@@ -41,16 +44,22 @@ class PressureState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(world: World) -> PressureSample:
-    """Return what is short. What cannot be read is left out."""
-    waiting = {}
+def _waiting(path: str) -> dict[str, float]:
+    found = {}
     for name in ("memory", "cpu", "io"):
-        for how, percent in _AVERAGE.findall(text_or_none(f"{world.proc}/pressure/{name}") or ""):
-            waiting[f"{name} {how}"] = float(percent)
+        for how, percent in _AVERAGE.findall(text_or_none(path.format(name)) or ""):
+            found[f"{name} {how}"] = float(percent)
+    return found
+
+
+def read(world: World, *, shared: bool = False) -> PressureSample:
+    """Return what is short. What cannot be read is left out. `shared`: others are in the job's cgroup, too."""
+    group = cgroups.find(world).unified
     memory = dict(_MEMORY.findall(text_or_none(f"{world.proc}/meminfo") or ""))
     swaps = re.findall(r"^pswp(?:in|out) (\d{1,18})$", text_or_none(f"{world.proc}/vmstat") or "", re.MULTILINE)
     return PressureSample(
-        waiting=waiting,
+        waiting=_waiting(f"{world.proc}/pressure/{{}}"),
+        own={} if shared or not group else _waiting(f"{group}/{{}}.pressure"),
         memory_bytes=1024 * int(memory.get("MemTotal", 0)),
         free_bytes=1024 * int(memory.get("MemAvailable", 0)),
         swapped_pages=sum(map(int, swaps)),
@@ -84,16 +93,20 @@ def judge(
 
 
 def _waits(settings: PressureSettings, sample: PressureSample) -> Iterator[Condition]:
+    """The job's own waiting is about the job; that of the whole node may be of others' work alone, and explains nothing."""
     rows = (
         ("memory full", "memory.pressure", settings.memory_percent, "all work waited for memory"),
         ("cpu some", "cpu.pressure", settings.cpu_percent, "some work waited for a CPU"),
         ("io full", "disk.pressure", settings.io_percent, "all work waited for I/O"),
     )
     for key, name, limit, what in rows:
-        percent = sample.waiting.get(key, 0.0)
-        if percent > limit:
-            detail = f"{what} for {percent:.0f} % of the last 10 s (limit {limit:g} %)"
-            yield _condition(settings, name, detail, percent, limit)
+        own, anybody = sample.own.get(key, 0.0), sample.waiting.get(key, 0.0)
+        if own > limit:
+            detail = f"{what} for {own:.0f} % of the last 10 s in the job's cgroup (limit {limit:g} %)"
+            yield _condition(settings, name, detail, own, limit)
+        elif anybody > limit:
+            detail = f"{what} for {anybody:.0f} % of the last 10 s on the whole node (limit {limit:g} %)"
+            yield _condition(settings, f"{name}_on_node", detail, anybody, limit)
 
 
 def _rates(
@@ -121,12 +134,13 @@ def _condition(settings: PressureSettings, name: str, detail: str, value: float,
 
 def sensor(settings: PressureSettings) -> Sensor:
     """Return the sensor."""
+    sharing = cgroups.Sharing()
     return Sensor(
         name="pressure",
         about="memory, CPU and I/O that work waits for; swapping; CPU limits that hold the job back",
         interval_s=settings.interval_s,
         timeout_s=settings.timeout_s,
-        read=read,
+        read=lambda world: read(world, shared=is_shared(world, sharing)),
         judge=lambda state, sample, now_s: judge(settings, state, sample, now_s),
         start=PressureState(),
     )

@@ -39,6 +39,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     """Whose cgroups and mounts, and whose descendants are the job; 0: the process that started this one."""
     folders: tuple[str, ...] = ()
+    visible_gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES of the job; None: it is not set."""
+    image: str = ""
+    """What is mounted for the job's processes, for people."""
     interfaces: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     event_folders: tuple[str, ...] = ()
@@ -101,6 +105,9 @@ def world_of(setup: Setup, now: Now) -> World:
         nvml_library=setup.nvml_library,
         pid=setup.pid or os.getppid(),
         folders=setup.folders,
+        python=(sys.prefix, sys.base_prefix),
+        visible_gpus=setup.visible_gpus,
+        image=setup.image,
         interfaces=setup.interfaces,
         stores=setup.stores,
         is_training=lambda: now.attempt.training,

@@ -6,6 +6,7 @@ pure and makes events of what was read. Nothing in a sample is older or newer th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,14 +54,21 @@ class World:
 
     proc: str = "/proc"
     sys: str = "/sys"
+    dev: str = "/dev"
     kmsg: str = "/dev/kmsg"
     cgroups: str = "/sys/fs/cgroup"
     nvml_library: str = ""
     """Path of libnvidia-ml; empty: the loader finds it."""
     pid: int = 0
-    """The process whose cgroups and mounts are watched; 0: this one."""
+    """The process whose cgroups and mounts are watched, and whose descendants are the job; 0: this one."""
+    visible_gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES of the job; None: it is not set."""
+    image: str = ""
+    """What the job's processes run in that is mounted for them, for people: `image hf.sqsh`. Empty: nothing is."""
     folders: tuple[str, ...] = ()
     """What the job writes to: their file systems are watched for space, errors and slowness."""
+    python: tuple[str, ...] = ()
+    """Where the workers' Python and its packages are."""
     interfaces: tuple[str, ...] = ()
     """Network interfaces to watch; empty: those that are hardware, else those that were up first."""
     stores: tuple[str, ...] = ()
@@ -73,6 +81,11 @@ class World:
     """Folders to look through for event files of TensorBoard and wandb."""
     began_unix_s: Callable[[], float] = lambda: 0.0
     """When the attempt that runs began: what event files say of the time before is another attempt's."""
+
+    @property
+    def job(self) -> int:
+        """The process whose descendants are the job."""
+        return self.pid or os.getpid()
 
     @property
     def process(self) -> str:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from robust_run.launcher.api.views import JobView
-
-if TYPE_CHECKING:
-    from robust_run.launcher.api.live import LiveNode
+from robust_run.launcher.api.views import IncidentView, JobView, LiveNode
 
 #: A step that takes so many times as long as usual, and at least so many seconds, is worth a look.
 LATE_STEPS, LATE_S = 5.0, 10.0
@@ -29,7 +25,7 @@ def next_step(job: JobView) -> str:
     if job.outcome:
         return _after_the_end(job)
     if not job.alive:
-        return f"robust-run --resume {job.run_directory}" if job.resumable else "ask again on the controller's node"
+        return job.todo
     if job.phase == "gathering":
         return _while_gathering(job)
     if job.phase == "stopping":
@@ -39,10 +35,18 @@ def next_step(job: JobView) -> str:
     if _restarts_often(job):
         return "robust incident shows the last failure; robust events tells the rest"
     if job.last_incident is not None and job.last_incident.action == "report":
+        if _is_still_stopped(job, job.last_incident):
+            return "robust why says which process is stopped, and what lets it go on"
         return "robust incident shows what was reported; nothing was done about it"
     if job.nodes_needed > 1 and not job.nodes_standby and (job.nodes_evicted or job.nodes_lost):
         return "start robust-run on another node: no standby is left for the next failure"
     return ""
+
+
+def _is_still_stopped(job: JobView, last: IncidentView) -> bool:
+    """Whether ranks that were found to be stopped may be so still: no step is known to have been made since."""
+    made_s = job.now_unix_s - job.step_age_s if job.step_age_s is not None else 0.0
+    return last.kind == "stopped" and last.attempt == job.attempt and made_s <= last.at_unix_s
 
 
 def _after_the_end(job: JobView) -> str:

@@ -12,7 +12,15 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.api.place import TOKEN_NAME, Place, read_place, read_small, short_address
+from robust_run.launcher.api.place import (
+    SOCKET_NAME,
+    TOKEN_NAME,
+    Place,
+    read_place,
+    read_small,
+    short_address,
+    this_boot,
+)
 from robust_run.launcher.token import read_token
 
 #: The first question has the controller import its web server: half a second of a CPU, which is seconds on a busy machine.
@@ -144,11 +152,28 @@ def remote(url: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Ta
     return Target(url=url, token=token, tls_ca=tls_ca)
 
 
-def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], host: str) -> Target:
+class Here(msgspec.Struct, frozen=True):
+    """The machine where somebody asks."""
+
+    host: str
+    boot: str = ""
+    """See `Place.boot`."""
+
+    def has(self, place: Place) -> bool:
+        """Whether a controller that says that it is there runs on this very kernel: what refuses here is gone then."""
+        return place.boot == self.boot if place.boot and self.boot else place.host == self.host
+
+
+def this_machine() -> Here:
+    """Return where we are."""
+    return Here(socket.gethostname(), this_boot())
+
+
+def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], here: Here) -> Target:
     """Return a way to the controller of a run directory on which it answers.
 
-    The run directory may be shared with other machines, where its Unix socket refuses: then only the web server, or its
-    refusal, tells. Raises NoAnswerError.
+    The run directory may be shared with other machines, where its Unix socket refuses whoever lives: there nobody but the web
+    server tells anything, and its silence or refusal (a firewall's, perhaps) proves nothing. Raises NoAnswerError.
     """
     try:
         place = read_place(run_directory)
@@ -157,27 +182,29 @@ def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, st
     if place is None:
         raise NoAnswerError("its controller is gone", refused=True)
     problems: list[NoAnswerError] = []
-    ways = _ways(run_directory, place, token_file, tls_ca, env)
-    for target in ways:
+    for target in _ways(run_directory, place, token_file, tls_ca, env):
         try:
             target.get("/v1/status")
         except NoAnswerError as error:
             problems.append(error)
         else:
             return target
-    is_here = place.host == host
     if not problems:
         raise NoAnswerError(f"its controller (pid {place.pid} on {place.host}) serves nothing to ask", refused=False)
-    telling = problems[0] if is_here else problems[-1]
-    if not telling.refused:
-        raise telling
-    if is_here or ways[-1].url:
+    if here.has(place):
+        for problem in problems:
+            if not problem.refused:
+                raise problem
         raise NoAnswerError(f"its controller on {place.host} is gone", refused=True)
-    raise NoAnswerError(f"its controller runs or ran on {place.host}: ask there", refused=False)
+    tried = next((f": {each}" for each in problems if "://" in str(each)), "")
+    raise NoAnswerError(
+        f"its controller runs or ran on {place.host}, which cannot be asked from here{tried}", refused=False
+    )
 
 
 def _ways(run_directory: str, place: Place, token_file: str, tls_ca: str, env: Mapping[str, str]) -> list[Target]:
-    ways = [Target(socket=place.socket)] if place.socket else []
+    # Where the socket is said to be is a path of the controller's machine or container.
+    ways = [Target(socket=os.path.join(os.path.abspath(run_directory), SOCKET_NAME))] if place.socket else []
     if place.http:
         token = _token(run_directory, token_file, env)
         if token:

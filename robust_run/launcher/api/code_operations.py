@@ -22,7 +22,7 @@ MOST_LEFT_OUT = 32
 
 def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bool) -> Granted:
     """Stage a version. Raises RefusedError: status 412 where another was staged meanwhile, so that it must be made anew."""
-    _check_alive(state)
+    check_goes_on(state)
     version = _clean(wish.version, now_unix_s)
     if not has_code:
         raise RefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
@@ -94,7 +94,7 @@ def refused(wish: RefusedWish) -> Granted:
 
 def rollback(state: JobState, wish: RollbackWish) -> Granted:
     """Take a version back. Raises RefusedError where there is nothing to go back to."""
-    _check_alive(state)
+    check_goes_on(state)
     code = state.code
     target = ledger.rollback_target(code, wish.to)
     if target is None:
@@ -129,7 +129,8 @@ def _why_not_to(code: Ledger, to: int) -> str:
     return f"version {to} never was trusted ({record.why or record.fate}); robust code log lists them"
 
 
-def _check_alive(state: JobState) -> None:
+def check_goes_on(state: JobState) -> None:
+    """Raise RefusedError for a job that is over, or about to be."""
     if state.phase == "over":
         raise RefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
     if state.stop_signal is not None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from functools import cached_property
 
+import msgspec
+
 from robust_run.errors import PlatformError
 from robust_run.launcher import core
 from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.course import Course
 from robust_run.launcher.api.course_reader import CourseReader
 from robust_run.launcher.api.handle import JobFacts
+from robust_run.launcher.api.life import JobLife
 from robust_run.launcher.api.live import with_course
 from robust_run.launcher.api.startup_phases import StartupPhases
 from robust_run.launcher.api.views import IncidentView, JobView, NodesView, job_view, node_views
 from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.events import ControllerResumed
 from robust_run.launcher.journal import Entry, Header, in_force, read
 from robust_run.launcher.outcome import left
 from robust_run.launcher.policy import policy_of
@@ -25,6 +29,7 @@ class DeadJob:
 
     def __init__(self, run_directory: str, header: Header, entries: list[Entry], policy: Policy) -> None:
         self._entries = entries
+        self.spec = header.job
         self._facts = facts_of(run_directory, header, policy, entries[0].at if entries else 0.0)
         self.state: JobState = core.replay(
             policy, [(entry.event, entry.mono) for entry in entries if entry.event is not None]
@@ -47,13 +52,25 @@ class DeadJob:
         return self._facts.host, self._facts.pid
 
     @property
+    def _was_resumed(self) -> bool:
+        """Whether a later controller went on, whose pid is on no record."""
+        return any(isinstance(entry.event, ControllerResumed) for entry in self._entries)
+
+    @property
+    def last_host(self) -> str:
+        """Host of the newest controller that is on record."""
+        resumed = (entry.event for entry in reversed(self._entries) if isinstance(entry.event, ControllerResumed))
+        return next((event.host for event in resumed if event.host), self._facts.host)
+
+    @property
     def started_unix_s(self) -> float:
         """When its journal began; 0: it has no event yet."""
         return self._facts.started_unix_s
 
-    def job(self, now_unix_s: float, note: str, *, gone: bool) -> JobView:
-        """Return its status. `note`: why nobody answers, for a job that has not ended; `gone`: no controller runs."""
+    def job(self, now_unix_s: float, life: JobLife) -> JobView:
+        """Return its status."""
         over = self.state.finish is not None
+        life = JobLife(life="over") if over else life
         job = job_view(
             self._facts,
             self.state,
@@ -61,9 +78,12 @@ class DeadJob:
             last_incident=_last_incident(self._entries),
             alive=False,
             ended_unix_s=self._ended_s if over else None,
-            note="" if over else note,
-            resumable=gone and not over,
+            note=life.note,
+            resumable=life.resumable,
         )
+        job = msgspec.structs.replace(job, todo=life.todo)
+        if self._was_resumed:
+            job = msgspec.structs.replace(job, host=self.last_host, pid=0)
         return with_course(job, self.course, starts=StartupPhases(self._facts.run_directory).totals())
 
     @property
@@ -116,6 +136,7 @@ def _last_incident(entries: list[Entry]) -> IncidentView | None:
                 return IncidentView(
                     attempt=incident.attempt,
                     at_unix_s=entry.at - max(entry.mono - incident.detected_at_s, 0.0),
+                    kind=draft.kind,
                     sentence=f"{draft.sentence}{where}{after}",
                     action=incident.action,
                     reason=incident.reason,

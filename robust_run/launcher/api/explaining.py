@@ -12,7 +12,9 @@ from robust_run.health.ladder.rules import RULES
 from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.show import clean
 from robust_run.launcher.check_events import Decided, Diagnosed
+from robust_run.launcher.core.resuming import sentence
 from robust_run.launcher.journal import Entry
+from robust_run.launcher.resume_events import ResumeChosen
 
 _DECODER = msgspec.json.Decoder(Entry)
 MOST_SAID = 20
@@ -35,6 +37,8 @@ class Told(msgspec.Struct, kw_only=True):
     """What checks said, a sentence each."""
     before: list[int] = []
     """Earlier incidents of the same episode."""
+    resume: str = ""
+    """Where the attempt after it starts from; empty: that is not known."""
 
     def lines(self) -> list[str]:
         """Return it in words."""
@@ -58,6 +62,8 @@ class Told(msgspec.Struct, kw_only=True):
                 )
             if each.rung == "diagnose":
                 said += [f"     checks: {sentence}" for sentence in self.checks]
+        if self.resume:
+            said.append(f"  {self.resume}")
         return [clean(line) for line in said]
 
 
@@ -88,6 +94,9 @@ class Explaining:
             self._decided(entry.action)
         elif isinstance(entry.event, Diagnosed) and self._told:
             self._told[-1].checks += _said(entry.event)
+        elif isinstance(entry.event, ResumeChosen) and self._told:
+            chosen = entry.event
+            self._told[-1].resume = sentence(chosen, chosen.passed_over, chosen.unsure)
 
     def _decided(self, decided: Decided) -> None:
         newest = self._told[-1]

@@ -25,7 +25,8 @@ class IncidentCache:
     async def page(self, page: IncidentPage, scene_at: object, now_s: float, draw: Callable[[], bytes]) -> bytes:
         """Return the page, drawn anew only if what it shows has changed. `scene_at`: tells one scene from another."""
         incident = page.incident
-        key: _Key = (incident, page.incidents, page.attempt, page.following, scene_at)
+        drawn = (page.drawn.life, page.drawn.accepts)
+        key: _Key = (incident, page.incidents, page.attempt, page.following, scene_at, drawn)
         async with self._drawing:
             known = self._kept.pop(incident.id, None)
             if known is None or known[0] != key or (incident.resumed_s is None and now_s - known[1] >= OPEN_S):

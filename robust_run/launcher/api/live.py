@@ -12,7 +12,7 @@ import msgspec
 
 from robust_run.launcher.api.advice import findings_of
 from robust_run.launcher.api.course import AttemptCourse, Course
-from robust_run.launcher.api.views import AttemptView, JobView, NodesView
+from robust_run.launcher.api.views import AttemptView, JobView, LiveNode, NodesView
 from robust_run.launcher.controller.steps import NodeSteps, StepBook
 from robust_run.report.types import Incident
 
@@ -29,24 +29,6 @@ ODD_SILENCE_S = 2.0
 
 #: Places of nodes that are neither silent nor slow: those that are gone are the odder ones.
 _GROUPS = {"lost": 2, "evicted": 2, "active": 3, "standby": 4}
-
-
-class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, as somebody who watches wants it."""
-
-    name: str
-    standing: str
-    ranks: str = ""
-    silent_s: float | None = None
-    step: int | None = None
-    own_s: float | None = None
-    """How long its slowest rank works for a step, without waiting for peers."""
-    slow: float | None = None
-    """That by the median of all nodes; None: not known."""
-    rank: int | None = None
-    """Its slowest rank."""
-    odd: str = ""
-    """Why it is among the first; empty: it is like the others."""
 
 
 class LiveIncident(msgspec.Struct, frozen=True, kw_only=True):

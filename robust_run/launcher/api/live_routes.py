@@ -33,7 +33,7 @@ class LiveRoutes:
         self._phases: StartupPhases | None = None
         self._reading = asyncio.Lock()
         self._is_known = False
-        self._sorted: tuple[float, list[live.LiveNode]] | None = None
+        self._sorted: tuple[float, list[views.LiveNode]] | None = None
         self._checkpoint: gauges.Checkpoint | None = None
         self._looked_at_s = float("-inf")
         self._looking: asyncio.Future[gauges.Checkpoint | None] | None = None
@@ -70,7 +70,7 @@ class LiveRoutes:
                     await asyncio.sleep(0)
                 self._is_known = True
 
-    def nodes(self) -> list[live.LiveNode]:
+    def nodes(self) -> list[views.LiveNode]:
         """Return all nodes, odd ones first; sorted at most once a second."""
         now_s = self._clock.monotonic_s()
         if self._sorted is None or now_s - self._sorted[0] >= SORT_EVERY_S:

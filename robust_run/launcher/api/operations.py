@@ -9,7 +9,7 @@ import msgspec
 from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.api.show import plural
 from robust_run.launcher.api.views import ActionView
-from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import Event, NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
 
 SIGTERM = 15
@@ -51,13 +51,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
 
 def evict(facts: JobFacts, state: JobState, name: str, wish: Wish, now_unix_s: float) -> Granted:
     """Take a host out of the job. Raises RefusedError for an unknown one, unless forced, or where no other could come."""
-    _check_alive(state)
-    if not facts.policy.many:
-        raise RefusedError(409, "a job of one node cannot go on without it; robust stop ends the job")
-    host = one_line(name) if wish.force else ""
-    host = _known_host(state, name) or host
-    if not host:
-        raise RefusedError(404, _unknown(name, (member.info.name for member in state.members.values())))
+    host = evictable(facts.policy, state, name, force=wish.force)
     if host in state.evicted:
         done = f"{host} is evicted already: {state.evicted[host].reason or 'no reason given'}"
         return Granted(event=None, answer=ActionView(done=done, node=host))
@@ -69,6 +63,18 @@ def evict(facts: JobFacts, state: JobState, name: str, wish: Wish, now_unix_s: f
     if used and state.phase == "stopping":
         done = f"evicted {host}; the job is being stopped anyway"
     return Granted(event=event, answer=ActionView(done=done, warning=warning, node=host))
+
+
+def evictable(policy: Policy, state: JobState, name: str, *, force: bool = False) -> str:
+    """Return the host that an eviction would take out. Raises RefusedError as `evict` does."""
+    _check_alive(state)
+    if not policy.many:
+        raise RefusedError(409, "a job of one node cannot go on without it; robust stop ends the job")
+    host = one_line(name) if force else ""
+    host = _known_host(state, name) or host
+    if not host:
+        raise RefusedError(404, _unknown(name, (member.info.name for member in state.members.values())))
+    return host
 
 
 def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
@@ -95,17 +101,23 @@ def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
 
 def readmit(state: JobState, name: str, wish: Wish) -> Granted:
     """Allow an evicted host again. Raises RefusedError if it is not evicted."""
+    host = readmittable(state, name)
+    there = any(member.present and member.info.name == host for member in state.members.values())
+    then = "it stands by" if there else "it is used when it joins"
+    return Granted(
+        event=NodeReadmitted(name=host, by=_by(wish)), answer=ActionView(done=f"readmitted {host}; {then}", node=host)
+    )
+
+
+def readmittable(state: JobState, name: str) -> str:
+    """Return the host that would be allowed again. Raises RefusedError as `readmit` does."""
     _check_alive(state)
     host = match(name, state.evicted)
     if not host:
         if not state.evicted:
             raise RefusedError(404, f"{one_line(name)!r} is not evicted, nor is any other host")
         raise RefusedError(404, f"{one_line(name)!r} is not evicted; evicted are {listed(state.evicted)}")
-    there = any(member.present and member.info.name == host for member in state.members.values())
-    then = "it stands by" if there else "it is used when it joins"
-    return Granted(
-        event=NodeReadmitted(name=host, by=_by(wish)), answer=ActionView(done=f"readmitted {host}; {then}", node=host)
-    )
+    return host
 
 
 def restart(state: JobState, wish: Wish) -> Granted:

@@ -11,7 +11,7 @@ from robust_run.launcher.core.state import JobState
 from robust_run.report.effective import counts_steps
 from robust_run.report.pages.course import lost_of
 from robust_run.report.pages.ettr import spans_of, stretches_of
-from robust_run.report.pages.types import Checkpoint, CodeRow, Eviction, Happened, IncidentPage, JobPage, Lost
+from robust_run.report.pages.types import Checkpoint, CodeRow, Drawn, Eviction, Happened, IncidentPage, JobPage, Lost
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 
@@ -30,14 +30,13 @@ def incident_page(
     incidents: Sequence[Incident],
     number: int,
     scene: Scene | None,
-    now_s: float,
+    drawn: Drawn,
     *,
     kept: Kept = nothing_kept,
-    is_live: bool,
 ) -> IncidentPage:
     """Return what the page of incident `number` (from 1; one of `incidents`, which are in their order) shows."""
     incident = next(each for each in incidents if each.id == number)
-    until_s = now_s if is_live or history.last_s is None else history.last_s
+    until_s = drawn.at_s if drawn.is_live or history.last_s is None else history.last_s
     counts = _counts(history, incidents, until_s)
     return IncidentPage(
         run_id=facts.run_id,
@@ -48,9 +47,8 @@ def incident_page(
         scene=scene,
         attempt=history.attempt(incident.attempt),
         following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,
-        lost=_lost(history, incident, now_s, kept, is_live=is_live, counts=counts),
-        is_live=is_live,
-        now_s=now_s,
+        lost=_lost(history, incident, drawn.at_s, kept, is_live=drawn.is_live, counts=counts),
+        drawn=drawn,
     )
 
 
@@ -78,18 +76,16 @@ def job_page(
     state: JobState,
     history: History,
     incidents: Sequence[Incident],
-    now_s: float,
+    drawn: Drawn,
     *,
     kept: Kept = nothing_kept,
-    is_live: bool,
-    note: str = "",
 ) -> JobPage:
     """Return what the page of a job shows. What is drawn from other files (heat-map, start-up) is added by the caller."""
     finish = state.finish
     ended_s = history.finished_s if finish is not None else None
     begin_s = history.begun_s if history.begun_s is not None else facts.started_unix_s
     last_s = history.last_s if history.last_s is not None else begin_s
-    until_s = ended_s if ended_s is not None else now_s if is_live else last_s
+    until_s = ended_s if ended_s is not None else drawn.at_s if drawn.is_live else last_s
     standings = [state.standing(member) for member in state.members.values()]
     attempts = history.attempts
     counts = _counts(history, incidents, until_s, finish.outcome if finish is not None else "")
@@ -101,11 +97,10 @@ def job_page(
         host=facts.host,
         version=facts.version,
         started_s=begin_s,
-        now_s=now_s,
+        drawn=drawn,
+        known_s=until_s,
         ended_s=ended_s,
-        is_live=is_live,
         phase=state.phase,
-        note=note,
         outcome=finish.outcome if finish is not None else "",
         exit_code=finish.exit_code if finish is not None else None,
         reason=(finish.sentence or finish.reason) if finish is not None else "",
@@ -114,7 +109,7 @@ def job_page(
         nodes_standby=sum(standing == "standby" for standing in standings),
         attempts=attempts,
         incidents=tuple(
-            Happened(incident=each, lost=_lost(history, each, until_s, kept, is_live=is_live, counts=counts))
+            Happened(incident=each, lost=_lost(history, each, until_s, kept, is_live=drawn.is_live, counts=counts))
             for each in incidents
         ),
         spans=spans_of(attempts, incidents, begin_s, until_s, counts_steps=counts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from bisect import bisect_right
 
@@ -25,6 +26,11 @@ LARGEST_SCENE_BYTES = 512 << 20
 MOST_RINGS = 512
 #: How long the list of checkpoints is good for.
 CHECKPOINTS_S = 30.0
+#: How long the folder of checkpoints may take to be listed: a page is drawn without, rather than a job held up.
+LOOK_S = 1.0
+
+_LOOKING: dict[str, threading.Thread] = {}
+"""What lists a folder, or did."""
 
 
 class JournalTail:
@@ -86,9 +92,7 @@ def checkpoints_in(folder: str | None) -> Kept:
     """Return what tells the newest checkpoint before a moment, of those that lie in a folder now."""
     if not folder:
         return nothing_kept
-    from robust_run.ckpt_io.newest import saved
-
-    found = sorted(saved(folder))
+    found = sorted(_saved_in(folder), key=lambda each: (each[0], each[1] or 0))
     times = [created_s for created_s, _ in found]
 
     def kept(at_s: float) -> Checkpoint | None:
@@ -96,6 +100,20 @@ def checkpoints_in(folder: str | None) -> Kept:
         return Checkpoint(created_s=found[index][0], step=found[index][1]) if index >= 0 else None
 
     return kept
+
+
+def _saved_in(folder: str) -> list[tuple[float, int | None]]:
+    """Return when each checkpoint in a folder was made, and its step; nothing where its file system does not answer soon."""
+    from robust_run.ckpt_io.newest import saved
+
+    before = _LOOKING.get(folder)
+    if before is not None and before.is_alive():
+        return []  # it hangs still
+    found: list[tuple[float, int | None]] = []
+    _LOOKING[folder] = thread = threading.Thread(target=lambda: found.extend(saved(folder)), daemon=True)
+    thread.start()
+    thread.join(LOOK_S)
+    return [] if thread.is_alive() else found
 
 
 class CheckpointList:

@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
+from robust_run.launcher.api.accepting import accepts
 from robust_run.launcher.api.handle import ControllerHandle
 from robust_run.launcher.api.incident_cache import IncidentCache
 from robust_run.launcher.api.operations import RefusedError
@@ -26,6 +27,7 @@ from robust_run.launcher.api.page_data import incident_page, job_page
 from robust_run.launcher.api.page_reading import CheckpointList, JournalTail, scene_in, scene_mark, with_pictures
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
+from robust_run.report.pages.types import Drawn
 from robust_run.report.types import Incident
 
 #: A page is drawn once for all who ask within this time.
@@ -77,11 +79,19 @@ class PageRoutes:
             await asyncio.to_thread(self._catch_up)
             kept = await asyncio.to_thread(self._kept.kept)
             incidents = tuple(controller.incidents())
-            now_s = self._clock.unix_s()
-            page = job_page(facts, controller.state(), self._tail.history, incidents, now_s, kept=kept, is_live=True)
+            page = job_page(facts, controller.state(), self._tail.history, incidents, self._drawn(), kept=kept)
         return await asyncio.to_thread(
             lambda: _encoded(job_html(with_pictures(page, facts.run_directory, facts.memory)))
         )
+
+    def _drawn(self, incident: Incident | None = None) -> Drawn:
+        """Return how the job is at this moment, for its page or an incident's."""
+        now_s, state = self._clock.unix_s(), self._controller.state()
+        if incident is None:
+            return Drawn(at_s=now_s, life="running", served=True)
+        node = incident.verdict.nodes[0] if incident.verdict.nodes else ""
+        would = accepts(self._controller.facts.policy, state, node)
+        return Drawn(at_s=now_s, life="running", served=True, accepts=would)
 
     async def _incident(self, request: web.Request) -> web.Response:
         name, facts = request.match_info["name"], self._controller.facts
@@ -94,9 +104,8 @@ class PageRoutes:
         async with self._reading:
             await asyncio.to_thread(self._catch_up)
             kept = await asyncio.to_thread(self._kept.kept)
-            page = incident_page(
-                facts, self._tail.history, incidents, number, None, self._clock.unix_s(), kept=kept, is_live=True
-            )
+            drawn = self._drawn(incidents[number - 1])
+            page = incident_page(facts, self._tail.history, incidents, number, None, drawn, kept=kept)
         scene_at = await asyncio.to_thread(scene_mark, facts.run_directory, number)
 
         def draw() -> bytes:

@@ -48,7 +48,8 @@ def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Draw
     inside = _inside(about, attempt)
     if not traces and not inside:
         raise PlatformError(
-            f"no rank of attempt {attempt} left a trace here; was ROBUST_TRACE=0, or did it run elsewhere?"
+            f"no rank of attempt {attempt} left a trace here: it ran with ROBUST_TRACE=0, or elsewhere, or its launcher was "
+            "killed, and the traces went with it"
         )
     path = output or os.path.join(about.folder, "timeline.json")
     nodes = _nodes(about)

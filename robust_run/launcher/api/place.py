@@ -30,6 +30,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str
     """Host name of the controller."""
+    boot: str = ""
+    """The boot of the kernel that it runs on, which containers share and machines of one name do not; empty: not known."""
+
+
+def this_boot() -> str:
+    """Return what tells this machine, since it was started, from every other; empty where the kernel does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
 
 
 def read_place(run_directory: str) -> Place | None:

@@ -88,6 +88,7 @@ class ApiServer:
             tls_ca=(self._http.tls_ca or self._http.tls_cert) if self._http and url else "",
             pid=os.getpid(),
             host=socket.gethostname(),
+            boot=places.this_boot(),
         )
         try:
             places.write_place(self._run_directory, self.place)

@@ -5,6 +5,7 @@ Everything that comes from nodes and programs is cleaned of control characters: 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -138,7 +139,7 @@ def headline(job: JobView, *, brief: bool = False) -> str:
         tries = plural(job.attempt + 1, "attempt") if job.attempt >= 0 else "no attempt"
         return clean(f"{job.outcome} with exit code {job.exit_code} after {tries}{when}{why}")
     if not job.alive:
-        mend = f"; robust-run --resume {job.run_directory} continues it" if job.resumable else ""
+        mend = f"; robust-run --resume {shlex.quote(job.run_directory)} continues it" if job.resumable else ""
         return clean(f"{job.note or 'nobody answers'}; last known: {_doing(job)}{mend}")
     past = _past(msgspec.structs.replace(job, last_incident=None) if brief else job)
     return clean(f"{_doing(job)}{_others(job)}{past}")
@@ -189,7 +190,11 @@ def _past(job: JobView) -> str:
 
 
 def _identity(job: JobView) -> str:
-    where = f"controller {job.host}, pid {job.pid}" + (f", term {job.term}" if job.term > 1 else "")
+    where = (
+        f"controller {job.host}"
+        + (f", pid {job.pid}" if job.pid else "")
+        + (f", term {job.term}" if job.term > 1 else "")
+    )
     size = (
         f"{job.nodes_needed}" if job.nodes_needed == job.nodes_wanted else f"{job.nodes_needed} to {job.nodes_wanted}"
     )

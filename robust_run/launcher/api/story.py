@@ -17,7 +17,9 @@ from robust_run.launcher.api.operations import listed
 from robust_run.launcher.api.show import clean, plural
 from robust_run.launcher.check_events import Decided, Diagnosed, StandbyChecked
 from robust_run.launcher.code_versions.ledger import words
+from robust_run.launcher.core.resuming import sentence
 from robust_run.launcher.journal import Entry
+from robust_run.launcher.resume_events import NoResumePoint, ResumeChosen
 from robust_run.launcher.types import Placement
 from robust_run.signals import describe_exit, signal_name
 
@@ -87,7 +89,7 @@ class Story:
         about_node = self._node_words(subject)
         if about_node[1]:
             return about_node
-        about_code = _code_words(subject) or _check_words(subject)
+        about_code = _code_words(subject) or _check_words(subject) or _start_words(subject)
         return ("", about_code) if about_code else self._job_words(subject)
 
     def _node_words(self, subject: e.Event | a.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
@@ -188,6 +190,17 @@ def _code_words(subject: e.Event | a.Action) -> str:
             which = f" to version {to}" if to else ""
             return f"rollback{which} asked for by {by}: {reason or 'no reason given'}"
     return ""
+
+
+def _start_words(subject: e.Event | a.Action) -> str:
+    """Return where attempts start from."""
+    match subject:
+        case ResumeChosen():
+            return sentence(subject, subject.passed_over, subject.unsure)
+        case NoResumePoint(attempt=attempt, reason=reason):
+            return f"attempt {attempt} does not start: {reason}"
+        case _:
+            return ""
 
 
 def _mildness(order: a.EndAttempt) -> str:

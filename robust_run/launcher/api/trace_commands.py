@@ -39,6 +39,7 @@ def _why_it_died(about: Subject, as_json: bool) -> int:
 
     from robust_run.errors import PlatformError
     from robust_run.launcher.api import trace_show
+    from robust_run.launcher.api.show import headline
 
     incidents = about.incidents()
     if not incidents:
@@ -47,6 +48,9 @@ def _why_it_died(about: Subject, as_json: bool) -> int:
     if as_json:
         click.echo(msgspec.json.encode(scene if scene is not None else incidents[-1]))
         return 0
+    job, _ = about.job()
+    if not job.outcome:  # it may live, and have healed long ago: what follows is no picture of now
+        show_lines([headline(job)])
     show_lines(trace_show.incident_lines(incidents[-1], scene))
     return 0
 
@@ -100,7 +104,7 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
     about = subject(os.environ, **which)
     incidents = about.incidents()
     if not incidents:
-        click.echo("robust: no incident so far", err=True)
+        click.echo(f"robust: {'no incident so far' if about.is_alive else 'there was no incident'}", err=True)
         return 1
     wanted = int(number) if number.isdecimal() and len(number) < 9 else incidents[-1].id
     named = tuple(each for each in incidents if each.id == wanted)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 
 from robust_run.launcher.api.show import age, clean, plural
+from robust_run.report.incident import is_older
+from robust_run.report.pages.advice import MOST_PIDS, stopped_in
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.words import in_flight_lines
 from robust_run.tracer.stacks.activity import activity_of
@@ -95,7 +97,16 @@ def why_lines(scene: Scene, conclusion: str) -> list[str]:
         lines.append(f"not traced: {plural(len(untraced), 'rank')} ({span(untraced)}): {_WHY_NOT}")
     if conclusion:
         lines.append(clean(conclusion))
-    return [*lines, *_silent(scene)]
+    return [*lines, *_stopped(scene), *_silent(scene)]
+
+
+def _stopped(scene: Scene) -> list[str]:
+    """Return what lets processes go on that are stopped at this moment."""
+    stopped = stopped_in(scene.ranks, [sight.rank for sight in scene.ranks])
+    return [
+        clean(f"stopped on {node}: type there: kill -CONT {' '.join(map(str, pids[:MOST_PIDS]))}")
+        for node, pids in stopped.items()
+    ]
 
 
 def _silent(scene: Scene) -> list[str]:
@@ -127,8 +138,9 @@ def incident_lines(
         of = f" of rank {evidence.rank}" if evidence.rank is not None else ""
         lines.append(f"  {evidence.what}{of}{', ' + evidence.path if evidence.path else ''}:")
         lines += [f"    {line}" for line in evidence.text.splitlines()[:60]]
-    if scene is not None:
-        lines += ["  who waited for whom:", *(f"    {line}" for line in describe_waits(scene, limit=SHOWN_WAITS))]
+    if scene is not None and not is_older(scene, incident):
+        at = f", seen at {time.strftime('%H:%M:%S', local(scene.at_unix_s))}" if scene.at_unix_s else ""
+        lines += [f"  who waited for whom{at}:", *(f"    {line}" for line in describe_waits(scene, limit=SHOWN_WAITS))]
     return [clean(line) for line in lines]
 
 

@@ -29,6 +29,8 @@ class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     at_unix_s: float
     """When it was detected."""
+    kind: str = ""
+    """As in a verdict."""
     sentence: str
     action: str
     reason: str = ""
@@ -71,7 +73,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     """Why nobody answers, if the journal does not say how it ended."""
     resumable: bool = False
-    """It has not ended, and no controller runs: `robust-run --resume` continues it."""
+    """It has not ended, and no controller runs: `robust-run --resume` continues it, typed on this machine."""
+    todo: str = ""
+    """What to type about a job that does not answer, and where."""
     phase: Phase
     attempt: int
     """-1 before the first."""
@@ -149,6 +153,24 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     pid: int = 0
     version: str = ""
+
+
+class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node, as somebody who watches wants it."""
+
+    name: str
+    standing: str
+    ranks: str = ""
+    silent_s: float | None = None
+    step: int | None = None
+    own_s: float | None = None
+    """How long its slowest rank works for a step, without waiting for peers."""
+    slow: float | None = None
+    """That by the median of all nodes; None: not known."""
+    rank: int | None = None
+    """Its slowest rank."""
+    odd: str = ""
+    """Why it is among the first; empty: it is like the others."""
 
 
 class NodesView(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +281,7 @@ def incident_view(incident: Incident) -> IncidentView:
     return IncidentView(
         attempt=incident.attempt,
         at_unix_s=incident.detected_s,
+        kind=incident.verdict.kind,
         sentence=incident.verdict.sentence,
         action=incident.action.name,
         reason=incident.action.reason,

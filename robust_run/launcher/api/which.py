@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +11,8 @@ import msgspec
 
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
-from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote
+from robust_run.launcher.api.client import NoAnswerError, Target, reach, remote, this_machine
+from robust_run.launcher.api.life import JobLife, LifeSigns, life_of
 from robust_run.launcher.api.live import LiveView
 from robust_run.launcher.api.operations import Wish
 from robust_run.launcher.api.pages import JournalPages
@@ -57,12 +57,24 @@ class Subject:
             data = self._target.get("/v1/status")
             return _decoded(data, JobView), data
         dead = self._dead()
-        note, gone = (str(self._silence), self._silence.refused) if self._silence else ("", True)
-        host, pid = dead.first_process
-        if gone and read_place(self._run_directory) is None and _runs(host, pid, socket.gethostname()):
-            note, gone = f"process {pid} exists, which was its controller, but serves nothing to ask", False
-        job = dead.job(time.time(), note, gone=gone)
+        job = dead.job(time.time(), self._life_of(dead))
         return job, msgspec.json.encode(job)
+
+    def life(self) -> JobLife:
+        """Return whether it lives, as far as that can be known here."""
+        if self._target is not None:
+            try:
+                is_over = bool(self.job()[0].outcome)
+            except NoAnswerError as error:  # it has ended since it was found, perhaps
+                self._target, self._silence = None, error
+            else:
+                return life_of(LifeSigns(run_directory=self._run_directory, is_over=is_over, answers=True))
+        return self._life_of(self._dead())
+
+    def _life_of(self, dead: DeadJob) -> JobLife:
+        from robust_run.launcher.api.life_signs import signs_of
+
+        return life_of(signs_of(dead, self._run_directory, self._silence))
 
     def nodes(self) -> tuple[NodesView, bytes]:
         """Return its nodes, and that as JSON."""
@@ -99,7 +111,8 @@ class Subject:
         """Return what all ranks do now. Raises PlatformError where none runs, or nobody answers."""
         if self._target is None:
             why = f": {self._silence}" if self._silence is not None else ""
-            raise PlatformError(f"nothing runs that could be looked at{why}; robust incident shows what was seen")
+            left = "robust incident shows what was seen" if self.incidents() else "robust status says how it was left"
+            raise PlatformError(f"nothing runs that could be looked at{why}; {left}")
         return _decoded(self._target.get("/v1/scene", {"samples": samples}, SCENE_S), Scene)
 
     def scene_of(self, number: int) -> Scene | None:
@@ -129,8 +142,8 @@ class Subject:
             try:
                 data = self._target.get("/v1/events", {"after": after, "wait": wait_s}, wait_s)
                 return _decoded(data, EventsView)
-            except NoAnswerError:
-                self._target = None
+            except NoAnswerError as error:
+                self._target, self._silence = None, error
                 if not self._run_directory:
                     raise
         path = os.path.join(self._run_directory, JOURNAL_NAME)
@@ -176,9 +189,9 @@ def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, toke
 
 def _reach(path: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Target:
     """Return the way to a run's controller. Raises NoAnswerError."""
-    host = socket.gethostname()
+    here = this_machine()
     return patiently(
-        lambda: reach(path, token_file, tls_ca, env, host), lambda: _has_just_begun(path, host), SystemClock()
+        lambda: reach(path, token_file, tls_ca, env, here), lambda: _has_just_begun(path, here.host), SystemClock()
     )
 
 
@@ -205,6 +218,7 @@ def patiently(
 def _has_just_begun(path: str, host: str) -> bool:
     """Whether a controller on this host has begun its journal a moment ago, and serves nothing yet."""
     from robust_run.launcher.api.dead import read_dead
+    from robust_run.launcher.api.life_signs import may_be
 
     try:
         if read_place(path) is not None:
@@ -213,7 +227,9 @@ def _has_just_begun(path: str, host: str) -> bool:
     except RobustRunError:
         return False
     age_s = time.time() - (left.started_unix_s or time.time())
-    return left.state.finish is None and abs(age_s) < BEGIN_S and _runs(*left.first_process, host)
+    began_on, pid = left.first_process
+    is_there = began_on == host and may_be(pid, left.started_unix_s)
+    return left.state.finish is None and abs(age_s) < BEGIN_S and is_there
 
 
 def _how_it_ended(path: str, silence: NoAnswerError) -> str:
@@ -225,10 +241,6 @@ def _how_it_ended(path: str, silence: NoAnswerError) -> str:
     except RobustRunError:
         return ""
     return finish.outcome if finish is not None else ""
-
-
-def _runs(host: str, pid: int, here: str) -> bool:
-    return host == here and pid > 0 and os.path.exists(f"/proc/{pid}")
 
 
 def _decoded(data: bytes, kind: type[_View]) -> _View:

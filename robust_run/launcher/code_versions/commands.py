@@ -227,7 +227,6 @@ def _versions(which: dict[str, str]) -> Versions:
 
     return versions_to_read(
         os.environ,
-        _host(),
         run=which["run"],
         log_dir=which["log_dir"],
         url=which["url"],

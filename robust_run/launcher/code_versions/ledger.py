@@ -106,6 +106,19 @@ def why_not(ledger: Ledger, version: CodeVersion) -> str:
     return ""
 
 
+def why_no_code(ledger: Ledger) -> str:
+    """Return why the code of a job cannot be updated, for people; empty: it can."""
+    first = record_of(ledger, 1)
+    if first is None:
+        return "the code of this job has not been captured yet; try again in a moment"
+    if not first.version.tree:
+        return (
+            "this job runs in place, its code is not kept (--code in-place, or robust events says why); "
+            "only --set and --env can be updated"
+        )
+    return ""
+
+
 def failed_twin(ledger: Ledger, version: CodeVersion) -> CodeRecord | None:
     """Return the record of the same version if that failed: it is not tried again."""
     return next(

@@ -71,11 +71,6 @@ class NodeCode:
         """Return what the worker's start-up finds there besides."""
         return seen_by_tracer(self.ground, self._spec.probation_steps)
 
-    @property
-    def rolled_back(self) -> tuple[str, ...]:
-        """Versions that were taken back: what they wrote is not resumed from if there is anything else."""
-        return self.ground.use.rolled_back if self.ground is not None else ()
-
     def survival(self, attempt: int, ranks: Sequence[int]) -> Survival:
         """Look at the steps of these ranks."""
         counts = [(rank, read_steps(self._run_directory.steps_file(attempt, rank))) for rank in ranks]

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.api.client import NoAnswerError, SaysNoError, Target, reach, remote
+from robust_run.launcher.api.client import NoAnswerError, SaysNoError, Target, reach, remote, this_machine
 from robust_run.launcher.api.code_words import MOVED, CodeView, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.api.runs import JOURNAL_NAME, find_run
 from robust_run.launcher.api.views import ActionView
@@ -119,14 +119,14 @@ class Versions:
 
 
 def versions_to_read(
-    env: Mapping[str, str], host: str, *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str
+    env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str
 ) -> Versions:
     """Return the versions of the job the options name, dead or alive. Raises UserError, PlatformError."""
     if url:
         return Versions(remote(url, token_file, tls_ca, env), "")
     path = find_run(run, log_dir, env)
     try:
-        return Versions(reach(path, token_file, tls_ca, env, host), path)
+        return Versions(reach(path, token_file, tls_ca, env, this_machine()), path)
     except NoAnswerError:
         return Versions(None, path)
 

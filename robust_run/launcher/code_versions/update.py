@@ -95,7 +95,7 @@ class Maker:
         view = self._versions.view()
         first = ledger.record_of(view.code, 1)
         if first is None:
-            raise UserError("the code of this job has not been captured yet; try again in a moment")
+            raise UserError(ledger.why_no_code(view.code))
         source = self._take(view, first, store) if self._request.is_about_code else None
         for _ in range(MOST_TRIES):
             version = self._version(view, source, store)
@@ -114,11 +114,8 @@ class Maker:
 
     def _take(self, view: CodeView, first: CodeRecord, store: TreeStore) -> Source:
         request = self._request
-        if not first.version.tree:
-            raise UserError(
-                "this job runs in place, its code is not kept (--code in-place, or robust events says why); "
-                "only --set and --env can be updated"
-            )
+        if why_not := ledger.why_no_code(view.code):
+            raise UserError(why_not)
         host, _, folder = first.version.source.partition(":")
         root = os.path.abspath(request.folder) if request.folder else folder
         if not os.path.isdir(root):

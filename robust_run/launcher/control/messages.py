@@ -6,7 +6,7 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
     then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, Starts, CodeWanted,
-                                        FactsTold, PlaceOpened, ChecksSaid
+                                        FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen
                                  controller: Beat, Orders, Candidates, CodeParts
 
 Both sides prove that they know the job's token without sending it (see `handshake`).
@@ -18,6 +18,7 @@ import msgspec
 
 from robust_run.launcher.actions import Order
 from robust_run.launcher.check_events import CheckAnswer
+from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.code_versions.types import Parts
 from robust_run.launcher.events import NodeEvent
 from robust_run.launcher.startup.messages import Starts
@@ -149,5 +150,6 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
     parts: Parts
 
 
-FromAgent = Hello | Heartbeat | Report | Notice | Leaving | Sights | Paces | Starts | CodeWanted | CheckAnswer
+_Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen
+FromAgent = Hello | Heartbeat | Report | Notice | Leaving | CodeWanted | _Told
 FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates | CodeParts

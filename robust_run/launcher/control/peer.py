@@ -1,17 +1,17 @@
-"""One agent's connection, as the controller has it. It never decides who may join: see `server.Handler`."""
+"""One agent's connection, as the controller has it. It never decides who may join: see `Handler`."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.greeting import ControllerHalf, TurnedAway
-from robust_run.launcher.control.messages import Beat, FromController, Heartbeat, Hello, Refused
+from robust_run.launcher.control.messages import Beat, FromAgent, FromController, Heartbeat, Hello, Refused, Welcome
 
 if TYPE_CHECKING:
-    from robust_run.launcher.control.server import ControlServer
+    from robust_run.clock import Clock
     from robust_run.launcher.types import NodeInfo
 
 MOST_BACKLOG_BYTES = 64 << 20
@@ -23,10 +23,68 @@ CLOCK_CREEP_S = 0.001
 _EAGER_BYTES = 1 << 20  # pending messages beyond this are not kept until the loop's next turn
 
 
+class Handler(Protocol):
+    """Who decides. Called in the event loop; must not block."""
+
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+        """Let an agent in or not. It knows the token; a Welcome needs no proof, the server fills that in.
+
+        The same agent may still have an older connection: closing that, and telling the two apart in `gone`, is up to
+        the handler.
+        """
+        ...
+
+    def received(self, peer: Peer, message: FromAgent) -> None:
+        """Take a message of an agent that was let in. Hellos do not come here, and Heartbeats only with `usage`."""
+        ...
+
+    def gone(self, peer: Peer, why: str) -> None:
+        """Learn that the connection of an agent that was let in has ended. Not called once the server closes."""
+        ...
+
+    def trouble(self, text: str) -> None:
+        """Take a line for the journal: strangers at the port, no file descriptors. The same text comes only once."""
+        ...
+
+
+class Port(Protocol):
+    """What a connection needs of the server that made it."""
+
+    token: bytes
+    handler: Handler
+    clock: Clock
+    handshake_s: float
+    speaks: handshake.Speaks
+    loop: asyncio.AbstractEventLoop
+    peers: set[Peer]
+    beat_term: int | None
+    beat_until_s: float
+
+    def flush_soon(self, peer: Peer) -> None:
+        """Call the peer's `flush` before the event loop waits again."""
+        ...
+
+    def proven(self, peer: Peer) -> None:
+        """Take a peer off the list of strangers."""
+        ...
+
+    def lost(self, peer: Peer) -> None:
+        """Forget a peer whose connection is gone."""
+        ...
+
+    def refused(self, address: str, why: str) -> None:
+        """Pass on that an agent is not let in."""
+        ...
+
+    def say_once(self, text: str) -> None:
+        """Pass a line on to the handler, once."""
+        ...
+
+
 class Peer(asyncio.Protocol):
     """One connection. Made by the server; the handler meets it once its agent has proven that it knows the token."""
 
-    def __init__(self, server: ControlServer, address: str, accepted_s: float) -> None:
+    def __init__(self, server: Port, address: str, accepted_s: float) -> None:
         self.address = address
         """Of the other end, as HOST:PORT."""
         self.accepted_s = accepted_s

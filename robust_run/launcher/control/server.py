@@ -10,14 +10,13 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from robust_run.clock import Clock
 from robust_run.errors import UserError
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.handshake import OURS, Speaks
-from robust_run.launcher.control.messages import FromAgent, FromController, Hello, Refused, Welcome
-from robust_run.launcher.control.peer import LINGER_S, Peer
+from robust_run.launcher.control.messages import FromController
+from robust_run.launcher.control.peer import LINGER_S, Handler, Peer
 from robust_run.launcher.control.sockets import spoken, tune
 
 SILENT_S = 0.25
@@ -31,30 +30,6 @@ RETRY_ACCEPT_S = 0.5
 MOST_SAYINGS = 200
 """Different things said about strangers in the life of a server; they choose how many there are."""
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-class Handler(Protocol):
-    """Who decides. Called in the event loop; must not block."""
-
-    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
-        """Let an agent in or not. It knows the token; a Welcome needs no proof, the server fills that in.
-
-        The same agent may still have an older connection: closing that, and telling the two apart in `gone`, is up to
-        the handler.
-        """
-        ...
-
-    def received(self, peer: Peer, message: FromAgent) -> None:
-        """Take a message of an agent that was let in. Hellos do not come here, and Heartbeats only with `usage`."""
-        ...
-
-    def gone(self, peer: Peer, why: str) -> None:
-        """Learn that the connection of an agent that was let in has ended. Not called once the server closes."""
-        ...
-
-    def trouble(self, text: str) -> None:
-        """Take a line for the journal: strangers at the port, no file descriptors. The same text comes only once."""
-        ...
 
 
 class ControlServer:

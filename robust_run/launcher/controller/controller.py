@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,7 +21,6 @@ from robust_run.launcher.actions import (
     Inquire,
     KeepTraces,
     OpenStore,
-    Order,
     RecordIncident,
     Say,
     StartAttempt,
@@ -44,17 +43,21 @@ from robust_run.launcher.events import (
 )
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.journal import Journal
+from robust_run.launcher.resume_events import LookForCheckpoints, ResumeChosen
 from robust_run.launcher.types import Paces, Sights
 from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
+    from robust_run.launcher.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.code_versions.staging import Staging
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.outlook import Outlook
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
-    from robust_run.launcher.startup.messages import Seen
+    from robust_run.launcher.controller.survey import Survey
+    from robust_run.launcher.startup.messages import Seen, Starts
+    from robust_run.launcher.superior import Outbox, Timer
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -62,22 +65,6 @@ DURABLE_S = 2.0
 DURABLE_LOOK_S = 0.005
 #: A node that joins is left alone for so long: it may be needed at once.
 ADMIT_AFTER_S = 3.0
-
-
-class Outbox(Protocol):
-    """The way to the agents. An order to a node that is not connected is dropped: it is told again when it returns."""
-
-    def send(self, node: str, order: Order) -> None:
-        """Pass an order on."""
-        ...
-
-
-class Timer(Protocol):
-    """What `later` returns."""
-
-    def cancel(self) -> None:
-        """Do not call."""
-        ...
 
 
 class Controller:
@@ -99,6 +86,7 @@ class Controller:
         self.policy = policy
         self.state = state
         self.book = book
+        book.job = (policy, state)
         self._journal = journal
         self._clock = clock
         self._outbox = outbox
@@ -115,6 +103,8 @@ class Controller:
         self._starts: StartBook | None = None
         self._staging: Staging | None = None
         self._checking: Checking | None = None
+        self._survey: Survey | None = None
+        """What asks nodes which checkpoints they see; imported when they are first asked."""
         self._admits_soon = False
         self.admits = False
         """Whether nodes are checked before they are counted on, where no attempt needs them."""
@@ -146,7 +136,15 @@ class Controller:
         elif isinstance(seen, CheckAnswer):
             self.checking.take(node, seen)
         else:
+            self._see_of_start(node, seen)
+
+    def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen) -> None:
+        from robust_run.launcher.checkpoints_seen import CheckpointsSeen
+
+        if not isinstance(seen, CheckpointsSeen):
             self._starts_book.take(node, seen.start)
+        elif self._survey is not None:  # else the controller before this one asked
+            self._survey.take(node, seen)
 
     def see_usage(self, node: str, usage: Sequence[float]) -> None:
         """Take in what a node did in the last second."""
@@ -236,6 +234,22 @@ class Controller:
             )
         return self._checking
 
+    def _look_for_checkpoints(self, order: LookForCheckpoints) -> None:
+        if self._survey is None:
+            from robust_run.launcher.controller.survey import Survey
+
+            self._survey = Survey(
+                state=self.state,
+                clock=self._clock,
+                send=self._outbox.send,
+                later=self._later,
+                tell=self.tell,
+                say=self.book.say,
+                job=self.policy.job,
+                failed_unix_s=self.book.failed_unix_s,
+            )
+        self._survey.begin(order)
+
     @property
     def _code_staging(self) -> Staging:
         """What is done about versions of the code; imported when there are any."""
@@ -257,6 +271,8 @@ class Controller:
                     rungs = tuple(rung for started in self._how.values() for rung in started.how)
                     why = next((started.why for started in self._how.values() if started.why), "")
                     self.book.relaunched(event.attempt, rungs, why)
+            case ResumeChosen():
+                self.book.resume_chosen(event, self._later)
             case FirstStep():
                 self.book.first_step(event)
                 if self.outlook is not None:
@@ -305,12 +321,13 @@ class Controller:
                 self.book.decided(action)
             case StageCode():
                 self._code_staging.stage(action)
+            case LookForCheckpoints():
+                self._look_for_checkpoints(action)
             case Finish():
                 self.finish(action)
 
     def _record(self, action: RecordIncident) -> None:
-        scene = self.inquest.scene
-        self.book.record(action, self._later, scene if scene is not None and scene.attempt == action.attempt else None)
+        self.book.record(action, self._later, self.inquest.scene_of(action))
         if action.action == "report" and action.symptom != "health":
             self.keep_traces()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.launcher.actions import Collect, Inquire, Order
+from robust_run.launcher.actions import Collect, Inquire, Order, RecordIncident
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.events import AttemptEnded, Event, Inquired
 from robust_run.launcher.harmless import Harmless
@@ -70,6 +70,15 @@ class Inquest:
         self._looks = 0
         self._harmless = Harmless("judging what ranks do", say)
 
+    def scene_of(self, incident: RecordIncident) -> Scene | None:
+        """Return what an incident was concluded from; None where that is not what ranks did: what they did before it began
+        explains nothing.
+        """
+        scene = self.scene
+        if scene is None or scene.attempt != incident.attempt or scene.at_s < incident.onset_at_s:
+            return None
+        return scene
+
     # --- a rank waits too long
 
     def begin(self, order: Inquire) -> None:
@@ -78,7 +87,27 @@ class Inquest:
 
         patience = Patience(after_s=order.after_s) if order.after_s > 0 else Patience()
         self._has_said, self._looks = False, 0
-        self._look(order.attempt, patience, None)
+        if order.leftovers:
+            self._look_at_leftovers(order.attempt, patience)
+        else:
+            self._look(order.attempt, patience, None)
+
+    def _look_at_leftovers(self, attempt: int, patience: Patience) -> None:
+        """See who still runs when most ranks have ended."""
+        from robust_run.tracer.verdict import look_at_leftovers
+
+        def judge(scene: Scene) -> None:
+            if not self._is_going(attempt):
+                return
+            self.scene = scene
+            try:
+                found: Look | Exception = look_at_leftovers(scene, patience.after_s)
+            except Exception as error:
+                found = error
+            self._conclude(attempt, patience, scene, found)
+
+        if self._is_going(attempt):
+            self.ask(judge)
 
     def _look(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None) -> None:
         if self._is_going(attempt):
@@ -208,6 +237,7 @@ class Inquest:
     def _scene(self, attempt: int, sights: list[RankSight], silent: set[str] = frozenset()) -> Scene:  # type: ignore[assignment]
         return Scene(
             at_s=self._clock.monotonic_s(),
+            at_unix_s=self._clock.unix_s(),
             attempt=attempt,
             world_size=self._state.world_size,
             ranks=tuple(sorted(sights, key=lambda sight: sight.rank)),

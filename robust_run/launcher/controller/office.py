@@ -15,10 +15,10 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.actions import OpenStore, Order
 from robust_run.launcher.controller.charge import Charge
-from robust_run.launcher.controller.controller import Outbox
 from robust_run.launcher.core.state import JobState
+from robust_run.launcher.leadership.coordinator import Coordinator
 from robust_run.launcher.leadership.tenure import Leadership
-from robust_run.launcher.leadership.types import Coordinator
+from robust_run.launcher.superior import Outbox
 
 #: How long a dead leader blocks its successor, and how long one that is held up stays the leader: so long at least,
 TTL_S = 1.0

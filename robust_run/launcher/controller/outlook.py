@@ -23,13 +23,10 @@ from robust_run.health.sensors.handle import environment
 from robust_run.health.sensors.usage import METRICS
 from robust_run.health.types import Event, EventKind
 from robust_run.launcher.core import JobState, name_of
-from robust_run.launcher.core.health import book_of
 from robust_run.launcher.health_events import HealthSeen
 
 if TYPE_CHECKING:
     import asyncio
-
-    from robust_run.launcher.controller.controller import Controller
 
 #: Fewer nodes have no peers to be compared with.
 LEAST_NODES = 3
@@ -208,12 +205,6 @@ class Outlook:
             return
         event = event_of(verdict, self._clock.monotonic_s())
         self._tell(HealthSeen(node=nodes[0], event=event, at_unix_s=self._clock.unix_s()))
-
-
-def outlook_of(controller: Controller, clock: Clock, loop: asyncio.AbstractEventLoop, interval_s: float) -> Outlook:
-    """Return what compares the nodes of a job, as its rules' file asks for."""
-    comparing = book_of(controller.policy).outliers
-    return Outlook(controller.state, clock, loop, controller.tell, comparing, interval_s)
 
 
 def event_of(verdict: Verdict, now_s: float) -> Event:

@@ -21,7 +21,7 @@ from robust_run.launcher.actions import Finish
 from robust_run.launcher.api.server import ApiServer, HttpPlace
 from robust_run.launcher.code_types import CodeCaptured, RollbackAsked, UpdateStaged
 from robust_run.launcher.code_versions.staging import store_folder
-from robust_run.launcher.console import DRAIN_S, Console, telling
+from robust_run.launcher.console import DRAIN_S, Console, drawing, telling
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
@@ -31,9 +31,10 @@ from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.office import Office, take_office
-from robust_run.launcher.controller.outlook import outlook_of
+from robust_run.launcher.controller.outlook import Outlook
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
+from robust_run.launcher.core.rule_book import book_of
 from robust_run.launcher.events import (
     ControllerResumed,
     Event,
@@ -140,7 +141,7 @@ class ControllerProcess:
                 "Is --node-rank 0 given on two nodes?"
             )
         tells = telling(charge.spec, folders, self._clock, console)
-        return journal, IncidentBook(self._clock, folders, console.say, console.complain, tells)
+        return journal, IncidentBook(self._clock, folders, console.say, console.complain, tells, drawing)
 
     def _service(self, term: int) -> Service:
         charge, spec = self._charge, self._charge.spec
@@ -193,7 +194,14 @@ class ControllerProcess:
         server.on_refused = self._refusals
         service.server, service.controller = server, controller
         if self._charge.spec.sensors:
-            controller.outlook = outlook_of(controller, self._clock, asyncio.get_running_loop(), many.heartbeat_s)
+            controller.outlook = Outlook(
+                controller.state,
+                self._clock,
+                asyncio.get_running_loop(),
+                controller.tell,
+                book_of(controller.policy).outliers,
+                many.heartbeat_s,
+            )
         listener = socket.socket(fileno=self._charge.listener)
         listener.listen(65535)
         await server.start(listener)
@@ -218,6 +226,7 @@ class ControllerProcess:
             present = [member.info.id for member in controller.state.members.values() if member.present]
             service.roll.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
+            controller.book.say_again()
             controller.tell(
                 ControllerResumed(term=term, host=self._charge.host, hold_s=service.roll.patience_s + HOLD_MARGIN_S)
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from robust_run.clock import Clock
 from robust_run.launcher.actions import EndAttempt, Order
 from robust_run.launcher.check_events import ChecksSaid, FactsTold, PlaceOpened
+from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB
 from robust_run.launcher.control.messages import (
@@ -218,7 +219,7 @@ class Service:
                 self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces() | Starts():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
-            case FactsTold() | PlaceOpened() | ChecksSaid():
+            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen():
                 self.controller.see(peer.id, message)
             case CodeWanted():
                 self._send_code(peer, message.tree)

@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.incidents import IncidentBook
+from robust_run.launcher.superior import Timer
 from robust_run.report.startup import file, words
 from robust_run.report.startup.advise import advise
 from robust_run.report.startup.summarise import summarise, with_attempt
 from robust_run.report.startup.types import AttemptStartup, NodeStart, Queue, Startup
-
-if TYPE_CHECKING:
-    from robust_run.launcher.controller.controller import Timer
 
 #: How long nodes that have not told their last are waited for.
 WRITE_S = 2.0

@@ -10,6 +10,7 @@ import msgspec
 from robust_run.health.checks.replay import Group, Replay
 from robust_run.health.ladder.types import State
 from robust_run.launcher.core.state import JobState
+from robust_run.launcher.resume_events import ResumePoint
 from robust_run.launcher.types import Placement
 
 
@@ -22,6 +23,10 @@ class GroupRun(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     port: int = 0
     """Where its store listens; 0: not open yet."""
+    looks: str = ""
+    """Folder of checkpoints that it starts from; empty: it is told of none."""
+    resume: ResumePoint | None = None
+    """Where it starts from; None: not chosen yet, or it is told of none."""
     live: tuple[int, ...] = ()
     """Ranks whose end has not been seen."""
     stepped: tuple[str, ...] = ()

@@ -6,18 +6,16 @@ A sign is a symptom. Only a rule may act on it, and each that does is on record 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 
 from robust_run.health.rules import deciding
-from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Decision, Evicted
+from robust_run.health.rules.types import Decision, Evicted
 from robust_run.health.types import Event
 from robust_run.launcher.actions import Action, RecordIncident, Say
 from robust_run.launcher.core import blindness, nodes
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of, placement_of
+from robust_run.launcher.core.rule_book import book_of
 from robust_run.launcher.core.state import LADDER, JobState, Policy
 from robust_run.launcher.core.traced import suspected
 from robust_run.launcher.events import HangSuspected, NodeEvicted
@@ -78,23 +76,6 @@ def spoken(decision: Decision) -> RuleSpoke:
         tolerated=decision.tolerated,
         held_back=decision.held_back,
     )
-
-
-def book_of(policy: Policy) -> Book:
-    """Return the rules of a job."""
-    return _book(policy.health_rules, policy.max_evict_share)
-
-
-@lru_cache(maxsize=4)
-def _book(text: str, share: float | None) -> Book:
-    book = Book(rules=DEFAULTS)
-    if text:
-        from robust_run.health.rules.book import parse
-
-        book = parse(text)
-    if share is None:
-        return book
-    return msgspec.structs.replace(book, limits=msgspec.structs.replace(book.limits, max_evict_share=share))
 
 
 def _remember(state: JobState, sign: Sign, now_s: float) -> None:
@@ -256,22 +237,3 @@ def _rank_in(event: Event, world_size: int) -> int | None:
     if word != "rank" or not (number.isdecimal() and number.isascii() and len(number) < 9):
         return None
     return int(number) if int(number) < world_size else None
-
-
-# --- nodes and controllers come back --------------------------------------------------------------------------------
-
-
-def forget(state: JobState, name: str) -> None:
-    """A host was mended: what was counted against it is void."""
-    record = state.health
-    record.counts = dict(deciding.forget(record.counts, name))
-    record.active = {key: sign for key, sign in record.active.items() if key[0] != name}
-    record.recent = [sign for sign in record.recent if sign.name != name]
-    record.evicted = [each for each in record.evicted if each.name != name]
-
-
-def resumed(state: JobState, now_s: float) -> None:
-    """This clock is another: counts begin anew, and evictions count from now."""
-    record = state.health
-    record.counts, record.recent = {}, []
-    record.evicted = [msgspec.structs.replace(each, at_s=now_s) for each in record.evicted]

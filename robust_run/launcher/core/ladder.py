@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.health.checks.types import CHECKS, CheckName, Judgement
+from robust_run.health.checks.types import Judgement
 from robust_run.health.ladder import rules
-from robust_run.health.ladder import step as rungs
 from robust_run.health.ladder.explain import everything_known
+from robust_run.health.ladder.step import most_evicted
 from robust_run.health.ladder.types import Code, Decision, Failed, FailureKind, RollbackRefused, Settled
 from robust_run.health.ladder.types import Diagnosed as ChecksOver
-from robust_run.health.ladder.types import Event as LadderEvent
-from robust_run.health.ladder.types import Policy as LadderPolicy
-from robust_run.launcher.actions import Action, Finish, RecordIncident, Say
-from robust_run.launcher.check_events import Decided, Diagnose, Diagnosed, StandbyChecked
-from robust_run.launcher.core.attempts import begin, finish
+from robust_run.launcher.actions import Action, RecordIncident, Say
+from robust_run.launcher.check_events import Diagnosed, StandbyChecked
+from robust_run.launcher.core import diagnosis
+from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.climb import Climb, climb_of, remember
 from robust_run.launcher.core.judge import Judgement as Verdict
 from robust_run.launcher.core.judge import is_nan, was_sent_a_signal
-from robust_run.launcher.core.membership import name_of
-from robust_run.launcher.core.nodes import recount
-from robust_run.launcher.core.state import LADDER, Eviction, JobState, Policy
+from robust_run.launcher.core.membership import is_usable, name_of
+from robust_run.launcher.core.rungs import advance, decided, evict, evict_share, next_rung, stop
+from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import Event
 from robust_run.launcher.types import VerdictDraft
 
@@ -40,13 +39,6 @@ OF_MEMORY = frozenset((7, 11))
 EXPLAINED = frozenset(("exception", "usage", "out_of_memory", "storage"))
 #: Troubles that are looked into at once.
 AT_ONCE = frozenset(("illegal_memory_access", "nccl", "ecc", "gpu_lost"))
-#: Fewer nodes are not replayed in groups.
-LEAST_FOR_REPLAY = 4
-#: How long checks measure on a job's only node, which has nobody to be compared with; and else.
-LONE_S, USUAL_S, NAN_S = 1.0, 3.0, 30.0
-#: What a job's only node is checked for: what says something by itself, within seconds.
-LONE: tuple[CheckName, ...] = ("compute", "model", "exchange")
-
 ADMISSION = "robust-run, admission"
 
 
@@ -61,32 +53,6 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
     """All that was tried and found, where an episode is under way."""
 
 
-def evict_share(policy: Policy) -> float:
-    """Return what share of the nodes rules may evict together: as the command line says, else the file of rules."""
-    if policy.max_evict_share is None and policy.health_rules:
-        from robust_run.launcher.core.health import book_of
-
-        return book_of(policy).limits.max_evict_share
-    return LadderPolicy().max_evict_share if policy.max_evict_share is None else policy.max_evict_share
-
-
-def limits(policy: Policy, state: JobState) -> LadderPolicy:
-    """Return the numbers of the ladder for this job as it is."""
-    few = f"{len(state.layout)} of {LEAST_FOR_REPLAY} nodes that make groups worth their while"
-    why_not = policy.no_replay or (few if len(state.layout) < LEAST_FOR_REPLAY else "")
-    lone = not policy.many
-    return LadderPolicy(
-        max_evict_share=evict_share(policy),
-        evicted_before=sum(each.name in state.evicted for each in state.health.evicted),
-        may_evict=policy.many,
-        may_replay=not why_not,
-        why_no_replay=why_not,
-        replay_unit=policy.replay_unit,
-        seconds=LONE_S if lone else USUAL_S,
-        nan_seconds=LONE_S * 3 if lone else NAN_S,
-    )
-
-
 # --- an attempt has ended -------------------------------------------------------------------------------------------
 
 
@@ -97,8 +63,8 @@ def concluded(
     climb = climb_of(state)
     said: list[Action] = []
     if (progressed or verdict is None) and climb.ladder.decisions:
-        climb, settled = _step(policy, state, climb, Settled(at_s=now_s))
-        said = [] if settled is None else [_decided(state, settled)]
+        climb, settled = next_rung(policy, state, climb, Settled(at_s=now_s))
+        said = [] if settled is None else [decided(state, settled)]
         if settled is None:
             ladder = msgspec.structs.replace(climb.ladder, decisions=(), failure=None, evicted=(), known=())
             climb = msgspec.structs.replace(climb, ladder=ladder)
@@ -125,7 +91,7 @@ def concluded(
         code=_code(state),
         evicted_before=in_vain,
     )
-    climb, decision = _step(policy, state, climb, event)
+    climb, decision = next_rung(policy, state, climb, event)
     remember(state, climb)
     return Concluded(said=tuple(said), decision=decision)
 
@@ -172,22 +138,22 @@ def follow(policy: Policy, state: JobState, decision: Decision, incident: Record
         back = _roll_back(state, decision)
         if not back:
             event = RollbackRefused(at_s=now_s, reason="the version is not there any more")
-            climb, other = _step(policy, state, climb_of(state), event)
+            climb, other = next_rung(policy, state, climb_of(state), event)
             remember(state, climb)
-            first = _decided(state, decision)
+            first = decided(state, decision)
             return [first, *(follow(policy, state, other, incident, now_s) if other is not None else [])]
         record = msgspec.structs.replace(incident, action="rollback", reason=decision.sentence)
-        return [record, _decided(state, decision), *begin(policy, state, now_s)]
+        return [record, decided(state, decision), *begin(policy, state, now_s)]
     if decision.rung == "diagnose":
         record = msgspec.structs.replace(incident, action="diagnose", reason=rules.RULES[decision.rule])
-        return [record, *_diagnose(policy, state, decision)]
+        return [record, *diagnosis.begin(policy, state, decision)]
     if decision.rung == "replay":
         from robust_run.launcher.core import replaying
 
         record = msgspec.structs.replace(incident, action="replay", reason=rules.RULES[decision.rule])
-        return [record, _decided(state, decision), *replaying.start(policy, state, now_s)]
+        return [record, decided(state, decision), *replaying.start(policy, state, now_s)]
     record = msgspec.structs.replace(incident, action="stop", reason=decision.sentence)
-    return [record, *_stop(state, decision)]
+    return [record, *stop(state, decision)]
 
 
 def _roll_back(state: JobState, decision: Decision) -> bool:
@@ -196,57 +162,6 @@ def _roll_back(state: JobState, decision: Decision) -> bool:
     before = state.code.running
     state.code = ledger.taken_back(state.code, 0, decision.sentence)
     return state.code.running != before
-
-
-def _diagnose(policy: Policy, state: JobState, decision: Decision) -> list[Action]:
-    state.phase, state.deadline_at_s = "diagnosing", None
-    there = list(_agents(state).values())
-    chosen = tuple(check for check in CHECKS if check in policy.diagnose_checks)
-    order = Diagnose(
-        attempt=state.attempt,
-        nodes=tuple(there),
-        checks=chosen or decision.checks or (LONE if len(there) == 1 else ()),
-        seconds=decision.seconds,
-    )
-    return [_decided(state, decision), order]
-
-
-def _agents(state: JobState) -> dict[str, str]:
-    """Return the agents to be checked by the names of their hosts: those of the attempt, or who came in their place."""
-    hosts = dict.fromkeys(name_of(state, each.node) for each in state.layout)
-    newest = {each.info.name: each.info.id for each in state.members.values() if _is_usable(state, each.info.id)}
-    return {name: newest[name] for name in hosts if name in newest}
-
-
-def replaced(policy: Policy, state: JobState, name: str) -> list[Action]:
-    """Begin a diagnosis anew where agents came in the place of those it was ordered of: nothing was asked of them yet.
-
-    A job that is resumed has new agents on all hosts, one after the other: the order is given when the last is there.
-    """
-    agents = _agents(state)
-    gone = {name_of(state, each.node) for each in state.layout if not _is_usable(state, each.node)}
-    known = {each.node for each in state.layout}
-    is_whole = all(agent not in known for agent in agents.values())
-    if name not in agents or not (is_whole or name in gone):
-        return []
-    return diagnose_again(policy, state)
-
-
-def _is_usable(state: JobState, node: str) -> bool:
-    member = state.members.get(node)
-    return member is not None and member.present and member.info.name not in state.evicted
-
-
-def _stop(state: JobState, decision: Decision) -> list[Action]:
-    climb = climb_of(state)
-    failure = climb.ladder.failure
-    end = Finish(
-        exit_code=climb.exit_code,
-        outcome="failed",
-        reason=f"{rules.RULES[decision.rule]}; {decision.sentence}",
-        sentence=failure.sentence if failure is not None else "",
-    )
-    return [_decided(state, decision), *finish(state, end)]
 
 
 # --- what comes of it -----------------------------------------------------------------------------------------------
@@ -262,29 +177,9 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
     return []
 
 
-def diagnose_again(policy: Policy, state: JobState) -> list[Action]:
-    """Begin a diagnosis anew: whoever was about to carry it out is gone."""
-    decisions = climb_of(state).ladder.decisions
-    return _diagnose(policy, state, decisions[-1])[1:] if decisions else []
-
-
-def advance(policy: Policy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0) -> list[Action]:
-    """Take in what came of a rung that was waited for, and take the next."""
-    climb, decision = _step(policy, state, climb_of(state), event)
-    remember(state, climb)
-    if decision is None:
-        return begin(policy, state, now_s)
-    if decision.rung == "stop":
-        return _stop(state, decision)
-    actions: list[Action] = [_decided(state, decision)]
-    for name in decision.nodes if decision.rung == "evict" else ():
-        actions += evict(state, name, decision.sentence, LADDER, at_unix_s)
-    return [*actions, *begin(policy, state, now_s)]
-
-
 def _of_present(state: JobState, judged: Judgement) -> Judgement:
     """Return what is said of nodes that are still there: who went meanwhile need not be evicted."""
-    there = {member.info.name for member in state.members.values() if _is_usable(state, member.info.id)}
+    there = {member.info.name for member in state.members.values() if is_usable(state, member.info.id)}
     return msgspec.structs.replace(
         judged,
         suspects=tuple(each for each in judged.suspects if each.node in there),
@@ -292,48 +187,18 @@ def _of_present(state: JobState, judged: Judgement) -> Judgement:
     )
 
 
-def evict(state: JobState, name: str, why: str, by: str, at_unix_s: float) -> list[Action]:
-    """Take a host out that nothing runs on; tell it."""
-    if name in state.evicted:
-        return []
-    state.evicted[name] = Eviction(reason=why[:500], by=by, at_unix_s=at_unix_s)
-    recount(state)
-    there = [member.info.id for member in state.members.values() if member.info.name == name and member.present]
-    text = f"{name} is evicted from the job by {by}: {why}; robust readmit {name} takes it back"
-    return [Say(text=text, node=node) for node in there]
-
-
 def _standby_checked(policy: Policy, state: JobState, event: StandbyChecked) -> list[Action]:
     member = state.members.get(event.node)
-    if member is None or not _is_usable(state, event.node) or event.node in state.unended:
+    if member is None or not is_usable(state, event.node) or event.node in state.unended:
         return []  # it went, or was needed before it was known
     if event.admitted:
         member.checked = "admitted"
         return [Say(text=f"{event.name} was checked and stands by: {event.sentence}")]
     refused = sum(each.by == ADMISSION for each in state.evicted.values())
-    if refused >= rungs.most_evicted(evict_share(policy), len(state.members)):
+    if refused >= most_evicted(evict_share(policy), len(state.members)):
         member.checked = "refused"
         others = "was 1" if refused == 1 else f"were {refused}"
         said = f"{event.name} would be refused ({event.rule}: {event.sentence}), but so {others} before it"
         return [Say(text=f"{said}: it stands by, and is taken last (--max-evict-share)")]
     said = f"{event.name} is not admitted ({event.rule}): {event.sentence}"
     return [Say(text=said), *evict(state, event.name, f"{event.sentence} ({event.rule})", ADMISSION, event.at_unix_s)]
-
-
-def _step(policy: Policy, state: JobState, climb: Climb, event: LadderEvent) -> tuple[Climb, Decision | None]:
-    after, decision = rungs.step(limits(policy, state), climb.ladder, event)
-    return msgspec.structs.replace(climb, ladder=after), decision
-
-
-def _decided(state: JobState, decision: Decision) -> Decided:
-    return Decided(
-        attempt=state.attempt,
-        number=decision.number,
-        episode=decision.episode,
-        rung=decision.rung,
-        rule=decision.rule,
-        sentence=decision.sentence,
-        nodes=decision.nodes,
-        over_evicted=decision.over_evicted,
-        version=decision.version,
-    )

@@ -119,6 +119,17 @@ def _too_few(policy: Policy, state: JobState, patience_s: float) -> str:
     return f"{have} came within {patience_s:g} s{missing}"
 
 
+def recount(state: JobState) -> None:
+    """Count the usable members anew, after a change that is rare."""
+    state.usable = sum(member.present and member.info.name not in state.evicted for member in state.members.values())
+
+
+def is_usable(state: JobState, node: str) -> bool:
+    """Whether an agent is there, and its host is not evicted."""
+    member = state.members.get(node)
+    return member is not None and member.present and member.info.name not in state.evicted
+
+
 def placement_of(state: JobState, node: str) -> Placement | None:
     """Return the place of a node in the newest attempt, None if it has none."""
     place = state.places.get(node)
@@ -159,3 +170,14 @@ def awaits_store(state: JobState, attempt: int) -> bool:
         run = climb_of(state).replay
         return run is not None and any(each.attempt == attempt and not each.outcome for each in run.runs)
     return state.phase == "opening" and attempt == state.attempt
+
+
+def awaits_resume(state: JobState, attempt: int) -> bool:
+    """Whether it is still to be chosen where this attempt starts from."""
+    if state.phase == "replaying":
+        from robust_run.launcher.core.climb import climb_of
+
+        run = climb_of(state).replay
+        runs = run.runs if run is not None else ()
+        return any(each.attempt == attempt and each.looks and each.resume is None and not each.outcome for each in runs)
+    return state.phase == "opening" and attempt == state.attempt and bool(state.looks_in) and state.resume is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from robust_run.launcher.actions import Action, Dismiss, EndAttempt, Say
-from robust_run.launcher.core.attempts import conclude, end_attempt, try_to_gather
-from robust_run.launcher.core.membership import name_of, placement_of, ranks_of
+from robust_run.launcher.core.attempts import end_attempt, try_to_gather
+from robust_run.launcher.core.membership import name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
 from robust_run.launcher.core.strays import stray_ended, strayed
 from robust_run.launcher.events import (
@@ -61,11 +61,6 @@ def too_late(state: JobState, event: Event) -> list[Action]:
     return []
 
 
-def recount(state: JobState) -> None:
-    """Count the usable members anew, after a change that is rare."""
-    state.usable = sum(member.present and member.info.name not in state.evicted for member in state.members.values())
-
-
 def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> list[Action]:
     """Take a new agent in: it is used at once where the job waits for nodes, else it stands by."""
     info = event.node
@@ -81,9 +76,9 @@ def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> 
         return []
     anew: list[Action] = []
     if state.phase == "diagnosing":
-        from robust_run.launcher.core import ladder
+        from robust_run.launcher.core import diagnosis
 
-        anew = ladder.replaced(policy, state, info.name)
+        anew = diagnosis.replaced(policy, state, info.name)
     return [*anew, *([Say(text=f"{info.name} joined and stands by", node="")] if policy.many and not anew else [])]
 
 
@@ -169,9 +164,9 @@ def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: fl
         return []
     recount(state)
     if state.health.recent or state.health.evicted:
-        from robust_run.launcher.core import health
+        from robust_run.launcher.core import health_record
 
-        health.forget(state, event.name)
+        health_record.forget(state, event.name)
     text = f"readmitted by {event.by}; this node stands by"
     actions: list[Action] = [
         Say(text=text, node=member.info.id)
@@ -216,7 +211,7 @@ def _without(policy: Policy, state: JobState, node: str, cause: Cause | None, no
     if cause is not None:
         cause = _cause(state, cause.kind, node, cause.text, cause.at_s)
         actions = _end_because(policy, state, cause, now_s)
-    return actions + (conclude(policy, state, now_s) if state.is_quiet else [])
+    return actions
 
 
 def _end_because(policy: Policy, state: JobState, cause: Cause, now_s: float) -> list[Action]:

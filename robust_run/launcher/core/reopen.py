@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from robust_run.launcher.core.attempts import forget_waits
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.restart import Trail
 
@@ -20,5 +21,7 @@ def reopen(state: JobState, restart: int) -> None:
     state.stop_signal, state.stopped_by, state.finish, state.ending = None, "", None, None
     state.is_inquiring, state.suspected_at_s, state.traced, state.is_traced_end = False, None, None, False
     state.all_well, state.trouble = False, ""
+    forget_waits(state)
     state.detected_at_s = state.deadline_at_s = state.hold_until_s = None
     state.trail = Trail()
+    state.failed_at_s = state.reached_step = None

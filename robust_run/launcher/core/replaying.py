@@ -17,9 +17,11 @@ from robust_run.health.ladder.types import Replayed
 from robust_run.launcher.actions import Action, EndAttempt, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.check_events import ReplayStepped
 from robust_run.launcher.core import nodes as membership
+from robust_run.launcher.core import resuming
 from robust_run.launcher.core.attempts import begin, stopped
 from robust_run.launcher.core.climb import Climb, GroupRun, ReplayRun, climb_of, remember
-from robust_run.launcher.core.membership import name_of, ranks_of
+from robust_run.launcher.core.membership import awaits_resume, name_of, ranks_of
+from robust_run.launcher.core.rungs import advance
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.events import (
     AttemptEnded,
@@ -37,6 +39,7 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
+from robust_run.launcher.resume_events import LookForCheckpoints, NoResumePoint, ResumeChosen
 from robust_run.launcher.types import Placement
 
 SIGTERM = 15
@@ -70,14 +73,22 @@ def _next_pass(policy: Policy, state: JobState, climb: Climb, run: ReplayRun, no
     for group in groups:
         state.attempt += 1
         names = [run.replay.machines[each] for each in (*group.members, *group.helpers)]
-        runs.append(GroupRun(group=group, attempt=state.attempt, layout=_layout(state, [run.nodes[n] for n in names])))
+        layout = _layout(state, [run.nodes[n] for n in names])
+        looks = resuming.folder_of(state, layout)
+        runs.append(GroupRun(group=group, attempt=state.attempt, layout=layout, looks=looks))
     state.unended = {placement.node for each in runs for placement in each.layout}
     state.deadline_at_s = now_s + run.limit_s
     remember(state, msgspec.structs.replace(climb, replay=msgspec.structs.replace(run, runs=tuple(runs))))
-    opens = [OpenStore(attempt=each.attempt, node=each.layout[0].node) for each in runs]
+    opens: list[Action] = [OpenStore(attempt=each.attempt, node=each.layout[0].node) for each in runs]
+    questions: list[Action] = [_look(state, each) for each in runs if each.looks]
     sizes = f"{len(runs)} group{'s' if len(runs) > 1 else ''} of nodes ({groups[0].phase})"
     text = f"replay: {sizes} run the program, {run.steps} steps or {run.limit_s:.0f} s each"
-    return [Say(text=text), *opens, WakeAt(state.deadline_at_s)]
+    return [Say(text=text), *questions, *opens, WakeAt(state.deadline_at_s)]
+
+
+def _look(state: JobState, one: GroupRun) -> LookForCheckpoints:
+    nodes = tuple(each.node for each in one.layout)
+    return resuming.look(state, one.attempt, nodes, len(nodes), one.looks)
 
 
 def _layout(state: JobState, agents: Iterable[str]) -> tuple[Placement, ...]:
@@ -91,11 +102,9 @@ def _layout(state: JobState, agents: Iterable[str]) -> tuple[Placement, ...]:
 
 
 def _over(policy: Policy, state: JobState, climb: Climb, run: ReplayRun, now_s: float) -> list[Action]:
-    from robust_run.launcher.core import ladder
-
     state.deadline_at_s = None
     remember(state, msgspec.structs.replace(climb, replay=None))
-    return ladder.advance(policy, state, Replayed(at_s=now_s, conclusion=phases.conclude(run.replay)), now_s)
+    return advance(policy, state, Replayed(at_s=now_s, conclusion=phases.conclude(run.replay)), now_s)
 
 
 def pass_over(policy: Policy, state: JobState, now_s: float) -> list[Action]:
@@ -131,6 +140,10 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
     match event:
         case StoreOpened(attempt=attempt) if _of(run, attempt) is not None:
             return _opened(state, _of(run, attempt), event)
+        case ResumeChosen(attempt=attempt) if awaits_resume(state, attempt):
+            return _chosen(state, _of(run, attempt), event)
+        case NoResumePoint(attempt=attempt, reason=reason) if awaits_resume(state, attempt):
+            return _end(policy, state, _of(run, attempt), "broken", reason)
         case RankExited(attempt=attempt, rank=rank, exit_code=code) if _of(run, attempt) is not None:
             return _exited(policy, state, _of(run, attempt), rank, code)
         case ReplayStepped(attempt=attempt, node=node) if _of(run, attempt) is not None:
@@ -142,6 +155,7 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
         case AttemptStarted(attempt=attempt) if _of(run, attempt) is not None:
             return []
         case AttemptEnded(attempt=attempt, node=node) if _of(run, attempt) is not None:
+            _note_damage(state, _of(run, attempt), event)
             return _node_ended(policy, state, _of(run, attempt), node, now_s)
         case NodeReturned(node=node) if node in state.unended:
             return _repeated(policy, run, node) + membership.returned(policy, state, event, now_s)
@@ -179,9 +193,21 @@ def _opened(state: JobState, one: GroupRun | None, event: StoreOpened) -> list[A
     live = tuple(rank for placement in one.layout for rank in ranks_of(placement))
     one = msgspec.structs.replace(one, address=event.address, port=event.port, live=live)
     _put(state, one)
+    return _go(state, one)
+
+
+def _chosen(state: JobState, one: GroupRun | None, event: ResumeChosen) -> list[Action]:
+    assert one is not None
+    one = msgspec.structs.replace(one, resume=event.point())
+    _put(state, one)
+    return _go(state, one)
+
+
+def _go(state: JobState, one: GroupRun) -> list[Action]:
+    """Have the workers of a group started, once their store is open and it is known where they start from."""
     climb = climb_of(state)
     assert climb.replay is not None
-    return [_order(state, one, climb.replay.steps)]
+    return [_order(state, one, climb.replay.steps)] if one.port and not awaits_resume(state, one.attempt) else []
 
 
 def _order(state: JobState, one: GroupRun, steps: int, only: str = "") -> StartAttempt:
@@ -199,6 +225,7 @@ def _order(state: JobState, one: GroupRun, steps: int, only: str = "") -> StartA
         world_size=last.first_rank + last.nproc,
         nodes=len(one.layout),
         code=code,
+        resume=one.resume,
         replay_steps=steps,
     )
 
@@ -237,6 +264,14 @@ def _end_order(policy: Policy, one: GroupRun, only: tuple[str, ...]) -> EndAttem
     return EndAttempt(attempt=one.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s, only=only)
 
 
+def _note_damage(state: JobState, one: GroupRun | None, event: AttemptEnded) -> None:
+    """A group that could not read what it was to start from says nothing of its nodes."""
+    if event.damage is None or one is None or event.node not in state.unended:
+        return
+    resuming.damaged(state, event)
+    _put(state, msgspec.structs.replace(one, outcome="broken", why=event.damage.reason))
+
+
 def _node_ended(policy: Policy, state: JobState, one: GroupRun | None, node: str, now_s: float) -> list[Action]:
     assert one is not None
     if node not in state.unended or node not in [each.node for each in one.layout]:
@@ -261,7 +296,8 @@ def _time_is_up(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     assert run is not None
     ends: list[Action] = []
     for each in run.runs:
-        ends += _end(policy, state, each, "passed" if each.port else "broken", "its time is up")
+        has_run = each.port and not awaits_resume(state, each.attempt)
+        ends += _end(policy, state, each, "passed" if has_run else "broken", "its time is up")
     return ends
 
 

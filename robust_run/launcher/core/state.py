@@ -15,6 +15,7 @@ from robust_run.launcher.code_types import Ledger
 from robust_run.launcher.events import RankExited
 from robust_run.launcher.health_events import HealthRecord
 from robust_run.launcher.restart import Trail
+from robust_run.launcher.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 from robust_run.launcher.types import (
     NodeInfo,
     Placement,
@@ -50,8 +51,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     last_call_s: float = 30.0
     wait_for_nodes_s: float | None = None
     on_hang: str = "auto"
-    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch."""
+    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch; but what may be a wait only shortly before
+    torch ends it."""
+    hang_after_s: float = 5.0
+    """A wait is looked into after so long."""
     on_slow: str = "report"
+    job: str = ""
+    """What its workers see as ROBUST_JOB."""
     many: bool = False
     """A job of several nodes: the loss of one is healed, not the end."""
     health_rules: str = ""
@@ -165,6 +171,16 @@ class JobState(msgspec.Struct, kw_only=True):
     """Hosts that were evicted for it."""
     reported: list[tuple[str, tuple[int, ...], float]] = []
     """Kinds and ranks of verdicts that were reported while the attempt went on, and when."""
+    act_at_s: float | None = None
+    """When a wait that was only reported is looked at again and acted on, if it still goes on."""
+    last_left_at_s: float | None = None
+    """When the newest rank ended with exit code 0 while others went on."""
+    leftovers_at_s: float | None = None
+    """When it is looked at who still runs."""
+    leftovers_pause_s: float = 0.0
+    """How long that takes the next time."""
+    looks_at_leftovers: bool = False
+    """The evidence is being looked at for that reason."""
     all_well: bool = False
     """Every rank has ended with exit code 0."""
     trouble: str = ""
@@ -191,6 +207,31 @@ class JobState(msgspec.Struct, kw_only=True):
     code_fault: VerdictDraft | None = None
     """What the version on probation, or the training itself, was found at fault of, in this attempt."""
     health: HealthRecord = msgspec.field(default_factory=HealthRecord)
+    looks_in: str = ""
+    """Folder of checkpoints that the newest attempt starts from; empty: it is told of none."""
+    resume: ResumePoint | None = None
+    """Where it starts from; None: not chosen yet, or it is told of none."""
+    last_point: ResumePoint | None = None
+    """The newest checkpoint that an earlier attempt started from."""
+    last_saved: SavedCheckpoint | None = None
+    """The newest checkpoint that ranks of the job are known to have saved in the folder, whether it is still there or not."""
+    passed_over: dict[str, PassedOver] = {}
+    """Checkpoints that ranks found damaged, by uuid: no attempt starts from them any more."""
+    found_damaged: str = ""
+    """Uuid of the one that ranks found damaged in this attempt."""
+    told_over: set[str] = set()
+    """What was said of checkpoints that were passed over."""
+    reached_step: int | None = None
+    """The step that the attempt before had reached, as far as it can be reckoned."""
+    failed_at_s: float | None = None
+    """When what ended the attempt before began."""
+    no_point: Literal["", "now", "ever"] = ""
+    """It could not be told where the attempt starts from: now, or whenever it is tried."""
+
+    @property
+    def ended_well(self) -> int:
+        """How many ranks of an attempt that goes on have ended with exit code 0."""
+        return self.world_size - len(self.live) if self.phase == "running" else 0
 
     @property
     def is_quiet(self) -> bool:

@@ -9,6 +9,8 @@
     ending ──the ladder wants it──► diagnosing or replaying ──► gathering or Finish (see `core.ladder`, `core.replaying`)
     a signal or `robust stop`, at any time: stopping ──every node ended──► Finish
 
+With --ckpt-dir, workers are started when the store is open and it is chosen which checkpoint they start from (`core.resuming`).
+
 An attempt is over when nothing of it can still run anywhere: each node has said so, or has been silent for so long that it
 has ended its workers by itself. Only then is the next one started.
 """
@@ -32,14 +34,13 @@ from robust_run.launcher.code_types import (
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import (
     begin,
-    conclude,
     end_attempt,
     failure_ending,
     start_order,
     stopped,
     try_to_gather,
 )
-from robust_run.launcher.core.membership import placement_of
+from robust_run.launcher.core.membership import awaits_resume, placement_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.strays import end_strays_now, stray_ended
 from robust_run.launcher.events import (
@@ -61,12 +62,15 @@ from robust_run.launcher.events import (
     Tick,
 )
 from robust_run.launcher.health_events import HealthSeen
+from robust_run.launcher.resume_events import CheckpointSaved, NoResumePoint, ResumeChosen, SavedCheckpoint
 from robust_run.launcher.types import Progress
 
 SIGKILL = 9
 
 #: Phases in which an attempt is meant to go on.
 GOING = ("opening", "running", "suspecting")
+#: Phases in which it is concluded as soon as nothing of it can run anywhere any more.
+ENDED = ("ending", "stopping", "replaying")
 
 #: Events of versions of the code.
 OF_CODE = (
@@ -106,6 +110,8 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         reopen(state, event.restart)
         state.term = max(state.term, event.term)
         return begin(policy, state, now_s)
+    if isinstance(event, (AttemptEnded, CheckpointSaved)) and event.saved is not None:
+        _note_saved(state, event.saved)
     if state.phase == "over":
         return nodes.too_late(state, event)
     if state.phase == "replaying":
@@ -114,6 +120,16 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         taken = replaying.take(policy, state, event, now_s)
         if taken is not None:
             return taken
+    was_quiet = state.is_quiet
+    taken = _taken(policy, state, event, now_s)
+    if state.is_quiet and state.phase in ENDED and (not was_quiet or isinstance(event, ControllerResumed)):
+        from robust_run.launcher.core import conclusion  # seldom needed, and the way to the first worker is short
+
+        return taken + conclusion.conclude(policy, state, now_s)
+    return taken
+
+
+def _taken(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
     for take in (_take_of_attempt, nodes.take, _take_of_job):
         taken = take(policy, state, event, now_s)
         if taken is not None:
@@ -132,7 +148,12 @@ def _take_of_attempt(policy: Policy, state: JobState, event: Event, now_s: float
         case AttemptStarted(attempt=attempt, node=node) if attempt == state.attempt:
             state.started.add(node)
             state.nccl = event.nccl or state.nccl
-            return []
+            return _told_by(policy, state, event, now_s) if awaits_resume(state, attempt) else []
+        case ResumeChosen(attempt=attempt) if awaits_resume(state, attempt):
+            return _resume_chosen(policy, state, event, now_s)
+        case NoResumePoint(attempt=attempt, reason=reason) if awaits_resume(state, attempt):
+            state.no_point = "now" if event.may_pass else "ever"
+            return _trouble(state, reason, now_s)
         case AttemptEnded(attempt=attempt, node=node) if attempt == state.attempt and node in state.unended:
             return _attempt_ended(policy, state, event, now_s)
         case AttemptEnded(attempt=attempt, node=node) if attempt >= state.strays.get(node, attempt + 1):
@@ -194,13 +215,41 @@ def _take_rare(policy: Policy, state: JobState, event: Event, now_s: float) -> l
     return versions.take(policy, state, event, now_s)
 
 
+def _note_saved(state: JobState, saved: SavedCheckpoint) -> None:
+    """A checkpoint was there: of whatever attempt, and however late that is said."""
+    from robust_run.launcher.core import resuming
+
+    resuming.saved(state, saved)
+
+
 def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
     return state.phase == "opening" and attempt == state.attempt and state.layout[0].node == node
 
 
 def _store_opened(policy: Policy, state: JobState, event: StoreOpened, now_s: float) -> list[Action]:
-    state.phase = "running"
     state.address, state.port = event.address, event.port
+    return _go(policy, state, now_s)
+
+
+def _resume_chosen(policy: Policy, state: JobState, event: ResumeChosen, now_s: float) -> list[Action]:
+    from robust_run.launcher.core import resuming
+
+    return resuming.chosen(state, event) + _go(policy, state, now_s)
+
+
+def _told_by(policy: Policy, state: JobState, event: AttemptStarted, now_s: float) -> list[Action]:
+    """A node runs an attempt of which the journal does not say where it starts from: the node does."""
+    from robust_run.launcher.core import resuming
+
+    resuming.adopt(state, event)
+    return _go(policy, state, now_s)
+
+
+def _go(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+    """Have the workers started, once their store is open and it is known where they start from."""
+    if not state.port or awaits_resume(state, state.attempt):
+        return []
+    state.phase = "running"
     state.live = set(range(state.world_size))
     early, state.early_exits = state.early_exits, []
     actions: list[Action] = [start_order(state)]
@@ -216,7 +265,7 @@ def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: floa
         return []
     if event.exit_code == 0:
         if state.live:
-            return []
+            return _left(state, now_s)
         # Every rank is gone. If one failed before (suspecting), the verdict waits for the evidence; else all is well
         # and children that workers left behind get the same time to end as survivors of a failure.
         state.all_well = state.phase == "running"
@@ -231,6 +280,14 @@ def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: floa
     return [WakeAt(state.deadline_at_s)]
 
 
+def _left(state: JobState, now_s: float) -> list[Action]:
+    if state.phase != "running":
+        return []
+    from robust_run.launcher.core import leftovers
+
+    return leftovers.left(state, now_s)
+
+
 def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
     if state.phase not in GOING:
         return []
@@ -242,6 +299,10 @@ def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
 def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: float) -> list[Action]:
     state.unended.discard(event.node)
     state.evidence.extend(event.ranks)
+    if event.damage is not None:
+        from robust_run.launcher.core import resuming
+
+        resuming.damaged(state, event)
     state.progress = _merged(state.progress, event.progress)
     placement = placement_of(state, event.node)
     if placement is not None and state.live:
@@ -250,7 +311,7 @@ def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: 
     nodes.note_own_end(state, event, now_s)
     if state.phase in GOING:
         actions = end_attempt(state, failure_ending(policy, state))
-    return actions + (conclude(policy, state, now_s) if state.is_quiet else [])
+    return actions
 
 
 def _merged(one: Progress, other: Progress) -> Progress:
@@ -270,6 +331,10 @@ def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         return end_attempt(state, failure_ending(policy, state))
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
+    if state.phase == "running":
+        from robust_run.launcher.core import leftovers
+
+        return leftovers.tick(policy, state, now_s)
     return []
 
 

@@ -7,7 +7,7 @@ attempt gets a number that none of them has heard.
 from __future__ import annotations
 
 from robust_run.launcher.actions import Action, EndAttempt
-from robust_run.launcher.core.attempts import conclude, end_attempt, is_held, try_to_gather
+from robust_run.launcher.core.attempts import end_attempt, is_held, try_to_gather
 from robust_run.launcher.core.membership import placement_of, ranks_of
 from robust_run.launcher.core.state import Cause, JobState, Policy
 from robust_run.launcher.types import Progress
@@ -55,13 +55,9 @@ def _fall_behind(policy: Policy, state: JobState, attempt: int, now_s: float) ->
 
 
 def stray_ended(policy: Policy, state: JobState, node: str, now_s: float) -> list[Action]:
-    """Nothing unknown runs on a node any more: go on if it was the last."""
+    """Nothing unknown runs on a node any more: a job that gathers nodes goes on if it was the last."""
     state.strays.pop(node, None)
-    if not state.is_quiet:
-        return []
-    if state.phase == "gathering":
-        return try_to_gather(policy, state, now_s)
-    return conclude(policy, state, now_s) if state.phase in ("ending", "stopping", "replaying") else []
+    return try_to_gather(policy, state, now_s) if state.is_quiet and state.phase == "gathering" else []
 
 
 def end_strays_now(state: JobState) -> list[Action]:

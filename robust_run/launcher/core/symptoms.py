@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.health.rules import deciding, workers
+from robust_run.health.types import NOT_THE_JOBS
 from robust_run.launcher.actions import Action, Say
-from robust_run.launcher.core.health import TRAINING, book_of, held, memory_s, said_by, spoken
-from robust_run.launcher.core.membership import node_of_rank
-from robust_run.launcher.core.nodes import recount
+from robust_run.launcher.core.health import TRAINING, held, memory_s, said_by, spoken
+from robust_run.launcher.core.membership import node_of_rank, recount
+from robust_run.launcher.core.rule_book import book_of
 from robust_run.launcher.core.state import Eviction, JobState, Policy
 from robust_run.launcher.health_events import RuleEviction, Sign
 from robust_run.launcher.types import RankEvidence, VerdictDraft
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.core.judge import Judgement
 
 MOST_LINES = 10
+#: What makes work wait and ends nothing.
+LOADS = ("cpu.", "disk.pressure", "disk.slow_fsync")
 
 
 def explained(policy: Policy, state: JobState, verdict: Judgement, now_s: float) -> tuple[Judgement, list[Action]]:
@@ -34,7 +37,9 @@ def explained(policy: Policy, state: JobState, verdict: Judgement, now_s: float)
     if culprit is not None and not verdict.evicts:
         verdict, actions = _by_rule(policy, state, verdict, culprit, now_s)
     onset_s = verdict.onset_at_s if verdict.onset_at_s is not None else now_s
-    signs = _around(state, _hosts(state, verdict.draft), onset_s)
+    signs = [
+        sign for sign in _around(state, _hosts(state, verdict.draft), onset_s) if _may_explain(sign, verdict.draft)
+    ]
     lines = tuple(line for line in (_line(sign, onset_s) for sign in signs) if line not in verdict.draft.evidence)
     if not lines:
         return verdict, actions
@@ -61,6 +66,12 @@ def _around(state: JobState, hosts: set[str], onset_s: float) -> list[Sign]:
     return [sign for sign in recent if sign.event.at_s >= onset_s - memory_s(sign) / 2]
 
 
+def _may_explain(sign: Sign, draft: VerdictDraft) -> bool:
+    """Whether what was seen may have to do with how it ended: what concerns others has not, and no load kills a process."""
+    name = sign.event.name
+    return not name.endswith(NOT_THE_JOBS) and not (draft.kind == "crash" and name.startswith(LOADS))
+
+
 def _line(sign: Sign, onset_s: float) -> str:
     apart_s = sign.event.at_s - onset_s
     when = f"{abs(apart_s):.1f} s {'after' if apart_s > 0 else 'before'} it"
@@ -72,7 +83,8 @@ def _by_rule(
 ) -> tuple[Judgement, list[Action]]:
     """Ask the table about how the rank at fault ended."""
     name = node_of_rank(state, culprit.rank)
-    seen = [sign.event for sign in state.health.recent if sign.name == name]
+    recent = (sign.event for sign in state.health.recent if sign.name == name)
+    seen = [event for event in recent if not event.name.endswith(NOT_THE_JOBS)]
     event = workers.event_of(culprit.rank, culprit.pid, culprit.exit_code, culprit.finding, seen, culprit.exited_at_s)
     if event is None:
         return verdict, []

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from robust_run.clock import Clock
-from robust_run.launcher.leadership.types import Coordinator
+from robust_run.launcher.leadership.coordinator import Coordinator
 
 
 def open_coordinator(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from robust_run.launcher.leadership.coordinator import Coordinator
 from robust_run.launcher.leadership.tenure import Sleep
-from robust_run.launcher.leadership.types import Coordinator, CoordinatorUnreachable, LeaderRecord
+from robust_run.launcher.leadership.types import CoordinatorUnreachable, LeaderRecord
 
 
 async def wait_for_leader(

@@ -7,14 +7,11 @@ own clock before anybody else may start, and whatever it writes is refused once 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from robust_run.errors import PlatformError
-
-if TYPE_CHECKING:
-    from robust_run.launcher.leadership.tenure import Leadership
 
 MOST_STATE_BYTES = 64 << 20
 """Largest state of a job's core that is kept for a successor."""
@@ -66,40 +63,6 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     """How much of the journal it contains, in whatever unit the writer counts."""
     state: bytes
-
-
-class Coordinator(Protocol):
-    """A place where candidates meet: a shared folder, or etcd."""
-
-    async def campaign(self, me: Candidate, ttl_s: float) -> Leadership:
-        """Wait until elected. The term is larger than every earlier one's; `ttl_s` bounds how long a dead leader blocks.
-
-        An unreachable place is waited for. Raises JobFinished if nobody is to lead any more, UserError if another run leads
-        under this job's name, PlatformError (CoordinatorRefused) for what waiting cannot mend.
-        """
-        ...
-
-    async def leader(self) -> LeaderRecord | None:
-        """Return the newest leader known, which may be dead by now; None: nobody leads, or it said that it goes.
-
-        Raises JobFinished, CoordinatorUnreachable, CoordinatorRefused.
-        """
-        ...
-
-    async def load(self) -> SavedState | None:
-        """Return what was saved last. A new leader sees everything that its predecessors saved successfully.
-
-        Raises CoordinatorUnreachable, CoordinatorRefused.
-        """
-        ...
-
-    async def load_members(self) -> dict[str, bytes]:
-        """Return the members as put last, by id. Raises as `load` does."""
-        ...
-
-    async def close(self) -> None:
-        """Let go of connections. Leads on until its lease ends, if it leads; see `Leadership.resign`."""
-        ...
 
 
 class Hold(Protocol):

@@ -163,7 +163,8 @@ class Finder:
             return
         raise NoController(
             f"no controller at {many.host}:{many.port} for {alone_s:.0f} s; "
-            f"robust-run --resume {self.run_path} on its node continues the job"
+            "on its node, robust status says whether it lives; "
+            f"if it is gone, robust-run --resume {self.run_path} continues the job"
         )
 
 

@@ -27,6 +27,7 @@ from robust_run.launcher.many.leaders import ASK_AGAIN_S, led_elsewhere, not_her
 from robust_run.launcher.meeting import Guest, Host, SystemNetwork, meet, own_address
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo
+from robust_run.launcher.world import as_text
 from robust_run.signals import signal_name
 from robust_run.version import __version__
 
@@ -217,6 +218,7 @@ class Joining:
             node_rank=many.node_rank,
             candidate=self._candidate_address(address),
             blocks=spoken(address, self.block_port) if self.block_port else "",
+            ckpt_dir=as_text(self._spec.ckpt_dir or ""),
             pid=os.getpid(),
             version=__version__,
         )

@@ -30,7 +30,7 @@ def not_here(many: ManyNodes) -> str:
 async def refuse_if_led(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock) -> None:
     """Raise UserError if one of the candidates controls the job, or the last one said that it is over."""
     try:
-        leader = await _leader(spec, many, run_path, clock)
+        leader = await who_leads(spec, many, run_path, clock)
     except JobFinished as finished:
         raise UserError(f"--resume {run_path!r}: the job is over: {finished}") from finished
     if leader is not None:
@@ -46,7 +46,7 @@ async def led_elsewhere(spec: JobSpec, many: ManyNodes, clock: Clock) -> Guest |
     if not many.job or not (many.coordinator or os.path.isdir(os.path.join(path, "leader"))):
         return None
     try:
-        leader = await _leader(spec, many, path, clock)
+        leader = await who_leads(spec, many, path, clock)
     except JobFinished:
         return None
     if leader is None:
@@ -57,12 +57,12 @@ async def led_elsewhere(spec: JobSpec, many: ManyNodes, clock: Clock) -> Guest |
 
 async def where_led(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock) -> str:
     """Return HOST:PORT of the leader of the job, empty if none can be reached. Raises JobFinished if nobody is to lead."""
-    leader = await _leader(spec, many, run_path, clock)
+    leader = await who_leads(spec, many, run_path, clock)
     return leader.address if leader is not None else ""
 
 
-async def _leader(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock) -> LeaderRecord | None:
-    """Return who leads, if it can be reached. Raises JobFinished."""
+async def who_leads(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock) -> LeaderRecord | None:
+    """Return who leads, if it can be reached. Raises JobFinished, PlatformError or UserError where nobody can be asked."""
     coordinator = open_coordinator(many.coordinator, many.tls_ca, spec.rdzv_id, run_path, clock, lambda _: None)
     try:
         leader = await asyncio.wait_for(coordinator.leader(), ANSWER_S)

@@ -134,7 +134,8 @@ class _NodeOfMany:
             if self._spec.image is not None or self._spec.setup is not None:
                 from robust_run.launcher.startup.opening import timed
 
-                self._opened = timed(self._clock, self._open_place)
+                opened, opening = timed(self._clock, self._open_place)
+                self._opened = opened._replace(opening=opening)
             self._ready_s = self._clock.monotonic_s()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
             return asyncio.new_event_loop().run_until_complete(self._run())

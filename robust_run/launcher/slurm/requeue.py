@@ -104,7 +104,7 @@ def _unwanted(
     spec: JobSpec, facts: JobFacts, past: Past | None, ended: Ended, down: str, env: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the nodes that the job is to be kept from."""
-    from robust_run.launcher.core.ladder import evict_share
+    from robust_run.launcher.core.rungs import evict_share
     from robust_run.launcher.policy import policy_of
 
     nodes = spec.many.most + spec.many.standby if spec.many is not None else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.launcher.check_events import CheckAnswer
+from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.types import Paces, Sights
 from robust_run.report.startup.types import NodeStart
 
@@ -15,5 +16,5 @@ class Starts(msgspec.Struct, frozen=True, tag="starts", kw_only=True):
     start: NodeStart
 
 
-Seen = Sights | Paces | Starts | CheckAnswer
+Seen = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen
 """What an agent sees of its ranks."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from robust_run.clock import Clock
-    from robust_run.launcher.place import Opened
+
+_Made = TypeVar("_Made")
 
 
 class Opening(NamedTuple):
@@ -17,7 +18,8 @@ class Opening(NamedTuple):
     ended_s: float
 
 
-def timed(clock: Clock, make: Callable[[], Opened]) -> Opened:
-    """Return what `make` does, with how long that took."""
+def timed(clock: Clock, make: Callable[[], _Made]) -> tuple[_Made, Opening]:
+    """Return what `make` does, and how long that took."""
     began_s = clock.monotonic_s()
-    return make()._replace(opening=Opening(began_s, clock.monotonic_s()))
+    made = make()
+    return made, Opening(began_s, clock.monotonic_s())

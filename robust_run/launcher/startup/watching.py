@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.startup.origin import started_s
@@ -21,8 +21,8 @@ from robust_run.tracer.steps import read as read_steps
 if TYPE_CHECKING:
     import asyncio
 
-    from robust_run.launcher.attempt import Attempt
     from robust_run.launcher.node import Node
+    from robust_run.launcher.workers import Worker
 
 #: How often the ranks' files are looked at.
 LOOK_S = 0.25
@@ -30,10 +30,18 @@ LOOK_S = 0.25
 FIRST_TELL_S, RAREST_TELL_S = 10.0, 120.0
 
 
+class Started(Protocol):
+    """An attempt of which the ranks have been started."""
+
+    number: int
+    started_at_s: float
+    workers: list[Worker]
+
+
 class StartWatch:
     """The start of one attempt's ranks on this node."""
 
-    def __init__(self, attempt: Attempt, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> None:
+    def __init__(self, attempt: Started, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> None:
         """`how`: by local rank, how the workers were started."""
         self._node = node
         self._deliver = deliver
@@ -135,7 +143,7 @@ def read_bytes(pid: int) -> int:
         return -1
 
 
-def watch_start(attempt: Attempt, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> StartWatch | None:
+def watch_start(attempt: Started, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> StartWatch | None:
     """Return what looks at an attempt's start; None where nothing is noted."""
     if not attempt.workers:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -24,8 +24,8 @@ class Read(msgspec.Struct, eq=False):
     """Blocks that it still waits for."""
     held: dict[int, bytes]
     """Blocks that came and could not be kept."""
-    again: bool = False
-    """Whether the cache failed it once already."""
+    tries: int = 0
+    """How often the cache failed it."""
 
     def blocks(self, block_bytes: int) -> range:
         """Return the blocks that it touches."""
@@ -68,16 +68,16 @@ class Reads:
                 self._waiting.setdefault(block, []).append(read)
         return sorted(read.left)
 
-    def arrived(self, kept: Iterable[int], unkept: dict[int, bytes]) -> list[Read]:
-        """Note blocks that came; `unkept` are only in memory. Return the reads that wait for nothing any more."""
+    def arrived(self, kept: Collection[int], held: dict[int, bytes]) -> list[Read]:
+        """Note blocks that came; who waits gets `held` from memory. Return the reads that wait for nothing any more."""
         ready = []
-        self._held.update(unkept)
+        self._held.update((block, data) for block, data in held.items() if block not in kept)
         while len(self._held) > _MOST_HELD:
             self._held.popitem(last=False)
-        for block in (*kept, *unkept):
+        for block in dict.fromkeys((*kept, *held)):
             for read in self._waiting.pop(block, ()):
-                if block in unkept:
-                    read.held[block] = unkept[block]
+                if block in held:
+                    read.held[block] = held[block]
                 read.left.discard(block)
                 if not read.left:
                     ready.append(read)

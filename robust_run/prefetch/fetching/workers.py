@@ -6,42 +6,30 @@ at the latest after `FetchLimits.read_limit_s`.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from robust_run.prefetch.blockmap import is_good
-from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.cache import BlocksWrongError, Cache
+from robust_run.prefetch.fetching.counts import FetchCounts
 from robust_run.prefetch.fetching.health import Health
 from robust_run.prefetch.fetching.queue import Job, Queue
 from robust_run.prefetch.fetching.reads import Answer, Read, Reads
+from robust_run.prefetch.fetching.repairs import Repairs
 from robust_run.prefetch.fetching.sources import Source, may_work_later
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Priority, SourceCounts
+from robust_run.prefetch.room import Room
+from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 
 _TICK_S = 0.25
 _MOST_PROBLEMS = 20
+#: How often a read may find the cache wrong, for each of its blocks: a disk may spoil all that is written to it.
+_MOST_TRIES = 4
 #: Gets a sentence and, for reads that failed, the reason; "": they wait.
 Tell = Callable[[str, str], None]
-
-
-class FetchCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fetcher has done so far; the fields are those of `types.Status`."""
-
-    reads: int
-    waited: int
-    waited_s: float
-    failed: int
-    hot_total: int
-    hot_left: int
-    given_up: int
-    background: bool
-    passing_through: bool
-    sources: tuple[SourceCounts, ...]
-    problems: tuple[str, ...]
 
 
 class Fetcher:
@@ -56,18 +44,21 @@ class Fetcher:
         *,
         clock: Callable[[], float] = time.monotonic,
         tell: Tell = lambda _sentence, _about: None,
+        note: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         """`sources`: in the order of preference, the origin usually last. `tell` hears, from a thread and before who reads
-        does, that reads fail or wait for long, and why.
+        does, that reads fail or wait for long, and why; `note` what is worth knowing and fails nothing.
         """
         self._map, self._cache, self._sources = block_map, cache, tuple(sources)
-        self._limits, self._clock, self._tell = limits, clock, tell
+        self._limits, self._clock, self._tell, self._note = limits, clock, tell, note
         self._present = cache.scan()
         self._health = Health(tuple(source.name for source in sources), limits)
         self._queue = Queue(block_map.block_bytes, self._present, self._offers, self._health, limits)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = Reads()
+        root = os.path.dirname(cache.folder)
+        self._repairs, self._room = Repairs(sources[-1].name, root), Room(root, limits.keep_free_bytes)
         self._requests: dict[Job, Cancellation] = {}
         self._problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
         self._reads = self._waited = self._failed = self._hot_total = 0
@@ -80,6 +71,8 @@ class Fetcher:
 
     def start(self) -> None:
         """Start the threads."""
+        said = self._look_at_disk()  # what it finds now was known before, and is said by who started us
+        self._problems.extend(filter(None, [said]))
         loops = [self._fetch] * (self._limits.width + self._limits.demand_width) + [self._watch]
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in loops]
         for thread in self._threads:
@@ -111,10 +104,12 @@ class Fetcher:
         self._begin(read)
 
     def _begin(self, read: Read) -> None:
-        read.left.update(block for block in read.blocks(self._map.block_bytes) if not self._cache.have(block))
+        wanted = (block for block in read.blocks(self._map.block_bytes) if block not in read.held)
+        read.left.update(block for block in wanted if not self._cache.have(block))
+        self._reads += not read.tries
         if read.left:
             with self._lock:
-                self._reads, self._waited = self._reads + 1, self._waited + 1
+                self._waited += 1
                 refused = []
                 for block in self._waiting.wait(read, self._cache.have):
                     self._present[block] = 0
@@ -123,7 +118,6 @@ class Fetcher:
                 waits = bool(read.left)
             self._lose((block, reason) for block, reason in refused if reason)
         else:
-            self._reads += 1
             waits = False
         if not waits:
             self._finish(read)
@@ -154,7 +148,8 @@ class Fetcher:
                 hot_left=self._queue.hot_left,
                 given_up=self._queue.given_up,
                 background=self._queue.in_background,
-                passing_through=not self._queue.keeping,
+                passing_through=not self._room.keeping,
+                repaired=self._repairs.count,
                 sources=self._health.counts(),
                 problems=tuple(self._problems),
             )
@@ -219,8 +214,12 @@ class Fetcher:
             return
         good = {block: data for block, data in zip(blocks, buffers, strict=True) if is_good(self._map, block, data)}
         wrong = [block for block in blocks if block not in good]
-        unkept = {block: bytes(data) for block, data in good.items() if not self._kept(block, data)}
-        self._arrived([block for block in good if block not in unkept], unkept)
+        kept = {block for block, data in good.items() if self._kept(block, data)}
+        # What the cache has spoilt once is given to who waits for it from here.
+        held = {
+            block: bytes(data) for block, data in good.items() if block not in kept or self._repairs.is_wrong(block)
+        }
+        self._arrived(kept, held)
         problem = (
             f"{source.name}: block {wrong[0]} has the wrong digest; it is refused and asked for again" if wrong else ""
         )
@@ -231,11 +230,13 @@ class Fetcher:
         self._over(job, lambda now_s: self._queue.failed(job, reason, final, now_s), reason)
 
     def _kept(self, block: int, data: memoryview) -> bool:
-        if not self._queue.keeping:
+        if not self._room.keeping:
             return False
         if self._cache.put(block, data):
             return True
-        self._keep(False, "the disk is full or fails")
+        self._say(
+            [self._changed_room(lambda room, now_s: room.refused(self._cache.failure, self._missing_bytes(), now_s))]
+        )
         return False
 
     def _over(self, job: Job, note: Callable[[float], list[tuple[int, str]] | None], problem: str = "") -> None:
@@ -249,22 +250,35 @@ class Fetcher:
             self._work.notify()
         self._lose(lost)
 
-    def _arrived(self, kept: Sequence[int], unkept: dict[int, bytes]) -> None:
-        """Wake the reads that wait for these blocks."""
+    def _arrived(self, kept: Iterable[int], held: dict[int, bytes]) -> None:
+        """Wake the reads that wait for these blocks. `held`: those that they get from us, and not from the cache."""
+        kept = set(kept)
+        now_s = self._clock()
         with self._lock:
             for block in kept:
                 self._present[block] = 1
+            arrived = kept | held.keys()
+            for block in arrived:
                 self._queue.satisfied(block)
-            for block in unkept:
-                self._queue.satisfied(block)
-            ready = self._waiting.arrived(kept, unkept)
+            wrong = sorted(filter(self._repairs.is_wrong, arrived))
+            said = [self._repairs.came(block, now_s, kept=block in kept) for block in wrong]
+            ready = self._waiting.arrived(kept, held)
+        self._say(said)
         for read in ready:
             self._finish(read)
 
+    def _say(self, sentences: Iterable[str]) -> None:
+        """Say what is worth knowing; "": nothing."""
+        for sentence in filter(None, sentences):
+            with self._lock:
+                self._problems.append(sentence)
+            self._note(sentence)
+
     def _lose(self, lost: Iterable[tuple[int, str]]) -> None:
         """Answer the reads that wait for blocks that will not come."""
-        for block, reason in lost:
+        for block, why in lost:
             with self._lock:
+                reason = self._repairs.reason(block, why)
                 reads, free = self._waiting.lose(block)
                 for other in free:
                     self._queue.satisfied(other)
@@ -277,26 +291,37 @@ class Fetcher:
                 self._answer(read, None, reason)
 
     def _finish(self, read: Read) -> None:
-        """Answer a read whose blocks are all there. Where the cache fails it, its blocks are fetched once more."""
+        """Answer a read whose blocks are all there. Those that the cache has wrong are fetched once more."""
         try:
             data = read.assembled(self._map.block_bytes, self._cache.read)
-            reason = f"{self._cache.path}: it was cut short by somebody"
+        except BlocksWrongError as error:
+            self._fetch_again(read, error.blocks, "did not match its digest")
         except OSError as error:
-            data, reason = b"", f"{self._cache.path}: {error.strerror or error}"
-        if len(data) == read.size_bytes:
+            blocks = [block for block in read.blocks(self._map.block_bytes) if block not in read.held]
+            self._fetch_again(read, blocks, f"could not be read ({error.strerror or error})")
+        else:
             self._answer(read, data, "")
-            return
-        with self._lock:
-            self._problems.append(reason)
-            self._failed += read.again
-        if read.again:
-            self._tell(f"block {read.offset_bytes // self._map.block_bytes} could not be read: {reason}", reason)
-            self._answer(read, None, reason)
-            return
-        for block in read.blocks(self._map.block_bytes):
+
+    def _fetch_again(self, read: Read, blocks: Sequence[int], how: str) -> None:
+        """Take cached blocks for absent, and have a read wait for them; or end it, if the cache spoils whatever it is given.
+
+        Another thread or server may have put them right since they were read: then they are read again.
+        """
+        wrong = [block for block in blocks if not self._cache.is_right(block)]
+        for block in wrong:
             self._cache.forget(block)
-        read.again = True
-        self._begin(read)
+        with self._lock:
+            for block in wrong:
+                self._repairs.found(block, how)
+            read.tries += 1
+            is_over = read.tries > _MOST_TRIES * len(read.blocks(self._map.block_bytes))
+            reason = self._repairs.reason(blocks[0], "it was fetched again and again")
+            self._failed += is_over
+        if not is_over:
+            self._begin(read)
+            return
+        self._tell(f"block {blocks[0]} could not be read: {reason}", reason)
+        self._answer(read, None, reason)
 
     def _answer(self, read: Read, data: bytes | None, reason: str) -> None:
         waited_s = self._clock() - read.since_s
@@ -315,35 +340,34 @@ class Fetcher:
                 slow = self._queue.slow(now_s)
                 limit_s = self._limits.request_limit_s
                 old = [cancel for job, cancel in self._requests.items() if now_s - job.began_s > limit_s]
+                due = self._repairs.due(now_s)
             for cancellation in old:
                 cancellation.cancel()
             self._lose(lost)
             if slow:
                 self._tell(slow, "")
-            self._look_at_disk()
+            self._say([due, self._look_at_disk()])
 
-    def _look_at_disk(self) -> None:
+    def _look_at_disk(self) -> str:
+        """Look how much is free. Return what is to be said of it; "": nothing is."""
         try:
             free_bytes = self._cache.free_bytes()
         except OSError:
-            return
-        limit_bytes = self._limits.keep_free_bytes
-        if free_bytes < limit_bytes:
-            self._keep(False, f"{free_bytes >> 20} MiB are free, {limit_bytes >> 20} MiB are left to others")
-        elif free_bytes > limit_bytes + (64 << 20):
-            self._keep(True, "")
+            return ""
+        return self._changed_room(lambda room, now_s: room.looked(free_bytes, self._missing_bytes(), now_s))
 
-    def _keep(self, keeping: bool, why: str) -> None:
+    def _changed_room(self, change: Callable[[Room, float], str]) -> str:
         with self._lock:
-            if self._queue.keeping != keeping:
-                self._queue.keeping = keeping
-                if keeping:
+            said = change(self._room, self._clock())
+            if self._queue.keeping != self._room.keeping:
+                self._queue.keeping = self._room.keeping
+                if self._room.keeping:
                     self._waiting.let_go()
-                else:
-                    self._problems.append(
-                        f"{self._cache.folder}: {why}: blocks are passed through and not kept; free some space"
-                    )
                 self._work.notify_all()
+        return said
+
+    def _missing_bytes(self) -> int:
+        return self._present.count(0) * self._map.block_bytes
 
 
 def _words(error: BaseException) -> str:

@@ -1,8 +1,9 @@
 """A folder or an OCI layout → one squashfs and its block map. The same tree gives the same bytes, whoever builds it.
 
-mksquashfs does the work: every file belongs to root and has no extended attributes. Files keep their times of modification: a
-.pyc counts only where its source has the time that is noted in it, and without them each start would compile all that it imports
-(measured: 18 s instead of 9 s to the first step). A tree is the same with the same times; an OCI layout brings its own.
+mksquashfs does the work: every file belongs to root and has no extended attributes (why: `losses`). Files keep their times of
+modification: a .pyc counts only where its source has the time that is noted in it, and without them each start would compile all
+that it imports (measured: 18 s instead of 9 s to the first step). A tree is the same with the same times; an OCI layout brings
+its own.
 
 With a record of a start, the files that it read lie together at the beginning, in the order in which they were read: fewer
 blocks are hot (153 of 1 MiB instead of 210 for a start of torch).
@@ -21,9 +22,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.image import oci, sorting
+from robust_run.prefetch.image import oci, origins, sorting
 from robust_run.prefetch.image.errors import BuildFailed, ImageRefused
 from robust_run.prefetch.image.identify import identify
+from robust_run.prefetch.image.losses import Loss, printable
+from robust_run.prefetch.image.survey import Survey, pseudo_lines, survey
 from robust_run.prefetch.types import BLOCK_BYTES, BlockMap
 
 Compression = Literal["zstd", "lz4"]
@@ -61,12 +64,14 @@ def build(
     *,
     stage: _Stage = lambda _name: None,
     progress: Callable[[int], None] | None = None,
+    lost: Callable[[Sequence[Loss]], None] = lambda _losses: None,
 ) -> BlockMap:
     """Make an image file of a folder or OCI layout, and its block map beside it; return the map. Replaces what was there.
 
     `stage` is told what begins: "unpack", "pack", "digest"; `progress` gets bytes since the last call, in "unpack" and "digest".
+    `lost` hears, once and in the end, what the image does not keep; that lies beside it too (`origins.sidecar`).
 
-    Raises `ImageRefused` where the source is none or is hostile, and `BuildFailed` where it cannot be made.
+    Raises `ImageRefused` where the source is none, is hostile, or has what we cannot read; `BuildFailed` where it cannot be made.
     """
     kind = identify(source).kind
     folder = os.path.dirname(os.path.abspath(image))
@@ -81,17 +86,20 @@ def build(
                 stage("unpack")
                 tree = os.path.join(scratch, "tree")
                 os.mkdir(tree, 0o700)
-                oci.extract(source, tree, machine=options.machine, tag=options.tag, progress=progress)
+                found = oci.extract(source, tree, machine=options.machine, tag=options.tag, progress=progress)
             stage("pack")
+            if kind == "directory":
+                found = survey(source, options.exclude)
             made = os.path.join(scratch, "image")
-            _pack(tree, made, options, scratch)
+            _pack(tree, made, options, found, scratch)
             stage("digest")
             block_map = blockmap.make(
                 made, block_bytes=options.block_bytes, mount_at=options.mount_at, progress=progress
             )
-            _put(made, blockmap.encode(block_map), image)
+            _put(made, block_map, found.losses, image)
     except OSError as error:
         raise BuildFailed(f"{image}: {error.strerror or error}: it was not made") from error
+    lost(found.losses)
     return block_map
 
 
@@ -110,8 +118,17 @@ def describe(image: str, *, block_bytes: int = BLOCK_BYTES, progress: Callable[[
     )
 
 
-def command(tool: str, tree: str, made: str, options: BuildOptions, sort_file: str | None) -> list[str]:
-    """Return the argv that packs a tree. Pure."""
+def command(
+    tool: str,
+    tree: str,
+    made: str,
+    options: BuildOptions,
+    *,
+    sort_file: str | None = None,
+    pseudo_file: str | None = None,
+    root_mode: int | None = None,
+) -> list[str]:
+    """Return the argv that packs a tree. `pseudo_file`: of modes, see `survey`. Pure."""
     argv = [tool, tree, made, "-noappend", "-no-progress", "-quiet", "-b", str(_FILE_BLOCK_BYTES)]
     argv += ["-comp", options.compression]
     if options.compression == "zstd":
@@ -120,6 +137,8 @@ def command(tool: str, tree: str, made: str, options: BuildOptions, sort_file: s
     argv += ["-all-root", "-no-xattrs", "-no-exports", "-mkfs-time", "0"]
     argv += ["-processors", str(options.threads)] if options.threads else []
     argv += ["-sort", sort_file] if sort_file else []
+    argv += ["-pf", pseudo_file] if pseudo_file else []
+    argv += ["-root-mode", f"{root_mode:o}"] if root_mode is not None else []
     return argv + (["-wildcards", "-e", *map(_literally, options.exclude)] if options.exclude else [])
 
 
@@ -128,47 +147,69 @@ def _literally(path: str) -> str:
     return "".join(f"\\{letter}" if letter in "*?[]\\!()|@+" else letter for letter in path.strip("/"))
 
 
-def _pack(tree: str, made: str, options: BuildOptions, scratch: str) -> None:
+def _pack(tree: str, made: str, options: BuildOptions, found: Survey, scratch: str) -> None:
     tool = shutil.which("mksquashfs")
     if tool is None:
         raise BuildFailed(
             "mksquashfs is not installed: install squashfs-tools 4.4 or later, or build the image elsewhere"
         )
-    sort_file = None
-    lines = sorting.sort_lines(options.hot_files)
-    if lines:
-        sort_file = os.path.join(scratch, "sort")
-        with open(sort_file, "wb") as file:
-            file.writelines(lines)
+    argv = command(
+        tool,
+        tree,
+        made,
+        options,
+        sort_file=_written(os.path.join(scratch, "sort"), sorting.sort_lines(options.hot_files)),
+        pseudo_file=_written(os.path.join(scratch, "modes"), pseudo_lines(found.modes)),
+        root_mode=found.modes.get(""),
+    )
     # Its own environment: SOURCE_DATE_EPOCH would contradict the time above, and change those of files.
     env = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
     done = subprocess.run(
-        command(tool, tree, made, options, sort_file),
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        check=False,
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
     )
+    said = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     if done.returncode or not os.path.exists(made):
-        said = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
         raise BuildFailed(f"mksquashfs ended with {done.returncode}: {(said or ['it said nothing'])[-1][:300]}")
+    # It ends well all the same: the file would be there, and be empty.
+    emptied = [line for line in said if "creating empty file" in line]
+    if emptied:
+        raise BuildFailed(f"mksquashfs could not read {len(emptied)} files, the first: {printable(emptied[0])}")
 
 
-def _put(made: str, block_map: bytes, image: str) -> None:
+def _written(path: str, lines: Sequence[bytes]) -> str | None:
+    """Write a file and return its path; None where there is nothing to write."""
+    if not lines:
+        return None
+    with open(path, "wb") as file:
+        file.writelines(lines)
+    return path
+
+
+def _put(made: str, block_map: BlockMap, losses: Sequence[Loss], image: str) -> None:
     """Put image and map in place. The old map goes first, so that no map ever lies beside another's image."""
-    sidecar = blockmap.sidecar(image)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(sidecar)
+    map_path, origins_path = blockmap.sidecar(image), origins.sidecar(image)
+    for path in (map_path, origins_path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
     with _synced(made):
         os.chmod(made, 0o644 & ~_umask())
     os.replace(made, image)
-    with open(f"{made}.map", "wb") as file:
-        file.write(block_map)
+    if losses:
+        _put_beside(
+            f"{made}.origins",
+            origins.encode(origins.Origins(sha256=block_map.sha256, lost=tuple(losses))),
+            origins_path,
+        )
+    _put_beside(f"{made}.map", blockmap.encode(block_map), map_path)
+
+
+def _put_beside(made: str, data: bytes, path: str) -> None:
+    with open(made, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.chmod(f"{made}.map", 0o644 & ~_umask())
-    os.replace(f"{made}.map", sidecar)
+    os.chmod(made, 0o644 & ~_umask())
+    os.replace(made, path)
 
 
 @contextlib.contextmanager

@@ -1,42 +1,37 @@
 """Applying the tar layers of an image to a folder, one above the other, without leaving it. Needs no root.
 
 A layer is hostile until shown otherwise. Paths are resolved inside the folder, the way a container's kernel would; the last part
-is never followed; counts and bytes are limited, also of what compressed data becomes. Whiteouts as in the OCI image
-specification, layer.md: `.wh.NAME` removes NAME of the layers below, `.wh..wh..opq` empties its folder of them.
+is never followed; counts and bytes are limited, also of what compressed data becomes. Each layer is applied as the OCI image
+specification has it (layer.md): first its whiteouts, to what the layers below have made, then its entries, in their order.
 
 Times of modification are the layers', or 0 where they name none, never of the unpacking: an image of them is the same each time.
+What the folder cannot have while it is ours (modes that would lock us out, setuid bits, owners) is remembered until `finish`.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tarfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import IO, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO
 
 from robust_run.prefetch.image.errors import ImageRefused
+from robust_run.prefetch.image.limits import LayerLimits
+from robust_run.prefetch.image.losses import LATEST_S, Losses, Original, lasting
+from robust_run.prefetch.image.names import Whiteout, is_bookkeeping, parts_of, whiteout_of
 from robust_run.prefetch.image.places import NoPlaceError, resolve
-from robust_run.prefetch.image.unpacking import ForwardReader, Packing, unpacked
+from robust_run.prefetch.image.survey import Survey, can_be_written, entries_below
+from robust_run.prefetch.image.unpacking import ForwardReader, Packing, members_of, opened_tar, unpacked
 
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _COPY_BYTES = 1 << 20
-#: Folders in each other. What removes a tree recurses, and a thousand are too deep for Python's own.
-_DEEPEST = 200
 #: Between an entry's data is read and written this much disk must stay free.
 _KEEP_FREE_BYTES = 64 << 20
 _CHECK_FREE_EVERY_BYTES = 64 << 20
-#: squashfs has 32 bits for a time, in seconds.
-_LATEST_S = (1 << 32) - 1
-
-
-@dataclass(frozen=True)
-class LayerLimits:
-    """What all layers of an image together may come to."""
-
-    bytes: int = 1 << 40
-    entries: int = 10_000_000
+#: Of a folder that no entry names.
+_IMPLIED = Original(0o755, 0, is_folder=True)
+_ATTRIBUTE = "SCHILY.xattr."
 
 
 class Extraction:
@@ -47,13 +42,11 @@ class Extraction:
         self.bytes = 0
         """Of all files written."""
         self.entries = 0
-        self.left_out = 0
-        """Devices, pipes and sockets: containers get them from their host."""
         self._limits = limits
-        self._of_this_layer: set[str] = set()
-        self._folders: dict[str, tuple[int, int]] = {"": (0o755, 0)}
-        """Their modes and times."""
-        self._places: dict[str, str] = {"": ""}
+        self._originals: dict[str, Original] = {"": _IMPLIED}
+        """What entries should be, where the folder shows it otherwise; of all folders. Some may be gone by now."""
+        self._same: dict[Original, Original] = {}
+        self._places: dict[tuple[str, ...], str] = {(): ""}
         self._check_free_at = 0
 
     def apply(
@@ -63,97 +56,155 @@ class Extraction:
         sha256: str,
         size_bytes: int,
         progress: Callable[[int], None] | None = None,
+        *,
+        whiteouts: Sequence[Whiteout] | None = None,
     ) -> None:
-        """Apply one layer. `sha256` and `size_bytes`: of the file as it is stored.
+        """Apply one layer. `sha256` and `size_bytes`: of the file as it is stored; `whiteouts`: those in it, see `whiteouts`.
 
-        Raises `ImageRefused` where it is not that file, is no tar, wants out, or cannot be written.
+        None: there is no layer below from which anything could be gone. Raises `ImageRefused` where it is not that file, is no
+        tar, wants out, or cannot be written.
         """
-        self._of_this_layer = set()
         reader = ForwardReader(unpacked(file, packing, size_bytes, progress))
-        try:
-            with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:", errorlevel=2, encoding="utf-8") as tar:
-                while (member := tar.next()) is not None:
-                    tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
-                    self._one(tar, member)
+        with opened_tar(reader, sha256) as tar:
+            self._hide(whiteouts or ())
+            seen = 0
+            for member in members_of(tar):
+                hidden = self._one(tar, member)
+                if hidden is not None and whiteouts is not None:
+                    if whiteouts[seen : seen + 1] != [hidden]:
+                        raise ImageRefused(f"layer {sha256[:12]} was changed while it was read; build again")
+                    seen += 1
             reader.finish(sha256)
-        except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError, OSError) as error:
-            raise ImageRefused(f"layer {sha256[:12]}: {' '.join(str(error).split())[:200] or 'damaged'}") from error
+            if whiteouts is not None and seen != len(whiteouts):
+                raise ImageRefused(f"layer {sha256[:12]} was changed while it was read; build again")
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of ours into the root, in place of any other."""
         self._make_way(name, is_folder=False)
         self._write_file(name, [data], 0o644, 0)
+        self._note(name, Original(0o644, 0))
 
-    def finish(self) -> None:
-        """Give folders their modes and times; last, so that a folder that may not be written could be filled."""
-        for path in sorted(self._folders, key=len, reverse=True):
-            whole = os.path.join(self.folder, path)
-            if os.path.isdir(whole) and not os.path.islink(whole):
-                mode, time_s = self._folders[path]
-                os.chmod(whole, mode)
-                os.utime(whole, (time_s, time_s))
+    def finish(self) -> Survey:
+        """Give folders their modes and times, and return what the folder does not show. Last: nothing can be applied after it.
 
-    def _one(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        What is there is looked at, and not what was noted: that may be gone, and a link in its place may lead anywhere.
+        """
+        losses = Losses()
+        modes: dict[str, int] = {}
+        there = ["", *(path for path, _entry in entries_below(self.folder) if path in self._originals)]
+        for path in there:
+            losses.note(path or "/", self._originals[path])
+        for path in reversed(there):  # a folder after what is in it, which changes its time
+            self._finish_one(path, self._originals[path], losses, modes)
+        return Survey(modes, losses.found())
+
+    def _finish_one(self, path: str, original: Original, losses: Losses, modes: dict[str, int]) -> None:
+        whole = os.path.join(self.folder, path)
+        mode = os.lstat(whole).st_mode
+        if original.is_device:
+            os.unlink(whole)
+            return
+        if stat.S_ISLNK(mode):
+            return
+        wanted, shown = original.kept_mode(), stat.S_IMODE(mode)
+        if original.is_folder:
+            shown = wanted & 0o1777 | 0o700
+            os.chmod(whole, shown)
+            os.utime(whole, (_time_s(original.time_s),) * 2)
+        if wanted == shown:
+            return
+        if can_be_written(path):
+            modes[path] = wanted
+        elif wanted & 0o400 or os.geteuid() == 0:
+            os.chmod(whole, wanted)
+        else:
+            losses.add("modes", path)
+
+    def _one(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> Whiteout | None:
+        """Apply an entry; return it where it is a whiteout, which is not carried out here."""
         self.entries += 1
         if self.entries > self._limits.entries:
             raise ImageRefused(f"more than {self._limits.entries} entries in its layers; that many are not unpacked")
-        above, name = self._place(member.name)
-        if name.startswith(_WHITEOUT):
-            self._whiteout(above, name)
-            return
-        path = f"{above}/{name}" if above else name
-        if not name:
-            self._folders[""] = (member.mode & 0o1777 | 0o700, _time_s(member))
-        elif member.isdir():
-            self._add_folder(path, member.mode, _time_s(member))
-        elif member.issym():
-            self._make_way(path, is_folder=False)
-            whole = os.path.join(self.folder, path)
-            os.symlink(member.linkname, whole)
-            os.utime(whole, (_time_s(member), _time_s(member)), follow_symlinks=False)
-            self._places = {"": ""}
+        if member.size > self._limits.bytes - self.bytes:
+            raise ImageRefused(
+                f"{member.name[:80]!r} would have {member.size} bytes; at most {self._limits.bytes} are unpacked"
+            )
+        parts = parts_of(member.name)
+        if is_bookkeeping(parts):
+            return None
+        hidden = whiteout_of(parts)
+        if hidden is not None:
+            return hidden
+        original = _original(member)
+        if not parts:
+            self._note("", original)
+            return None
+        above = self._place(parts[:-1])
+        path = f"{above}/{parts[-1]}" if above else parts[-1]
+        if member.isdir():
+            self._add_folder(path, original)
         elif member.islnk():
             self._add_hard_link(path, member.linkname)
-        elif member.isreg():
-            self._add_file(tar, member, path)
         else:
-            self.left_out += 1
-            return
-        self._of_this_layer.add(path)
+            self._make_way(path, is_folder=False)
+            self._add(tar, member, path, original)
+            self._note(path, original)
+        return None
 
-    def _place(self, name: str) -> tuple[str, str]:
-        """Return the folder of an entry, without links and made if it is missing, and the entry's own name; "" for the root."""
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        if ".." in parts or "\0" in name or len(name) > 4096:
-            raise ImageRefused(f"an entry named {name[:80]!r} wants out of the image")
-        if len(parts) > _DEEPEST:
-            raise ImageRefused(f"an entry {len(parts)} folders deep: at most {_DEEPEST} are unpacked")
-        if not parts:
-            return "", ""
-        key = "/".join(parts[:-1])
-        if key not in self._places:
+    def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, original: Original) -> None:
+        """Make what is neither a folder nor a hard link, where nothing is in its way."""
+        whole = os.path.join(self.folder, path)
+        time_s = _time_s(original.time_s)
+        if member.issym():
+            os.symlink(member.linkname, whole)
+            self._places = {(): ""}
+        elif member.isfifo():
+            os.mkfifo(whole, 0o600)
+            os.chmod(whole, _shown(original))
+        elif member.isreg():
+            data = tar.extractfile(member)
+            assert data is not None
+            self._write_file(path, iter(lambda: data.read(_COPY_BYTES), b""), _shown(original), time_s)
+            return
+        else:  # a device: a mark in its place, so that what lies above can replace and remove it as anything else
+            self._write_file(path, (), 0o600, 0)
+            return
+        os.utime(whole, (time_s, time_s), follow_symlinks=False)
+
+    def _note(self, path: str, original: Original) -> None:
+        """Remember what an entry should be, unless it shows."""
+        is_plain = (original.uid, original.gid) == (0, 0) and original.kept_mode() == original.mode == _shown(original)
+        is_plain = is_plain and 0 <= original.time_s <= LATEST_S and not original.attributes
+        if is_plain and not original.is_folder and not original.is_device:
+            self._originals.pop(path, None)
+        else:
+            self._originals[path] = self._same.setdefault(original, original)
+
+    def _place(self, folder: tuple[str, ...]) -> str:
+        """Return the folder of an entry, without links, and made if it is missing."""
+        if folder not in self._places:
             try:
-                above = resolve(self.folder, key)
+                above = resolve(self.folder, "/".join(folder))
             except NoPlaceError as error:
                 raise ImageRefused(str(error)) from error
             if not os.path.isdir(os.path.join(self.folder, above)):
                 self._make_folders(above)
-            self._places[key] = above
-        return self._places[key], parts[-1]
+            self._places[folder] = above
+        return self._places[folder]
 
     def _make_folders(self, path: str) -> None:
         done = ""
         for part in path.split("/"):
             done = f"{done}/{part}" if done else part
             if not os.path.isdir(os.path.join(self.folder, done)):
-                self._add_folder(done, 0o755, 0)
+                self._add_folder(done, _IMPLIED)
 
-    def _add_folder(self, path: str, mode: int, time_s: int) -> None:
+    def _add_folder(self, path: str, original: Original) -> None:
         whole = os.path.join(self.folder, path)
         if not os.path.isdir(whole) or os.path.islink(whole):
             self._make_way(path, is_folder=True)
             os.mkdir(whole, 0o700)
-        self._folders[path] = (mode & 0o1777 | 0o700, time_s)
+        self._note(path, original)
 
     def _add_hard_link(self, path: str, target: str) -> None:
         try:
@@ -161,22 +212,14 @@ class Extraction:
         except NoPlaceError as error:
             raise ImageRefused(str(error)) from error
         whole = os.path.join(self.folder, source)
-        if not source or not (os.path.isfile(whole) or os.path.islink(whole)):
+        if not source or not os.path.lexists(whole) or stat.S_ISDIR(os.lstat(whole).st_mode):
             raise ImageRefused(f"{path[:80]!r} is a hard link to {target[:80]!r}, which is no file of the image")
         if source != path:
             self._make_way(path, is_folder=False)
             os.link(whole, os.path.join(self.folder, path), follow_symlinks=False)
-
-    def _add_file(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
-        if member.size > self._limits.bytes - self.bytes:
-            raise ImageRefused(
-                f"{path[:80]!r} would have {member.size} bytes; at most {self._limits.bytes} are unpacked"
-            )
-        data = tar.extractfile(member)
-        assert data is not None
-        self._make_way(path, is_folder=False)
-        pieces = iter(lambda: data.read(_COPY_BYTES), b"")
-        self._write_file(path, pieces, member.mode & 0o777 | 0o400, _time_s(member))
+            self._originals.pop(path, None)
+            if source in self._originals:
+                self._originals[path] = self._originals[source]
 
     def _write_file(self, path: str, pieces: Iterable[bytes], mode: int, time_s: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -202,26 +245,25 @@ class Extraction:
                     f"{self.folder}: the disk is full after {self.bytes} bytes; name a folder on another"
                 )
 
-    def _whiteout(self, above: str, name: str) -> None:
-        if name == _OPAQUE:
-            self._clear(above)
-            return
-        hidden = name[len(_WHITEOUT) :]
-        if hidden in ("", ".", "..") or hidden.startswith(_WHITEOUT):
-            raise ImageRefused(f"a whiteout named {name[:80]!r} wants out of the image")
-        path = f"{above}/{hidden}" if above else hidden
-        if path not in self._of_this_layer:
+    def _hide(self, whiteouts: Iterable[Whiteout]) -> None:
+        """Remove what a layer hides of those below. All is found before anything is removed: one may lead through another."""
+        doomed: dict[str, None] = {}
+        emptied: set[str] = set()
+        for each in dict.fromkeys(whiteouts):
+            try:
+                above = resolve(self.folder, "/".join(each.folder))
+            except NoPlaceError as error:
+                raise ImageRefused(str(error)) from error
+            if not os.path.isdir(os.path.join(self.folder, above)):
+                continue
+            prefix = f"{above}/" if above else ""
+            if each.name:
+                doomed[prefix + each.name] = None
+            elif above not in emptied:
+                emptied.add(above)
+                doomed |= dict.fromkeys(prefix + name for name in os.listdir(os.path.join(self.folder, above)))
+        for path in doomed:
             self._remove(path)
-
-    def _clear(self, folder: str) -> None:
-        """Remove from a folder what layers below put there, and nothing of this layer."""
-        for name in os.listdir(os.path.join(self.folder, folder)):
-            path = f"{folder}/{name}" if folder else name
-            whole = os.path.join(self.folder, path)
-            if path not in self._of_this_layer:
-                self._remove(path)
-            elif os.path.isdir(whole) and not os.path.islink(whole):
-                self._clear(path)
 
     def _make_way(self, path: str, *, is_folder: bool) -> None:
         whole = os.path.join(self.folder, path)
@@ -234,9 +276,27 @@ class Extraction:
             shutil.rmtree(whole)
         elif os.path.lexists(whole):
             os.unlink(whole)
-        self._places = {"": ""}
+        self._places = {(): ""}
 
 
-def _time_s(member: tarfile.TarInfo) -> int:
-    """Return an entry's time of modification, in whole seconds as a .pyc has it."""
-    return max(0, min(int(member.mtime), _LATEST_S))
+def _original(member: tarfile.TarInfo) -> Original:
+    attributes = (name[len(_ATTRIBUTE) :] for name in member.pax_headers if name.startswith(_ATTRIBUTE))
+    return Original(
+        mode=member.mode & 0o7777,
+        time_s=int(member.mtime),
+        uid=member.uid,
+        gid=member.gid,
+        attributes=lasting(attributes),
+        is_folder=member.isdir(),
+        is_device=not (member.isreg() or member.isdir() or member.issym() or member.isfifo()),
+    )
+
+
+def _shown(original: Original) -> int:
+    """Return the permissions that an entry has while the folder is ours: we can read it, and it runs as nobody else."""
+    return original.mode & 0o777 | 0o400
+
+
+def _time_s(time_s: int) -> int:
+    """Return a time of modification that an image can have, in whole seconds as a .pyc has it."""
+    return max(0, min(time_s, LATEST_S))

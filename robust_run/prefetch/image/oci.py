@@ -1,7 +1,7 @@
 """An OCI layout (a folder, as `skopeo copy docker://... oci:FOLDER` makes it) → a root file system in a folder.
 
 Follows the OCI image specification 1.1: image-layout.md, manifest.md, config.md, layer.md. Blobs are found by their digest and
-must match it. Runs as any user: owners are not kept, devices are left out (a container gets them from its host).
+must match it. Runs as any user: what a file cannot have here is in the `Survey` of it, or is not kept (see `losses`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,23 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from typing import TypeVar
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from robust_run.prefetch.image.description import DESCRIPTION, Description
 from robust_run.prefetch.image.errors import ImageRefused
-from robust_run.prefetch.image.layers import Extraction, LayerLimits
+from robust_run.prefetch.image.layers import Extraction
+from robust_run.prefetch.image.limits import LayerLimits
+from robust_run.prefetch.image.names import Whiteout
+from robust_run.prefetch.image.survey import Survey
 from robust_run.prefetch.image.unpacking import Packing
+from robust_run.prefetch.image.whiteouts import whiteouts_in
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 LARGEST_JSON_BYTES = 4 << 20
 MOST_LAYERS = 512
@@ -83,10 +91,11 @@ def extract(
     tag: str | None = None,
     limits: LayerLimits | None = None,
     progress: _Progress | None = None,
-) -> Extraction:
+) -> Survey:
     """Write an image's root file system into an empty folder that nobody else writes. `machine`: as `uname -m` says it.
 
-    `tag` chooses among several images (`org.opencontainers.image.ref.name`); `progress` gets bytes of layers since the last call.
+    Returns what the folder does not show, and what is not kept. `tag` chooses among several images
+    (`org.opencontainers.image.ref.name`); `progress` gets bytes of layers since the last call.
 
     Raises `ImageRefused` for a damaged or hostile layout (the folder then holds a part), OSError where a disk fails.
     """
@@ -95,14 +104,41 @@ def extract(
         raise ImageRefused(f"{layout}: {len(manifest.layers)} layers; at most {MOST_LAYERS} are read")
     config = _decode(_verified(layout, manifest.config), Config, manifest.config.digest)
     extraction = Extraction(folder, limits or LayerLimits())
-    for layer in manifest.layers:
-        with open(_blob(layout, layer), "rb", buffering=0) as file:
-            extraction.apply(file, packing_of(layer.media_type), layer.digest[7:], layer.size, progress)
+    _apply(layout, manifest.layers, extraction, limits or LayerLimits(), progress)
     run = config.config or RunConfig()
     described = Description(env=run.env or (), working_dir=run.working_dir or "/")
     extraction.write(DESCRIPTION, msgspec.json.encode(described) + b"\n")
-    extraction.finish()
-    return extraction
+    return extraction.finish()
+
+
+def _apply(
+    layout: str,
+    layers: Sequence[Descriptor],
+    extraction: Extraction,
+    limits: LayerLimits,
+    progress: _Progress | None,
+) -> None:
+    """Apply layers. The whiteouts of each are looked for while the one below it is applied: to find them takes as long."""
+    from concurrent.futures import ThreadPoolExecutor  # a start imports this module, and has no use for it
+
+    stopping = threading.Event()
+    coming: Future[list[Whiteout]] | None = None
+    with ThreadPoolExecutor(1) as beside:
+        try:
+            for number, layer in enumerate(layers):
+                whiteouts = coming.result() if coming is not None else None
+                if number + 1 < len(layers):
+                    coming = beside.submit(_whiteouts, layout, layers[number + 1], limits, stopping)
+                with open(_blob(layout, layer), "rb", buffering=0) as file:
+                    packing = packing_of(layer.media_type)
+                    extraction.apply(file, packing, layer.digest[7:], layer.size, progress, whiteouts=whiteouts)
+        finally:
+            stopping.set()
+
+
+def _whiteouts(layout: str, layer: Descriptor, limits: LayerLimits, stopping: threading.Event) -> list[Whiteout]:
+    with open(_blob(layout, layer), "rb", buffering=0) as file:
+        return whiteouts_in(file, packing_of(layer.media_type), layer.digest[7:], layer.size, limits, stopping)
 
 
 def packing_of(media_type: str) -> Packing:

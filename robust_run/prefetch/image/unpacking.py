@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, Literal, cast
 
 from robust_run.prefetch.image.errors import ImageRefused
@@ -19,9 +21,12 @@ _ZSTD_WINDOW_BYTES = 128 << 20
 class Stored:
     """The file of a layer as it is stored: counted, hashed, and read once from its beginning to its end."""
 
-    def __init__(self, file: IO[bytes], size_bytes: int, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, file: IO[bytes], size_bytes: int, progress: Callable[[int], None] | None, *, hashed: bool = True
+    ) -> None:
+        """`hashed`: False where `finish` is not called."""
         self._file, self._left, self._progress = file, size_bytes, progress
-        self._digest = hashlib.sha256()
+        self._digest = hashlib.sha256() if hashed else None
 
     def read(self, most_bytes: int) -> bytes:
         """Return the next bytes; none at the end. Raises `ImageRefused` where the file is longer than was said."""
@@ -29,7 +34,8 @@ class Stored:
         if len(data) > self._left:
             raise ImageRefused("a layer's blob is longer than its descriptor says; copy the layout again")
         self._left -= len(data)
-        self._digest.update(data)
+        if self._digest is not None:
+            self._digest.update(data)
         if self._progress is not None and data:
             self._progress(len(data))
         return data
@@ -38,7 +44,7 @@ class Stored:
         """Read what is left, and see that all of it was what it should be. Raises `ImageRefused`."""
         while self.read(_PIECE_BYTES):
             pass
-        if self._left or self._digest.hexdigest() != sha256:
+        if self._left or self._digest is None or self._digest.hexdigest() != sha256:
             raise ImageRefused(f"layer {sha256[:12]} is damaged (its digest differs); copy the layout again")
 
 
@@ -50,10 +56,15 @@ class Unpacked:
 
 
 def unpacked(
-    file: IO[bytes], packing: Packing, size_bytes: int, progress: Callable[[int], None] | None = None
+    file: IO[bytes],
+    packing: Packing,
+    size_bytes: int,
+    progress: Callable[[int], None] | None = None,
+    *,
+    hashed: bool = True,
 ) -> Unpacked:
-    """Return a layer's tar as pieces of bounded size."""
-    stored = Stored(file, size_bytes, progress)
+    """Return a layer's tar as pieces of bounded size. `hashed`: whether its digest will be asked for."""
+    stored = Stored(file, size_bytes, progress, hashed=hashed)
     if packing == "gzip":
         return Unpacked(stored, _gzip(stored))
     if packing == "zstd":
@@ -150,3 +161,20 @@ class ForwardReader:
         piece, self._rest = self._rest[:most_bytes], self._rest[most_bytes:]
         self._at += len(piece)
         return bytes(piece)
+
+
+@contextmanager
+def opened_tar(reader: ForwardReader, sha256: str) -> Iterator[tarfile.TarFile]:
+    """Open a layer's tar. Whatever goes wrong while it is read becomes `ImageRefused`; `sha256` is for the message."""
+    try:
+        with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:", errorlevel=2, encoding="utf-8") as tar:
+            yield tar
+    except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError, OSError) as error:
+        raise ImageRefused(f"layer {sha256[:12]}: {' '.join(str(error).split())[:200] or 'damaged'}") from error
+
+
+def members_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the entries of a tar, none of which is kept in memory."""
+    while (member := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
+        yield member

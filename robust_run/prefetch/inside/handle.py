@@ -99,17 +99,20 @@ def start(
     plan: Plan,
     *,
     on_problem: Callable[[str], None] = lambda _sentence: None,
+    on_note: Callable[[str], None] | None = None,
     holder: str = HOLDER,
     begun: Begun | None = None,
 ) -> Inside:
     """Make the place that a plan describes, and return once programs can be started in it.
 
-    `on_problem` gets a sentence, from a thread, when something goes wrong later. `begun`: see `begin`; `holder` is where there is
-    none. Raises `InsideFailed`, with the reason that the holder gave; nothing is left mounted then.
+    `on_problem` gets a sentence, from a thread, when something goes wrong later, and `on_note` (None: the same) when something is
+    worth knowing that no reader sees. `begun`: see `begin`; `holder` is where there is none.
+
+    Raises `InsideFailed`, with the reason that the holder gave; nothing is left mounted then.
     """
     begun = begun or begin(holder)
     descriptors: list[int] = []
-    early: list[str] = []
+    early: list[Problem] = []
     try:
         ready = _wait_ready(begun.channel, plan, descriptors, early)
         if ready.failed:
@@ -120,12 +123,17 @@ def start(
             os.close(descriptor)
         raise
     libraries = gpu.FOLDER if any(bind.destination.startswith(f"{gpu.FOLDER}/") for bind in plan.binds) else ""
-    for sentence in early:
-        on_problem(sentence)
-    return Inside(begun.process, begun.channel, ready, descriptors, on_problem, libraries)
+    hear = _hearing(on_problem, on_note or on_problem)
+    for problem in early:
+        hear(problem)
+    return Inside(begun.process, begun.channel, ready, descriptors, hear, libraries)
 
 
-def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], early: list[str]) -> Ready:
+def _hearing(on_problem: Callable[[str], None], on_note: Callable[[str], None]) -> Callable[[Problem], None]:
+    return lambda problem: (on_note if problem.is_note else on_problem)(problem.sentence)
+
+
+def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], early: list[Problem]) -> Ready:
     """`early` gets the problems that came before."""
     deadline_s = time.monotonic() + plan.limit_s
 
@@ -145,7 +153,7 @@ def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], earl
             line = _line(channel, plan, left_s)
             if mark in (b"+", b"-"):
                 return msgspec.json.decode(line, type=Ready)
-            early.append(msgspec.json.decode(mark + line, type=Problem).sentence)
+            early.append(msgspec.json.decode(mark + line, type=Problem))
     except TimeoutError as error:
         raise InsideFailed(f"{plan.image_url}: it could not be made ready within {plan.limit_s:g} s") from error
     except (OSError, msgspec.MsgspecError) as error:
@@ -173,13 +181,13 @@ class Inside:
         channel: socket.socket,
         ready: Ready,
         descriptors: Sequence[int],
-        on_problem: Callable[[str], None],
+        hear: Callable[[Problem], None],
         libraries: str,
     ) -> None:
         """Made by `start`."""
         self._libraries = libraries
         self._process, self._channel, self._descriptors = process, channel, list(descriptors)
-        self._on_problem = on_problem
+        self._hear = hear
         self._stopping = threading.Event()
         self.ready = ready
         """The rung and why, the image's interpreter, the block server's socket."""
@@ -282,4 +290,4 @@ class Inside:
     def _happened(self, problem: Problem) -> None:
         if problem.is_lost:
             self.reason = problem.sentence
-        self._on_problem(problem.sentence)
+        self._hear(problem)

@@ -72,6 +72,10 @@ class Troubles:
         is_lost = self._serving is not None and self._serving.state == "failed"
         self._tell(Problem(sentence, is_lost=is_lost))
 
+    def noted(self, sentence: str) -> None:
+        """Something is worth knowing."""
+        self._tell(Problem(sentence, is_note=True))
+
     def reader_ended(self, wait: Callable[[], int]) -> None:
         """Wait for the end of the process that shows the image, which nobody can replace."""
         code = wait()
@@ -118,7 +122,7 @@ def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, Ready]:
     except OSError as error:
         raise InsideFailed(f"{stage}: {error.strerror}: name another --image-cache folder") from error
     found = facts.gather(stage, os.environ)
-    cache = _whole(plan)
+    cache = _whole(plan, troubles) if plan.served and found.fuse else None
     served = plan.served and cache is None
     choice = choose(found, Need(served=served, writable=plan.writable is not None), plan.rungs)
     holding = Holding(choice, cache=cache)
@@ -148,13 +152,20 @@ def _only_ours(folder: str) -> int:
     return descriptor
 
 
-def _whole(plan: InsidePlan) -> Cache | None:
-    """Return the cache where the whole image is in it already and need not be served."""
-    if plan.served or "://" not in plan.image_url:
-        return None
+def _whole(plan: InsidePlan, troubles: Troubles) -> Cache | None:
+    """Return the cache where the whole image is in it, for a machine on which no block server can show it.
+
+    What reads it then verifies nothing, so all of it is verified now: that takes as long as to read it. With a block server, each
+    block is verified when it is read, and nobody waits for the others.
+    """
     cache = Cache(plan.cache_root, plan.block_map)
     if cache.complete:
-        return cache
+        wrong = cache.sift()
+        if not wrong:
+            return cache
+        blocks = "1 block" if len(wrong) == 1 else f"{len(wrong)} blocks"
+        digests = "its digest; it is" if len(wrong) == 1 else "their digests; they are"
+        troubles.noted(f"{blocks} in the cache {plan.cache_root} did not match {digests} fetched again")
     cache.close()
     return None
 
@@ -184,6 +195,7 @@ def _mount(plan: InsidePlan, holding: Holding, tool: str, troubles: Troubles) ->
             options=plan.serve_options,
             on_problem=troubles.happened,
             on_lost=troubles.reads_failed,
+            on_note=troubles.noted,
         )
         troubles.serving(holding.block_server)
         image, offset_bytes = holding.block_server.image_path, 0

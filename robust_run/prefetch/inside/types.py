@@ -35,7 +35,7 @@ class InsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     hot: tuple[BlockRun, ...] = ()
     serve_options: ServeOptions = ServeOptions()
     served: bool = True
-    """False: a local image file is mounted as it is: no block server, nothing is recorded. A complete cache is used so too."""
+    """False: an image file of this machine is mounted as it is: no block server, nothing is recorded."""
     rungs: tuple[Rung, ...] = LADDER
     """Those that may be used."""
     limit_s: float = 300.0
@@ -67,3 +67,5 @@ class Problem(msgspec.Struct, frozen=True):
     sentence: str
     is_lost: bool = False
     """The place is of no use any more: what reads the image gets errors."""
+    is_note: bool = False
+    """Nothing went wrong, or nothing that a reader sees: it is worth knowing."""

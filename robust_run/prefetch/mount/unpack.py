@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -18,8 +17,10 @@ from collections.abc import Iterator
 
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import MountRefused, ServerFailed
+from robust_run.prefetch.fetching.counts import FetchCounts
 from robust_run.prefetch.fetching.sources import origin
-from robust_run.prefetch.fetching.workers import FetchCounts, Fetcher
+from robust_run.prefetch.fetching.workers import Fetcher
+from robust_run.prefetch.removing import remove_tree
 from robust_run.prefetch.server.config import ServeOptions
 from robust_run.prefetch.types import BlockMap
 
@@ -44,7 +45,7 @@ def ensure(cache: Cache, image_url: str, tool: str, options: ServeOptions, limit
             return tree
         for name in os.listdir(cache.folder):
             if name.startswith(_PARTIAL):  # of a job that was killed
-                shutil.rmtree(os.path.join(cache.folder, name), ignore_errors=True)
+                remove_tree(os.path.join(cache.folder, name))
         _fetch(cache, image_url, options, deadline_s)
         partial = tempfile.mkdtemp(prefix=_PARTIAL, dir=cache.folder)
         try:
@@ -52,7 +53,7 @@ def ensure(cache: Cache, image_url: str, tool: str, options: ServeOptions, limit
             _unpack(tool, cache.path, made, deadline_s)
             os.rename(made, tree)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_tree(partial)
         return tree
 
 
@@ -74,7 +75,8 @@ def _alone(path: str, deadline_s: float) -> Iterator[None]:
 
 
 def _fetch(cache: Cache, image_url: str, options: ServeOptions, deadline_s: float) -> None:
-    """Bring all blocks into the cache, verified."""
+    """Bring all blocks into the cache. Those that are here are verified: what unpacks them reads past us."""
+    cache.sift()
     block_map: BlockMap = cache.block_map
     source = origin(image_url, block_map.offset_bytes, options.limits, options.store_options)
     fetcher = Fetcher(block_map, cache, (source,), options.limits)

@@ -76,3 +76,9 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
     sentence: str
     they_wait: bool = False
+
+
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """The same, for what is worth knowing and fails no read: a block that was damaged in the cache, a cache without room."""
+
+    sentence: str

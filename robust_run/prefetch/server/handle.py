@@ -37,12 +37,14 @@ def start(  # noqa: PLR0913 - one call makes a server
     control_path: str | None = None,
     on_problem: Callable[[str], None] = lambda _sentence: None,
     on_lost: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> ServerHandle:
     """Show an image as the file `image` in a folder, and return once its beginning could be read.
 
     Call it in the mount namespace where the file is wanted, best a private one. `hot` is fetched at once, in this order; see
     `hotlist.plan`. `control_path`: where the control socket goes; None: into the cache's folder. `on_problem` gets one sentence
-    whenever the server was replaced or given up, and `on_lost` (None: the same) when reads fail, and why; both from threads.
+    whenever the server was replaced or given up, `on_lost` (None: the same) when reads fail, and why, and `on_note` (None: the
+    same) what is worth knowing and fails nothing; all from threads.
 
     Raises `MountRefused`, `CacheRefused`, `BlockMapRefused`, and `ServerFailed` where it cannot serve or does not within
     `ServeOptions.start_limit_s`. Nothing is left mounted then.
@@ -75,7 +77,12 @@ def start(  # noqa: PLR0913 - one call makes a server
         raise
     held = (device, memory, peer_socket)
     keeper = Keeper(
-        config, f"{control_path}.log", lambda: _close(held, listening, control_path), on_problem, on_lost or on_problem
+        config,
+        f"{control_path}.log",
+        lambda: _close(held, listening, control_path),
+        on_problem,
+        on_lost or on_problem,
+        on_note or on_problem,
     )
     handle = ServerHandle(keeper, config, control_path)
     keeper.start()

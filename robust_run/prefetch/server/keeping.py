@@ -17,7 +17,7 @@ import msgspec
 import robust_run
 from robust_run.prefetch.errors import ControlFailed, ServerFailed
 from robust_run.prefetch.server import control, mounting
-from robust_run.prefetch.server.config import Lost, Ready, ServerConfig
+from robust_run.prefetch.server.config import Lost, Noted, Ready, ServerConfig
 from robust_run.prefetch.server.guard import restart_after_s
 from robust_run.prefetch.types import Status
 
@@ -37,10 +37,11 @@ class Keeper:
         let_go: Callable[[], None],
         on_problem: Callable[[str], None],
         on_lost: Callable[[str], None],
+        on_note: Callable[[str], None],
     ) -> None:
         """`log_path`: for what it writes to standard error; `let_go` closes what the keeper holds, once. See `handle.start`."""
         self._config, self._log_path, self._let_go = config, log_path, let_go
-        self._on_problem, self._on_lost = on_problem, on_lost
+        self._on_problem, self._on_lost, self._on_note = on_problem, on_lost, on_note
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._deaths_s: list[float] = []
@@ -145,18 +146,23 @@ class Keeper:
         return reason
 
     def _listen(self, descriptor: int, rest: bytes) -> None:
-        """Pass on which reads fail, until the server ends."""
+        """Pass on what it says, until the server ends."""
         with open(descriptor, "rb", buffering=0) as pipe:
             while True:
                 *lines, rest = rest.split(b"\n")
                 for line in lines:
                     with contextlib.suppress(msgspec.MsgspecError):
-                        said = msgspec.json.decode(line, type=Lost)
-                        (self._on_problem if said.they_wait else self._on_lost)(said.sentence)
+                        self._pass_on(msgspec.json.decode(line, type=Lost | Noted))
                 data = pipe.read(4096)
                 if not data:
                     return
                 rest = rest[-_LARGEST_READY_BYTES:] + data
+
+    def _pass_on(self, said: Lost | Noted) -> None:
+        if isinstance(said, Noted):
+            self._on_note(said.sentence)
+        else:
+            (self._on_problem if said.they_wait else self._on_lost)(said.sentence)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for its end and return the exit code. One that does not answer is killed."""

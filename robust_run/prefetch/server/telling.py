@@ -1,4 +1,6 @@
-"""What a server tells its keeper while it serves: that reads fail, and why. A keeper that does not listen never holds it up."""
+"""What a server tells its keeper while it serves: that reads fail, and why; what is worth knowing. A keeper that does not listen
+never holds it up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.prefetch.server.config import Lost, Ready
+from robust_run.prefetch.server.config import Lost, Noted, Ready
 
 #: How long the same reason is not told again: a source that is gone fails every read.
 QUIET_S = 30.0
@@ -18,7 +20,7 @@ _MOST_REASONS = 64
 
 
 class Telling:
-    """The lines that a server writes: `Ready` once, then each `Lost`. Safe to use from threads."""
+    """The lines that a server writes: `Ready` once, then each `Lost` and `Noted`. Safe to use from threads."""
 
     def __init__(self, descriptor: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`descriptor`: of a pipe; writing to it does not block from now on."""
@@ -26,6 +28,7 @@ class Telling:
         self._lock = threading.Lock()
         self._is_ready = False
         self._told_s: dict[str, float] = {}
+        self._early: list[Noted] = []
         os.set_blocking(descriptor, False)
 
     def ready(self, ready: Ready) -> None:
@@ -33,7 +36,8 @@ class Telling:
         with self._lock:
             if not self._is_ready:
                 self._is_ready = True
-                self._write(ready)
+                for message in (ready, *self._early):
+                    self._write(message)
 
     def trouble(self, sentence: str, reason: str) -> None:
         """Say that reads failed for a reason; "": that they wait. Not before `ready`, which then has the reason, and each
@@ -47,6 +51,14 @@ class Telling:
                 self._told_s.clear()
             self._told_s[reason] = now_s
             self._write(Lost(sentence, they_wait=not reason))
+
+    def note(self, sentence: str) -> None:
+        """Say what is worth knowing and fails nothing, also before `ready`."""
+        with self._lock:
+            if self._is_ready:
+                self._write(Noted(sentence))
+            elif len(self._early) < _MOST_REASONS:
+                self._early.append(Noted(sentence))
 
     def _write(self, message: object) -> None:
         try:

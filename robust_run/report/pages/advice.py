@@ -1,7 +1,8 @@
 """What to do next, by what was found: a table. Pure.
 
 The rule that spoke knows more than the kind of failure, so it is looked up first. `{run}`, `{id}`, `{rank}` and `{node}` in a command
-stand for the incident's; a command that needs one that is not known is left out, and so is one that needs a job that runs.
+stand for the incident's; a command that needs one that is not known is left out, and so is one that would be refused
+(`Accepts`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.report.pages.types import IncidentPage
+from robust_run.report.pages.types import Accepts, IncidentPage
+from robust_run.tracer.types import RankSight
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -19,38 +21,49 @@ class Step(msgspec.Struct, frozen=True):
 
     text: str
     command: str = ""
-    needs_live: bool = False
-    """The command asks the job's controller."""
+    needs: str = ""
+    """Field of `Accepts`: the step is left out where the command would be refused. Empty: it never is."""
+    otherwise: Step | None = None
+    """What is said in its place then."""
 
 
+#: Processes that one command names.
+MOST_PIDS = 16
 #: Said only where it left some.
 _WORDS = "its last words below and at "
+#: Said only where ranks were looked at.
+_BELOW = " (below, “What the ranks were doing”)"
 
 _SEE = Step("See everything that was collected, as text.", "robust incident {id} {run}")
 _CHECK = Step(
-    "Check the machine; the job keeps running meanwhile.", "robust check {run} --node {node}", needs_live=True
+    "Check the machine; the job keeps running meanwhile.",
+    "robust check {run} --node {node}",
+    "check",
+    Step("Check the machine while nothing trains on it. On {node}:", "robust check"),
 )
-_EVICT = Step("Should the same node be named again, take it out.", "robust evict {node} {run}", needs_live=True)
+_EVICT = Step("Should the same node be named again, take it out.", "robust evict {node} {run}", "evict")
 _READMIT = Step(
-    "Once the machine has been repaired or found sound, let it back in.", "robust readmit {node} {run}", needs_live=True
+    "Once the machine has been repaired or found sound, let it back in.", "robust readmit {node} {run}", "readmit"
 )
 _FIX = Step("Fix the code. No node is evicted for it, since it is no fault of a machine.")
-_UPDATE = Step("Put the fix in place while the job runs.", "robust update {run} --when now", needs_live=True)
+_UPDATE = Step("Put the fix in place while the job runs.", "robust update {run} --when now", "update")
 _ROLLBACK = Step(
     "If the code was changed shortly before, go back to the version before it.",
     "robust code rollback {run}",
-    needs_live=True,
+    "rollback",
 )
 _TIMELINE = Step("Draw the last calls and steps of all ranks.", "robust timeline {run}")
 _STORY = Step("Read what happened before and after.", "robust events {run}")
 
+_CHANGED = "Was the code changed shortly before? Look at what it changed."
+
 _STUCK = (
+    Step(f"Open the line where the rank was stuck{_BELOW}: a lock, a queue, a file, a server that does not answer."),
     Step(
-        "Open the line where the rank was stuck (below, “What the ranks were doing”): a lock, a queue, a file, a server that does not answer."
+        "If it waits on purpose, do nothing: it has as long as torch gives it, the timeout of its process group "
+        "(init_process_group(timeout=...))."
     ),
-    Step(
-        "If it waits for data or a service on purpose, give it longer: start with --hang-after SECONDS, or --on-hang report."
-    ),
+    Step("If it is stuck for sure, start again now.", "robust restart {run}", "restart"),
     _CHECK,
     _EVICT,
 )
@@ -76,7 +89,17 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
     ),
     "storage": (
         Step("See whether the file system or object store named below answers from {node} and from the others."),
-        Step("A single node that cannot reach it should be taken out.", "robust evict {node} {run}", needs_live=True),
+        Step("A single node that cannot reach it should be taken out.", "robust evict {node} {run}", "evict"),
+    ),
+    "damaged_checkpoint": (
+        Step("robust ckpt verify names all that is wrong with it, robust ckpt repair mends it from a second copy."),
+        Step("Look at the disk or file system that it lies on, and at the memory of the node that read it."),
+        _CHECK,
+    ),
+    "no_resume_point": (
+        Step("See whether --ckpt-dir is mounted, and can be listed, on each node."),
+        Step("Mend a checkpoint (robust ckpt repair), or move all of them away to start from the beginning."),
+        _STORY,
     ),
     "user_exception": (
         Step("Read the traceback below: the innermost frame of your program is where it was raised."),
@@ -89,6 +112,12 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         Step("One rank left the loop before the others. Give all ranks the same number of steps (drop_last, Join)."),
         _FIX,
         _UPDATE,
+    ),
+    "leftover": (
+        Step(
+            "Training is done, and this rank holds up the end of the job: a thread that is no daemon, an exit handler, a lock, an upload. "
+            "Open the line where it is (below). The job is never started again for it; if it will not end, stop the job."
+        ),
     ),
     "only_peer_errors": (
         Step("All that is known is that connections broke. Look for a node or link that failed without a word."),
@@ -104,7 +133,7 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
     ),
     "busy": (
         Step(
-            "It burns CPU in one place: an endless loop, or work that takes long. If it is work, let the others wait longer (--hang-after)."
+            "It burns CPU in one place: an endless loop, or work that takes long. Work is never ended before torch would end the wait."
         ),
         Step("If it is a loop, open the line below."),
         _FIX,
@@ -128,7 +157,7 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         Step(
             "The version before runs again. Slower on purpose (a larger batch)? Say so when you bring it back:",
             "robust update {run} --slower --again",
-            needs_live=True,
+            "update",
         ),
     ),
     "lacking_version": (
@@ -180,7 +209,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     "comm_stall": (
         Step("All ranks had come and nothing moved: suspect network, NIC or GPU of the ranks named, not the program."),
         _CHECK,
-        Step("Test the links between nodes as well.", "robust check {run} --all", needs_live=True),
+        Step("Test the links between nodes as well.", "robust check {run} --all", "check_all"),
         _EVICT,
     ),
     "slow": (
@@ -192,25 +221,36 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     "node_lost": (
         Step("See whether the machine is up: power, kernel log, its console. It is not needed for the job to go on."),
         Step(
-            "When it is back, look at it before it is used again.", "robust check {run} --node {node}", needs_live=True
+            "When it is back, look at it before it is used again.",
+            "robust check {run} --node {node}",
+            "check",
+            Step("When it is back, look at it before it is used again. On {node}:", "robust check"),
         ),
-        Step("No standby was left? Start one more agent with the same command; it stands by."),
+        Step("No standby was left? Start one more agent with the same command; it stands by.", needs="join"),
         _READMIT,
     ),
     "node_fault": (
-        Step("Have the machine looked at; until then it is not used by this job."),
+        Step("Have the machine looked at before it is used again."),
         _CHECK,
         _READMIT,
     ),
     "nan": (
-        Step("Was the code changed shortly before? Look at what it changed.", "robust code log {run}"),
+        Step(
+            _CHANGED,
+            "robust code log {run}",
+            "code_log",
+            Step(_CHANGED),
+        ),
         Step(
             "Usual causes: a loss scale or learning rate that is too large, a division by zero, a log of zero, an uninitialised buffer."
         ),
         Step(
             "Sound code and still NaN? Silent data corruption is possible: let the nodes compare results bit by bit.",
             "robust check {run} --all",
-            needs_live=True,
+            "check_all",
+            Step(
+                "Sound code and still NaN? Silent data corruption is possible: check the machines, each while it is idle."
+            ),
         ),
         _UPDATE,
     ),
@@ -219,12 +259,15 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
 """Advice for every kind of verdict."""
 
 ROLLED_BACK = Step(
-    "The version before runs again. See what the one that was taken back had changed.", "robust code log {run}"
+    "The version before runs again. See what the one that was taken back had changed.",
+    "robust code log {run}",
+    "code_log",
 )
+START_AGAIN = Step("The job is over. Once this is mended, start it again with the command that started it.")
 
 
 def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
-    """Return what to do about an incident, the first thing first, with commands that can be typed as they are."""
+    """Return what to do about an incident, the first thing first, with commands that would be carried out as they are."""
     incident = page.incident
     verdict = incident.verdict
     # That a program raised an exception says less than that it raised it for a NaN.
@@ -233,34 +276,63 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
     if incident.action.name == "rollback":
         chosen = [ROLLED_BACK, *(step for step in chosen if step not in (_ROLLBACK, BY_KIND["nan"][0]))]
     if incident.action.name == "stop":
-        chosen = [
-            *chosen,
-            Step("The job has ended; go on from its journal when it is mended.", "robust-run --resume {run}"),
-        ]
+        chosen = [*chosen[: most - 1], START_AGAIN]
     values = {"run": shlex.quote(page.run), "id": str(incident.id)}
     if verdict.ranks:
         values["rank"] = str(verdict.ranks[0])
     if verdict.nodes:
         values["node"] = shlex.quote(verdict.nodes[0])
-    if not any(each.text for each in incident.evidence):
-        chosen = [msgspec.structs.replace(step, text=step.text.replace(_WORDS, "")) for step in chosen]
-    filled = [_filled(step, values, page.is_live) for step in chosen]
-    found = [step for step in filled if step is not None]
+    has_words = any(each.text for each in incident.evidence)
+    for words in (() if has_words else (_WORDS,)) + (() if page.scene is not None else (_BELOW,)):
+        chosen = [msgspec.structs.replace(step, text=step.text.replace(words, "")) for step in chosen]
+    filled = [_filled(step, values, page.drawn.accepts) for step in chosen]
+    found = [*continuing(page), *(step for step in filled if step is not None)]
     if len(found) < most and not any(step.command for step in found):
-        look = _filled(_TIMELINE if page.scene is not None else _STORY, values, page.is_live)
+        look = _filled(_TIMELINE if page.scene is not None else _STORY, values, page.drawn.accepts)
         found += [look] if look is not None else []
     return tuple(found[:most])
 
 
-def _filled(step: Step, values: Mapping[str, str], is_live: bool) -> Step | None:
-    """Put names in; None for a step whose command cannot be given and whose text says nothing without it."""
+def continuing(page: IncidentPage) -> tuple[Step, ...]:
+    """Return what lets the processes at fault go on that are stopped, while the attempt that they belong to runs.
+
+    One that was ended got SIGCONT, and SIGKILL after it.
+    """
+    runs = page.drawn.is_live and page.attempt is not None and page.attempt.told_s is None and page.following is None
+    if page.scene is None or page.incident.action.name != "report" or not runs:
+        return ()
+    stopped = stopped_in(page.scene.ranks, page.incident.verdict.ranks)
+    return tuple(
+        Step(f"{_counted(len(pids))} stopped, and can go on. On {node}:", f"kill -CONT {_numbers(pids)}")
+        for node, pids in list(stopped.items())[:2]
+    )
+
+
+def stopped_in(sights: Sequence[RankSight], ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Return the processes of some ranks that are stopped, by node. Those that a debugger holds go on when it lets them."""
+    found: dict[str, tuple[int, ...]] = {}
+    for sight in sights:
+        pids = tuple(each.pid for each in sight.processes if each.state == "T" and each.pid > 0)
+        if sight.rank in ranks and pids:
+            found[sight.node] = (*found.get(sight.node, ()), *pids)
+    return found
+
+
+def _counted(count: int) -> str:
+    return "It is" if count == 1 else f"{count} processes are"
+
+
+def _numbers(pids: Sequence[int]) -> str:
+    return " ".join(map(str, pids[:MOST_PIDS]))
+
+
+def _filled(step: Step, values: Mapping[str, str], accepts: Accepts) -> Step | None:
+    """Put names in; None for a step whose command would be refused, or cannot be given, and that has nothing in its place."""
     wanted = {name for name in ("run", "id", "rank", "node") if f"{{{name}}}" in step.command}
+    if not wanted <= set(values) or (step.needs and not getattr(accepts, step.needs)):
+        return _filled(step.otherwise, values, accepts) if step.otherwise is not None else None
     text = step.text.replace("{node}", values.get("node", "its node"))
-    if not step.command:
-        return Step(text)
-    if not wanted <= set(values) or (step.needs_live and not is_live):
-        return None
     command = step.command
     for name, value in values.items():
         command = command.replace(f"{{{name}}}", value)
-    return Step(text, command, step.needs_live)
+    return Step(text, command)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from robust_run.report.incident import is_older
 from robust_run.report.pages import incident_parts as parts
 from robust_run.report.pages.families import Family, families
 from robust_run.report.pages.frame import document
@@ -13,7 +16,7 @@ from robust_run.report.pages.stack_tree import stack_trees
 from robust_run.report.pages.states import RankState, places_of, states_of
 from robust_run.report.pages.types import IncidentPage
 from robust_run.report.pages.wait_graph import graph_of, wait_graph
-from robust_run.report.pages.words import count, date_time
+from robust_run.report.pages.words import as_of, clock_time, count, date_time, lasted
 from robust_run.tracer.stacks.cluster import clusters
 from robust_run.tracer.types import Wait
 from robust_run.tracer.verdict import Seen, seen
@@ -42,6 +45,8 @@ def incident_name(number: int) -> str:
 
 def incident_html(page: IncidentPage) -> str:
     """Return the page as one HTML file."""
+    if page.scene is not None and is_older(page.scene, page.incident):
+        page = msgspec.structs.replace(page, scene=None)
     found = seen(page.scene) if page.scene is not None else Seen()
     states = states_of(page, found.waits)
     incident = page.incident
@@ -53,7 +58,7 @@ def incident_html(page: IncidentPage) -> str:
             f"<div class=pair><div>{parts.what_next(page)}</div><div>{parts.what_lost(page.lost)}</div></div></section>",
             parts.timeline(page),
             _ranks(page, states, families(found.groups, len(states), incident.verdict.group)),
-            _waiting(found.waits, states),
+            _waiting(page, found.waits, states),
             _stacks(page, states, found.inside),
             parts.evidence(page),
         )
@@ -85,8 +90,23 @@ def _head(page: IncidentPage) -> str:
     return (
         f"<div class=kicker><span class='kind {tone}'>{KIND_WORDS.get(incident.verdict.kind, 'failure')}</span>"
         f"<span>attempt {incident.attempt}</span><span>{date_time(incident.onset_s)}</span>"
-        f"<span>{incident.verdict.confidence} confidence</span></div><h1>{breakable(head, 1000)}{smaller}</h1>"
+        f"<span>{incident.verdict.confidence} confidence</span>{as_of(page.drawn)}</div>"
+        f"<h1>{breakable(head, 1000)}{smaller}</h1>"
     )
+
+
+def _seen(page: IncidentPage) -> str:
+    """Return of when it is what ranks were seen to do, as a sentence."""
+    if page.scene is None:
+        return ""
+    at_s = page.scene.at_unix_s
+    if not at_s:
+        return "It is not on record when that was seen."
+    apart_s = at_s - page.incident.decided_s
+    when = (
+        f", {lasted(abs(apart_s))} {'after' if apart_s > 0 else 'before'} the verdict" if abs(apart_s) >= 0.05 else ""
+    )
+    return f"As seen at {clock_time(at_s)}{when}."
 
 
 def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[Family, ...]) -> str:
@@ -98,12 +118,12 @@ def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[Family
         note += "; a cell stands for several ranks and has the colour of the worst of them"
     if page.scene is None:
         note += "; what the others did was not looked at, since how the attempt ended was enough"
-    return section("ranks", "All ranks", grid(places_of(page), kinds, states), note=f"{note}.")
+    return section("ranks", "All ranks", grid(places_of(page), kinds, states), note=f"{note}. {_seen(page)}".strip())
 
 
-def _waiting(waiting: tuple[Wait, ...], states: dict[int, RankState]) -> str:
+def _waiting(page: IncidentPage, waiting: tuple[Wait, ...], states: dict[int, RankState]) -> str:
     picture = wait_graph(graph_of(waiting, states))
-    note = "Ranks that wait in the same call are one box; an arrow leads to those they wait for."
+    note = f"{_seen(page)} Ranks that wait in the same call are one box; an arrow leads to those they wait for."
     return section("waits", "Who waits for whom", picture, note=note) if picture else ""
 
 
@@ -119,14 +139,14 @@ def _stacks(page: IncidentPage, states: dict[int, RankState], inside: Sequence[s
         )
     if not trees and not more:
         return ""
-    note = "Python stacks of the main threads, outermost call first; what several ranks share is written once."
+    note = f"{_seen(page)} Python stacks of the main threads, outermost call first; what several ranks share is written once."
     return section("stacks", "What the ranks were doing", trees, more, note=note)
 
 
 def _footer(page: IncidentPage) -> str:
     number = page.incident.id
     return (
-        f"robust-run {__version__} · {text(page.script, 200)} · drawn {date_time(page.now_s)} · data: "
+        f"robust-run {__version__} · {text(page.script, 200)} · drawn {date_time(page.drawn.at_s)} · data: "
         f"<a href={number:04d}.json>{number:04d}.json</a>"
         + (f", <a href={number:04d}.scene.json>{number:04d}.scene.json</a>" if page.scene is not None else "")
     )

@@ -166,7 +166,7 @@ def _action(page: IncidentPage) -> tuple[str, str]:
     done = _DONE.get(incident.action.name, incident.action.name)
     if incident.action.name == "relaunch" and incident.verdict.kind == "node_lost":
         done = "Relaunched without it"
-    if incident.action.name == "diagnose" and not page.is_live:
+    if incident.action.name == "diagnose" and not page.drawn.is_live:
         done = "Nodes were checked"
     following, said = page.following, []
     if following is not None and incident.action.name in ("relaunch", "evict", "rollback"):
@@ -192,7 +192,7 @@ def _without_step(page: IncidentPage) -> str:
     if following is not None and following.started_s is not None and not counts:
         up_s = max(following.started_s - page.incident.onset_s, 0.0)
         return f"workers up again {lasted(up_s)} after the onset; no step is counted"
-    return "no step since then" if page.is_live else "no step was made after it"
+    return "no step since then" if page.drawn.is_live else "no step was made after it"
 
 
 def what_next(page: IncidentPage) -> str:

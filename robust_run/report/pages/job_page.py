@@ -11,9 +11,9 @@ from robust_run.report.pages import job_parts as parts
 from robust_run.report.pages.charts import ettr_chart
 from robust_run.report.pages.ettr import longest_unproductive_s, ratio, seconds_by_kind
 from robust_run.report.pages.frame import document
-from robust_run.report.pages.markup import breakable, join, section, text, visible
+from robust_run.report.pages.markup import breakable, command, join, section, text, visible
 from robust_run.report.pages.types import JobPage
-from robust_run.report.pages.words import count, date_time, lasted, number, percent
+from robust_run.report.pages.words import as_of, clock_time, count, date_time, lasted, number, percent
 from robust_run.version import __version__
 
 
@@ -34,7 +34,7 @@ def job_html(page: JobPage) -> str:
         )
     )
     title = f"{_state(page)[0]} · {page.run_id} · robust-run"
-    return document(title, _top(page), body, _footer(page), live=page.is_live)
+    return document(title, _top(page), body, _footer(page), live=page.drawn.served)
 
 
 def _part(name: str, content: str) -> str:
@@ -46,7 +46,7 @@ def _wrapped(name: str, content: str) -> str:
 
 
 def _top(page: JobPage) -> str:
-    live = "<span id=live role=status><i class=live-dot></i><span>live</span></span>" if page.is_live else ""
+    live = "<span id=live role=status><i class=live-dot></i><span>live</span></span>" if page.drawn.served else ""
     return f"<span class=grow>{text(page.run_id, 120)} › {text(page.script, 120)}</span>{live}"
 
 
@@ -56,8 +56,8 @@ def _state(page: JobPage) -> tuple[str, str]:
         return {"done": ("done", "good"), "failed": ("failed", ""), "stopped": ("stopped", "warn")}.get(
             page.outcome, (page.outcome, "calm")
         )
-    if not page.is_live:
-        return "no controller", "warn"
+    if not page.drawn.is_live:
+        return {"gone": "no controller", "unknown": "not known"}.get(page.drawn.life, "over"), "warn"
     return {
         "running": ("running", "good"),
         "gathering": ("waiting for nodes", "warn"),
@@ -70,16 +70,20 @@ def _state(page: JobPage) -> tuple[str, str]:
 
 def _head(page: JobPage) -> str:
     word, tone = _state(page)
-    until_s = page.ended_s if page.ended_s is not None else page.now_s
-    lived_s = max(0.0, until_s - page.started_s)
+    lived_s = max(0.0, page.known_s - page.started_s)
     facts = [
         f"<span>since {date_time(page.started_s)}</span>",
         f"<span>controller on {text(page.host, 80)}</span>" if page.host else "",
     ]
     if page.ended_s is not None:
         facts.insert(1, f"<span>ended {date_time(page.ended_s)}</span>")
+    elif page.drawn.is_live:
+        word = word if page.drawn.served else f"as of {clock_time(page.drawn.at_s)}, {word}"
+    else:
+        facts.insert(0, as_of(page.drawn))
     return (
         f"<div class=kicker><span class='kind {tone}'>{word}</span>{join(facts)}</div><h1>{_sentence(page, lived_s)}</h1>"
+        + _todo(page)
         + _figures(page, lived_s)
     )
 
@@ -97,8 +101,8 @@ def _sentence(page: JobPage, lived_s: float) -> str:
         )
     elif page.outcome:
         said, rest = f"Stopped after {lasted(lived_s)}", page.reason
-    elif not page.is_live:
-        said, rest = "It was not seen to end", page.note
+    elif not page.drawn.is_live:
+        said, rest = _of_one_that_is_silent(page)
     elif page.attempts:
         said, rest = f"{size}, attempt {page.attempts[-1].number}", ""
         if page.nodes_standby:
@@ -107,6 +111,24 @@ def _sentence(page: JobPage, lived_s: float) -> str:
         said, rest = "No attempt has begun yet", ""
     more = f"<span class=rest>{breakable(rest, 600)}</span>" if rest else ""
     return f"{breakable(said, 600)}{more}"
+
+
+def _of_one_that_is_silent(page: JobPage) -> tuple[str, str]:
+    """Return what is known of a job that has no end on record, and does not answer."""
+    drawn = page.drawn
+    said = "No end was recorded" if drawn.life == "gone" else "It is not known here whether it runs"
+    last = f"its journal ends at {date_time(page.known_s)}"
+    return said, "; ".join(filter(None, (drawn.note, last)))
+
+
+def _todo(page: JobPage) -> str:
+    """Return what to type about a job that has no end on record, and does not answer."""
+    drawn = page.drawn
+    if page.outcome or drawn.is_live or not drawn.command:
+        return ""
+    what = "Continue it" if drawn.life == "gone" else "Ask" if drawn.where else "Ask again in a moment"
+    where = f", on {text(drawn.where, 80)}" if drawn.where else ""
+    return f"<p>{what}{where}:<br>{command(drawn.command)}</p>"
 
 
 def _figures(page: JobPage, lived_s: float) -> str:
@@ -135,7 +157,7 @@ def _figures(page: JobPage, lived_s: float) -> str:
 
 def _last(page: JobPage) -> str:
     if not page.incidents:
-        return "none so far" if page.is_live else "none"
+        return "none so far" if page.drawn.is_live else "none"
     return f"the last at {date_time(page.incidents[-1].incident.detected_s)[11:]}"
 
 
@@ -169,4 +191,4 @@ def _steps(page: JobPage) -> str:
 
 
 def _footer(page: JobPage) -> str:
-    return f"robust-run {__version__} · <code>{breakable(page.command, 400)}</code> · {breakable(page.run, 300)} · drawn {date_time(page.now_s)}"
+    return f"robust-run {__version__} · <code>{breakable(page.command, 400)}</code> · {breakable(page.run, 300)} · drawn {date_time(page.drawn.at_s)}"

@@ -29,7 +29,7 @@ def incidents(page: JobPage) -> str:
     """Return the incidents, the newest first."""
     unread = f"<p class=dim>{text(page.unread[:1].upper() + page.unread[1:], 300)}.</p>" if page.unread else ""
     if not page.incidents:
-        none = unread or f"<p class=dim>None{' so far' if page.is_live else ''}.</p>"
+        none = unread or f"<p class=dim>None{' so far' if page.drawn.is_live else ''}.</p>"
         return section("incidents", "Incidents", none)
     shown = page.incidents[::-1][:MOST_INCIDENTS]
     rows = [_incident(each) for each in shown]
@@ -111,11 +111,11 @@ def _startup_s(page: JobPage, each: AttemptTimes, first_s: float) -> float:
 
 def _attempt(page: JobPage, each: AttemptTimes, incident: int | None) -> tuple[str, ...]:
     first = each.first_step_s if page.counts_steps else each.started_s
-    end_s = each.ended_s if each.ended_s is not None else page.ended_s if page.ended_s is not None else page.now_s
+    end_s = each.ended_s if each.ended_s is not None else page.ended_s if page.ended_s is not None else page.known_s
     is_last = each is page.attempts[-1]
     if incident is not None:
         ended = f"<a href=incidents/{incident_name(incident)}>incident {incident}</a>"
-    elif each.ended_s is None and page.is_live:
+    elif each.ended_s is None and page.drawn.is_live:
         ended = "<span class=good>runs</span>"
     else:
         ended = page.outcome or "not known" if is_last else "a new attempt"

@@ -42,6 +42,14 @@ RULES: dict[str, tuple[str, str]] = {
         "Out of memory",
         "The first rank that failed shows that memory of the host or of its device was used up.",
     ),
+    "damaged_checkpoint": (
+        "A checkpoint is damaged",
+        "A rank could not read what the attempt was to start from: it is not what was saved. Older checkpoints are tried.",
+    ),
+    "no_resume_point": (
+        "There is nothing to start from",
+        "The nodes could not look at --ckpt-dir, or none of the checkpoints there can be used. Nothing begins anew by itself.",
+    ),
     "native_crash": (
         "Crashed in native code",
         "The first rank that failed shows an abort or a fatal signal in compiled code.",
@@ -52,6 +60,10 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "exited": ("The process died", "A rank's process was gone while its peers waited for it."),
     "early_exit": ("It ended before the others", "A rank ended well, while others still waited for it in a call."),
+    "leftover": (
+        "It still runs when the others have ended",
+        "Most ranks have ended with exit code 0, and this one has not for at least 5 s.",
+    ),
     "extra_op": (
         "One call too many",
         "Ranks wait in a call that the others do not make: they have ended well, or are one place further on.",

@@ -115,6 +115,56 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """What one of them took; 0: not known."""
 
 
+class Accepts(msgspec.Struct, frozen=True, kw_only=True):
+    """Commands that would be carried out if they were typed when the page is drawn: nothing else is advised.
+
+    Found by asking what would refuse them (`launcher.api.accepting`).
+    """
+
+    check: bool = False
+    """`robust check RUN --node NODE`, of the first node of the verdict: the job does not use it now."""
+    check_all: bool = False
+    """`robust check RUN --all`: there is a node that the job does not use now."""
+    evict: bool = False
+    """`robust evict NODE`: the job can do without it, and it is not evicted yet."""
+    readmit: bool = False
+    """`robust readmit NODE`: it is evicted."""
+    restart: bool = False
+    """`robust restart`: an attempt is under way."""
+    update: bool = False
+    """`robust update`: the job's code is kept."""
+    rollback: bool = False
+    """`robust code rollback`: there is a version to go back to."""
+    code_log: bool = False
+    """`robust code log` has something to list."""
+    join: bool = False
+    """One more agent would be let in."""
+
+
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+    """How the job is when a page of it is drawn, as far as that is known where it is drawn."""
+
+    at_s: float
+    """When that is."""
+    life: Literal["running", "over", "gone", "unknown"] = "over"
+    """running: its controller answers. over: its end is on record. gone: it did not end, and nothing controls it any more.
+    unknown: nothing there can tell."""
+    served: bool = False
+    """By the controller to a browser that asks again and again; else it is a file that stays as it is."""
+    note: str = ""
+    """How it is known that it is gone, or why it is not known how it is; a clause."""
+    command: str = ""
+    """What to type then."""
+    where: str = ""
+    """On which host; empty: on this one."""
+    accepts: Accepts = Accepts()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the job runs."""
+        return self.life == "running"
+
+
 class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     """All that the page of one incident shows."""
 
@@ -131,9 +181,7 @@ class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     """The one it struck; None where the journal does not say."""
     following: AttemptTimes | None = None
     lost: Lost | None = None
-    is_live: bool = False
-    """The job runs, so commands that ask it work."""
-    now_s: float = 0.0
+    drawn: Drawn
 
 
 class Eviction(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,13 +224,11 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     version: str = ""
     started_s: float
-    now_s: float
-    """When this was looked at: times on the page are reckoned from here."""
+    drawn: Drawn
+    known_s: float
+    """Until when it is known how it was: now where it runs, else its end, or the last line of its journal."""
     ended_s: float | None = None
-    is_live: bool = False
     phase: str = ""
-    note: str = ""
-    """Why nobody answers, of a job that did not end."""
     outcome: str = ""
     exit_code: int | None = None
     reason: str = ""

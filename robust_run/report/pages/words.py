@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from robust_run.report.pages.types import Drawn
 from robust_run.tracer.verdict.words import span
 
-__all__ = ["ago", "clock_time", "count", "date_time", "lasted", "number", "percent", "ranks", "span"]
+__all__ = ["ago", "as_of", "clock_time", "count", "date_time", "lasted", "number", "percent", "ranks", "span"]
 
 
 #: Seconds beyond which a time is a fault of whoever wrote it (some 3,000 years), and the sign shown instead.
@@ -52,6 +53,14 @@ def date_time(unix_s: float) -> str:
         return _ABSURD
     moment = time.localtime(unix_s)
     return time.strftime("%Y-%m-%d %H:%M:%S ", moment) + (moment.tm_zone or "")
+
+
+def as_of(drawn: Drawn) -> str:
+    """Return how a job is by a page of it that stays as it is: of one that is over, or that a browser renews, nothing."""
+    if drawn.served or drawn.life == "over":
+        return ""
+    how = {"running": "running", "gone": "no end was recorded", "unknown": "not known whether it runs"}[drawn.life]
+    return f"<span>as of {clock_time(drawn.at_s)}, {how}</span>"
 
 
 def number(value: float) -> str:

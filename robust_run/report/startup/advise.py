@@ -161,7 +161,7 @@ def _stragglers(attempt: AttemptStartup, spent: Spent, _: Startup) -> Iterator[A
         if attempt.critical is None or attempt.critical.node != slowest.node:
             continue
         yield Advice(
-            what=f"look at {plain(slowest.node)}, or leave it out (robust evict {plain(slowest.node)})",
+            what=f"look at {plain(slowest.node)}; while the job runs, robust evict {plain(slowest.node)} leaves it out",
             why=f"{phase} took {seconds(slowest.seconds)} s there and {seconds(summary.median_s)} s elsewhere",
             saves_s=min(slowest.seconds, spent.get(phase, 0.0)) - summary.median_s,
         )

@@ -65,7 +65,7 @@ def hold(order: Order) -> Held | None:
 
 def _make(order: Order, rung: Rung, made: list[Held]) -> None:
     """In a thread, which the kernel takes its namespace away from when it ends, unless somebody has a descriptor of it."""
-    place = Place(order, order.stage, as_user=False, writable=order.writable, tell=lambda _sentence: None)
+    place = Place(order, order.stage, as_user=False, writable=order.writable)
     try:
         userns.enter(as_user=False)
         syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")

@@ -41,7 +41,9 @@ def kernel_facts(found: MachineFacts) -> ladder.Kernel:
     )
 
 
-def make(order: Order, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[int], Place]:
+def make(
+    order: Order, tell: Callable[[str], None], note: Callable[[str], None]
+) -> tuple[dict[str, Any], list[int], Place]:
     """Make the place: walk down the ladder until a rung holds. For a process with one thread, changed by it for good.
 
     Returns what is answered, and the namespaces. Raises `NothingLeft`.
@@ -55,7 +57,7 @@ def make(order: Order, tell: Callable[[str], None]) -> tuple[dict[str, Any], lis
     syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")
     os.chdir(order.stage)
     writable = order.writable and not found.overlay_upper
-    place = Place(order, order.stage, as_user=as_user, writable=writable, tell=tell)
+    place = Place(order, order.stage, as_user=as_user, writable=writable, tell=tell, note=note)
     while True:
         try:
             place.make(choice.rung)
@@ -104,7 +106,11 @@ def run(channel: socket.socket) -> int:
             return 1
         try:
             order = msgspec.json.decode(line, type=Order)
-            ready, namespaces, place = make(order, lambda sentence: tell({"sentence": sentence}))
+            ready, namespaces, place = make(
+                order,
+                lambda sentence: tell({"sentence": sentence}),
+                lambda sentence: tell({"sentence": sentence, "is_note": True}),
+            )
         except (RobustRunError, OSError, msgspec.MsgspecError) as error:
             _answer(channel, b"-", [])
             tell({"failed": _failure(error)})

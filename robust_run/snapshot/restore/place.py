@@ -35,9 +35,18 @@ class Place:
     """What is made in a folder: the stage, on which memory is mounted."""
 
     def __init__(
-        self, order: Order, folder: str, *, as_user: bool, writable: bool, tell: Callable[[str], None]
+        self,
+        order: Order,
+        folder: str,
+        *,
+        as_user: bool,
+        writable: bool,
+        tell: Callable[[str], None] = lambda _sentence: None,
+        note: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
-        self._order, self._folder, self._as_user, self._tell = order, folder, as_user, tell
+        """`tell` hears later what goes wrong with a block server, `note` what is worth knowing of it."""
+        self._order, self._folder, self._as_user = order, folder, as_user
+        self._tell, self._note = tell, note
         self._scratch = mounting.Scratch(folder=os.path.join(folder, "changes")) if writable else None
         self._image_at = os.path.join(folder, "image")
         self.server: Any = None
@@ -81,6 +90,7 @@ class Place:
                 hot=plan.hot,
                 options=plan.serve_options,
                 on_problem=self._tell,
+                on_note=self._note,
             )
         return str(self.server.image_path)
 

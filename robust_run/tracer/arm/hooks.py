@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     Describe = Callable[[Any], tuple[int, Any, int]]
+    Note = Callable[[Any, Any], None]
 
     def load(name: str) -> ModuleType:
         """Return a module made of the file of this name beside this one; `sitecustomize` puts it here."""
         ...
 
 
-calls, recorder = load("calls"), load("recorder")
+calls, limits, recorder = load("calls"), load("limits"), load("recorder")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
 PENDING_BACKWARDS = 64
 
@@ -62,6 +63,7 @@ class Hooks:
                 setattr(group_class, name, self.call(getattr(group_class, name), self.op_codes[op], describe))
         if hasattr(group_class, "monitored_barrier"):
             group_class.monitored_barrier = self.blocking(group_class.monitored_barrier, "barrier", calls.meets)
+        self.install_limits(group_class)
         if hasattr(group_class, "_end_coalescing"):
             group_class._start_coalescing = self.start_coalescing(group_class._start_coalescing)
             group_class._end_coalescing = self.end_coalescing(group_class._end_coalescing)
@@ -128,6 +130,7 @@ class Hooks:
         if ranks:  # a group that is not registered yet may get its ranks still
             key = id(process_group)
             self.known[key] = weakref.ref(process_group, lambda _: self.known.pop(key, None)), group
+            self.ring.table.limit(group, limits.of_group(process_group))
         return group
 
     def begin(self, process_group: Any, op: int, describe: Describe, arguments: Any, state: int = ENTERED) -> int:
@@ -304,6 +307,9 @@ class Hooks:
                 return -1
             self.inside_lifecycle = True
             world = self.ring.world()
+            limit_ms = limits.of_lifecycle(name, args, kwargs)
+            if limit_ms > (world.limit_ms or limits.DEFAULT_MS):
+                self.ring.table.limit(world, limit_ms)
             return int(self.ring.enter(world, code, 0, 0, -1, world.next_number(), WAITING))
         except Exception as error:
             self.inside_lifecycle = False
@@ -327,6 +333,61 @@ class Hooks:
                 served()
         except Exception as error:
             self.ring.stop(error)
+
+    # Time limits -------------------------------------------------------------------------------------------------------
+
+    def install_limits(self, group_class: Any) -> None:
+        """Wrap what changes how long torch lets calls take: for a group, for its next calls, for one barrier."""
+        for name in ("barrier", "monitored_barrier"):
+            if hasattr(group_class, name):
+                setattr(group_class, name, self.noting(getattr(group_class, name), before=self.note_barrier))
+        if hasattr(group_class, "set_timeout"):
+            group_class.set_timeout = self.noting(group_class.set_timeout, after=self.note_limits)
+        for name, note in (
+            ("_set_pg_timeout", self.note_limits),
+            ("_add_ephemeral_timeout_for_all_pgs", self.note_extension),
+        ):
+            if hasattr(self.distributed, name):
+                self.replace(self.noting(getattr(self.distributed, name), after=note))
+
+    def noting(self, original: Any, *, before: Note | None = None, after: Note | None = None) -> Any:
+        """Wrap a call whose arguments, or what it has changed, are to be written down."""
+
+        def noted(note: Note | None, args: Any, kwargs: Any) -> None:
+            try:
+                if note is not None and not self.ring.stopped:
+                    note(args, kwargs)
+            except Exception as error:
+                self.ring.stop(error)
+
+        @functools.wraps(original)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            noted(before, args, kwargs)
+            result = original(*args, **kwargs)
+            noted(after, args, kwargs)
+            return result
+
+        return noting
+
+    def note_limits(self, _: Any, __: Any, extra_ms: int = 0) -> None:
+        """Note the limits of all groups as they are now, and what is added to those for a time."""
+        for reference, group in list(self.known.values()):
+            process_group = reference()
+            limit_ms = limits.of_group(process_group) if process_group is not None else 0
+            if limit_ms:
+                self.ring.table.limit(group, min(limit_ms + extra_ms, limits.LONGEST_MS))
+
+    def note_extension(self, args: Any, kwargs: Any) -> None:
+        """Note that all groups have more time for their next calls; when that is over cannot be seen."""
+        self.note_limits((), {}, limits.milliseconds(kwargs.get("timeout", args[0] if args else None)))
+
+    def note_barrier(self, args: Any, kwargs: Any) -> None:
+        """Note the limit that a barrier was given, if its group's is shorter: it is that of the group from then on."""
+        limit_ms = limits.of_barrier(args[1:], kwargs)
+        if limit_ms:
+            group = self.group_of(args[0])
+            if limit_ms > (group.limit_ms or limits.DEFAULT_MS):
+                self.ring.table.limit(group, limit_ms)
 
     # DistributedDataParallel ---------------------------------------------------------------------------------------------
 

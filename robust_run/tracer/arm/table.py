@@ -23,11 +23,12 @@ USER, PACKAGE, MACHINERY = range(3)
 class Group:
     """A process group, as far as its calls need it."""
 
-    __slots__ = ("index", "next_number", "ranks", "turns")
+    __slots__ = ("index", "limit_ms", "next_number", "ranks", "turns")
 
     def __init__(self, index: int, ranks: Sequence[int]) -> None:
         self.index = index
         self.ranks = ranks
+        self.limit_ms = 0  # of its calls, as written down; 0: not known
         self.next_number = count(1).__next__  # of its collectives
         self.turns: dict[tuple[int, int], int] = {}  # point-to-point calls so far, by direction and peer
 
@@ -105,18 +106,30 @@ class Table:
             known = self.groups[key] = Group(self.entry("g", name, desc, runs(key[1]), limit=0xFFFF), key[1])
         return known
 
+    def limit(self, group: Group, limit_ms: int) -> None:
+        """Enter how long torch lets a call of a group take, unless that is known; the last such line of a group counts."""
+        if limit_ms <= 0 or limit_ms == group.limit_ms or not group.index or not self.may_write():
+            return
+        group.limit_ms = limit_ms
+        self.add("t", group.index, str(limit_ms))
+
     def entry(self, kind: str, *fields: str, limit: int = 1 << 31) -> int:
-        """Add a line to the table, and return its index; 0, unknown, if there is no room for it."""
+        """Add a line with a new index to the table, and return the index; 0, unknown, if there is no room for it."""
         if not self.may_write():
             return 0
-        index, used = self.entries(), self.cells[TABLE_BYTES_CELL]
+        index = self.entries()
+        return index if index <= limit and self.add(kind, index, *fields) else 0
+
+    def add(self, kind: str, index: int, *fields: str) -> bool:
+        """Add a line to the table; False if there is no room for it."""
+        used = self.cells[TABLE_BYTES_CELL]
         line = "\t".join([kind, str(index), *(" ".join(field.split()) for field in fields)]) + "\n"
         content = line.encode("utf-8", errors="replace")
-        if used + len(content) > TABLE_BYTES or index > limit:
-            return 0
+        if used + len(content) > TABLE_BYTES:
+            return False
         self.octets[TABLE_AT + used : TABLE_AT + used + len(content)] = content
         self.cells[TABLE_BYTES_CELL] = used + len(content)
-        return index
+        return True
 
 
 def runs(ranks: Sequence[int]) -> str:

@@ -183,4 +183,5 @@ def second_opinion(verdict: TraceVerdict, scene: Scene) -> TraceVerdict:
         lines = [f"{line} (this speaks against the verdict)" for line in lines]
     lines += recorder.lines(scene.ranks, verdict.ranks)
     kept = verdict.evidence[: EVIDENCE - len(lines)]
-    return msgspec.structs.replace(verdict, confidence=confidence, evidence=(*kept, *lines))
+    proven = verdict.proven and says != "contradicts"
+    return msgspec.structs.replace(verdict, confidence=confidence, evidence=(*kept, *lines), proven=proven)

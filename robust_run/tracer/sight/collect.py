@@ -27,6 +27,8 @@ RING_SUFFIX = ".ring"
 STACKS_SUFFIX = ".stacks"
 SAMPLES = 3
 GAP_S = LOOK_S / (SAMPLES - 1)
+#: At least so long between two samples nothing is asked of the processes: what they do by themselves is seen then.
+CALM_S = 0.1
 OPS = 64
 PAGE_BYTES = 4096
 #: Of lost children in a report.
@@ -65,13 +67,16 @@ async def collect(
     began_s = world.monotonic_s()
     last = max(1, samples) - 1
     for number in range(last + 1):
-        await world.sleep(max(0.0, began_s + number * gap_s - world.monotonic_s()))
+        await world.sleep(max(CALM_S if number else 0.0, began_s + number * gap_s - world.monotonic_s()))
         for view in views:
             view.measure()
         if number in (0, last):
             links.sample(pid for view in views for pid in view.pids)
             inside.sample()
         await asyncio.gather(*(view.sample() for view in views))
+        if number < last:
+            for view in views:
+                view.rest()
     known = await asyncio.gather(*(view.ask_recorder() for view in views))
     return tuple(
         _with_nccl(view.sight(entries, links), readings)
@@ -131,6 +136,9 @@ class _View:
         self._written_before: dict[int, int] = {}
         self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
         self._rank_pid = target.pid
+        self._rested: tuple[float, dict[int, dict[int, float]]] | None = None
+        self._calm_s = 0.0
+        self._delayed_s: dict[int, dict[int, float]] = {}
 
     @property
     def pids(self) -> list[int]:
@@ -143,6 +151,7 @@ class _View:
             return
         root = self._world.root
         first = not self._measured_s
+        self._count_delays()
         pids = processes.tree(self._target.pid, root) if first else list(self._first)
         seen = {pid: found for pid in pids if (found := processes.look(pid, root)) is not None}
         self._measured_s.append(self._world.monotonic_s())
@@ -153,6 +162,28 @@ class _View:
             self._rank_pid = recorder if recorder in seen else self._target.pid
         self._last = {pid: look for pid, look in seen.items() if look.start_ticks == self._first[pid].start_ticks}
         self._written_before = dict(self._asked.written)
+
+    def rest(self) -> None:
+        """Note for how long threads have waited for a CPU until now, when the process has answered us."""
+        if self._target.is_there:
+            delays = {pid: processes.delays_s(pid, self._world.root) for pid in self._last}
+            self._rested = self._world.monotonic_s(), delays
+
+    def _count_delays(self) -> None:
+        """Add for how long threads have waited for a CPU since then: to answer us may take long on a busy machine."""
+        if self._rested is None:
+            return
+        rested_s, before = self._rested
+        self._rested = None
+        self._calm_s += self._world.monotonic_s() - rested_s
+        for pid, delays in before.items():
+            found = self._delayed_s.setdefault(pid, {})
+            for thread, delay_s in processes.delays_s(pid, self._world.root).items():
+                found[thread] = found.get(thread, 0.0) + max(0.0, delay_s - delays.get(thread, delay_s))
+
+    def _starved(self, pid: int) -> float:
+        longest_s = max(self._delayed_s.get(pid, {}).values(), default=0.0)
+        return round(min(1.0, longest_s / self._calm_s), 3) if self._calm_s > 0 else 0.0
 
     async def sample(self) -> None:
         """Take a sample of the stacks of all processes."""
@@ -216,6 +247,8 @@ class _View:
             state=last.state if last is not None else "X",
             cpu=max(0.0, cpu),
             io_bytes=io_bytes,
+            starved=self._starved(first.pid),
+            stopped_by=last.stopped_by if last is not None and first.state == "T" else 0,
             stacks=tuple(self._stacks.get(first.pid, ())),
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
             links=links.of(first.pid) if last is not None else (),

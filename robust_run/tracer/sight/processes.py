@@ -17,6 +17,10 @@ DEPTH = 4
 DESCRIPTORS = 4096
 TEXT_BYTES = 64 * 1024
 COMMAND_CHARACTERS = 60
+#: Threads of a process that are asked how long they wait for a CPU.
+THREADS = 256
+#: Of /proc/PID/stat, counted from the state: while a process is stopped, the signal that did it.
+EXIT_CODE_FIELD = 49
 DIGITS = 20
 
 
@@ -34,6 +38,9 @@ class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes read and written by system calls so far; 0 where that is not ours to read."""
     disk_bytes: int
     """Bytes that disks moved for it so far, also through mapped memory."""
+
+    stopped_by: int = 0
+    """The signal that stopped it, while it is stopped; 0: the kernel does not say."""
 
     @property
     def is_gone(self) -> bool:
@@ -62,7 +69,39 @@ def look(pid: int, root: str = "/proc") -> ProcessLook | None:
         cpu_ticks=cpu_ticks,
         call_bytes=_number(counted, "rchar") + _number(counted, "wchar"),
         disk_bytes=_number(counted, "read_bytes") + _number(counted, "write_bytes"),
+        stopped_by=_stopped_by(pid, fields, root) if fields[0] == "T" else 0,
     )
+
+
+def _stopped_by(pid: int, fields: list[str], root: str) -> int:
+    """Return the signal that stopped a process. Older kernels tell it to the parent only, which may be us."""
+    told = fields[EXIT_CODE_FIELD] if len(fields) > EXIT_CODE_FIELD else ""
+    if _is_number(told) and told != "0":
+        return int(told)
+    if root != "/proc":
+        return 0
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return 0
+    return ended.si_status if ended is not None and ended.si_code == os.CLD_STOPPED else 0
+
+
+def delays_s(pid: int, root: str = "/proc") -> dict[int, float]:
+    """Return for how long each thread of a process, by id, has been runnable so far without getting a CPU.
+
+    Empty where the kernel does not count it.
+    """
+    try:
+        threads = [int(name) for name in os.listdir(f"{root}/{pid}/task")[:THREADS] if _is_number(name)]
+    except OSError:
+        return {}
+    found = {}
+    for thread in threads:
+        words = _read(f"{root}/{pid}/task/{thread}/schedstat").split()
+        if len(words) > 1 and _is_number(words[1]):
+            found[thread] = int(words[1]) / 1e9
+    return found
 
 
 def tree(pid: int, root: str = "/proc") -> list[int]:

@@ -41,6 +41,9 @@ LOOK_S = 0.5
 FLOWING_BYTES_PER_S = 64 * 1024
 #: Share of one core below which a process does nothing.
 BUSY_CPU = 0.05
+#: Part of a look: a process that is kept waiting for a CPU for so long is no process that sleeps. One that only wakes now and
+#: then to look at something is kept waiting for less, also on a busy machine.
+STARVED = 0.25
 #: So deep under the user's function that changing functions mean a computation, not a loop that polls something.
 DEEP_LIBRARY = 3
 
@@ -84,7 +87,16 @@ def activity_of(sight: RankSight) -> Activity:
     spinner = max((rank_process, *children), key=lambda one: one.cpu)
     if spinner.cpu >= BUSY_CPU:
         return Activity("spinning", _spins(spinner, where))
+    kept = next(filter(is_kept_waiting, (rank_process, *children)), None)
+    if kept is not None:
+        whose = "" if kept.is_rank else f"its child {kept.pid} ({kept.command}) "
+        return Activity("working", f"{whose}waits for a CPU, {kept.starved * 100:.0f} % of the time{_in(where)}")
     return Activity("idle", _asleep(rank_process, where) + _stuck_loader(sight, newest))
+
+
+def is_kept_waiting(process: ProcessSight) -> bool:
+    """Whether a process would run if it had a CPU: then that it uses none says nothing."""
+    return process.state == "R" or process.starved >= STARVED
 
 
 def _work_of(children: Sequence[ProcessSight]) -> str:

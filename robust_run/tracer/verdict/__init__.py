@@ -13,7 +13,7 @@ import msgspec
 from robust_run.tracer.types import Scene, Wait
 from robust_run.tracer.verdict import nccl
 from robust_run.tracer.verdict.after import post_mortem
-from robust_run.tracer.verdict.decide import look
+from robust_run.tracer.verdict.decide import look, look_at_leftovers
 from robust_run.tracer.verdict.draft import describe, waits_of
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
@@ -26,6 +26,7 @@ __all__ = [
     "describe_inside",
     "describe_waits",
     "look",
+    "look_at_leftovers",
     "parallel_groups",
     "post_mortem",
     "seen",

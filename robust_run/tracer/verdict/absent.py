@@ -129,7 +129,7 @@ def _has_moved(before: RankSight, now: RankSight) -> bool:
     return then is not None and here is not None and (then.file, then.function) != (here.file, here.function)
 
 
-def judge(picture: Picture, found: list[Suspect], patience: Patience) -> TraceVerdict | None:
+def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
     """Name the ranks that have kept others waiting for too long; None if none has."""
     now_s = picture.scene.at_s
     due = [one for one in found if one.is_due(now_s) or (one.working and one.waited_s >= one.needed_s)]
@@ -162,8 +162,7 @@ def judge(picture: Picture, found: list[Suspect], patience: Patience) -> TraceVe
         here=first.here,
         over_evicted=ranks if rule == "unlogged_wait" and len(ranks) > 1 else (),
     )
-    at_work = all(one.busy for one in due) and first.waited_s < patience.working_s
-    return msgspec.structs.replace(found_hang, at_work=at_work)
+    return msgspec.structs.replace(found_hang, at_work=all(one.working for one in due))
 
 
 def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:

@@ -93,7 +93,7 @@ def _never_joined(picture: Picture) -> TraceVerdict | None:
     for one in found:
         ends = [_end_s(picture.sights[rank]) for rank in one.here.waiters]
         if ends and min(ends) - one.here.since_s >= _TIMEOUT_S and min(ends) <= _end_s(picture.sights[one.rank]):
-            return absent.judge(picture, [one._replace(needed_s=0.0)], Patience())
+            return absent.judge(picture, [one._replace(needed_s=0.0)])
     return None
 
 

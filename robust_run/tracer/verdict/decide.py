@@ -14,9 +14,6 @@ from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
 
-#: Clocks of nodes and the looks themselves differ by a little.
-_NEARLY = 0.95
-
 
 def look(
     scene: Scene, patience: Patience, *, previous: Scene | None = None, worked: Mapping[int, float] | None = None
@@ -32,12 +29,18 @@ def look(
     return msgspec.structs.replace(found, verdict=second_opinion(found.verdict, scene))
 
 
+def look_at_leftovers(scene: Scene, older_than_s: float) -> Look:
+    """Judge a scene in which most ranks have ended with exit code 0: which still run, and where they are."""
+    verdict = None if ended.failed(scene.ranks) else ended.leftover(Picture(scene), older_than_s)
+    return Look(verdict=verdict, reason="no rank is left behind")
+
+
 def _look(scene: Scene, patience: Patience, previous: Scene | None, worked: Mapping[int, float]) -> Look:
     picture = Picture(scene)
     if ended.failed(scene.ranks):
         return Look(verdict=after.proven(scene) or ended.crashed(picture))
     longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
-    needed_s = patience.after_s * _NEARLY
+    needed_s = patience.after_s * ended.NEARLY
     if longest_s < needed_s:
         return Look(verdict=nccl.slow(picture), reason="nobody waits for long any more")
     verdict = _definite(picture, patience, needed_s)
@@ -70,7 +73,7 @@ def _patient(
     missed = tuple(one.rank for one in found if not one.here.inside and one.is_due(picture.scene.at_s))
     if inside is not None and inside.is_sure and inside.is_due:
         return Look(verdict=nccl.judge(picture, inside, missed))
-    verdict = absent.judge(picture, found, patience)
+    verdict = absent.judge(picture, found)
     if verdict is not None:
         return Look(verdict=nccl.attested(picture, verdict, proven=False))
     if inside is not None and inside.is_due:

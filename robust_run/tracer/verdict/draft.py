@@ -7,6 +7,7 @@ from typing import Literal
 from robust_run.tracer.stacks.normal import main_stacks, telling_frames
 from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
 from robust_run.tracer.verdict.alike import Part, parts_of
+from robust_run.tracer.verdict.limits import expires_s
 from robust_run.tracer.verdict.picture import Picture, Place
 from robust_run.tracer.verdict.words import SENTENCE_CHARACTERS, one_line, op_name, span
 
@@ -30,6 +31,7 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
     over_evicted: tuple[int, ...] = (),
     evidence: tuple[str, ...] = (),
     onset_s: float | None = None,
+    proven: bool = False,
 ) -> TraceVerdict:
     """Complete a verdict with what follows from the picture."""
     lines = [*evidence, *_waiting_lines(picture)[:12], *_stack_lines(picture, ranks)]
@@ -47,6 +49,8 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
         waits=waits_of(picture)[:_WAITS],
         evidence=tuple(line[:SENTENCE_CHARACTERS] for line in lines[:_EVIDENCE_LINES]),
         onset_s=onset_s,
+        proven=proven,
+        expires_s=expires_s(picture),
     )
 
 

@@ -5,12 +5,22 @@ The first to end by its own fault is the cause of a crash; who only lost a conne
 
 from __future__ import annotations
 
-from robust_run.tracer.types import RankSight, TraceVerdict
+import math
+
+import msgspec
+
+from robust_run.tracer.stacks.activity import activity_of
+from robust_run.tracer.types import LIFECYCLE, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.graph import dependents
 from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
 
+#: The rule that names ranks which others have left behind.
+LEFTOVER = "leftover"
+#: Clocks of nodes and the looks themselves differ by a little.
+NEARLY = 0.95
+SIGSTOP = 19
 #: Killed from outside: by the kernel for memory, by a person, or by the launcher after another rank's failure.
 KILLED = frozenset({-9, -15, 137, 143})
 
@@ -50,16 +60,19 @@ def crashed(picture: Picture) -> TraceVerdict | None:
         sentence=f"{picture.who((fault.rank,))} {how}{why}",
         confidence="high" if own else "low",
         onset_s=fault.ended_at_s,
+        proven=True,
     )
 
 
 def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
-    """Name ranks that ended with code 0 although others still wait for them."""
+    """Name ranks that ended with code 0 although others still wait for them. Of many senders one that is left is enough."""
     gone = {sight.rank for sight in picture.scene.ranks if sight.exit_code == 0}
     waited = [
         here
         for here in picture.places
-        if here.waiters and not gone.isdisjoint(here.missing) and picture.waited_s(here) >= older_than_s
+        if here.waiters
+        and (gone.issuperset(here.missing) if here.any_sender else not gone.isdisjoint(here.missing))
+        and picture.waited_s(here) >= older_than_s
     ]
     if not waited:
         return None
@@ -78,6 +91,7 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         confidence="high",
         here=here,
         onset_s=min((_ended(picture.sights[rank]) for rank in ranks), default=None),
+        proven=here.op not in LIFECYCLE,  # who takes leave of a group may do so without the others
     )
 
 
@@ -117,7 +131,60 @@ def stopped(picture: Picture, patience: Patience) -> TraceVerdict | None:
         f"{_waiting_for(picture, here, len(waiters))}",
         confidence="high",
         here=here,
+        proven=_is_stopped_alone(picture, ranks),
     )
+
+
+def _is_stopped_alone(picture: Picture, ranks: tuple[int, ...]) -> bool:
+    """Whether one rank of all was stopped by SIGSTOP, and stood still during the whole look.
+
+    A scheduler that suspends a job, a container that is frozen, a debugger or a terminal stop many, or stop in another way.
+    """
+    if len(ranks) != 1 or picture.scene.silent_nodes or len(picture.sights) < picture.scene.world_size:
+        return False
+    if any(_state(sight) == "t" for sight in picture.scene.ranks):
+        return False
+    return any(
+        process.is_rank and process.state == "T" and process.stopped_by == SIGSTOP and process.cpu == 0.0
+        for process in picture.sights[ranks[0]].processes
+    )
+
+
+def leftover(picture: Picture, older_than_s: float) -> TraceVerdict | None:
+    """Name the few ranks that still run when the others have ended with code 0; None if there are none, or only just."""
+    sights = picture.scene.ranks
+    gone = [sight for sight in sights if sight.exit_code == 0]
+    left = [sight for sight in sights if sight.exit_code is None]
+    last_s = max(map(_ended, gone), default=math.inf)
+    since_s = picture.scene.at_s - last_s
+    if not left or len(left) > len(gone) or len(gone) + len(left) < len(sights) or since_s < older_than_s * NEARLY:
+        return None
+    ranks = tuple(sight.rank for sight in left)
+    activities = [activity_of(sight) for sight in left]
+    runs = "still runs" if len(left) == 1 else "still run"
+    whose = "it" if len(left) == 1 else f"rank {ranks[0]}"
+    found = draft(
+        picture,
+        kind="hang",
+        ranks=ranks,
+        rule=LEFTOVER,
+        sentence=f"{picture.who(ranks)} {runs} {since_s:.1f} s after {_others(len(gone))} ended with exit code 0; "
+        f"{_clause(whose, activities[0].reason)}",
+        confidence="high",
+        onset_s=last_s,
+    )
+    return msgspec.structs.replace(found, at_work=all(activity.kind != "idle" for activity in activities))
+
+
+def _clause(subject: str, reason: str) -> str:
+    """Make a sentence of what an activity says of a rank."""
+    if reason.startswith("its "):
+        return reason
+    return f"{subject} {reason}" if reason.startswith(("uses ", "waits ")) else f"{subject} is {reason}"
+
+
+def _others(count: int) -> str:
+    return "the other rank" if count == 1 else f"the {count} others"
 
 
 def _waiting_for(picture: Picture, here: Place, count: int) -> str:

@@ -14,7 +14,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import NamedTuple
 
-from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
+from robust_run.tracer.stacks.normal import is_waiting, main_stacks, origin
+from robust_run.tracer.types import LIFECYCLE, P2P, Op, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.sequences import following
@@ -176,6 +177,7 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
             sentence=f"{picture.who((first.rank,))} {difference(picture, streams, first)}{where}; {waited}",
             confidence="high" if len(odd) == 1 and first.length <= 2 else "medium",
             here=next((one for one in places if first.rank in one.waiters), here),
+            proven=_is_closed(picture, circle),
         )
     where = picture.where(circle[0])
     return draft(
@@ -188,7 +190,23 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
         confidence="low",
         here=here,
         over_evicted=circle,
+        proven=_is_closed(picture, circle),
     )
+
+
+def _is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
+    """Whether no thread of the ranks of a circle is free to make the call that another waits for."""
+    return all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle)
+
+
+def _is_tied(sight: RankSight) -> bool:
+    """Whether the main thread of a rank stands in a call that waits for peers, and no other thread runs code of the program."""
+    stacks = main_stacks(sight)
+    if not stacks or not all(is_waiting(stack) for stack in stacks):
+        return False
+    process = next(process for process in sight.processes if process.is_rank)
+    others = (stack for sample in process.stacks for stack in sample if not stack.is_main)
+    return not any(origin(frame) == "user" for stack in others for frame in stack.frames)
 
 
 def difference(picture: Picture, streams: Streams, odd: Oddity) -> str:

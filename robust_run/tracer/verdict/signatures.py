@@ -19,6 +19,9 @@ from robust_run.tracer.verdict.picture import Picture, Place
 from robust_run.tracer.verdict.sequences import following
 from robust_run.tracer.verdict.words import count_words, one_line, short_site
 
+#: Parts of different sizes are allowed by NCCL.
+_MAY_BE_UNEVEN = frozenset({"all_gather", "reduce_scatter"})
+
 Shift = Literal["", "skipped_op", "extra_op"]
 
 
@@ -88,7 +91,16 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
             one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}")
             for rank, call in sorted(found.wrong.items())[:8]
         ),
+        proven=_can_never_be(found),
     )
+
+
+def _can_never_be(found: Mismatch) -> bool:
+    """Whether no backend would complete the calls. Some gather and scatter parts of uneven size, and wait for a rank to come."""
+    calls = (found.right, *found.wrong.values())
+    if any(one.op != calls[0].op or not fits(one._replace(numel=-1), calls[0]) for one in calls):
+        return True
+    return found.here.op not in _MAY_BE_UNEVEN
 
 
 def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mismatch:

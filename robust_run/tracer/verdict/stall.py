@@ -7,7 +7,7 @@ named, which is ByteRobust's over-eviction (section 5.1).
 
 from __future__ import annotations
 
-from robust_run.tracer.stacks.activity import BUSY_CPU, FLOWING_BYTES_PER_S, LOOK_S
+from robust_run.tracer.stacks.activity import BUSY_CPU, FLOWING_BYTES_PER_S, LOOK_S, is_kept_waiting
 from robust_run.tracer.stacks.cluster import clusters, covering_group
 from robust_run.tracer.stacks.cluster import suspects as minority
 from robust_run.tracer.types import BACKWARD, P2P, Op, TraceVerdict
@@ -45,7 +45,7 @@ def _may_move(picture: Picture, here: Place) -> bool:
             return True
         for process in sight.processes:
             flows = process.io_bytes / LOOK_S >= FLOWING_BYTES_PER_S
-            if process.is_rank and (process.cpu >= BUSY_CPU or flows):
+            if process.is_rank and (process.cpu >= BUSY_CPU or flows or is_kept_waiting(process)):
                 return True
     return False
 

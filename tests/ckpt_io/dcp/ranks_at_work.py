@@ -236,6 +236,64 @@ def load_where_one_rank_sees_nothing(rank: int, folder: Path) -> Any:
     load(replicated(blank=True), folder / ("same" if rank == 0 else "nothing"))
 
 
+def seen_by(rank: int, folder: Path) -> Path:
+    """The checkpoint as the nodes of a job may see it while caches of their file system are old: rank 0 a newer one."""
+    return folder / ("new" if rank == 0 else "old") / "last"
+
+
+def save_twice(rank: int, folder: Path) -> Any:
+    for step, name in ((2, "old"), (3, "new")):
+        save({**replicated(), "step": step}, folder / name / "last", step=step)
+
+
+def load_as_seen(rank: int, folder: Path) -> Any:
+    state = replicated(blank=True)
+    load(state, seen_by(rank, folder))
+    return state["step"]
+
+
+def load_as_seen_by_torch(rank: int, folder: Path) -> Any:
+    """Without our `load`: any launcher, any program."""
+    state = replicated(blank=True)
+    try:
+        dcp.load(state, storage_reader=RobustReader(seen_by(rank, folder)))
+    except dcp.api.CheckpointException as collected:
+        (error,) = collected.failures.values()
+        raise error[0] from collected
+    return state["step"]
+
+
+def own_save(rank: int, folder: Path) -> Any:
+    """Each rank saves all it has, as the only one of its node: laid out differently, and not of the same values."""
+    groups = [dist.new_group([each]) for each in range(dist.get_world_size())]
+    for step in (2, 3):
+        state = {**replicated(), "who": rank, **({"more": GRID} if rank else {})}
+        save(state, folder / f"node-{rank}" / f"step-{step}", step=step, process_group=groups[rank])
+
+
+def load_own(told: Callable[[int], dict[str, str]], name: Callable[[int], str], shared: bool = False) -> Any:
+    def scenario(rank: int, folder: Path) -> Any:
+        path = folder / f"node-{rank}" / name(rank)
+        os.environ.update({"ROBUST_RESUME": str(path), "GROUP_RANK": str(rank)})
+        os.environ.update(told(rank))
+        state = {**replicated(blank=True), "who": -1}
+        load(state, path, broadcast_group=dist.group.WORLD if shared else None)
+        same = all(torch.equal(state[f"t{i}"].double(), replicated()[f"t{i}"].double()) for i in range(6))
+        return [state["who"], same]
+
+    return scenario
+
+
+OWN = {"ROBUST_RESUME_OWN": "1"}
+
+
+def load_alone_among_others(rank: int, folder: Path) -> Any:
+    """Each rank reads what it wants: `no_dist` says that nobody asks the others."""
+    state = replicated(blank=True)
+    dcp.load(state, storage_reader=RobustReader(seen_by(rank, folder)), no_dist=True)
+    return state["step"]
+
+
 HELD: list[dist.TCPStore] = []
 
 
@@ -282,6 +340,18 @@ SCENARIOS: dict[str, Callable[[int, Path], Any]] = {
     "save_and_die": save_and_die,
     "load_nothing": load_nothing,
     "load_where_one_rank_sees_nothing": load_where_one_rank_sees_nothing,
+    "save_twice": save_twice,
+    "load_as_seen": load_as_seen,
+    "load_as_seen_by_torch": load_as_seen_by_torch,
+    "own_save": own_save,
+    "load_own": load_own(lambda _: OWN, lambda _: "step-3"),
+    "load_own_untold": load_own(lambda _: {}, lambda _: "step-3"),
+    "load_own_told_one": load_own(lambda rank: OWN if rank else {}, lambda _: "step-3"),
+    "load_own_of_other_steps": load_own(lambda _: OWN, lambda rank: f"step-{2 + rank}"),
+    "load_own_elsewhere": load_own(lambda _: {**OWN, "ROBUST_RESUME": "/ckpt/step-3"}, lambda _: "step-3"),
+    "load_own_of_one_node": load_own(lambda _: {**OWN, "GROUP_RANK": "0"}, lambda _: "step-3"),
+    "load_own_shared": load_own(lambda _: OWN, lambda _: "step-3", shared=True),
+    "load_alone_among_others": load_alone_among_others,
     "save_in_a_thread": in_background(in_process=False),
     "save_in_a_process": in_background(in_process=True),
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from robust_run.ckpt_io.dcp import load_whole
+from robust_run.ckpt_io.dcp import load, load_whole
 from robust_run.ckpt_io.reading import open_checkpoint
 
 WORKER = Path(__file__).with_name("ranks_at_work.py")
@@ -146,6 +146,46 @@ def test_what_is_no_checkpoint_is_everybodys_error(many: Ranks, tmp_path: Path) 
     one, other = many.run("load_where_one_rank_sees_nothing", 2, tmp_path)
     assert one["error"] == "PeerFailed" and "rank 1" in one["text"]
     assert other["error"] == "NotACheckpoint"
+
+
+@pytest.mark.parametrize("scenario", ["load_as_seen", "load_as_seen_by_torch"])
+def test_ranks_that_opened_different_checkpoints_load_none(many: Ranks, tmp_path: Path, scenario: str) -> None:
+    many.values("save_twice", 2, tmp_path)
+    for answer in many.run(scenario, 3, tmp_path):
+        assert answer["error"] == "Mixed", answer
+        assert f"rank 0: step 3 in {tmp_path}/new/last" in answer["text"]
+        assert f"ranks 1, 2: step 2 in {tmp_path}/old/last" in answer["text"]
+
+
+def test_nodes_load_their_own_where_the_launcher_chose_it_for_each(many: Ranks, tmp_path: Path) -> None:
+    many.values("own_save", 2, tmp_path)
+    assert many.values("load_own", 2, tmp_path) == [[0, True], [1, True]]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rule"),
+    [
+        ("load_own_untold", "All of them must load the same"),
+        ("load_own_told_one", "All of them must load the same"),
+        ("load_own_elsewhere", "All of them must load the same"),
+        ("load_own_of_other_steps", "of the same step"),
+        ("load_own_of_one_node", "all ranks of a node the same"),
+        ("load_own_shared", "reads cannot be shared between nodes"),
+    ],
+)
+def test_any_other_mixture_is_refused(many: Ranks, tmp_path: Path, scenario: str, rule: str) -> None:
+    many.values("own_save", 2, tmp_path)
+    for answer in many.run(scenario, 2, tmp_path):
+        assert answer["error"] == "Mixed" and rule in answer["text"], answer
+
+
+def test_a_rank_alone_loads_what_it_likes(many: Ranks, tmp_path: Path) -> None:
+    many.values("save_twice", 2, tmp_path)
+    assert many.values("load_alone_among_others", 2, tmp_path) == [3, 2]
+    assert many.values("load_as_seen", 1, tmp_path) == many.values("load_as_seen_by_torch", 1, tmp_path) == [3]
+    state: dict[str, Any] = {"step": 0}
+    load(state, tmp_path / "old" / "last")  # no process group at all
+    assert state["step"] == 2
 
 
 @pytest.mark.parametrize("scenario", ["save_in_a_thread", "save_in_a_process"])

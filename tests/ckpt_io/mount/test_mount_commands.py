@@ -79,3 +79,12 @@ def test_what_a_reader_is_not_told_is_in_the_log(point: str, tmp_path: Path) -> 
         Path(point, "x").read_bytes()
     assert "unit 0" in log.read_text()
     assert typed("unmount", point).returncode == 0
+
+
+def test_a_log_may_be_a_bare_name(point: str, tmp_path: Path) -> None:
+    make_checkpoint([tmp_path / "run" / "x"], {"x": b"hello"})
+    argv = [*ROBUST, "mount", str(tmp_path / "run"), point, "--log", "mine.log"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.log").exists()
+    assert typed("unmount", point).returncode == 0

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,14 +14,21 @@ import numpy as np
 import pytest
 import torch
 from jobs import wait_for
+from prefetch.private_mounts import privately
 from safetensors.torch import load_file, save_file
 
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.catalog import prune
+from robust_run.ckpt_io.errors import FailedBefore, TargetLost
+from robust_run.ckpt_io.mount.callers import Caller
+from robust_run.ckpt_io.mount.closing import Written
+from robust_run.ckpt_io.mount.manage import mount
+from robust_run.ckpt_io.mount.operations import error_number
 from robust_run.ckpt_io.mount.saving_file import SavingFile
 from robust_run.ckpt_io.mount.serve import make_operations
 from robust_run.ckpt_io.mount.types import MountOptions
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.store.errors import from_os_error
 
 from .conftest import Mount
 
@@ -129,10 +137,10 @@ def test_who_opens_an_empty_file_sees_it_while_the_thread_that_commits_it_is_not
     for name in ("x", "y"):
         with pytest.raises(FileNotFoundError):
             operations.getattr(f"/{name}")
-        saving = SavingFile(Address(f"{tmp_path}/a/{name}"), operations.saving, os.getpid(), lambda: None)
-        operations._written[name] = saving
-        saving.is_closed = True
-        saving.commit()  # and nothing more so far
+        written = Written(SavingFile(Address(f"{tmp_path}/a/{name}"), operations.saving, lambda _: None), 1, name)
+        operations.put(written)
+        written.authors.closed(Caller(1, "alive", ""), has_another=False, has_bytes=False, end="unknown")
+        written.file.commit(operations._kept_aside)  # and nothing more so far
     operations.release("/x", operations.open("/x", os.O_RDONLY))
     operations.rename("/y", "/z")
     assert sorted(operations.names("/")) == ["x", "z"]
@@ -145,12 +153,74 @@ def test_what_cannot_be_done_is_an_error_and_harms_nothing(point: Path, tmp_path
         with pytest.raises(OSError) as caught:
             (point / "x").open(mode)
         assert caught.value.errno == errno.ENOTSUP
-    with (point / "y").open("wb", buffering=0) as file:
-        file.write(b"abc")
-        file.seek(1)
-        with pytest.raises(OSError, match="Illegal seek"):
-            file.write(b"x")
     assert saved(tmp_path / "a", "x") == b"12345"
+
+
+@pytest.mark.parametrize("name", ["x", "new"])
+@pytest.mark.parametrize(
+    ("refused", "number", "written"),
+    [
+        ("seek", errno.ESPIPE, b""),
+        ("seek", errno.ESPIPE, b"2" * 5000),
+        ("seek", errno.ESPIPE, b"2" * 3 * MIB),
+        ("truncate", errno.EINVAL, b"2" * 5000),
+    ],
+)
+def test_a_file_of_which_a_write_was_refused_is_not_saved(
+    mounted: Mount, tmp_path: Path, name: str, refused: str, number: int, written: bytes
+) -> None:
+    """Whoever closes it, and however: the program that wrote it was told that it is not what it wanted."""
+    with (tmp_path / "log").open("wb") as log:
+        options = MountOptions(url=str(tmp_path / "a"), point=str(tmp_path / "mnt"), lifeline=True, writable=True)
+        with mount(options, lambda _: None, log=log) as made:
+            point = Path(made.point)
+            (point / "x").write_bytes(b"1" * MIB)
+            file = (point / name).open("wb", buffering=0)
+            for at in range(0, len(written), 4096):
+                file.write(written[at : at + 4096])
+            with pytest.raises(OSError) as caught:
+                file.seek(10) and file.write(b"3") if refused == "seek" else file.truncate(10)
+            assert caught.value.errno == number
+            with pytest.raises(OSError, match="Input/output"):
+                file.write(b"4")
+            with pytest.raises(OSError, match="Input/output"):
+                file.close()
+            assert saved(tmp_path / "a", "x") == (point / "x").read_bytes() == b"1" * MIB
+            wait_for(lambda: os.listdir(point) == ["x"], "a free name")
+    (line,) = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("robust:")]
+    assert f"{name}: not saved: " in line and line.endswith("What the name stood for stays")
+
+
+def test_programs_that_seek_back_leave_the_old_file_whole(point: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "local.npz", a=np.arange(3000))
+    shutil.copy(tmp_path / "local.npz", point / "x.npz")
+    with pytest.raises(OSError):
+        np.savez(point / "x.npz", a=np.arange(500_000))
+    assert np.array_equal(np.load(point / "x.npz")["a"], np.arange(3000))
+    with pytest.raises(OSError), zipfile.ZipFile(point / "x.npz", "w") as archive:
+        archive.writestr("a", bytes(MIB))
+    assert saved(tmp_path / "a", "x.npz") == (tmp_path / "local.npz").read_bytes()
+
+
+def test_a_refused_write_after_a_sync_leaves_what_was_synced(point: Path, tmp_path: Path) -> None:
+    with (point / "x").open("wb", buffering=0) as file:
+        file.write(b"1" * MIB)
+        os.fsync(file.fileno())
+        file.seek(10)
+        with pytest.raises(OSError, match="Illegal seek"):
+            file.write(b"2")
+        with pytest.raises(OSError, match="Input/output"):
+            file.close()
+    assert saved(tmp_path / "a", "x") == b"1" * MIB
+
+
+def test_a_stranger_who_may_not_cut_a_file_does_no_harm(point: Path, tmp_path: Path) -> None:
+    with (point / "x").open("wb", buffering=0) as file:
+        file.write(b"1" * 1000)
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.truncate(point / "x", 10)
+        file.write(b"2" * 1000)
+    assert saved(tmp_path / "a", "x") == b"1" * 1000 + b"2" * 1000
 
 
 def test_what_is_still_open_when_the_mount_goes_is_not_saved(mounted: Mount, tmp_path: Path) -> None:
@@ -192,18 +262,49 @@ def test_a_write_that_failed_leaves_its_name_free(point: Path, tmp_path: Path) -
     assert saved(tmp_path / "a", "new") == b"now"
 
 
-def test_a_file_whose_parts_are_pruned_while_it_is_written_is_an_error_and_its_name_is_free(
-    point: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(OSError):  # noqa: SIM117
-        with (point / "x").open("wb") as file:
-            file.write(bytes(5 * MIB))
-            wait_for(lambda: list((tmp_path / "a" / "x").glob("parts-*")), "parts to prune")
-            prune(f"{tmp_path}/a", also=[f"{tmp_path}/b"], grace_s=0, now_s=lambda: 4e9)
-            assert [(point / name).stat().st_size for name in os.listdir(point)] == [5 * MIB]
-    assert os.listdir(point) == []
-    (point / "x").write_bytes(b"now")
-    assert saved(tmp_path / "a", "x") == b"now"
+def test_pruning_takes_nothing_of_a_file_that_is_being_written(point: Path, tmp_path: Path) -> None:
+    with (point / "x").open("wb", buffering=0) as file:
+        file.write(b"1" * 5 * MIB)
+        prune(f"{tmp_path}/a", also=[f"{tmp_path}/b"], grace_s=0, now_s=lambda: 4e9)
+        assert [(point / name).stat().st_size for name in os.listdir(point)] == [5 * MIB]
+        file.write(b"2" * 5 * MIB)
+    assert saved(tmp_path / "a", "x") == b"1" * 5 * MIB + b"2" * 5 * MIB
+
+
+@privately
+def test_a_full_disk_is_told_as_one(mounted: Mount, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", tmp_path / "a"], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr!r}")
+    point = Path(mounted(tmp_path / "a", writable=True, unit_bytes=MIB).point)
+    (point / "x").write_bytes(b"1" * MIB)
+    for size in (7 * MIB + 1, 30 * MIB):  # the one shows when it is closed, the other one while it is written
+        descriptor = os.open(point / "x", os.O_WRONLY | os.O_TRUNC)
+        numbers = []
+        for _ in range(0, size, MIB):
+            try:
+                os.write(descriptor, b"2" * MIB)
+            except OSError as error:
+                numbers.append(error.errno)
+        assert set(numbers) <= {errno.ENOSPC}
+        with pytest.raises(OSError) as caught:
+            os.close(descriptor)
+        assert caught.value.errno == errno.ENOSPC
+    assert numbers
+    assert saved(tmp_path / "a", "x") == (point / "x").read_bytes() == b"1" * MIB
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_or_quota_keeps_its_number_whatever_it_led_to(number: int) -> None:
+    full = from_os_error(OSError(number, os.strerror(number)), "/a", "x")
+    full.__cause__ = OSError(number, os.strerror(number))
+    lost = TargetLost("/a", "x: full")
+    lost.__cause__ = full
+    failed = FailedBefore("x failed before")
+    failed.__cause__ = lost
+    assert {error_number(error) for error in (full, lost, failed)} == {number}
+    assert error_number(TargetLost("/a", "x: gone")) == errno.EIO
 
 
 def test_a_file_that_is_there_is_not_cut_in_place(point: Path, tmp_path: Path) -> None:

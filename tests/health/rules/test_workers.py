@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from robust_run.health.rules.book import load
@@ -14,8 +16,17 @@ ECC = Finding(kind="accelerator", line="CUDA error: uncorrectable ECC error", tr
 OLD = Finding(kind="exception", line="ValueError: x")
 
 
-def kill(number: int = 0, at_s: float = 100.0) -> Event:
-    return Event(name="memory.oom_kill", kind="alert", subject="", detail="killed", at_s=at_s, number=number)
+def kill(number: int = 0, at_s: float = 100.0, name: str = "memory.oom_kill", **more: Any) -> Event:
+    return Event(name=name, subject="", detail="killed", at_s=at_s, number=number, **{"kind": "alert", **more})
+
+
+def another_s(number: int, at_s: float = 100.0) -> Event:
+    """The kernel's log names a process that is not the job's."""
+    return kill(number, at_s, kind="note")
+
+
+def in_shared_cgroup(count: int = 1, at_s: float = 100.0) -> Event:
+    return kill(0, at_s, "memory.oom_kill_in_cgroup", value=float(count))
 
 
 def test_what_a_worker_said_is_an_event_of_that_trouble_with_the_line_that_decided() -> None:
@@ -53,6 +64,27 @@ def test_a_kill_that_was_counted_earlier_is_only_perhaps_this_worker_s() -> None
 
 def test_another_process_s_death_explains_nothing() -> None:
     assert event_of(3, 77, -9, None, (kill(12),), 100.0) is None
+
+
+def test_a_kill_that_is_known_to_be_another_process_s_is_not_counted_again() -> None:
+    """The cgroup counts one kill, and the kernel's log says whose it was: somebody else ended the worker."""
+    assert event_of(3, 77, -9, None, (kill(12), kill()), 100.0) is None
+    assert event_of(3, 77, -9, None, (another_s(4811), kill()), 100.0) is None
+    both = event_of(3, 77, -9, None, (another_s(4811), kill(value=2.0)), 100.0)
+    assert both is not None and both.name == "worker.host_memory", "two were killed, and one is named"
+
+
+def test_in_a_cgroup_that_others_are_in_a_kill_is_only_perhaps_this_worker_s() -> None:
+    event = event_of(3, 77, -9, None, (in_shared_cgroup(),), 100.0)
+    assert event is not None
+    assert event.detail.startswith(PERHAPS)
+    assert event.detail.endswith("or somebody sent the signal")
+    assert event_of(3, 77, -9, None, (in_shared_cgroup(), another_s(4811)), 100.0) is None
+    assert event_of(3, 77, -9, None, (in_shared_cgroup(at_s=90.0),), 100.0) is None
+
+
+def test_a_kill_on_the_node_explains_nothing() -> None:
+    assert event_of(3, 77, -9, None, (kill(0, 100.0, "memory.oom_kill_on_node"), another_s(4811)), 100.0) is None
 
 
 def test_a_worker_that_did_not_die_of_sigkill_was_not_killed_for_memory() -> None:

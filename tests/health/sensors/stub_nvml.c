@@ -84,6 +84,11 @@ int nvmlDeviceGetPciInfo_v3(void *device, Pci *pci) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "GPU-%d", gpu_of(device));
+    return SUCCESS;
+}
+
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
     (void)sensor;
     ANSWER(device, celsius, (unsigned)value("celsius", gpu_of(device), -1));

@@ -96,6 +96,21 @@ def test_all_is_read_from_a_tree(tree: Tree, world: World, tmp_path: Path) -> No
     assert found.disks == {"sda": Disk(done=30, in_flight=2)}
 
 
+def test_errors_of_images_and_of_other_jobs_volumes_are_no_errors_of_the_node_s_disks(tree: Tree, world: World) -> None:
+    for device, number in (("dm-0", "253:0"), ("dm-9", "253:9"), ("loop3", "7:3"), ("nbd1", "43:1"), ("sda", "8:0")):
+        tree.put(f"sys/block/{device}/device/ioerr_cnt", "0x1\n")
+        tree.put(f"sys/fs/ext4/{device}/errors_count", "3\n")
+        tree.put(f"sys/devices/{device}/dev", number)
+        (tree.path / "sys/dev/block").mkdir(parents=True, exist_ok=True)
+        (tree.path / f"sys/dev/block/{number}").symlink_to(tree.path / f"sys/devices/{device}")
+    disks = "".join(f"7 0 {name} 10 0 0 0 20 0 0 0 2 0 0\n" for name in ("loop3", "nbd1", "dm-9", "zram0", "sda"))
+    tree.put("proc/diskstats", disks)
+    tree.put("proc/7/mountinfo", "1 0 253:0 / / rw - ext4 /dev/mapper/root rw\n2 1 7:3 / /i ro - ext4 /dev/loop3 ro\n")
+    found = read(world)
+    assert found.errors == {"sda": 1, "ext4 on sda": 3, "ext4 on dm-0": 3}
+    assert list(found.disks) == ["sda"]
+
+
 @given(st.text())
 def test_any_text_is_a_table_of_disks_or_mounts(text: str) -> None:
     parse_disks(text)

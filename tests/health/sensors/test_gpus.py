@@ -34,6 +34,31 @@ def test_two_healthy_gpus_say_nothing(driver: StubDriver) -> None:
     assert judge_moments(GpuSettings(), {}, sample, 0.0)[1] == ()
 
 
+@pytest.mark.parametrize(
+    ("chosen", "own"),
+    [("1", [SECOND]), ("0", [FIRST]), ("1,0", [FIRST, SECOND]), ("GPU-1", [SECOND]), (None, [FIRST, SECOND])],
+)
+def test_only_gpus_that_the_job_may_use_are_watched(driver: StubDriver, chosen: str | None, own: list[str]) -> None:
+    world = World(nvml_library=driver.library, visible_gpus=chosen)
+    assert [gpu.gpu for gpu in Driver(world).moments().gpus] == own
+    assert [gpu.gpu for gpu in Driver(world).counters()] == own
+
+
+def test_a_gpu_of_another_job_that_is_lost_or_errs_says_nothing(driver: StubDriver) -> None:
+    other = Driver(World(nvml_library=driver.library, visible_gpus="0"))
+    driver.set(lost_1=1, xid_1=79)
+    assert [(gpu.gpu, gpu.lost) for gpu in other.moments().gpus] == [(FIRST, False)]
+    assert [event.subject for event in judge_moments(GpuSettings(), {}, other.moments(), 0.0)[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"), [("", "uses no GPU"), ("-1", "uses no GPU"), ("MIG-63feeb45-94c6", "not known which GPUs")]
+)
+def test_a_job_without_a_gpu_that_is_known_has_none_watched(driver: StubDriver, chosen: str, why: str) -> None:
+    with pytest.raises(AbsentError, match=why):
+        Driver(World(nvml_library=driver.library, visible_gpus=chosen))
+
+
 def test_a_gpu_that_the_driver_loses_is_said_by_its_address(driver: StubDriver, watched: Watched) -> None:
     driver.set(lost_1=1)
     event = watched.wait_for("gpu.lost")

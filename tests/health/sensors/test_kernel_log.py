@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sensor_ground import LIMIT_S, Watched
+from sensor_ground import LIMIT_S, Tree, Watched
 
 from robust_run.health.sensors import kernel_log
 from robust_run.health.sensors.kernel_lines import meaning_of
@@ -25,7 +27,7 @@ LINES = [
     ("gpu.xid.48", "GPU 0000:86:00", 48, "NVRM: Xid (PCI:0000:86:00): 48, pid=1234, An uncorrectable double bit error (DBE)"),
     ("gpu.xid.31", "GPU 0000:86:00", 31, "NVRM: Xid (PCI:0000:86:00): 31, pid=99, name=python, Ch 00000008. MMU Fault"),
     ("gpu.lost", "GPU 0000:01:00", 0, "NVRM: GPU at PCI:0000:01:00: GPU-1234 has fallen off the bus"),
-    ("gpu.driver", "", 0, "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x24:0x65:1423)"),
+    ("gpu.driver", "GPU 0000:01:00", 0, "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x24:0x65:1423)"),
     ("memory.oom_kill", "python", 4711, "Memory cgroup out of memory: Killed process 4711 (python) total-vm:9kB, anon-rss:8kB"),
     ("memory.oom_kill", "pt_main_thread", 12, "Out of memory: Killed process 12 (pt_main_thread) total-vm:1kB"),
     ("kernel.panic", "", 0, "Kernel panic - not syncing: Fatal exception"),
@@ -129,6 +131,124 @@ def test_a_gpu_that_is_lost_in_the_middle_of_a_storm_is_seen(tmp_path: Path) -> 
     finally:
         log.close()
     assert [each.name for each in events] == ["kernel_log.lost", "gpu.lost"]
+
+
+def told(tree: Tree, world: World, *lines: str) -> list[tuple[str, str, str, int]]:
+    """Return what is made of lines that the kernel writes while the job's processes are those of the tree."""
+    path = tree.path / "kmsg"
+    path.write_text("")
+    log = KernelLog(0.01)
+    log(world)
+    try:
+        path.write_text("".join(f"4,1,1,-;{line}\n" for line in lines))
+        _, events = judge(SETTINGS, {}, log(world), 1.0)
+    finally:
+        log.close()
+    return [(event.name, event.kind, event.subject, event.number) for event in events]
+
+
+def agent_7_and_rank_8(tree: Tree, namespace: str = "pid:[4026531836]") -> None:
+    for pid, parent in ((1, 0), (7, 1), (8, 7), (50, 1)):
+        tree.put(f"proc/{pid}/stat", f"{pid} (python) S {parent} {pid} {pid} 0\n")
+    tree.put("proc/7/task/7/children", "8 ")
+    tree.put("proc/7/cgroup", "0::/job\n")
+    tree.put("cgroup/job/cgroup.procs", "7\n8\n")
+    (tree.path / "proc/7/ns").mkdir()
+    (tree.path / "proc/7/ns/pid").symlink_to(namespace)
+
+
+def about_to_kill(pid: int, cgroup: str) -> str:
+    where = f"oom_memcg={cgroup},task_memcg={cgroup},task=python,pid={pid},uid=0"
+    return f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,{where}"
+
+
+KILL = "Memory cgroup out of memory: Killed process {} (python) total-vm:9kB, anon-rss:8kB"
+
+
+def test_only_what_concerns_the_job_is_an_alert(tree: Tree, world: World) -> None:
+    agent_7_and_rank_8(tree)
+    assert told(
+        tree,
+        world,
+        "I/O error, dev loop4, sector 8 op 0x0:(READ)",
+        "I/O error, dev sda, sector 8 op 0x0:(READ)",
+        KILL.format(50),
+        KILL.format(8),
+        "INFO: task python:50 blocked for more than 120 seconds.",
+        "nfs: server filer7 not responding, still trying",
+    ) == [
+        ("disk.error", "note", "loop4", 0),
+        ("disk.error", "alert", "sda", 0),
+        ("memory.oom_kill", "note", "python", 50),
+        ("memory.oom_kill", "alert", "python", 8),
+        ("kernel.hung_task", "note", "python", 50),
+        ("mount.not_responding", "note", "filer7", 0),
+    ]
+
+
+def test_a_process_of_the_job_that_nobody_had_seen_is_known_by_its_cgroup(tree: Tree, world: World) -> None:
+    agent_7_and_rank_8(tree)
+    assert told(tree, world, about_to_kill(4711, "/job"), KILL.format(4711), KILL.format(4811)) == [
+        ("memory.oom_kill", "alert", "python", 4711),
+        ("memory.oom_kill", "note", "python", 4811),
+    ]
+
+
+def test_in_a_container_a_number_in_the_log_is_no_process_of_ours(tree: Tree, world: World) -> None:
+    """Process 8 of the machine is not our rank 8; a cgroup that the kernel calls as we do is ours."""
+    agent_7_and_rank_8(tree, "pid:[4026532999]")
+    assert told(tree, world, KILL.format(8)) == [("memory.oom_kill", "note", "python", 0)]
+    assert told(tree, world, about_to_kill(8, "/job"), KILL.format(8)) == [("memory.oom_kill", "alert", "python", 0)]
+
+
+def test_a_storm_of_another_s_image_does_not_ask_for_every_line_whose_it_is(tree: Tree, world: World) -> None:
+    agent_7_and_rank_8(tree)
+    asked = []
+    path = tree.path / "kmsg"
+    path.write_text("")
+    log = KernelLog(0.01)
+    log(world)
+    assert log._here is not None
+    log._here.is_image = lambda device: bool(asked.append(device))  # type: ignore[method-assign]
+    try:
+        path.write_text("4,1,1,-;I/O error, dev loop4, sector 8\n" * 400)
+        _, events = judge(SETTINGS, {}, log(world), 1.0)
+    finally:
+        log.close()
+    assert [event.kind for event in events] == ["note"]
+    assert len(asked) < 10
+
+
+def test_reads_of_another_s_image_that_fail_in_a_real_kernel_alarm_nobody(
+    root: None, watch: Callable[..., Watched], tmp_path: Path
+) -> None:
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("/dev/kmsg cannot be read here")
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    done = subprocess.run(["losetup", "-f", "--show", str(image)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no loop device: {done.stderr.strip()}")
+    device = done.stdout.strip()
+    try:
+        watched = watch(World(), kernel_log.sensor(KernelLogSettings(wait_s=0.2)))
+        watched.wait_for_first_turns(1)
+        os.truncate(image, 0)
+        with open(os.open(device, os.O_RDONLY | os.O_DIRECT), "rb", buffering=0) as reader:
+            buffer = mmap.mmap(-1, 4096)
+            try:
+                if reader.readinto(buffer):
+                    pytest.skip("this kernel reads what is not there")
+            except OSError:
+                pass  # as it should
+        event = watched.wait_for("disk.error", "note")
+        name = os.path.basename(device)
+        mine = [event for event in watched.events if name in event.detail]
+    finally:
+        subprocess.run(["losetup", "-d", device], check=False)
+    assert event.detail.startswith("it does not concern this job")
+    assert [each.kind for each in mine] == ["note"]
 
 
 def test_no_log_is_absent_not_an_error(tmp_path: Path) -> None:

@@ -77,6 +77,33 @@ def test_a_kill_in_the_job_is_told_from_one_elsewhere_on_the_node() -> None:
     assert kills(MemorySample(on_node=5), MemorySample(on_node=6)) == ["memory.oom_kill_on_node"]
 
 
+def test_a_kill_in_a_cgroup_that_others_are_in_may_be_of_one_of_them() -> None:
+    before = MemorySample(in_cgroup=1, on_node=5, is_shared=True)
+    state, events = memory.judge(None, before, 0.0)
+    assert [(event.name, event.kind) for event in events] == [("memory.shared", "note")]
+    _, events = memory.judge(state, MemorySample(in_cgroup=2, on_node=6, is_shared=True), 0.5)
+    assert [event.name for event in events] == ["memory.oom_kill_in_cgroup"]
+
+
+def test_who_is_in_the_cgroup_is_looked_at_before_and_after_a_kill(tree: Tree, world: World) -> None:
+    tree.put("proc/7/cgroup", "0::/job\n")
+    tree.put("proc/7/stat", "7 (python) S 1 7 7 0\n")
+    tree.put("proc/50/stat", "50 (other) S 1 50 50 0\n")
+    tree.put("cgroup/job/memory.events", "oom_kill 2\n")
+    tree.put("cgroup/job/cgroup.procs", "7\n")
+    now_s = 0.0
+    counts = memory.Counts(5.0, lambda: now_s)
+    assert not counts(world).is_shared
+    tree.put("cgroup/job/cgroup.procs", "7\n50\n")
+    now_s = 1.0
+    assert not counts(world).is_shared, "it is not looked at all the time"
+    tree.put("cgroup/job/memory.events", "oom_kill 3\n")
+    assert counts(world).is_shared, "at a kill it is"
+    tree.put("cgroup/job/cgroup.procs", "7\n")
+    now_s = 9.0
+    assert counts(world).is_shared
+
+
 class Cgroup:
     """A cgroup of this machine, of version 2 or 1, made for one test."""
 
@@ -196,8 +223,22 @@ def test_pressure_is_said_when_it_lasts() -> None:
     bad = PressureSample(waiting={"memory full": 50.0, "cpu some": 10.0})
     assert short(*[bad] * 6) == []
     events = short(*[bad] * 7)
-    assert [event.name for event in events] == ["memory.pressure"]
-    assert "50 % of the last 10 s" in events[0].detail
+    assert [event.name for event in events] == ["memory.pressure_on_node"]
+    assert "50 % of the last 10 s on the whole node" in events[0].detail
+
+
+def test_pressure_in_the_job_s_own_cgroup_is_told_from_that_of_the_whole_node() -> None:
+    waiting = {"memory full": 50.0, "cpu some": 90.0, "io full": 90.0}
+    events = short(*[PressureSample(waiting=waiting, own={"cpu some": 80.0, "io full": 10.0})] * 7)
+    assert {event.name for event in events} == {"memory.pressure_on_node", "cpu.pressure", "disk.pressure_on_node"}
+
+
+def test_pressure_of_a_cgroup_is_read_where_the_job_has_it_to_itself(tree: Tree, world: World) -> None:
+    tree.put("proc/7/cgroup", "0::/job\n")
+    tree.put("cgroup/job/cgroup.procs", "7\n")
+    tree.put("cgroup/job/cpu.pressure", "some avg10=33.00 avg60=0.00 avg300=0.00 total=1\n")
+    assert pressure.read(world).own == {"cpu some": 33.0}
+    assert pressure.read(world, shared=True).own == {}
 
 
 def test_memory_that_runs_out_and_swapping_are_said() -> None:

@@ -224,11 +224,12 @@ HUNG_MOUNT = """if True:
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
     if libc.mount(b"nobody", b"/mnt", b"fuse.sshfs", 0, options):
         raise SystemExit(f"mount: {os.strerror(ctypes.get_errno())}")
-    sensors = mounts.sensors(MountSettings(interval_s=0.1, timeout_s=0.5), World())
+    world = World(folders=FOLDERS)
+    sensors = mounts.sensors(MountSettings(interval_s=0.1, timeout_s=0.5), world)
     events = []
-    runner = Runner(sensors, World(), events.append)
+    runner = Runner(sensors, world, events.append)
     runner.start()
-    deadline_s = time.monotonic() + 45
+    deadline_s = time.monotonic() + LIMIT
     while not events and time.monotonic() < deadline_s:
         runner.look()
         time.sleep(0.02)
@@ -244,10 +245,23 @@ def test_a_real_file_system_whose_server_never_answers_is_an_alert(
     """A FUSE mount whose server is us, who never answer: statvfs hangs, as on a dead NFS server."""
     if not os.path.exists("/dev/fuse"):
         pytest.skip("needs /dev/fuse")
-    output, errors = private("--mount", HUNG_MOUNT).communicate(timeout=LIMIT_S)
+    program = HUNG_MOUNT.replace("FOLDERS", '("/mnt/run",)').replace("LIMIT", "45")
+    output, errors = private("--mount", program).communicate(timeout=LIMIT_S)
     if "mount:" in errors:
         pytest.skip(f"FUSE cannot be mounted here: {errors.strip()}")
     assert json.loads(output) == [["mount.hung", "/mnt"]], errors
+
+
+def test_a_file_system_that_never_answers_is_not_asked_where_the_job_does_not_use_it(
+    private: Callable[..., subprocess.Popen[str]],
+) -> None:
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("needs /dev/fuse")
+    program = HUNG_MOUNT.replace("FOLDERS", "()").replace("LIMIT", "3")
+    output, errors = private("--mount", program).communicate(timeout=LIMIT_S)
+    if "mount:" in errors:
+        pytest.skip(f"FUSE cannot be mounted here: {errors.strip()}")
+    assert json.loads(output) == [], errors
 
 
 def operations(*samples: StoreSample) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -14,7 +15,8 @@ import msgspec
 import pytest
 from controllers import refusing
 
-from robust_run.launcher.api.place import Place, write_place
+from robust_run.launcher.api.life_signs import is_local
+from robust_run.launcher.api.place import Place, this_boot, write_place
 from robust_run.launcher.api.server import HttpPlace
 from robust_run.launcher.events import NodeEvicted, SignalReceived
 from robust_run.launcher.token import write_token
@@ -154,14 +156,71 @@ def test_a_job_is_reached_by_address_and_token(serve: Serve, robust: Robust, tmp
     assert "is not there" in refused(robust("status", "--url", url, "--token-file", "none"), 2)
 
 
+def refuses(run_directory: Path) -> None:
+    """Leave a socket that refuses, as it does on every machine but the controller's."""
+    path = run_directory / "api.sock"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+
+
 def test_a_run_directory_shared_with_another_machine_leads_to_the_web_server(
     serve: Serve, robust: Robust, token: str
 ) -> None:
     served = serve(http_place=TCP)
     path = served.run_directory
-    write_place(str(path), msgspec.structs.replace(served.place, host="another", socket=str(path / "refuses.sock")))
-    assert done(robust("status")).startswith("its controller runs or ran on another: ask there; last known: running")
+    refuses(path)
+    write_place(str(path), msgspec.structs.replace(served.place, host="another", boot="another"))
+    said = done(robust("status"))
+    assert said.startswith(
+        "its controller runs or ran on another, which cannot be asked from here; last known: running"
+    )
+    assert "next: ask on another: robust status" in said
+    assert "--resume" not in said
     write_token(str(path), token)
+    assert done(robust("status")).startswith("running")
+
+
+@pytest.mark.parametrize("boot", ["another", ""], ids=["another kernel", "a run directory of an older robust-run"])
+def test_where_nothing_listens_at_another_machine_nobody_is_told_to_start_it_a_second_time(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path, token: str, boot: str
+) -> None:
+    """A firewall refuses as well as a machine on which nothing listens."""
+    make_controller().start()
+    refuses(run_directory)
+    write_token(str(run_directory), token)
+    with refusing() as port:
+        url = f"http://127.0.0.1:{port}"
+        place = Place(socket=str(run_directory / "api.sock"), http=url, pid=1, host="another", boot=boot)
+        write_place(str(run_directory), place)
+        said = done(robust("status"))
+    assert "its controller runs or ran on another" in said
+    assert "no controller listens at" in said
+    assert "--resume" not in said
+
+
+def test_a_machine_of_the_same_name_with_another_kernel_is_this_one_only_if_it_has_the_disk(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path
+) -> None:
+    make_controller().start()
+    refuses(run_directory)
+    place = Place(socket=str(run_directory / "api.sock"), pid=1, host=socket.gethostname(), boot="another")
+    write_place(str(run_directory), place)
+    said = done(robust("status"))
+    if is_local(str(run_directory)):  # then it was this very machine
+        assert "was started anew since its controller ran" in said
+        assert "--resume" in said
+    else:
+        assert "--resume" not in said
+        assert "cannot be asked from here" in said
+
+
+def test_a_container_that_sees_the_run_directory_at_another_place_asks_the_same_socket(
+    serve: Serve, robust: Robust
+) -> None:
+    served = serve()
+    place = msgspec.structs.replace(served.place, host="pod-7", socket="/elsewhere/run/api.sock")
+    write_place(str(served.run_directory), place)
     assert done(robust("status")).startswith("running")
 
 
@@ -220,6 +279,8 @@ def test_what_a_replaced_controller_still_wrote_does_not_count(
     Path(controller.journal_path).write_text("\n".join([*lines, resumed, stale, ""]))
     status = json.loads(done(robust("status", "--json")))
     assert (status["term"], status["stop_asked"]) == (2, False)
+    assert status["pid"] == 0, "that of the first controller is not that of this one"
+    assert ", pid " not in done(robust("status"))
 
 
 def test_a_job_whose_controller_was_killed_says_what_continues_it(
@@ -232,6 +293,44 @@ def test_a_job_whose_controller_was_killed_says_what_continues_it(
     assert f"its controller on {socket.gethostname()} is gone" in line
     assert f"robust-run --resume {run_directory} continues it" in line
     assert "gone" in refused(robust("evict", "gpu-1"), 1)
+
+
+def test_a_controller_whose_socket_was_removed_is_not_called_gone(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path
+) -> None:
+    """It holds its journal, and `robust-run --resume` would be refused for that."""
+    controller = make_controller().start()
+    place = Place(socket=str(run_directory / "api.sock"), pid=os.getpid(), host=socket.gethostname(), boot=this_boot())
+    write_place(str(run_directory), place)
+    with Path(controller.journal_path).open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        said = done(robust("status"))
+    assert "a process holds its journal, so it lives" in said
+    assert "--resume" not in said
+    assert "--resume" in done(robust("status")), "nothing holds it any more"
+
+
+def test_a_controller_that_has_yet_to_say_where_it_is_may_live_on_the_host_that_began_the_journal(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path
+) -> None:
+    controller = make_controller().start()
+    path = Path(controller.journal_path)
+    first, rest = path.read_text().split("\n", 1)
+    path.write_text("\n".join([json.dumps({**json.loads(first), "host": "another"}), rest]))
+    said = done(robust("status"))
+    assert "its controller runs or ran on another, which cannot be asked from here" in said
+    assert "--resume" not in said
+
+
+def test_a_process_that_got_the_number_of_a_dead_controller_is_not_it(
+    make_controller: Callable[..., Any], robust: Robust
+) -> None:
+    controller = make_controller().start()
+    path = Path(controller.journal_path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    older = [{**line, "at": line["at"] - 1e6} if "at" in line else line for line in lines]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in older))
+    assert "--resume" in done(robust("status"))
 
 
 def test_a_journal_torn_at_its_end_is_read_as_far_as_it_goes(

@@ -8,6 +8,7 @@ from pathlib import Path
 from robust_run.clock import SystemClock
 from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.incident_reading import read_incidents
+from robust_run.launcher.api.life import JobLife
 from robust_run.launcher.api.report_pages import write_report
 from robust_run.launcher.api.which import Subject
 from robust_run.launcher.events import Tick
@@ -86,7 +87,7 @@ def test_pages_and_top_go_on_and_say_so(tmp_path: Path) -> None:
     folder = run_of_three(tmp_path)
     (folder / "0001.json").write_text("[]")
     (folder / "0003.json").unlink()
-    written = write_report(str(tmp_path))
+    written = write_report(str(tmp_path), JobLife(life="gone"))
     assert [Path(each).name for each in written.incidents] == ["0001.html", "0002.html", "0003.html"]
     assert "2 incidents unreadable" in Path(written.report).read_text()
     view = Subject(str(tmp_path), None).live()
@@ -99,4 +100,4 @@ def test_times_that_cannot_be_are_not_believed(tmp_path: Path) -> None:
     (folder / "0002.json").write_text(re.sub(r'"onset_s": [0-9.e+]+', '"onset_s": 1e308', text))
     with open(tmp_path / "journal.jsonl", "a") as file:
         file.write('{"at": 1e308, "mono": 1.0}\n')
-    assert "1 incident unreadable (2)" in write_report(str(tmp_path)).unread
+    assert "1 incident unreadable (2)" in write_report(str(tmp_path), JobLife(life="gone")).unread

@@ -14,10 +14,10 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.api import show
 from robust_run.launcher.api.advice import findings_of, next_step
 from robust_run.launcher.api.course import Course
-from robust_run.launcher.api.live import LiveNode, LiveView, live_nodes, live_view, with_course
+from robust_run.launcher.api.live import LiveView, live_nodes, live_view, with_course
 from robust_run.launcher.api.page_reading import startup_in
 from robust_run.launcher.api.startup_phases import StartupPhases
-from robust_run.launcher.api.views import AttemptView, EvictedView, IncidentView, JobView, NodesView, NodeView
+from robust_run.launcher.api.views import AttemptView, EvictedView, IncidentView, JobView, LiveNode, NodesView, NodeView
 from robust_run.launcher.controller.steps import NodeSteps
 from robust_run.launcher.events import FirstStep
 from robust_run.launcher.types import Paces
@@ -84,7 +84,7 @@ def test_a_page_is_cut_out_of_ten_thousand_nodes() -> None:
         ({"outcome": "done", "phase": "over"}, ""),
         ({"outcome": "failed", "last_incident": INCIDENT}, "robust incident shows what failed"),
         ({"outcome": "failed"}, "robust events tells why"),
-        ({"alive": False, "resumable": True, "run_directory": "/runs/x"}, "robust-run --resume /runs/x"),
+        ({"alive": False, "todo": "robust-run --resume /runs/x"}, "robust-run --resume /runs/x"),
         (
             {"phase": "gathering", "nodes_needed": 4, "nodes_active": 0, "nodes_standby": 3},
             "robust-run on one node more",
@@ -100,6 +100,17 @@ def test_the_next_step_is_something_to_type(fields: dict[str, Any], said: str) -
     found = next_step(job(**fields))
     assert said in found
     assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_told"),
+    [({}, True), ({"step_age_s": 9_990.0}, True), ({"step_age_s": 5.0, "step_s": 1.0}, False), ({"attempt": 1}, False)],
+    ids=["no step is counted", "no step since", "it goes on", "another attempt runs"],
+)
+def test_of_a_stopped_rank_it_is_told_what_lets_it_go_on_until_it_does(fields: dict[str, Any], is_told: bool) -> None:
+    stopped = msgspec.structs.replace(INCIDENT, kind="stopped", action="report", at_unix_s=9_900.0)
+    told = next_step(job(**{"attempt": 0, "phase": "running", "last_incident": stopped, "step_age_s": None, **fields}))
+    assert ("lets it go on" in told) == is_told
 
 
 def test_an_evicted_node_may_be_what_is_missing() -> None:

@@ -23,6 +23,7 @@ from robust_run.launcher.recorded import incident_of
 from robust_run.launcher.types import Placement, Progress, VerdictDraft
 from robust_run.report.effective import WINDOW_S, counts_steps
 from robust_run.report.pages.ettr import ratio, spans_of, stretches_of
+from robust_run.report.pages.types import Drawn
 from robust_run.report.types import Incident
 
 BEGAN_S = 1_790_000_000.0
@@ -143,7 +144,7 @@ def test_of_a_program_whose_steps_are_not_counted_a_failure_costs_until_its_work
     facts = JobFacts(
         run_id="r", script="p", host="h", pid=1, version="", started_unix_s=BEGAN_S, run_directory="", policy=ONE_NODE
     )
-    page = incident_page(facts, writing.history, writing.incidents, 1, None, writing.now_s, is_live=False)
+    page = incident_page(facts, writing.history, writing.incidents, 1, None, Drawn(at_s=writing.now_s))
     assert page.lost is not None
     assert page.lost.is_over
     assert page.lost.seconds == pytest.approx(0.5 + 1.0 + 1.0, abs=0.1), (

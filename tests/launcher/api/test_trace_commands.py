@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -160,6 +161,24 @@ def test_of_a_dead_job_the_last_incident_says_why(served: Any, robust: Robust) -
         assert "  rank 1 never joined all_reduce #4" in text
         assert "  who waited for whom:" in text
     assert robust("stacks").returncode == 1
+
+
+def test_of_a_job_that_is_not_known_to_be_over_it_is_said_first_how_it_is(
+    make_controller: Callable[..., Any], robust: Robust, run_directory: Path
+) -> None:
+    left = make_controller().start()  # its journal ends here, and nothing answers
+    happened(SimpleNamespace(controller=left))
+    incident_file.write(str(run_directory / "incidents" / "0001.json"), left.incidents()[0])
+    first, *rest = done(robust("why")).splitlines()
+    assert first == done(robust("status")).splitlines()[0]
+    assert "last known: " in first
+    assert "  rank 1 never joined all_reduce #4" in rest
+
+
+def test_where_nothing_runs_only_what_there_is_is_advised(served: Any, robust: Robust) -> None:
+    served.end()
+    assert robust("stacks").stderr.endswith("; robust status says how it was left\n")
+    assert robust("incident").stderr == "robust: there was no incident\n"
 
 
 def test_a_timeline_needs_traces(served: Any, robust: Robust) -> None:

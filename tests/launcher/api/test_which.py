@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from robust_run.launcher.api.client import NoAnswerError, Target
-from robust_run.launcher.api.which import BEGIN_S, patiently
+from robust_run.launcher.api.which import BEGIN_S, Subject, patiently
+from robust_run.launcher.events import SignalReceived
 
 ANSWERS = Target(socket="/run/api.sock")
 
@@ -50,3 +55,14 @@ def test_one_that_is_dead_is_not_waited_for() -> None:
     with pytest.raises(NoAnswerError):
         patiently(lambda: ask_when(clock, 1e9), lambda: False, clock, clock.sleep)
     assert clock.now_s == 100.0
+
+
+def test_of_a_job_that_ends_while_it_is_asked_the_journal_tells(
+    make_controller: Callable[..., Any], run_directory: Path
+) -> None:
+    controller = make_controller().start()
+    controller.tell(SignalReceived(signal=15))
+    controller.end_attempt()
+    about = Subject(str(run_directory), Target(socket=str(run_directory / "gone.sock")))
+    assert about.life().life == "over"
+    assert not about.is_alive

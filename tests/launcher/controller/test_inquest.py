@@ -10,11 +10,11 @@ import msgspec
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.actions import Collect, Inquire
+from robust_run.launcher.actions import Collect, Inquire, RecordIncident
 from robust_run.launcher.controller.inquest import ANSWER_S, FLOWS_AT_ONCE, Inquest
 from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.events import AttemptEnded, Event, Inquired
-from robust_run.launcher.types import Paces, Progress, Sights
+from robust_run.launcher.types import Paces, Progress, Sights, VerdictDraft
 from robust_run.tracer.pace.types import NodePace, RankPace
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene
 
@@ -104,6 +104,35 @@ def test_all_nodes_are_asked_and_a_verdict_comes_when_all_have_answered() -> Non
     assert found.verdict is not None
     assert (found.verdict.ranks, found.verdict.nodes) == ((3,), ("b",)), "the controller knows what nodes are called"
     assert world.inquest.scene is not None
+
+
+def test_what_ranks_did_belongs_to_the_incident_that_was_concluded_from_it_and_to_no_later_one() -> None:
+    world = World()
+    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    number = world.asked()[0][1].number
+    world.answers("a", number)
+    world.answers("b", number)
+    scene, (found,) = world.inquest.scene, world.told
+    assert scene is not None and isinstance(found, Inquired) and found.verdict is not None
+    assert abs(scene.at_unix_s - world.clock.unix_s()) < 60.0, "people are told when that was"
+    onset_s = found.verdict.onset_s
+    assert onset_s is not None
+
+    def incident(at_s: float, attempt: int = 0) -> RecordIncident:
+        draft = VerdictDraft(kind="hang", ranks=(), confidence="low", rule="r", sentence="s", exit_code=1)
+        return RecordIncident(
+            attempt=attempt,
+            symptom="hang",
+            onset_at_s=at_s,
+            detected_at_s=at_s,
+            verdict=draft,
+            action="report",
+            reason="",
+        )
+
+    assert world.inquest.scene_of(incident(onset_s)) is scene
+    assert world.inquest.scene_of(incident(scene.at_s + 470.0)) is None, "a crash of which ranks were not looked at"
+    assert world.inquest.scene_of(incident(onset_s, attempt=1)) is None
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for_for_ever() -> None:

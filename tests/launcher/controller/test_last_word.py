@@ -13,7 +13,9 @@ from robust_run.launcher import outcome
 from robust_run.launcher.actions import Finish
 from robust_run.launcher.api.advice import next_step
 from robust_run.launcher.api.dead import read_dead
+from robust_run.launcher.api.life import JobLife
 from robust_run.launcher.api.report_pages import write_report
+from robust_run.launcher.console import drawing
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.events import JobStarted, Tick
@@ -22,8 +24,10 @@ from robust_run.launcher.journal import Journal
 from robust_run.launcher.options import Options
 from robust_run.launcher.resume import resume
 from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.this_machine import system_world
 from robust_run.launcher.types import JobSpec, Std, Streams
-from robust_run.launcher.world import system_world
+
+GONE = JobLife(life="gone", note="its controller is gone", command="robust-run --resume X")
 
 
 def test_a_journal_and_pages_that_could_not_be_written(tmp_path: Path) -> None:
@@ -33,7 +37,7 @@ def test_a_journal_and_pages_that_could_not_be_written(tmp_path: Path) -> None:
     assert len(problems) == 1 and journal.problem
     said: list[str] = []
     directory = RunDirectory(str(folder), str(folder))
-    book = IncidentBook(SystemClock(), directory, said.append, lambda _path, _error: None)
+    book = IncidentBook(SystemClock(), directory, said.append, lambda _path, _error: None, make_pages=drawing)
     finish = Finish(outcome="done", exit_code=0, reason="all ranks ended")
     say_goodbye(said.append, directory, book, finish, JobState(), 3.0, journal_problem=journal.problem)
     assert any("journal is not complete" in line and "has finished; do not --resume" in line for line in said), said
@@ -61,17 +65,17 @@ def test_a_job_whose_journal_met_a_full_disk_is_known_to_be_over(tmp_path: Path)
         journal.event(Tick(), 2.0, [finish])
     torn = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "journal.jsonl").write_bytes(b"".join(torn[:2]))  # nothing of the end is there
-    assert read_dead(str(tmp_path)).job(3.0, "", gone=True).resumable, "by the journal alone it broke off"
+    assert read_dead(str(tmp_path)).job(3.0, GONE).resumable, "by the journal alone it broke off"
 
     said: list[str] = []
     directory = RunDirectory(str(tmp_path), str(tmp_path))
-    book = IncidentBook(SystemClock(), directory, said.append, lambda _path, _error: None)
+    book = IncidentBook(SystemClock(), directory, said.append, lambda _path, _error: None, make_pages=drawing)
     say_goodbye(said.append, directory, book, finish, JobState(), 3.0, journal_problem=journal.problem)
     assert any("robust status knows how this job ended" in line for line in said), said
-    job = read_dead(str(tmp_path)).job(3.0, "", gone=True)
+    job = read_dead(str(tmp_path)).job(3.0, GONE)
     assert (job.outcome, job.exit_code, job.resumable) == ("failed", 9, False)
     assert "--resume" not in next_step(job)
-    assert "--resume" not in Path(write_report(str(tmp_path)).report).read_text()
+    assert "--resume" not in Path(write_report(str(tmp_path), GONE).report).read_text()
     world = system_world({})
     with pytest.raises(UserError, match="the job is over: failed"):
         resume(Options(training_script="", resume=str(tmp_path)), world, {})

@@ -17,7 +17,9 @@ from robust_run.launcher import core
 from robust_run.launcher.actions import EndAttempt, Inquire, RecordIncident, Say
 from robust_run.launcher.code_types import CodeCaptured, UpdateStaged
 from robust_run.launcher.core import blindness
+from robust_run.launcher.events import Inquired
 from robust_run.launcher.health_events import HealthSeen, RuleSpoke, SensorsBegan
+from robust_run.tracer.types import TraceVerdict
 
 GPU_LOST = "gpu.lost"
 
@@ -233,6 +235,90 @@ def test_a_kill_of_another_process_does_not_explain_a_sigkill() -> None:
     story.exits(0, -9)
     incident = incident_of(story.ends("here", evidence(0, -9, story.now_s), told_to_end(1, story.now_s + 1)))
     assert incident.verdict.rule == "died_of_signal"
+
+
+# --- what is not this job's ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "subject"),
+    [
+        ("disk.error", "loop3"),
+        ("gpu.lost", "GPU 0000:3b:00"),
+        ("memory.oom_kill", "python"),
+        ("disk.read_only", "dm-9"),
+    ],
+)
+def test_what_concerns_another_job_neither_evicts_nor_stands_in_a_verdict(name: str, subject: str) -> None:
+    """The kernel's log says it again and again; the sensors note it, since it is not this job's."""
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    for _ in range(5):
+        assert sees(story, "b", name, subject, after_s=10, kind="note", number=4811) == []
+    assert not story.state.evicted
+    assert not story.state.health.active, "nor is it shown as this job's"
+    story.exits(2, -9, after_s=1)
+    story.ends("a")
+    actions = story.ends("b", evidence(2, -9, story.now_s), told_to_end(3, story.now_s + 1))
+    verdict = incident_of(actions).verdict
+    assert (verdict.rule, verdict.evidence, verdict.aftermath) == ("died_of_signal", (), "")
+
+
+def test_reads_that_fail_in_the_job_s_image_evict_nobody_and_stand_beside_what_dies_of_it() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    for _ in range(5):
+        rules = spoken(sees(story, "b", "image.error", "image hf.sqsh", after_s=10))
+        assert not [rule for rule in rules if rule.rung != "report"]
+    assert not story.state.evicted
+    story.exits(2, -7, after_s=1)
+    story.ends("a")
+    verdict = incident_of(story.ends("b", evidence(2, -7, story.now_s), told_to_end(3, story.now_s + 1))).verdict
+    assert any("image.error: image hf.sqsh" in line for line in verdict.evidence)
+    assert "image.error" not in verdict.aftermath
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory.oom_kill_on_node",
+        "memory.oom_kill_in_cgroup",
+        "memory.pressure_on_node",
+        "cpu.pressure",
+        "cpu.neighbour",
+    ],
+)
+def test_no_load_and_nothing_of_others_is_told_as_a_reason_for_a_sigkill(name: str) -> None:
+    story = one_node()
+    sees(story, "here", name, "")
+    assert story.state.health.active, "people are shown it"
+    story.exits(0, -9)
+    actions = story.ends("here", evidence(0, -9, story.now_s), told_to_end(1, story.now_s + 1))
+    verdict = incident_of(actions).verdict
+    assert (verdict.rule, verdict.evidence, verdict.aftermath) == ("died_of_signal", (), "")
+
+
+def test_a_load_on_the_job_stands_beside_what_is_slow_or_stuck_of_it() -> None:
+    story = one_node()
+    sees(story, "here", "cpu.neighbour", "miner")
+    sees(story, "here", "cpu.pressure_on_node", "")
+    verdict = TraceVerdict(
+        kind="hang", ranks=(1,), nodes=("here",), confidence="low", rule="busy", sentence="it is stuck"
+    )
+    story.happens(Inquired(attempt=0, verdict=verdict, at_unix_s=1e9), 1.0)
+    found = incident_of(story.all_end()).verdict
+    assert any("cpu.neighbour: miner" in line for line in found.evidence)
+    assert not any("on_node" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize("name", ["disk.error", "disk.timeout"])
+def test_errors_of_the_node_s_own_disks_evict_it_as_ever(name: str) -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    (first,) = sees(story, "b", name, "nvme0n1")
+    assert first.tolerated
+    assert ending() in sees(story, "b", name, "nvme0n1", after_s=10)
+    assert list(story.state.evicted) == ["b"]
 
 
 # --- what workers print ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from simulated_checkpoints import CheckpointWorld
 from simulated_code import CodeWorld, version
 from simulated_job import BUG, PEER, World, plain
 
@@ -275,4 +276,34 @@ def test_no_attempt_mixes_versions_whatever_happens(
             world.controller_resumes()
         inflict(world, fault)
     world.run(5.0)
+    ends_as_it_should(world)
+
+
+@PLAYS
+@given(
+    policies(max_restarts=1000),
+    st.lists(FAULTS.filter(lambda fault: fault.kind != "journal_cut") | st.integers(0, 59), min_size=1, max_size=40),
+    SEEDS,
+    st.booleans(),
+)
+def test_all_ranks_of_an_attempt_start_from_one_point_whatever_happens(
+    policy: core.Policy, faults: list[Fault | int], seed: int, begun: bool
+) -> None:
+    world = CheckpointWorld(policy, policy.most + 1, seed)
+    if begun:
+        world.run(10.0, lambda: is_up(world))
+    for fault in faults:
+        if isinstance(fault, int):
+            world.run(0.3)
+            world.about_checkpoints(fault)
+            continue
+        world.run(fault.after_s)
+        if world.shell is None and fault.kind in ("evict", "readmit", "restart", "stop"):
+            world.controller_resumes()
+        inflict(world, fault)
+    world.run(5.0)
+    world.lag_s.clear()
+    world.is_gone = False
+    if world.state.phase != "over":
+        world.run(120.0)  # attempts that find damage take a few seconds each
     ends_as_it_should(world)

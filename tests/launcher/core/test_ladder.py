@@ -28,6 +28,7 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
+from robust_run.launcher.resume_events import Damage, LookForCheckpoints, ResumeChosen
 from robust_run.launcher.types import Progress
 
 FOUR = ("a", "b", "c", "d")
@@ -434,6 +435,53 @@ def test_a_replay_that_fails_everywhere_blames_no_node() -> None:
     assert of(Decided, after)[-1].rule == "replay_everywhere"
     (end,) = of(Finish, after)
     assert "all 2 groups failed" in end.reason and end.exit_code == 139
+
+
+def replaying_from_checkpoints() -> tuple[Story, list[Any]]:
+    """Return a story whose ladder has come to the replay, of nodes with a folder of checkpoints."""
+    story = several_nodes(*FOUR, fewest=1, diagnose="auto", no_replay="", max_restarts=9)
+    crash(story)
+    again(story)
+    checked(story)
+    for member in story.state.members.values():
+        member.info = msgspec.structs.replace(member.info, ckpt_dir="/ckpt")
+    return story, again(story)
+
+
+def test_groups_of_a_replay_start_when_it_is_chosen_where_from() -> None:
+    story, actions = replaying_from_checkpoints()
+    questions, opens = of(LookForCheckpoints, actions), of(OpenStore, actions)
+    assert len(opens) > 1 and [each.attempt for each in questions] == [each.attempt for each in opens]
+    for order in opens:
+        opened = StoreOpened(attempt=order.attempt, node=order.node, address="10.0.0.1", port=1)
+        assert of(StartAttempt, story.happens(opened)) == []
+        chosen = ResumeChosen(attempt=order.attempt, source="storage", step=7, uuid="u7", name="step-7")
+        (start,) = of(StartAttempt, story.happens(chosen))
+        assert start.resume is not None and start.resume.step == 7 and start.replay_steps >= 10
+
+
+def test_a_group_that_cannot_read_its_checkpoint_says_nothing_of_its_nodes() -> None:
+    story, actions = replaying_from_checkpoints()
+    last: list[Any] = []
+    for number, order in enumerate(of(OpenStore, actions)):
+        story.happens(StoreOpened(attempt=order.attempt, node=order.node, address="10.0.0.1", port=1))
+        chosen = ResumeChosen(attempt=order.attempt, source="storage", step=7, uuid="u7", name="step-7")
+        (start,) = of(StartAttempt, story.happens(chosen))
+        story.happens(RankExited(attempt=order.attempt, rank=0, exit_code=1))
+        damage = Damage(rank=0, uuid="u7", name="step-7", step=7, reason="a wrong digest") if number == 0 else None
+        for placement in start.placements:
+            last = story.happens(
+                AttemptEnded(
+                    attempt=order.attempt,
+                    node=placement.node,
+                    started_at_s=0.0,
+                    ranks=(),
+                    progress=Progress(),
+                    damage=damage,
+                )
+            )
+    assert set(story.state.passed_over) == {"u7"}
+    assert f"{len(of(OpenStore, actions)) - 1} of {len(of(OpenStore, actions))} groups failed" in of(Say, last)[0].text
 
 
 def test_a_replay_that_does_not_fail_ends_with_what_is_known() -> None:

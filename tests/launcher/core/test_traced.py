@@ -6,8 +6,9 @@ from typing import Any
 
 from stories import Story, ending, evidence, one_node, several_nodes, told_to_end
 
-from robust_run.launcher.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say
-from robust_run.launcher.events import Event, HangSuspected, Inquired, SignalReceived
+from robust_run.launcher.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say, WakeAt
+from robust_run.launcher.code_types import CodeRecord, CodeVersion, Ledger
+from robust_run.launcher.events import ControllerResumed, Event, HangSuspected, Inquired, SignalReceived, Tick
 from robust_run.tracer.types import TraceVerdict
 
 BY_SIGTERM = EndAttempt(attempt=0, signal=15, grace_s=3)
@@ -21,9 +22,15 @@ def stuck(rank: int = 1, node: str = "here", **more: object) -> TraceVerdict:
         "confidence": "high",
         "rule": "wait_graph",
         "sentence": f"rank {rank} never joined all_reduce #4",
+        "proven": True,
         **more,
     }
     return TraceVerdict(**told)
+
+
+def waits(rank: int = 1, onset_s: float = 1.0, limit_s: float = 1800.0, **more: object) -> TraceVerdict:
+    """A rank that others wait for and that may yet come."""
+    return stuck(rank, proven=False, onset_s=onset_s, expires_s=onset_s + limit_s, **more)
 
 
 def suspected(story: Story, rank: int = 0, after_s: float = 6.0) -> list[Any]:
@@ -157,19 +164,202 @@ def test_a_verdict_that_comes_too_late_changes_nothing() -> None:
     assert stopping.ends("here", told_to_end(0, 8.0), told_to_end(1, 8.0))[-1].outcome == "stopped"
 
 
-def test_a_rank_that_may_be_at_work_is_reported_and_ended_only_when_asked_or_after_long() -> None:
-    busy = stuck(rule="busy", at_work=True, onset_s=1.0)
+def test_what_may_be_a_wait_is_said_and_has_the_time_that_torch_gives_it() -> None:
     story = one_node()
     suspected(story)
-    (incident,) = judged(story, busy)
-    assert (incident.action, "may yet come" in incident.reason) == ("report", True)
+    incident, wake = judged(story, waits())
+    assert (incident.action, incident.act_at_s) == ("report", 1771.0)
+    assert (
+        incident.reason
+        == "it may end by itself; else the attempt is ended in 29 min 24 s, shortly before torch's own time limit"
+    )
+    assert wake == WakeAt(1771.0), "half a minute before torch ends it"
     suspected(story)
-    assert judged(story, busy) == [], "the same is said once"
+    assert judged(story, waits()) == [WakeAt(1771.0)], "the same is said once"
+    assert story.state.phase == "running"
+
+
+def test_a_wait_that_goes_on_until_torch_would_end_it_is_looked_at_again_and_acted_on() -> None:
+    story = one_node()
     suspected(story)
-    assert judged(story, stuck(rule="busy", onset_s=1.0)) == [BY_SIGTERM], "its time is over"
+    judged(story, waits())
+    assert story.happens(Tick(), 1700.0) == []
+    (ask,) = story.happens(Tick(), 1771.0 - story.now_s)
+    assert ask == Inquire(attempt=0, after_s=5.0), "what is known of it is half an hour old"
+    assert judged(story, waits()) == [BY_SIGTERM]
+    incident, again = story.ends("here", told_to_end(0, 1773.0), told_to_end(1, 1773.0))
+    assert (incident.action, incident.verdict.kind, again) == ("relaunch", "hang", OpenStore(attempt=1, node="here"))
+
+
+def test_a_wait_that_ended_by_itself_is_not_acted_on_when_its_time_would_have_come() -> None:
+    story = one_node()
+    suspected(story)
+    judged(story, waits())
+    suspected(story)
+    assert judged(story, None) == [], "nobody waits any more"
+    assert story.happens(Tick(), 1800.0) == []
+    unseen = one_node()
+    suspected(unseen)
+    judged(unseen, waits())
+    unseen.happens(Tick(), 1771.0)
+    assert judged(unseen, None) == [], "it ended unseen, and evidence is taken anew before something is done"
+    assert unseen.state.phase == "running"
+
+
+def test_another_wait_has_its_own_time() -> None:
+    story = one_node()
+    suspected(story)
+    judged(story, waits())
+    suspected(story, after_s=1000.0)
+    incident, wake = judged(story, waits(onset_s=1001.0))
+    assert (incident.act_at_s, wake) == (2771.0, WakeAt(2771.0))
+
+
+def test_the_time_is_that_of_the_process_group_whatever_that_is() -> None:
+    for limit_s, act_at_s in ((600.0, 571.0), (100.0, 91.0), (20.0, 19.0), (86400.0, 86371.0)):
+        story = one_node()
+        suspected(story)
+        incident, _ = judged(story, waits(limit_s=limit_s))
+        assert incident.act_at_s == act_at_s
+    unknown = one_node()
+    suspected(unknown)
+    incident, _ = judged(unknown, stuck(proven=False, onset_s=1.0))
+    assert incident.act_at_s == 1771.0, "torch's own where it cannot be read"
+
+
+def test_a_wait_that_turns_out_to_be_proven_is_acted_on_at_once() -> None:
+    story = one_node()
+    suspected(story)
+    judged(story, waits())
+    suspected(story)
+    assert judged(story, stuck(kind="mismatch", rule="signature")) == [BY_SIGTERM]
+
+
+def test_who_knows_his_program_may_have_every_wait_acted_on_at_once() -> None:
     impatient = one_node(on_hang="relaunch")
     suspected(impatient)
-    assert judged(impatient, busy) == [BY_SIGTERM]
+    assert judged(impatient, waits(at_work=True)) == [BY_SIGTERM]
+
+
+def test_a_node_is_evicted_for_what_may_be_a_wait_when_its_time_is_over_not_before() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    suspected(story)
+    assert [type(action) for action in judged(story, waits(rank=2, node="b"))] == [RecordIncident, WakeAt]
+    assert not story.state.evicted
+    story.happens(Tick(), 1800.0)
+    assert judged(story, waits(rank=2, node="b"))[-1] == ending()
+    assert "b" in story.state.evicted
+
+
+def test_a_rank_at_work_is_never_ended_even_when_torch_is_about_to() -> None:
+    story = one_node()
+    suspected(story)
+    (incident, _) = judged(story, waits(at_work=True))
+    assert incident.reason.startswith("it is at work; else the attempt is ended in ")
+    story.happens(Tick(), 1800.0)
+    assert judged(story, waits(at_work=True)) == []
+
+
+def test_the_code_of_a_new_version_may_wait_as_well() -> None:
+    """What changed last is the first suspect of a hang, but of no wait."""
+    story = one_node()
+    version = CodeVersion(number=2, tree="new")
+    trusted = CodeRecord(version=CodeVersion(number=1, tree="old"), fate="trusted")
+    story.state.code = Ledger(records=(trusted, CodeRecord(version=version, fate="probation")), running=2, trusted=1)
+    suspected(story)
+    assert [type(action) for action in judged(story, waits())] == [RecordIncident, WakeAt]
+
+
+def test_a_controller_that_was_restarted_looks_at_known_waits_soon() -> None:
+    story = one_node()
+    suspected(story)
+    judged(story, waits())
+    (wake,) = story.happens(ControllerResumed(term=2), 100.0)
+    assert wake == WakeAt(story.now_s + 5.0)
+    assert story.happens(Tick(), 5.0) == [Inquire(attempt=0, after_s=5.0)]
+    judged(story, waits())
+    assert story.state.phase == "running", "and gives them the time that is left"
+
+
+# --- ranks that the others have left behind
+
+
+def left_behind(rank: int = 0, **more: object) -> TraceVerdict:
+    return stuck(rank, rule="leftover", proven=False, sentence=f"rank {rank} still runs", **more)
+
+
+def test_a_rank_that_still_runs_when_the_others_have_ended_is_named_and_never_acted_on() -> None:
+    for on_hang in ("auto", "relaunch", "evict"):
+        story = one_node(on_hang=on_hang)
+        assert story.exits(1, 0) == [WakeAt(5.0)]
+        assert story.happens(Tick(), 5.0) == [Inquire(attempt=0, after_s=5.0, leftovers=True)]
+        incident, wake = judged(story, left_behind())
+        assert (incident.action, incident.verdict.rule, incident.act_at_s) == ("report", "leftover", None)
+        assert incident.reason == "1 of 2 ranks have ended with exit code 0, so the job is not started again"
+        assert wake == WakeAt(16.0), "it is looked at again, less often each time"
+        story.happens(Tick(), 10.0)
+        assert judged(story, left_behind()) == [WakeAt(37.0)], "the same is said once"
+        assert story.state.phase == "running"
+
+
+def test_a_rank_that_saves_the_model_when_the_others_have_ended_is_only_mentioned() -> None:
+    story = one_node()
+    story.exits(1, 0)
+    story.happens(Tick(), 5.0)
+    said, _ = judged(story, left_behind(at_work=True))
+    assert said == Say(text="attempt 0: rank 0 still runs")
+    story.happens(Tick(), 10.0)
+    assert judged(story, left_behind(at_work=True)) == [WakeAt(37.0)]
+    story.happens(Tick(), 20.0)
+    assert [type(one) for one in judged(story, left_behind())] == [RecordIncident, WakeAt], "it has become idle"
+
+
+def test_ranks_that_end_one_after_another_are_given_time_from_the_last() -> None:
+    story = several_nodes("a", "b")
+    assert story.exits(0, 0) == [WakeAt(5.0)]
+    assert story.exits(1, 0, after_s=4.0) == []
+    assert story.happens(Tick(), 1.0) == [WakeAt(9.0)]
+    assert story.happens(Tick(), 4.0) == [Inquire(attempt=0, after_s=5.0, leftovers=True)]
+
+
+def test_while_most_ranks_go_on_nobody_is_left_behind() -> None:
+    story = several_nodes("a", "b")
+    story.exits(0, 0)
+    assert story.happens(Tick(), 5.0) == []
+    story.exits(1, 0)
+    assert story.happens(Tick(), 5.0) == [Inquire(attempt=0, after_s=5.0, leftovers=True)]
+
+
+def test_a_hang_of_ranks_whose_peers_have_ended_well_is_no_reason_to_train_again() -> None:
+    for verdict in (
+        waits(0),
+        stuck(0, kind="stopped"),
+        stuck(0, kind="mismatch"),
+        stuck(0, kind="desync", rule="extra_op"),
+    ):
+        story = several_nodes("a", "b", on_hang="relaunch")
+        story.exits(3, 0)
+        suspected(story)
+        (incident,) = judged(story, verdict)
+        assert (incident.action, "1 of 4 ranks" in incident.reason) == ("report", True), verdict
+    story = several_nodes("a", "b")
+    story.exits(3, 0)
+    suspected(story)
+    assert judged(story, stuck(3, kind="desync", rule="early_exit"))[-1] == ending(), (
+        "others wait for one that has gone"
+    )
+
+
+def test_the_leftovers_of_one_attempt_are_none_of_the_next() -> None:
+    story = one_node()
+    story.exits(1, 0)
+    story.happens(Tick(), 5.0)
+    assert story.exits(0, 1) == [BY_SIGTERM]
+    story.ends("here", evidence(0, 1, 6.0), evidence(1, 0, 1.0))
+    story.starts()
+    assert story.happens(Tick(), 100.0) == []
+    assert story.exits(1, 0) == [WakeAt(story.now_s + 5.0)]
 
 
 def test_a_rank_that_went_on_and_is_stuck_again_is_reported_again() -> None:

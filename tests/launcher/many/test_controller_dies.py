@@ -84,6 +84,21 @@ def test_a_killed_controller_comes_back_and_no_worker_notices(two: Cluster, tmp_
     job.assert_nothing_left()
 
 
+def test_a_controller_that_comes_back_says_the_incident_that_its_predecessor_may_not_have_said(
+    two: Cluster, tmp_path: Path
+) -> None:
+    job = start(two, tmp_path)
+    controller = job.on(two[0]).controller_pid()
+    kill_rank(job, 0, 1)
+    job.wait_for_incident()
+    os.kill(controller, signal.SIGKILL)
+    wait_for_term(job, 2)
+    job.wait_for_steps(1, 2)
+    assert job.finish() == {"node-0": 0, "node-1": 0}
+    _, back, after = job.said().partition("the controller is back (term 2)")
+    assert back and "attempt 0: rank 1 " in after, job.said()
+
+
 def test_a_controller_that_stands_still_for_a_second_is_left_alone(two: Cluster, tmp_path: Path) -> None:
     job = start(two, tmp_path, *PATIENT)
     job.wait_for_steps(0, 2)

@@ -174,6 +174,45 @@ def test_a_line_of_the_kernel_s_log_evicts_its_node(three: Cluster, tmp_path: Pa
     assert "Remounting filesystem read-only" in incident["verdict"]["sentence"]
 
 
+def logs(host: Host, *lines: str) -> None:
+    """Have a host's kernel log these lines."""
+    with (host.root / "run/tmp/kmsg").open("w") as log:
+        log.write("".join(f"4,1,1,-;{line}\n" for line in lines))
+
+
+def later(job: ClusterJob, by_s: float) -> None:
+    """Return when so much time has gone by for the workers: alerts that are nearer are one."""
+    begun_s = time.monotonic()
+    wait_for(lambda: min(worker.times[-1] for worker in job.workers()) > begun_s + by_s, "time to pass")
+
+
+def test_what_happens_to_other_jobs_on_its_machine_takes_no_node_out_and_errors_of_its_own_disks_do(
+    three: Cluster, tmp_path: Path
+) -> None:
+    job = start(three, tmp_path)
+    culprit = of_world(three, job, 1)
+    for device in ("loop4", "loop5", "nbd3"):
+        logs(
+            culprit,
+            f"I/O error, dev {device}, sector 8 op 0x0:(READ) flags 0x800 phys_seg 1 prio class 2",
+            f"EXT4-fs ({device}): Remounting filesystem read-only",
+            "Memory cgroup out of memory: Killed process 999999 (python) total-vm:9kB, anon-rss:8kB",
+        )
+        wait_for(lambda name=device: [e for e in noted(job, "disk.error") if e["event"]["subject"] == name], "a note")  # type: ignore[misc]
+        later(job, 6.0)
+    assert not [action for action in job.actions("rule_spoke") if action["rule"].startswith(("disk", "memory"))]
+    assert not job.incidents()
+    logs(culprit, "I/O error, dev sda, sector 8 op 0x0:(READ)")
+    wait_for(lambda: alerts(job, "disk.error"), "the first error of its own disk")
+    later(job, 6.0)
+    logs(culprit, "I/O error, dev sdb, sector 8 op 0x0:(READ)")
+    assert_replaced(three, job, culprit, "disk.error")
+
+
+def noted(job: ClusterJob, name: str) -> list[dict[str, Any]]:
+    return alerts(job, name, "note")
+
+
 def test_a_link_that_fails_once_is_tolerated_and_the_second_time_evicts(three: Cluster, tmp_path: Path) -> None:
     job = start(three, tmp_path)
     culprit = of_world(three, job, 1)

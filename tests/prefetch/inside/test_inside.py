@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prefetch.private_mounts import privately
 from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import blockmap, inside
@@ -224,6 +226,45 @@ def test_a_local_image_needs_no_server(image: tuple[str, BlockMap], tmp_path: Pa
     with place(plan(image, tmp_path, served=False)) as made:
         assert made.status() is None
         assert run(made, "cat /etc/only-in-image", tmp_path).stdout == "image\n"
+
+
+def hide_fuse(folder: Path) -> None:
+    """Have /dev/fuse where nobody may open it, in this mount namespace."""
+    (folder / "no-devices").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nodev", "tmpfs", str(folder / "no-devices")], check=True, timeout=20)
+    os.mknod(folder / "no-devices/fuse", stat.S_IFCHR | 0o666, os.makedev(10, 229))
+    subprocess.run(["mount", "--bind", str(folder / "no-devices/fuse"), "/dev/fuse"], check=True, timeout=20)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@privately
+def test_without_fuse_all_of_a_cached_image_is_verified_before_it_is_mounted(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, damaged: bool
+) -> None:
+    can(my_facts, "kernel")
+    can(my_facts, "unpack")
+    cache = Cache(str(tmp_path / "cache"), image[1])
+    data = Path(image[0]).read_bytes()
+    for index in range(image[1].blocks):
+        size = image[1].block_bytes
+        cache.put(index, data[index * size : (index + 1) * size])
+    if damaged:
+        with open(cache.path, "r+b") as file:
+            file.seek(len(data) // 2)
+            file.write(bytes(byte ^ 0xFF for byte in data[len(data) // 2 :][:64]))
+    cache.close()
+    hide_fuse(tmp_path)
+    notes: list[str] = []
+    made = inside.start(plan((image[0], image[1]), tmp_path), on_note=notes.append)
+    try:
+        assert made.ready.rung == ("unpack" if damaged else "kernel"), made.ready.chosen
+        assert run(made, "cat /etc/only-in-image", tmp_path).stdout == "image\n"
+    finally:
+        made.stop()
+    assert bool(notes) == damaged
+    if damaged:
+        assert f"1 block in the cache {tmp_path}/cache did not match its digest" in notes[0]
+    assert (Path(cache.folder) / "image").read_bytes() == data
 
 
 @pytest.mark.parametrize("rung", RUNGS)

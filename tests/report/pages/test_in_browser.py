@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from page_ground import incident, incident_page, job_page, look_at, scene
+from page_ground import DONE, RUNS, incident, incident_page, job_page, look_at, scene
 
 from robust_run.report.heat import Heat
 from robust_run.report.pages.incident_page import incident_html
@@ -24,12 +24,12 @@ def pages() -> dict[str, str]:
     )
     return {
         "incident": incident_html(incident_page()),
-        "wordy": incident_html(incident_page(incident=wordy, run=f"/runs/{LONG}", is_live=True)),
+        "wordy": incident_html(incident_page(incident=wordy, run=f"/runs/{LONG}", drawn=RUNS)),
         "no-scene": incident_html(incident_page(scene=None)),
-        "job": job_html(job_page(is_live=False, heat=heat)),
+        "job": job_html(job_page(drawn=DONE, heat=heat)),
         "wordy-job": job_html(
             job_page(
-                is_live=False, run_id=LONG, script=LONG, command=f"python {LONG} {LONG}", outcome="failed", reason=LONG
+                drawn=DONE, run_id=LONG, script=LONG, command=f"python {LONG} {LONG}", outcome="failed", reason=LONG
             )
         ),
     }

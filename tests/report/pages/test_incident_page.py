@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import msgspec
 import pytest
-from page_ground import HOSTILE, assert_harmless, attempt, incident, incident_page, scene
+from page_ground import ANYTHING, BEGIN_S, DONE, HOSTILE, RUNS, assert_harmless, attempt, incident, incident_page, scene
 from seen_ranks import process, stack
 
-from robust_run.report.pages.advice import BY_KIND, BY_RULE, steps_for
+from robust_run.report.pages.advice import BY_KIND, BY_RULE, ROLLED_BACK, START_AGAIN, steps_for
 from robust_run.report.pages.families import families
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.rules import KIND_TITLES
 from robust_run.report.pages.states import RankState, states_of
-from robust_run.report.pages.types import NodePlace
+from robust_run.report.pages.types import Accepts, IncidentPage, NodePlace
 from robust_run.report.pages.wait_graph import MOST_BOXES, graph_of
+from robust_run.report.pages.words import clock_time
 from robust_run.report.types import Action, Evidence
 from robust_run.tracer.types import Group, Wait
 from robust_run.tracer.verdict import ParallelGroup, parallel_groups, waits
@@ -126,15 +128,139 @@ def test_of_a_large_graph_only_what_is_near_the_culprit_is_drawn() -> None:
 @pytest.mark.parametrize("rule", [*BY_RULE, "never_heard_of"])
 @pytest.mark.parametrize("kind", KIND_TITLES)
 def test_there_is_always_something_to_do_and_no_command_has_a_hole(kind: str, rule: str) -> None:
-    for live in (True, False):
+    for drawn in (RUNS, DONE):
         for action in ("relaunch", "rollback", "stop"):
             page = incident_page(
-                incident=incident(verdict={"kind": kind, "rule": rule}, action=Action(name=action)), is_live=live
+                incident=incident(verdict={"kind": kind, "rule": rule}, action=Action(name=action)), drawn=drawn
             )
             steps = steps_for(page)
             assert steps
             assert not any("{" in step.text + step.command for step in steps)
-            assert all(not step.needs_live for step in steps) or live
+
+
+def commands(page: IncidentPage) -> list[str]:
+    return [step.command for step in steps_for(page, most=99) if step.command]
+
+
+@pytest.mark.parametrize("rule", [*BY_RULE, "never_heard_of"])
+@pytest.mark.parametrize("kind", KIND_TITLES)
+def test_no_command_is_advised_that_would_be_refused(kind: str, rule: str) -> None:
+    """Where the controller would do nothing, only what reads the run directory or looks at this machine is left."""
+    found = incident(verdict={"kind": kind, "rule": rule})
+    for action in ("relaunch", "rollback", "stop", "report"):
+        page = incident_page(incident=msgspec.structs.replace(found, action=Action(name=action)))
+        told = [re.sub(r" /runs/llama|\d+", "", each).strip() for each in commands(page)]
+        assert set(told) <= {"robust check", "robust incident", "robust events", "robust timeline"}
+
+
+FIRST_WORDS = {
+    "check": "robust check /runs/llama --node gpu-0001",
+    "check_all": "robust check /runs/llama --all",
+    "evict": "robust evict gpu-0001 /runs/llama",
+    "readmit": "robust readmit gpu-0001 /runs/llama",
+    "update": "robust update /runs/llama",
+    "rollback": "robust code rollback /runs/llama",
+    "code_log": "robust code log /runs/llama",
+}
+
+
+@pytest.mark.parametrize("accepted", FIRST_WORDS)
+def test_each_command_is_advised_where_it_is_accepted_and_nowhere_else(accepted: str) -> None:
+    only = msgspec.structs.replace(RUNS, accepts=Accepts(**{accepted: True}))
+    all_but = msgspec.structs.replace(RUNS, accepts=msgspec.structs.replace(ANYTHING, **{accepted: False}))
+    for kind in KIND_TITLES:
+        for rule in (*BY_RULE, ""):
+            found = incident(verdict={"kind": kind, "rule": rule})
+            told = commands(incident_page(incident=found, drawn=only))
+            asked = [each for each in told if each.startswith(tuple(FIRST_WORDS.values()))]
+            assert all(each.startswith(FIRST_WORDS[accepted]) for each in asked)
+            others = commands(incident_page(incident=found, drawn=all_but))
+            assert not any(each.startswith(FIRST_WORDS[accepted]) for each in others)
+    used = [step.needs for steps in (*BY_KIND.values(), *BY_RULE.values()) for step in steps]
+    assert accepted in (*used, ROLLED_BACK.needs)
+
+
+def test_a_job_that_was_stopped_is_never_told_to_resume() -> None:
+    """`robust-run --resume` of a job that is over is refused."""
+    for kind in KIND_TITLES:
+        page = incident_page(incident=incident(verdict={"kind": kind, "rule": ""}, action=Action(name="stop")))
+        steps = steps_for(page)
+        assert not any("--resume" in step.text + step.command for step in steps)
+        assert START_AGAIN in steps
+
+
+def stopped_page(**more: Any) -> IncidentPage:
+    """Rank 5 and a child of it are stopped, and that was only reported."""
+    found = incident(verdict={"kind": "stopped", "rule": "state"}, action=Action(name="report"), resumed_s=None)
+    seen = scene()
+    rank, child = process(pid=4711, state="T"), process(pid=4712, state="T", is_rank=False)
+    ranks = tuple(
+        msgspec.structs.replace(each, processes=(rank, child) if each.rank == 5 else each.processes)
+        for each in seen.ranks
+    )
+    settings = {"drawn": RUNS, "attempt": attempt(0, 0.0, started_s=1.0), "following": None, **more}
+    return incident_page(incident=found, scene=msgspec.structs.replace(seen, ranks=ranks), **settings)
+
+
+def test_stopped_processes_are_to_be_continued_on_their_node() -> None:
+    first = steps_for(stopped_page())[0]
+    assert first.command == "kill -CONT 4711 4712"
+    assert "gpu-0001" in first.text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"drawn": DONE},
+        {"attempt": attempt(0, 0.0, started_s=1.0, told_s=106.0)},
+        {"following": attempt(1, 107.0)},
+        {"scene": None},
+    ],
+    ids=["the job is over", "the attempt was told to end", "the next attempt runs", "nobody looked"],
+)
+def test_what_has_ended_since_is_not_to_be_continued(more: dict[str, Any]) -> None:
+    page = msgspec.structs.replace(stopped_page(), **more)
+    assert not any("kill" in each for each in commands(page))
+
+
+def test_a_process_that_a_debugger_holds_is_not_to_be_continued() -> None:
+    page = stopped_page()
+    assert page.scene is not None
+    held = tuple(
+        msgspec.structs.replace(
+            each, processes=tuple(msgspec.structs.replace(one, state="t") for one in each.processes)
+        )
+        for each in page.scene.ranks
+    )
+    page = msgspec.structs.replace(page, scene=msgspec.structs.replace(page.scene, ranks=held))
+    assert not any("kill" in each for each in commands(page))
+
+
+# --- of when what is shown is -------------------------------------------------------------------------------------------
+
+
+def seen_at(since_onset_s: float | None) -> str:
+    """Return what the page says with a scene of so many seconds after the onset."""
+    at_s = 0.0 if since_onset_s is None else BEGIN_S + 100.0 + since_onset_s
+    return words(incident_html(incident_page(scene=msgspec.structs.replace(scene(), at_unix_s=at_s))))
+
+
+def test_it_says_when_ranks_were_looked_at() -> None:
+    said = seen_at(4.6)
+    assert said.count(f"As seen at {clock_time(BEGIN_S + 104.6)}, 0.40 s before the verdict.") == 3
+    assert "8 ranks on 2 nodes. As seen at" in said
+
+
+def test_what_ranks_did_before_the_incident_began_is_not_shown_as_if_it_were_of_it() -> None:
+    said = seen_at(-470.0)
+    assert "As seen at" not in said
+    assert "Who waits for whom" not in said
+    assert "What the ranks were doing" not in said
+    assert "what the others did was not looked at" in said
+
+
+def test_of_a_scene_whose_time_is_not_known_that_is_said() -> None:
+    assert "It is not on record when that was seen." in seen_at(None)
 
 
 def test_every_kind_has_advice_and_a_title() -> None:
@@ -142,7 +268,7 @@ def test_every_kind_has_advice_and_a_title() -> None:
 
 
 def test_names_in_commands_are_quoted_for_a_shell() -> None:
-    page = incident_page(run="/runs/a b; rm -rf ~", is_live=True)
+    page = incident_page(run="/runs/a b; rm -rf ~", drawn=RUNS)
     commands = [step.command for step in steps_for(page) if step.command]
     assert commands
     assert all("'/runs/a b; rm -rf ~'" in command for command in commands)
@@ -165,7 +291,7 @@ def hostile_html() -> str:
         run_id=HOSTILE,
         run=f"/runs/{HOSTILE}",
         script=HOSTILE,
-        is_live=True,
+        drawn=RUNS,
         scene=msgspec.structs.replace(world, ranks=sights, silent_nodes=(HOSTILE,)),
         incident=incident(
             symptom=HOSTILE,

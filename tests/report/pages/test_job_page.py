@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
-from page_ground import BEGIN_S, HOSTILE, assert_harmless, attempt, incident, job_page
+from page_ground import BEGIN_S, DONE, HOSTILE, assert_harmless, attempt, incident, job_page
 
 from robust_run.report.heat import Heat
 from robust_run.report.pages.ettr import spans_of
 from robust_run.report.pages.job_page import job_html
-from robust_run.report.pages.types import CodeRow, Eviction, Happened, JobPage, Lost
+from robust_run.report.pages.types import CodeRow, Drawn, Eviction, Happened, JobPage, Lost
+from robust_run.report.pages.words import clock_time
 
 
 def words(html: str) -> str:
@@ -33,8 +35,44 @@ def test_a_job_that_runs_says_so_and_renews_itself() -> None:
     assert "connect-src &#39;self&#39;" in html or "connect-src 'self'" in html
 
 
+@pytest.mark.parametrize(
+    ("drawn", "said", "not_said"),
+    [
+        (
+            Drawn(at_s=BEGIN_S + 300.0, life="running"),
+            [f"as of {clock_time(BEGIN_S + 300.0)}, running", "8 ranks on 2 nodes, attempt 1"],
+            ["controller ended", "No end"],
+        ),
+        (
+            Drawn(at_s=BEGIN_S, life="gone", note="its controller on gpu-0 is gone", command="robust-run --resume /runs/llama"),
+            [
+                "No end was recorded",
+                "its controller on gpu-0 is gone",
+                "Continue it: robust-run --resume /runs/llama",
+                "no controller",
+            ],
+            [", running"],
+        ),
+        (
+            Drawn(at_s=BEGIN_S, life="unknown", note="it runs or ran on gpu-0", command="robust status", where="gpu-0"),
+            ["It is not known here whether it runs", "it runs or ran on gpu-0", "Ask, on gpu-0: robust status"],
+            ["--resume", "No end was recorded"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_page_that_stays_as_it_is_says_of_when_it_is_and_how_the_job_was(
+    drawn: Drawn, said: list[str], not_said: list[str]
+) -> None:
+    html = job_html(job_page(drawn=drawn))
+    assert f"as of {clock_time(drawn.at_s)}" in words(html)
+    assert all(each in words(html) for each in said)
+    assert not any(each in words(html) for each in not_said)
+    assert "fetch(" not in html, "it renews itself only where a controller serves it"
+    assert "id=live" not in html
+
+
 def test_a_job_that_is_over_asks_nobody() -> None:
-    html = job_html(job_page(is_live=False, outcome="done", ended_s=BEGIN_S + 300.0))
+    html = job_html(job_page(drawn=DONE, outcome="done", ended_s=BEGIN_S + 300.0))
     assert "Finished after 5 min" in words(html)
     assert "fetch(" not in html
     assert "connect-src" not in html
@@ -42,9 +80,7 @@ def test_a_job_that_is_over_asks_nobody() -> None:
 
 def test_a_failed_job_begins_with_why() -> None:
     html = job_html(
-        job_page(
-            is_live=False, outcome="failed", exit_code=139, reason="rank 3 died of SIGSEGV", ended_s=BEGIN_S + 300.0
-        )
+        job_page(drawn=DONE, outcome="failed", exit_code=139, reason="rank 3 died of SIGSEGV", ended_s=BEGIN_S + 300.0)
     )
     said = words(html)
     assert "Failed after 5 min: rank 3 died of SIGSEGV" in said
@@ -113,7 +149,7 @@ def hostile_page() -> JobPage:
     bad = incident(verdict={"sentence": HOSTILE, "nodes": (HOSTILE,)})
     return msgspec.structs.replace(
         page,
-        run_id=HOSTILE, run=HOSTILE, script=HOSTILE, command=HOSTILE, host=HOSTILE, note=HOSTILE, reason=HOSTILE,
+        run_id=HOSTILE, run=HOSTILE, script=HOSTILE, command=HOSTILE, host=HOSTILE, reason=HOSTILE,
         incidents=(Happened(incident=bad, lost=Lost(seconds=1.0, ranks=1, is_over=True)),),
         evictions=(Eviction(node=HOSTILE, reason=HOSTILE, by=HOSTILE, at_s=0.0),),
         code=tuple(CodeRow(number=n, fate=HOSTILE, why=HOSTILE, by=HOSTILE, note=HOSTILE, summary=HOSTILE) for n in (1, 2)),
@@ -121,9 +157,10 @@ def hostile_page() -> JobPage:
 
 
 @pytest.mark.parametrize("outcome", ["", "failed", "stopped"])
-@pytest.mark.parametrize("live", [True, False])
-def test_what_a_job_is_called_is_text_and_nothing_else(outcome: str, live: bool) -> None:
-    assert_harmless(job_html(msgspec.structs.replace(hostile_page(), outcome=outcome, is_live=live)))
+@pytest.mark.parametrize("life", ["running", "over", "gone", "unknown"])
+def test_what_a_job_is_called_is_text_and_nothing_else(outcome: str, life: Any) -> None:
+    drawn = Drawn(at_s=BEGIN_S, life=life, served=life == "running", note=HOSTILE, command=HOSTILE, where=HOSTILE)
+    assert_harmless(job_html(msgspec.structs.replace(hostile_page(), outcome=outcome, drawn=drawn)))
 
 
 def test_a_large_job_of_many_attempts_stays_small() -> None:

@@ -19,7 +19,7 @@ def test_absurd_times(absurd: float) -> None:
 
 def test_a_loss_that_is_nan_is_no_mere_exception() -> None:
     found = incident(verdict={"kind": "nan", "rule": "user_exception"}, action=Action(name="diagnose"))
-    page = incident_page(incident=found, scene=None, is_live=False)
+    page = incident_page(incident=found, scene=None)
     assert steps_for(page)[0].text == BY_KIND["nan"][0].text
     html = incident_html(page)
     assert "NaN or infinite values" in html and "The program raised an exception" not in html

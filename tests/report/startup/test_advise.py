@@ -65,7 +65,7 @@ def test_a_batch_script_that_installs_wants_a_set_up() -> None:
 
 
 def test_a_slow_node_is_to_be_looked_at() -> None:
-    assert advised(slow_node())[0] == "look at node-7, or leave it out (robust evict node-7)"
+    assert advised(slow_node())[0] == "look at node-7; while the job runs, robust evict node-7 leaves it out"
 
 
 def test_nodes_started_one_by_one_want_to_be_started_together() -> None:

@@ -191,6 +191,36 @@ def test_a_busy_loop_is_seen_by_its_cpu(tmp_path: Path):
     assert activity_of(sight).kind == "spinning"
 
 
+def test_a_rank_that_gets_no_cpu_is_not_taken_for_one_that_sleeps(tmp_path: Path):
+    """Others have its CPU: it is runnable all the time, and uses next to nothing."""
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this kernel does not count how long threads wait for a CPU")
+    cpu = min(os.sched_getaffinity(0))
+    spins = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{cpu}}}); exec('while True: pass')"]
+    others = [subprocess.Popen(spins) for _ in range(2)]
+    try:
+        with rank(tmp_path, SPINS) as target:
+            os.sched_setaffinity(target.pid, {cpu})
+            os.setpriority(os.PRIO_PROCESS, target.pid, 19)
+            sight = looked_at_until(target, lambda one: own(one).starved > 0.5, "a rank without a CPU")
+            told = activity_of(sight)
+            os.kill(target.pid, signal.SIGKILL)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait(60)
+    assert own(sight).cpu < 0.5
+    assert told.kind != "idle"
+
+
+def test_a_stopped_rank_is_seen_with_the_signal_that_stopped_it(tmp_path: Path):
+    with rank(tmp_path, SLEEPS) as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        until(lambda: processes.look(target.pid).state == "T", "its stop")
+        sight = seen([target], with_spy())[0]
+    assert (own(sight).state, own(sight).stopped_by) == ("T", signal.SIGSTOP), "also when py-spy has looked at it"
+
+
 def test_writing_is_seen_by_its_bytes(tmp_path: Path):
     with rank(tmp_path, WRITES) as target:
         sight = looked_at_until(target, lambda sight: own(sight).io_bytes > 1 << 19, "it to write")

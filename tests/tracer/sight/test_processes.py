@@ -65,6 +65,38 @@ def test_the_tree_of_a_rank_is_found_and_children_answer_as_it_does(tmp_path: Pa
         assert processes.waits_in(target.pid) != "0"
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN])
+def test_the_signal_that_stopped_a_process_is_known(number: int):
+    # In a process group of its own, beside ours in one session: what no shell controls ignores the signals of a terminal.
+    child = subprocess.Popen(["sleep", "600"], preexec_fn=os.setpgrp)
+    try:
+        os.kill(child.pid, number)
+        until(lambda: processes.look(child.pid).state == "T", "its stop")
+        assert processes.look(child.pid).stopped_by == number
+    finally:
+        child.kill()
+        child.wait(60)
+
+
+def test_a_kernel_that_does_not_say_what_stopped_a_process_is_believed(tmp_path: Path):
+    fields = ["T", "1", *["0"] * 17, "77", *["0"] * 31]
+    a_process(tmp_path, 7, stat=f"7 (python) {' '.join(fields)}")
+    assert processes.look(7, str(tmp_path)).stopped_by == 0
+    fields[processes.EXIT_CODE_FIELD] = "19"
+    a_process(tmp_path, 8, stat=f"8 (python) {' '.join(fields)}")
+    assert processes.look(8, str(tmp_path)).stopped_by == 19
+
+
+def test_how_long_threads_wait_for_a_cpu_is_counted_for_each(tmp_path: Path):
+    a_process(tmp_path, 7)
+    for thread, text in (("7", "5 2000000000 3\n"), ("8", "garbage"), ("x", "1 1 1")):
+        (tmp_path / "7" / "task" / thread).mkdir(exist_ok=True)
+        (tmp_path / "7" / "task" / thread / "schedstat").write_text(text)
+    assert processes.delays_s(7, str(tmp_path)) == {7: 2.0}
+    assert processes.delays_s(9, str(tmp_path)) == {}
+    assert os.getpid() in processes.delays_s(os.getpid()) or not os.path.exists("/proc/self/schedstat")
+
+
 def test_a_program_without_a_handler_is_told_apart(tmp_path: Path):
     program = 'import time\nprint("ready", flush=True)\ntime.sleep(600)\n'
     with rank(tmp_path, program, armed=False) as target:

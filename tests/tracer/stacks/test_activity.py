@@ -260,6 +260,23 @@ def test_where_a_data_loader_worker_is_stuck_is_told_of_the_rank_that_waits_for_
     assert "worker" not in activity_of(sight(process(GETS), *workers)).reason
 
 
+@pytest.mark.parametrize("used", [{"state": "R"}, {"starved": 0.8}])
+def test_waiting_for_a_cpu_is_no_sleep(used: dict[str, object]):
+    told = activity_of(sight(process(GETS, GETS, **used)))
+    assert told.kind == "working"
+    assert told.reason.startswith("waits for a CPU, ")
+    child = process(GETS, pid=11, is_rank=False, command="python loader.py", **used)
+    of_child = activity_of(sight(process(GETS, GETS), child))
+    assert (of_child.kind, of_child.reason.split(",")[0]) == (
+        "working",
+        "its child 11 (python loader.py) waits for a CPU",
+    )
+
+
+def test_one_that_looks_at_something_now_and_then_hardly_waits_for_a_cpu():
+    assert activity_of(sight(process(GETS, GETS, starved=0.1))).kind == "idle"
+
+
 def test_stopped_and_gone_are_idle():
     assert kind_and_reason(sight(process(SAVES, state="T"))) == ("idle", "stopped in torch.save")
     assert kind_and_reason(sight(process(state="X"))) == ("idle", "its process is gone")

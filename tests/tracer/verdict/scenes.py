@@ -246,7 +246,13 @@ def process(rank: Rank, **changes: object) -> ProcessSight:
         frames = (Frame(function, f"/home/me/{file}", int(line)), Frame("step", "/home/me/train.py", 20))
     stack = ThreadStack(is_main=True, frames=frames)
     sight = ProcessSight(
-        pid=100 + rank.number, parent=1, is_rank=True, command="python", state=rank.state, stacks=((stack,), (stack,))
+        pid=100 + rank.number,
+        parent=1,
+        is_rank=True,
+        command="python",
+        state=rank.state,
+        stopped_by=19 if rank.state == "T" else 0,
+        stacks=((stack,), (stack,)),
     )
     return msgspec.structs.replace(sight, **changes)
 

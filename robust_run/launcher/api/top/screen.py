@@ -13,8 +13,9 @@ from rich.text import Text
 
 from robust_run.launcher.api import show
 from robust_run.launcher.api.advice import next_step
-from robust_run.launcher.api.live import LiveIncident, LiveNode, LiveView
+from robust_run.launcher.api.live import LiveIncident, LiveView
 from robust_run.launcher.api.top.keys import Looking
+from robust_run.launcher.api.views import LiveNode
 
 COLOURS = {"good": "bold green", "busy": "bold yellow", "bad": "bold red", "over": "bold blue"}
 _STANDINGS = {"active": "green", "standby": "cyan", "lost": "red", "evicted": "yellow", "left": "dim"}

@@ -1,0 +1,56 @@
+"""What one look at a folder of checkpoints shows, and which of them is the newest. Plain data and their order. Pure.
+
+The order is one for all: the launcher's choice (`launcher.core.choosing`), `robust ckpt latest` and `prune` go by it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Age = tuple[bool, int, float, bool, str]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One checkpoint, as one machine sees it."""
+
+    name: str
+    """Of its folder."""
+    uuid: str = ""
+    """Of its manifest; empty: the manifest cannot be read, as `fault` says."""
+    step: int | None = None
+    created_s: float = 0.0
+    """Seconds since the epoch; where the manifest cannot be read, of the file."""
+    written_by: str = ""
+    """Which version of which job's code wrote it (see `newest.written_by`); empty: it does not say."""
+    is_link: bool = False
+    """The name is a symbolic link."""
+    fault: str | None = None
+    """Empty: its manifest is valid, and all its parts are there, as long as they should be. Else what is wrong. None: its parts
+    were not looked at."""
+
+    @property
+    def age(self) -> Age:
+        """Return what orders it among others: see `age`."""
+        return age(self.step, self.created_s, self.name, is_link=self.is_link)
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One look at a folder, the newest checkpoint first."""
+
+    seen: tuple[Seen, ...] = ()
+    left_out: int = 0
+    """Older ones that are not among `seen`."""
+    trouble: str = ""
+    """Why nothing can be said of the folder; a folder that does not exist is an empty one."""
+    may_pass: bool = True
+    """Whether looking again may help in that trouble."""
+
+
+def age(step: int | None, created_s: float, name: str, *, is_link: bool) -> Age:
+    """Return what orders checkpoints: newer is greater.
+
+    By step; one that says its step comes after one that does not; of those without a step, by when they were made. Of what is
+    there twice, the folder counts as newer than a link to it.
+    """
+    known = -1 if step is None else step
+    return known >= 0, known, created_s, not is_link, name

@@ -1,0 +1,16 @@
+"""What an agent answers to `LookForCheckpoints`: delivered, not reported. No behaviour; not imported where nobody asks."""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.ckpt_io.seen import Look
+
+
+class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_only=True):
+    """What one node sees of the checkpoints that an attempt may start from."""
+
+    attempt: int
+    number: int
+    """Of the question."""
+    look: Look

@@ -1,0 +1,143 @@
+"""The words of where an attempt starts from: what is asked of agents, what was chosen, what was passed over. No behaviour.
+
+What agents see is for the controller alone (`checkpoints_seen.CheckpointsSeen`); the journal gets what was chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Source = Literal["", "storage", "memory", "peer"]
+"""storage: a folder of checkpoints. memory, peer: of a node of the attempt, or of another one. Empty: the beginning."""
+
+
+class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an attempt starts from: the same for all of its ranks."""
+
+    source: Source = ""
+    step: int | None = None
+    """As the checkpoint says; None: it says none, or the attempt starts from the beginning."""
+    uuid: str = ""
+    """Of its manifest. Empty with a source: each node has a checkpoint of its own of this step."""
+    name: str = ""
+    """Of its folder, in the folder of checkpoints that each node was given."""
+    address: str = ""
+    """Path of the checkpoint where a node was given no such folder; of other sources, what `ckpt_io` opens."""
+    created_unix_s: float | None = None
+    """When it was made, by the clock of the machine that wrote it."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether each node has a checkpoint of its own of this step."""
+        return self.source == "storage" and not self.uuid and self.step is not None
+
+
+class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is newer than what was chosen, and why it was not."""
+
+    step: int | None = None
+    uuid: str = ""
+    name: str
+    why: str
+    """A clause: what is wrong with it, and who says so."""
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank found wrong with the checkpoint that it was told to start from."""
+
+    rank: int
+    uuid: str
+    name: str
+    step: int | None = None
+    reason: str
+    """A clause."""
+
+
+class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that a rank has committed in its node's folder of checkpoints. It may be gone by now."""
+
+    step: int | None = None
+    uuid: str
+    name: str
+    created_unix_s: float = 0.0
+    """When it was made, by the clock of the machine that wrote it."""
+
+
+# --- an action, and the order that comes of it ----------------------------------------------------------------------
+
+
+class LookForCheckpoints(msgspec.Struct, frozen=True, tag="look_for_checkpoints", kw_only=True):
+    """Have agents say what checkpoints they see, choose, and tell `ResumeChosen` or `NoResumePoint`."""
+
+    attempt: int
+    nodes: tuple[str, ...] = ()
+    """Whom to ask."""
+    of: int = 1
+    """Nodes of the attempt: so many must answer."""
+    folder: str
+    """Where an agent looks that was given no folder of its own (--ckpt-dir)."""
+    avoid: tuple[str, ...] = ()
+    """Uuids of checkpoints that are known to be damaged."""
+    untrusted: tuple[str, ...] = ()
+    """Versions of the code that were rolled back: what they wrote comes last."""
+    number: int = 0
+    """Of the question to an agent, which its answer names."""
+    names: tuple[str, ...] = ()
+    """Folders that other nodes see: to be looked for by name, too."""
+    most: int = 0
+    """So many of the newest are told; 0: a few."""
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+class ResumeChosen(msgspec.Struct, frozen=True, tag="resume_chosen", kw_only=True):
+    """Where an attempt starts from, chosen once for all of its nodes. The first fields are those of `ResumePoint`."""
+
+    attempt: int
+    source: Source = ""
+    step: int | None = None
+    uuid: str = ""
+    name: str = ""
+    address: str = ""
+    created_unix_s: float | None = None
+    steps_lost: int | None = None
+    """So many steps are made again, where the program numbers its checkpoints by its optimizer's steps; None: not known."""
+    lost_s: float | None = None
+    """From when the checkpoint was made to the failure that ended the attempt before; None: there was none, or no checkpoint."""
+    passed_over: tuple[PassedOver, ...] = ()
+    unsure: tuple[str, ...] = ()
+    """What nodes do not see of it, a sentence each."""
+
+    def point(self) -> ResumePoint:
+        """Return what the attempt's nodes are told."""
+        return ResumePoint(
+            source=self.source,
+            step=self.step,
+            uuid=self.uuid,
+            name=self.name,
+            address=self.address,
+            created_unix_s=self.created_unix_s,
+        )
+
+
+class NoResumePoint(msgspec.Struct, frozen=True, tag="no_resume_point", kw_only=True):
+    """It cannot be told where an attempt is to start, and from the beginning would throw training away."""
+
+    attempt: int
+    reason: str
+    may_pass: bool = True
+    """Whether another attempt may find one."""
+
+
+class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint_saved", kw_only=True):
+    """A rank of a node has saved in the folder of checkpoints: told soon for the first of an attempt, later ones seldom."""
+
+    attempt: int
+    node: str = ""
+    saved: SavedCheckpoint
+
+
+ResumeEvent = ResumeChosen | NoResumePoint | CheckpointSaved

@@ -1,0 +1,52 @@
+"""The names of entries in a layer: their parts, and which of them are whiteouts. Pure.
+
+A whiteout is an entry that stands for something else (OCI image specification, layer.md): `.wh.NAME` says that NAME of the layers
+below is gone, `.wh..wh..opq` that everything of its folder is that they have put there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from robust_run.prefetch.image.errors import ImageRefused
+
+_WHITEOUT, _OPAQUE, _OWN = ".wh.", ".wh..wh..opq", ".wh..wh."
+#: Folders in each other. What removes a tree recurses, and a thousand are too deep for Python's own.
+DEEPEST = 200
+_LONGEST = 4096
+
+
+class Whiteout(NamedTuple):
+    """What of the layers below is gone."""
+
+    folder: tuple[str, ...]
+    """As the entry names it: links of the layers below may lead elsewhere."""
+    name: str
+    """In that folder; "": all that is in it."""
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Return the parts of an entry's name; none for the root. Raises `ImageRefused` for one that leads out, or too deep."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts or "\0" in name or len(name) > _LONGEST:
+        raise ImageRefused(f"an entry named {name[:80]!r} wants out of the image")
+    if len(parts) > DEEPEST:
+        raise ImageRefused(f"an entry {len(parts)} folders deep: at most {DEEPEST} are unpacked")
+    return parts
+
+
+def is_bookkeeping(parts: tuple[str, ...]) -> bool:
+    """Whether an entry is one that AUFS keeps for itself (`.wh..wh.plnk`), or lies in one: no part of the image."""
+    return any(part.startswith(_OWN) and part != _OPAQUE for part in parts)
+
+
+def whiteout_of(parts: tuple[str, ...]) -> Whiteout | None:
+    """Return what an entry says is gone; None where it is no whiteout. Raises `ImageRefused` for what is hidden nowhere."""
+    if not parts or not parts[-1].startswith(_WHITEOUT):
+        return None
+    if parts[-1] == _OPAQUE:
+        return Whiteout(parts[:-1], "")
+    hidden = parts[-1][len(_WHITEOUT) :]
+    if hidden in ("", ".", "..") or hidden.startswith(_WHITEOUT):
+        raise ImageRefused(f"a whiteout named {parts[-1][:80]!r} wants out of the image")
+    return Whiteout(parts[:-1], hidden)

@@ -1,0 +1,325 @@
+"""What is proven, so that it may be acted on at once, and what looks the same and is a healthy job: that has torch's own time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, ended, faulty, flat, seen_as
+
+from robust_run.tracer.types import Frame, Group, Op, ProcessSight, Scene, ThreadStack, TraceVerdict
+from robust_run.tracer.verdict import Patience, look, look_at_leftovers
+
+SIGSTOP, SIGTSTP, SIGTTIN = 19, 20, 21
+
+
+def verdict_on(scene: Scene) -> TraceVerdict:
+    found = look(scene, Patience()).verdict
+    assert found is not None
+    return found
+
+
+def scene_of(fault: str, rank: int = 1, at: int = 1, layout: str = "DP4", waited_s: float = 6.0) -> Scene:
+    return faulty(LAYOUTS[layout], FAULTS[fault], rank, at).scene(waited_s=waited_s)
+
+
+def with_thread(scene: Scene, rank: int, *frames: Frame) -> Scene:
+    """The same scene, with another thread in a rank's process."""
+    process = scene.ranks[rank].processes[0]
+    stacks = tuple((*sample, ThreadStack(frames=frames)) for sample in process.stacks)
+    return seen_as(scene, rank, stacks=stacks)
+
+
+# --- ranks that do nothing
+
+
+def test_a_rank_that_sleeps_is_named_and_not_proven() -> None:
+    found = verdict_on(scene_of("sleep"))
+    assert (found.kind, found.ranks, found.confidence, found.proven) == ("hang", (1,), "high", False)
+
+
+@pytest.mark.parametrize("used", [{"cpu": 1.0}, {"state": "R"}, {"starved": 0.9}, {"state": "D"}])
+def test_however_a_rank_is_late_it_may_yet_come(used: dict[str, Any]) -> None:
+    late = look(seen_as(scene_of("sleep", waited_s=700.0), 1, **used), Patience()).verdict
+    assert late is not None
+    assert not late.proven
+
+
+def test_communication_that_stands_still_may_go_on() -> None:
+    layout = LAYOUTS["TP2xDP2"]
+    world = World(layout.groups, flat([program[1:] for program in layout.programs(3)]), frozen={1}).run()
+    found = verdict_on(world.scene(waited_s=11.0))
+    assert (found.kind, found.proven) == ("comm_stall", False)
+
+
+def test_a_rank_that_waits_for_a_cpu_is_at_work() -> None:
+    for used in ({"state": "R"}, {"starved": 0.9}):
+        found = look(seen_as(scene_of("sleep", waited_s=30.0), 1, **used), Patience())
+        assert found.verdict is None
+        assert "waits for a CPU" in found.reason
+
+
+# --- stopped
+
+
+def test_one_rank_that_is_stopped_alone_is_proven() -> None:
+    found = verdict_on(scene_of("stop"))
+    assert (found.kind, found.ranks, found.proven) == ("stopped", (1,), True)
+
+
+@pytest.mark.parametrize("by", [SIGTSTP, SIGTTIN, 0])
+def test_a_rank_that_a_terminal_stopped_waits_for_a_person(by: int) -> None:
+    found = verdict_on(seen_as(scene_of("stop"), 1, stopped_by=by))
+    assert (found.kind, found.proven) == ("stopped", False)
+
+
+def test_a_rank_that_is_throttled_by_stopping_it_runs_in_between() -> None:
+    """As cpulimit does it."""
+    assert not verdict_on(seen_as(scene_of("stop"), 1, cpu=0.2)).proven
+
+
+def test_ranks_that_are_stopped_together_were_suspended_by_a_scheduler() -> None:
+    scene = seen_as(scene_of("stop"), 2, state="T", stopped_by=SIGSTOP)
+    found = verdict_on(scene)
+    assert (found.kind, found.ranks, found.proven) == ("stopped", (1, 2), False)
+
+
+def test_beside_a_debugger_a_stop_is_a_person() -> None:
+    assert not verdict_on(seen_as(scene_of("stop"), 2, state="t")).proven
+
+
+def test_who_is_stopped_on_a_node_that_does_not_answer_is_not_known() -> None:
+    scene = scene_of("stop")
+    assert not verdict_on(msgspec.structs.replace(scene, silent_nodes=("gpu-09",))).proven
+    assert not verdict_on(msgspec.structs.replace(scene, world_size=5)).proven
+
+
+def test_a_dead_process_that_is_not_collected_is_not_stopped() -> None:
+    assert not verdict_on(seen_as(scene_of("stop"), 1, state="Z")).proven
+
+
+# --- calls that can never be one call
+
+
+@pytest.mark.parametrize("fault", ["size", "dtype", "operation", "skipped", "extra"])
+def test_calls_that_differ_are_proven(fault: str) -> None:
+    found = verdict_on(scene_of(fault))
+    assert found.kind in ("mismatch", "desync")
+    assert found.proven
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+def test_uneven_parts_of_a_gather_are_allowed_and_prove_nothing(op: str) -> None:
+    """NCCL takes them. Here two have come with uneven parts, and the third is late as any rank may be."""
+    groups = {"0": ((0, 1, 2), "default_pg")}
+    programs = [
+        [Call("init"), *([Call("stuck")] if rank == 2 else []), Call("collective", op=op, numel=100 + rank)]
+        for rank in range(3)
+    ]
+    found = verdict_on(World(groups, programs).run().scene())
+    assert (found.kind, found.proven) == ("mismatch", False)
+
+
+# --- circles
+
+
+def circle() -> Scene:
+    """Two ranks that each want to receive first."""
+    groups = {"0": ((0, 1), "default_pg")}
+    programs = [[Call("init"), Call("recv", peer=1 - rank), Call("send", peer=1 - rank)] for rank in range(2)]
+    return World(groups, programs).run().scene()
+
+
+def test_a_circle_of_ranks_is_proven() -> None:
+    found = verdict_on(circle())
+    assert (found.kind, found.proven) == ("desync", True)
+
+
+def test_a_circle_that_another_thread_of_the_program_may_break_is_not() -> None:
+    mine = Frame("send_soon", "/home/me/train.py", 70)
+    assert not verdict_on(with_thread(circle(), 0, mine)).proven
+    library = Frame("wait", "/v/lib/python3.11/threading.py", 300)
+    assert verdict_on(with_thread(circle(), 0, library)).proven, "a thread of the standard library alone sends nothing"
+
+
+def test_a_circle_of_ranks_that_are_elsewhere_is_none() -> None:
+    """Rings say that both receive; what the main thread is really in is something else."""
+    elsewhere = ThreadStack(is_main=True, frames=(Frame("compute", "/home/me/train.py", 12),))
+    assert not verdict_on(seen_as(circle(), 1, stacks=((elsewhere,), (elsewhere,)))).proven
+    assert not verdict_on(seen_as(circle(), 1, stacks=())).proven
+
+
+# --- peers that have ended
+
+
+def test_a_peer_that_ended_while_others_wait_for_it_is_proven() -> None:
+    found = verdict_on(scene_of("exit 0"))
+    assert (found.rule, found.ranks, found.proven) == ("early_exit", (1,), True)
+
+
+def receiving_from_any(gone: tuple[int, ...]) -> Scene:
+    groups = {"0": ((0, 1, 2), "default_pg")}
+    programs = [[Call("init"), Call("exit")] if rank in gone else [Call("init"), Call("stuck")] for rank in range(3)]
+    scene = World(groups, programs).run().scene()
+    sight = scene.ranks[0]
+    op = Op(group="0", op="recv_any", seq=1, state="waiting", at_s=1.0, waiting_at_s=1.0)
+    trace = msgspec.structs.replace(sight.trace, ops=(*sight.trace.ops, op))
+    ranks = (msgspec.structs.replace(sight, trace=trace), *scene.ranks[1:])
+    return msgspec.structs.replace(scene, at_s=20.0, ranks=ranks)
+
+
+def test_of_many_senders_one_that_is_left_is_enough() -> None:
+    found = look(receiving_from_any((1,)), Patience()).verdict
+    assert found is None or found.rule != "early_exit"
+    assert verdict_on(receiving_from_any((1, 2))).kind == "desync", "none is left"
+
+
+def test_who_takes_leave_of_a_group_may_do_so_alone() -> None:
+    programs = [[Call("init"), Call("destroy")], [Call("init"), Call("exit")]]
+    found = verdict_on(World({"0": ((0, 1), "default_pg")}, programs).run().scene())
+    assert not found.proven
+
+
+# --- when torch ends a wait
+
+
+def limited(scene: Scene, limit_s: float, ranks: tuple[int, ...] | None = None) -> Scene:
+    """The same scene, with groups whose time limit is known to some ranks."""
+
+    def group(one: Group) -> Group:
+        return msgspec.structs.replace(one, limit_s=limit_s)
+
+    sights = [
+        sight
+        if ranks is not None and sight.rank not in ranks
+        else msgspec.structs.replace(
+            sight, trace=msgspec.structs.replace(sight.trace, groups=tuple(map(group, sight.trace.groups)))
+        )
+        for sight in scene.ranks
+    ]
+    return msgspec.structs.replace(scene, ranks=tuple(sights))
+
+
+def test_a_wait_expires_by_the_limit_of_its_group() -> None:
+    scene = scene_of("sleep")
+    onset_s = verdict_on(scene).onset_s or 0.0
+    assert verdict_on(scene).expires_s == pytest.approx(onset_s + 1800.0), "torch's own where it is not known"
+    assert verdict_on(limited(scene, 77.0)).expires_s == pytest.approx(onset_s + 77.0)
+
+
+def test_the_first_of_the_waiting_ranks_to_give_up_ends_the_job() -> None:
+    scene = limited(limited(scene_of("sleep"), 600.0), 60.0, ranks=(3,))
+    assert verdict_on(scene).expires_s == pytest.approx((verdict_on(scene).onset_s or 0.0) + 60.0)
+    of_the_late_one = limited(limited(scene_of("sleep"), 600.0), 60.0, ranks=(1,))
+    assert verdict_on(of_the_late_one).expires_s == pytest.approx((verdict_on(scene).onset_s or 0.0) + 600.0)
+
+
+def came_at(scene: Scene, rank: int, at_s: float, now: str) -> Scene:
+    """The same scene; one rank came later: it waits there, is done with the call, or is so far on that the call is forgotten."""
+    sight = scene.ranks[rank]
+    (first,) = [number for number, op in enumerate(sight.trace.ops) if op.state == "waiting"]
+    ops = [
+        msgspec.structs.replace(op, at_s=at_s, waiting_at_s=at_s if op.state == "waiting" else None)
+        for op in sight.trace.ops[first:]
+    ]
+    if now != "waiting":
+        ops[0] = msgspec.structs.replace(ops[0], state="done", done_at_s=at_s)
+        ops[1] = msgspec.structs.replace(ops[1], state="waiting", waiting_at_s=at_s)
+    trace = msgspec.structs.replace(sight.trace, ops=(*sight.trace.ops[:first], *ops[int(now == "forgotten") :]))
+    sights = (*scene.ranks[:rank], msgspec.structs.replace(sight, trace=trace), *scene.ranks[rank + 1 :])
+    return msgspec.structs.replace(scene, ranks=sights)
+
+
+@pytest.mark.parametrize("now", ["waiting", "done", "forgotten"])
+def test_who_came_last_began_the_time_anew(now: str) -> None:
+    """gloo grants it for each message: ranks that come one after the other take longer than it, and succeed."""
+    scene = limited(scene_of("sleep", waited_s=100.0), 60.0)
+    late_s = scene.at_s - 40.0
+    found = verdict_on(came_at(scene, 3, late_s, now))
+    assert found.ranks == (1,)
+    assert found.expires_s == pytest.approx(late_s + 60.0)
+
+
+def test_in_a_backward_pass_the_time_begins_with_its_collective() -> None:
+    scene = limited(scene_of("sleep"), 60.0)
+    sights = []
+    for sight in scene.ranks:
+        ops = tuple(
+            msgspec.structs.replace(op, op="ddp_backward") if op.state == "waiting" else op for op in sight.trace.ops
+        )
+        started = Op(group="0", op="all_reduce", seq=9, state="issued", at_s=scene.at_s - 1.0)
+        trace = msgspec.structs.replace(sight.trace, ops=ops)
+        sights.append(msgspec.structs.replace(sight, trace=trace, recorded=(started,) if sight.rank != 1 else ()))
+    found = verdict_on(msgspec.structs.replace(scene, ranks=tuple(sights)))
+    assert found.expires_s == pytest.approx(scene.at_s + 59.0)
+
+
+# --- who is left when the others have ended
+
+
+def last_rank(left: tuple[int, ...] = (0,), after_s: float = 6.0, **doing: Any) -> Scene:
+    groups = {"0": ((0, 1, 2, 3), "default_pg")}
+    programs = [[Call("init"), Call("stuck" if rank in left else "exit")] for rank in range(4)]
+    scene = World(groups, programs).run().scene()
+    at_s = max(sight.ended_at_s or 0.0 for sight in scene.ranks) + after_s
+    scene = msgspec.structs.replace(scene, at_s=at_s)
+    for rank in left:
+        scene = seen_as(scene, rank, **doing)
+    return scene
+
+
+def test_a_rank_that_is_left_behind_is_named_with_its_place() -> None:
+    found = look_at_leftovers(last_rank(), 5.0).verdict
+    assert found is not None
+    assert (found.kind, found.rule, found.ranks, found.proven, found.at_work) == (
+        "hang",
+        "leftover",
+        (0,),
+        False,
+        False,
+    )
+    assert found.sentence == (
+        "rank 0 (node gpu-00) still runs 6.0 s after the 3 others ended with exit code 0; it is asleep in data.py:88 get"
+    ).replace(" (node gpu-00)", "")
+
+
+def test_a_rank_that_is_left_behind_may_be_at_work() -> None:
+    found = look_at_leftovers(last_rank(cpu=0.99), 5.0).verdict
+    assert found is not None
+    assert found.at_work
+    assert found.sentence.endswith("; it uses 99 % of a core in data.py:88 get")
+
+
+def test_ranks_that_are_just_ending_are_not_left_behind() -> None:
+    assert look_at_leftovers(last_rank(after_s=3.0), 5.0).verdict is None
+
+
+def test_while_most_go_on_nobody_is_left_behind() -> None:
+    assert look_at_leftovers(last_rank(left=(0, 1, 2)), 5.0).verdict is None
+    found = look_at_leftovers(last_rank(left=(0, 2)), 5.0).verdict
+    assert found is not None
+    assert found.sentence.startswith(
+        "ranks 0 and 2 still run 6.0 s after the 2 others ended with exit code 0; rank 0 is asleep"
+    )
+
+
+def test_of_an_attempt_in_which_a_rank_failed_nobody_is_left_behind() -> None:
+    assert look_at_leftovers(ended(last_rank(), 3, 1, 0.0), 5.0).verdict is None
+
+
+def test_a_rank_that_cannot_be_seen_is_named_all_the_same() -> None:
+    scene = last_rank()
+    unseen = msgspec.structs.replace(scene.ranks[0], processes=())
+    found = look_at_leftovers(msgspec.structs.replace(scene, ranks=(unseen, *scene.ranks[1:])), 5.0).verdict
+    assert found is not None
+    assert found.ranks == (0,)
+
+
+def test_a_child_that_works_keeps_a_rank_at_work() -> None:
+    scene = last_rank()
+    child = ProcessSight(pid=9, parent=100, is_rank=False, command="aws s3 cp", state="S", io_bytes=5_000_000)
+    busy = msgspec.structs.replace(scene.ranks[0], processes=(*scene.ranks[0].processes, child))
+    found = look_at_leftovers(msgspec.structs.replace(scene, ranks=(busy, *scene.ranks[1:])), 5.0).verdict
+    assert found is not None
+    assert found.at_work
