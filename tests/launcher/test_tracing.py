@@ -125,6 +125,15 @@ def test_who_asks_for_it_has_the_job_go_on_at_once(tmp_path: Path) -> None:
     assert (job.run_dir / "attempt_0" / "1" / "ring").exists(), "what it did is kept for a timeline"
 
 
+def stacks_of_who_sleeps(job: Job) -> list[str]:
+    """Ask until no look falls on one of the moments in which the rank's own threads work: some, on a busy machine."""
+    for _ in range(10):
+        stacks = robust(job, "stacks").splitlines()
+        if "asleep" in stacks[0]:
+            break
+    return stacks
+
+
 def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Path) -> None:
     path = script(tmp_path, STUCK)
     arguments = ("--nproc-per-node", "3", "--on-hang", "report", path)
@@ -134,7 +143,7 @@ def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Pat
         why = robust(job, "why")
         assert "all_reduce #" in why.splitlines()[0]
         assert "if this goes on: rank 1 never joined" in why
-        stacks = robust(job, "stacks").splitlines()
+        stacks = stacks_of_who_sleeps(job)
         assert stacks[0] == "1 rank (1): asleep in train.py:16 read_batch"
         assert any("read_batch" in line for line in stacks[:6])
         one = robust(job, "stacks", "--rank", "1")
