@@ -49,8 +49,9 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         options = parse(argv, env)
         if options.resume is not None:
             from robust_run.launcher.resume import resume
+            from robust_run.launcher.slurm.scheduler import watch
 
-            return resume(options, system_world(env), env)
+            return resume(options, system_world(env), env, watch)
         if "SLURM_JOB_ID" in env:
             from robust_run.launcher.slurm.start import start
 

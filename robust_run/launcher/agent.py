@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
     from robust_run.launcher.agent_loop import AgentLoop
+    from robust_run.launcher.agent_signals import Scheduler
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.node import Node
     from robust_run.launcher.startup.messages import Seen
@@ -329,21 +330,21 @@ class Agent:
 
     # --- the loop ---
 
-    def run(self, lifeline: int) -> int:
+    def run(self, lifeline: int, scheduler: Scheduler | None = None) -> int:
         """Run until this node is no longer needed and return its exit code; `lifeline` is the guard's pipe (see `guard`).
 
         Raises InternalError: a fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
         """
         import asyncio
 
-        return asyncio.run(self.live(lifeline))
+        return asyncio.run(self.live(lifeline, scheduler))
 
-    async def live(self, lifeline: int) -> int:
+    async def live(self, lifeline: int, scheduler: Scheduler | None = None) -> int:
         """Do what `run` does, in a loop that runs already."""
         from robust_run.launcher.agent_loop import AgentLoop
 
         assert self._superior is not None
-        self._loop = AgentLoop(self, self._node, self._superior)
+        self._loop = AgentLoop(self, self._node, self._superior, scheduler)
         await self._loop.live(lifeline)
         assert self.exit_code is not None
         return self.exit_code

@@ -18,6 +18,7 @@ from robust_run.launcher.events import SignalPassedOn
 if TYPE_CHECKING:
     from robust_run.launcher.agent import Agent
     from robust_run.launcher.agent_health import AgentHealth
+    from robust_run.launcher.agent_signals import Scheduler
     from robust_run.launcher.attempt import Attempt
     from robust_run.launcher.node import Node
     from robust_run.launcher.superior import Superior
@@ -30,10 +31,11 @@ SENSORS_AFTER_S = 1.0
 class AgentLoop:
     """One agent's. Made within the loop, and served until the agent is no longer needed."""
 
-    def __init__(self, agent: Agent, node: Node, superior: Superior) -> None:
+    def __init__(self, agent: Agent, node: Node, superior: Superior, scheduler: Scheduler | None) -> None:
         self._agent = agent
         self._node = node
         self._superior = superior
+        self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._ears = Ears(self._loop, node.store)
@@ -127,10 +129,8 @@ class AgentLoop:
 
     def _attach_signals(self, lifeline: int) -> None:
         signals = AgentSignals(self, self._node.spec, self._node.clock, self._node.say)
-        if self._node.spec.slurm is not None:
-            from robust_run.launcher.slurm.watch import Watch
-
-            signals.watch = Watch(self, self._node, self._superior, self._loop)
+        if self._scheduler is not None and self._node.spec.slurm is not None:
+            signals.watch = self._scheduler(self, self._node, self._superior, self._loop)
         signals.attach(self._loop, lifeline)
 
     def told_to_end(self, number: int, *, again: bool) -> None:

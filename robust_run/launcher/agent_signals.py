@@ -14,6 +14,9 @@ from robust_run.signals import signal_name
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.node import Node
+    from robust_run.launcher.superior import Superior
+
 #: Signals that end the job whatever `--signals-to-handle` says.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that are the workers' business unless the user lists them as ending ones.
@@ -49,6 +52,11 @@ class Watches(Protocol):
     def on_signal(self, number: int, *, ends: bool) -> bool:
         """Take note of a signal; True: it is not to be passed on to the workers, which have it already."""
         ...
+
+
+if TYPE_CHECKING:
+    Scheduler = Callable[[Reacts, Node, Superior, asyncio.AbstractEventLoop], Watches]
+    """Begins what a scheduler (Slurm) wants to know and to say while a job runs. It is handed in: the launcher knows none."""
 
 
 class AgentSignals:

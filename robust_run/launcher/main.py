@@ -32,16 +32,17 @@ from robust_run.launcher.world import as_text
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent_signals import Scheduler
     from robust_run.launcher.place import Opened
     from robust_run.launcher.warm.given import WarmStart
 
 
-def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
+def launch(spec: JobSpec, env: Mapping[str, str], scheduler: Scheduler | None = None) -> int:
     """Run a job to its end and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
     if spec.many is not None:
         from robust_run.launcher.many.main import launch_many
 
-        return launch_many(spec, env)
+        return launch_many(spec, env, scheduler=scheduler)
     mask = hold_signals(spec.end_signals)
     try:
         run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
@@ -49,7 +50,9 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
             # What a scheduler signals, counts and ends are the processes of a step: there, the agent is one of them.
             offer = warm_process.look(spec, env) if spec.slurm is None else warm_process.NOTHING
             return run_guarded(
-                lambda lifeline: run_agent(_with_note(spec, offer.note), env, run_directory, lifeline, mask),
+                lambda lifeline: run_agent(
+                    _with_note(spec, offer.note), env, run_directory, lifeline, mask, scheduler=scheduler
+                ),
                 spec.end_signals,
                 mask,
                 elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline, mask),
@@ -60,13 +63,15 @@ def launch(spec: JobSpec, env: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def resume(spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory) -> int:
+def resume(
+    spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, scheduler: Scheduler | None = None
+) -> int:
     """Go on with a one-node job from its journal, with the attempt after the last. Raises PlatformError."""
     mask = hold_signals(spec.end_signals)
     try:
         try:
             return run_guarded(
-                lambda lifeline: run_agent(spec, env, run_directory, lifeline, mask, resumed=True),
+                lambda lifeline: run_agent(spec, env, run_directory, lifeline, mask, resumed=True, scheduler=scheduler),
                 spec.end_signals,
                 mask,
             )
@@ -89,11 +94,13 @@ def run_agent(
     given: WarmStart | None = None,
     *,
     resumed: bool = False,
+    scheduler: Scheduler | None = None,
 ) -> int:
     """Be agent and controller of a one-node job, in a process of its own, and return the exit code.
 
     `mask` is the signal mask for workers; the signals the agent handles are held until it can. `given`: it was forked from a
-    warm process. `resumed`: the run directory holds the journal of a controller that is gone.
+    warm process. `resumed`: the run directory holds the journal of a controller that is gone. `scheduler`: what Slurm adds, for
+    a job under Slurm.
     """
     clock = SystemClock()
     started_at_s = clock.monotonic_s()
@@ -104,7 +111,7 @@ def run_agent(
         job = _Job(spec, env, clock, run_directory, console, mask, given, opened, resumed=resumed)
         job.begin()
         job.greet()
-        job.agent.run(lifeline)
+        job.agent.run(lifeline, scheduler)
         return job.end(started_at_s)
     except RobustRunError as error:
         console.say(str(error))

@@ -10,6 +10,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 PR_SET_PDEATHSIG = 1
 #: Of the Yama security module: who may look at this process, and everything below that one.
@@ -22,6 +27,8 @@ EMPTY_LOOKS = 3
 CLEANERS_S = 1.0
 #: How long SIGKILLed processes may take to vanish before they are reported (uninterruptible sleep, another user's).
 KILL_S = 10.0
+#: How long a killed one is waited for: where it hangs in the kernel (a dead file system), nobody can end it.
+GROUP_GONE_S = 5.0
 #: Rounds of killing one by one after which groups are killed.
 STUBBORN_ROUNDS = 50
 
@@ -239,3 +246,16 @@ def is_cleaner(pid: int) -> bool:
     except OSError:
         return False
     return b"multiprocessing.resource_tracker" in command_line or b"torch_shm_manager" in command_line
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a session of its own, and what it has started: sites have scripts where `scontrol` was."""
+    with suppress(OSError):
+        os.killpg(process.pid, 9)
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    from subprocess import TimeoutExpired
+
+    with suppress(TimeoutExpired):
+        process.wait(GROUP_GONE_S)

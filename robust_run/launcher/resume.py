@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,8 +29,11 @@ from robust_run.launcher.types import JobSpec
 from robust_run.launcher.validate import resolve_notify
 from robust_run.launcher.world import World, absolute
 
+if TYPE_CHECKING:
+    from robust_run.launcher.agent_signals import Scheduler
 
-def resume(options: Options, world: World, env: Mapping[str, str]) -> int:
+
+def resume(options: Options, world: World, env: Mapping[str, str], scheduler: Scheduler | None = None) -> int:
     """Continue the run that --resume names and return the launcher's exit code.
 
     Raises UserError if it is over, or a controller of it is alive; PlatformError for a journal that cannot be used.
@@ -49,11 +53,12 @@ def resume(options: Options, world: World, env: Mapping[str, str]) -> int:
     remove_dead_memory()
     if spec.many is None:
         folder, name = os.path.split(path)
-        return main.resume(spec, env, RunDirectory.join(folder, name, os.getpid()))
+        return main.resume(spec, env, RunDirectory.join(folder, name, os.getpid()), scheduler)
     from robust_run.launcher.many.joining import Resumed
     from robust_run.launcher.many.main import launch_many
 
-    return launch_many(spec, env, Resumed(run_path=path, agent=_agent_here(known, socket.gethostname())))
+    here = _agent_here(known, socket.gethostname())
+    return launch_many(spec, env, Resumed(run_path=path, agent=here), scheduler)
 
 
 def with_options(job: JobSpec, path: str, options: Options, world: World) -> JobSpec:

@@ -37,7 +37,7 @@ import stat
 from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.run_place import is_run_id
+from robust_run.launcher.run_id import is_run_id
 
 _MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
 _PREFIX = "robust-run-"

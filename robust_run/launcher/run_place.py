@@ -7,12 +7,11 @@ import re
 
 from robust_run.errors import UserError
 from robust_run.launcher.options import Options
+from robust_run.launcher.run_id import LONGEST_ID, is_run_id
 from robust_run.launcher.world import World, absolute, shown
 
 _FOLDER = "robust-runs"
-_LONGEST_ID = 128
 _LONGEST_RDZV_PART = 100
-_ID = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def resolve_log_dir(options: Options, world: World) -> tuple[str | None, tuple[str, ...]]:
@@ -60,14 +59,9 @@ def resolve_run_id(
     return f"{date}-{now.tm_hour:02d}{now.tm_min:02d}{now.tm_sec:02d}-{world.random_hex(4)}"
 
 
-def is_run_id(text: str) -> bool:
-    """Whether a text is the name of a folder and of nothing else: no path, and not too long."""
-    return _ID.fullmatch(text) is not None and text not in (".", "..") and len(text) <= _LONGEST_ID
-
-
 def _check_run_id(run_id: str, log_dir: str | None, world: World) -> None:
-    if len(run_id) > _LONGEST_ID:
-        raise UserError(f"--run-id has {len(run_id)} characters; at most {_LONGEST_ID} are allowed")
+    if len(run_id) > LONGEST_ID:
+        raise UserError(f"--run-id has {len(run_id)} characters; at most {LONGEST_ID} are allowed")
     if not is_run_id(run_id):
         raise UserError(f"--run-id {run_id!r} is no name for a folder; use letters, digits, '.', '_' and '-'")
     if log_dir is None:

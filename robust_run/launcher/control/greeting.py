@@ -248,3 +248,10 @@ class AgentHalf:
             )
         reason = handshake.printable(refused.reason)
         return Refusal(f"the controller at {self._where} refuses: {reason}", final=refused.final)
+
+
+def digest(snapshot: bytes) -> str:
+    """Return what tells two snapshots of a job's environment apart; empty for none."""
+    import hashlib
+
+    return hashlib.sha256(snapshot).hexdigest() if snapshot else ""

@@ -18,12 +18,9 @@ from robust_run.launcher.controller.charge import Charge
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.leadership.coordinator import Coordinator
 from robust_run.launcher.leadership.tenure import Leadership
+from robust_run.launcher.lease_times import leader_ttl_s
 from robust_run.launcher.superior import Outbox
 
-#: How long a dead leader blocks its successor, and how long one that is held up stays the leader: so long at least,
-TTL_S = 1.0
-#: and as much of the lease of agents, which is longer where machines are busy.
-TTL_PART = 1 / 3
 #: The state is saved at most this often, except before a new attempt.
 SAVE_EVERY_S = 0.5
 
@@ -165,11 +162,6 @@ class ElectedOffice(Office):
         await self._coordinator.close()
 
 
-def ttl_s(lease_s: float) -> float:
-    """Return for how long a leader is elected where agents have this lease."""
-    return max(TTL_S, lease_s * TTL_PART)
-
-
 async def take_office(charge: Charge, clock: Clock, say: Callable[[str], None]) -> Office:
     """Return at once where there are no candidates; else wait until elected. Raises PlatformError, UserError."""
     many = charge.spec.many
@@ -181,5 +173,5 @@ async def take_office(charge: Charge, clock: Clock, say: Callable[[str], None]) 
     run_id = charge.run_path.rpartition("/")[2]
     coordinator = open_coordinator(many.coordinator, many.tls_ca, charge.spec.rdzv_id, charge.run_path, clock, say)
     me = Candidate(address=charge.address, host=charge.host, run_id=run_id)
-    leadership = await coordinator.campaign(me, ttl_s(many.lease_s))
+    leadership = await coordinator.campaign(me, leader_ttl_s(many.lease_s))
     return ElectedOffice(leadership, coordinator, saves=bool(many.coordinator), say=say)

@@ -64,8 +64,6 @@ IGNORED = (
     signal.SIGUSR2,
     signal.SIGTTOU,
 )
-#: A resumed controller begins no attempt for this much longer than it waits for nodes: who is silent is known to be lost by then.
-HOLD_MARGIN_S = 0.5
 #: Of a manifest that is told to nodes that come later: it must fit into a frame of a greeting.
 LARGEST_SNAPSHOT_BYTES = 900 << 10
 #: Events that a successor must know of before anything is done about them.
@@ -227,9 +225,7 @@ class ControllerProcess:
             service.roll.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
             controller.book.say_again()
-            controller.tell(
-                ControllerResumed(term=term, host=self._charge.host, hold_s=service.roll.patience_s + HOLD_MARGIN_S)
-            )
+            controller.tell(ControllerResumed(term=term, host=self._charge.host, hold_s=service.times.hold_s))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
             controller.tell(JobStarted(restart=restart))

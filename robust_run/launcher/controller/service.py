@@ -11,7 +11,7 @@ from robust_run.launcher.actions import EndAttempt, Order
 from robust_run.launcher.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.control import frames
-from robust_run.launcher.control.greeting import OTHER_JOB
+from robust_run.launcher.control.greeting import OTHER_JOB, digest
 from robust_run.launcher.control.messages import (
     Candidates,
     CodeWanted,
@@ -30,8 +30,7 @@ from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.controller.rebase import rebase, rebased_sights
 from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
-from robust_run.launcher.many.fence import MARGIN_S
-from robust_run.launcher.many.joining import digest
+from robust_run.launcher.lease_times import lease_times
 from robust_run.launcher.startup.messages import Starts
 from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
 
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
 
 #: How often silence is looked for.
 LOOK_S = 0.1
-#: Shortest lease of agents where etcd elects the controller: an election takes 2 to 3 s there, and workers that still train
-#: must outlive it.
-ETCD_LEASE_S = 5.0
 
 
 class Service:
@@ -63,8 +59,8 @@ class Service:
         """`setup`: the manifest of the job's snapshot; empty: there is none, None: it is not known."""
         self.server: ControlServer | None = None
         self.controller: Controller | None = None
-        self._lease_s = max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s
-        self.roll = Roll(self._lease_s + MARGIN_S)
+        self.times = lease_times(many)
+        self.roll = Roll(self.times.lost_s)
         self.leads_until_s = float("inf")
         self.code_folder = ""
         """Where versions of the code are kept."""
@@ -142,7 +138,7 @@ class Service:
             run_id=self._run_id,
             rdzv_id=self._spec.rdzv_id,
             heartbeat_s=self._many.heartbeat_s,
-            lease_s=self._lease_s,
+            lease_s=self.times.lease_s,
             candidates=self._candidates,
             setup=setup,
             setup_digest=self._setup_digest,

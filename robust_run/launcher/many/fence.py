@@ -1,6 +1,6 @@
 """The lease of an agent, and the two fences that end its workers when it runs out.
 
-The controller counts a node as lost `lease_s + MARGIN_S` after its last sign of life, and starts a replacement then. So the
+The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. So the
 workers here must be dead by that time, whatever happened:
 
 1. The agent ends them when its lease is over (`Lease`). It is renewed from the moment a heartbeat was sent that the controller
@@ -15,10 +15,7 @@ from __future__ import annotations
 import mmap
 import struct
 
-#: How long after the end of a lease the controller still waits: ending workers takes time, and so does looking.
-MARGIN_S = 0.5
-#: How long after the end of a lease the guard waits for the agent to act.
-GUARD_AFTER_S = 0.2
+from robust_run.launcher.lease_times import GUARD_AFTER_S, LeaseTimes
 
 #: How long after its fence an agent may take until its workers are gone: those with memory of a device do not go at once.
 ENDING_S = 5.0
@@ -48,7 +45,7 @@ class Lease:
     def __init__(self, cell: Cell) -> None:
         self.renewed_s: float | None = None
         """The moment from which the newest renewal counts; None: never renewed."""
-        self.length_s = 0.0
+        self.times = LeaseTimes(0.0)
         self._cell = cell
         self._sent: dict[int, float] = {}
         self._guarded = False
@@ -92,8 +89,8 @@ class Lease:
 
     def is_over(self, now_s: float) -> bool:
         """Whether workers must not run any more."""
-        return self.renewed_s is not None and self.silent_s(now_s) >= self.length_s
+        return self.renewed_s is not None and self.silent_s(now_s) >= self.times.lease_s
 
     def _note(self) -> None:
         runs = self._guarded and self.renewed_s is not None
-        self._cell.set(self.renewed_s + self.length_s if runs and self.renewed_s is not None else 0.0)
+        self._cell.set(self.renewed_s + self.times.lease_s if runs and self.renewed_s is not None else 0.0)

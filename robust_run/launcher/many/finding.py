@@ -81,7 +81,7 @@ class Finder:
             self._led_by = [each for each in self._led_by if each != where][-MOST_LEADERS:]
             self._led_by.append(where)
         self._alone_since_s = None
-        self._ask_at_s = self._clock.monotonic_s() + self._lease.length_s
+        self._ask_at_s = self._clock.monotonic_s() + self._lease.times.lease_s
         if self._said_alone:
             self._say("the controller is back")
             self._said_alone = False

@@ -17,9 +17,11 @@ from robust_run.launcher.agent_signals import ENDING
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import NotController, Refusal, WrongToken
+from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.messages import Hello, Leaving, Welcome
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.charge import Charge
+from robust_run.launcher.lease_times import LeaseTimes
 from robust_run.launcher.many.fence import Lease
 from robust_run.launcher.many.finding import DIAL_S, ONLY_DIAL_S, RETRY_S
 from robust_run.launcher.many.keeper import Keeper, bind
@@ -35,13 +37,6 @@ from robust_run.version import __version__
 TRIES_PER_PORT = 20
 #: How long a node that is told to stop may take to learn that it is in.
 LET_IN_S = 0.5
-
-
-def digest(snapshot: bytes) -> str:
-    """Return what tells two snapshots apart; empty for none."""
-    import hashlib
-
-    return hashlib.sha256(snapshot).hexdigest() if snapshot else ""
 
 
 class Stopped(Exception):  # noqa: N818 - a signal, no error
@@ -291,7 +286,7 @@ class Joining:
         connection = await dial(
             host, port, self._token.encode(), hello, ssl_context=self._context, timeout_s=patience_s
         )
-        self._lease.length_s = connection.welcome.lease_s
+        self._lease.times = LeaseTimes(connection.welcome.lease_s)
         self._lease.renew(sent_at_s)
         return connection
 

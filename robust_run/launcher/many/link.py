@@ -34,6 +34,7 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.events import AttemptEnded, NodeEvent, SignalReceived
 from robust_run.launcher.leadership.types import JobFinished
+from robust_run.launcher.lease_times import LeaseTimes
 from robust_run.launcher.many.brief import brief
 from robust_run.launcher.many.fence import Lease
 from robust_run.launcher.many.finding import Dialer, Finder
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 #: How often the lease is looked at.
 LOOK_S = 0.05
-#: Part of a lease after which an agent looks for another controller, where there are candidates.
-LOOK_ELSEWHERE_PART = 0.6
 #: Looks further apart than this mean that this process was held up, so that silence proves nothing.
 HELD_UP_S = 0.5
 #: Reports that are kept for the next connection; what an attempt came to is in the agent's history too.
@@ -240,7 +239,7 @@ class Link:
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._term = max(self._term, welcome.term)
-        self._lease.length_s = welcome.lease_s
+        self._lease.times = LeaseTimes(welcome.lease_s)
         self._heartbeat_s = welcome.heartbeat_s
         self._finder.found(self._where)
         self._set_candidates(welcome.candidates)
@@ -312,7 +311,7 @@ class Link:
         self._looked_at_s = now_s
         silent_s = min(self._lease.silent_s(now_s), now_s - self._awake_since_s)
         self._on_silence(self._connection.where if self._connection is not None else "", silent_s)
-        another_may_lead = self._many.controller_standby > 0 and silent_s > self._lease.length_s * LOOK_ELSEWHERE_PART
+        another_may_lead = self._many.controller_standby > 0 and silent_s > self._lease.times.look_elsewhere_s
         if another_may_lead and self._connection is not None:
             self._connection.abort(f"the controller did not answer for {silent_s:.1f} s")
 

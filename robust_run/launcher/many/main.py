@@ -33,13 +33,13 @@ from robust_run.launcher.token import find_secret, job_name, job_token, read_tok
 from robust_run.launcher.types import JobSpec, ManyNodes
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent_signals import Scheduler
     from robust_run.launcher.place import Opened
 
-#: Part of a lease after which a controller that is silent is replaced by its own node.
-STUCK_PART = 2 / 3
 
-
-def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None = None) -> int:
+def launch_many(
+    spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None = None, scheduler: Scheduler | None = None
+) -> int:
     """Be one node of a job and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
     many = spec.many
     assert many is not None
@@ -58,7 +58,7 @@ def launch_many(spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None =
         if resumed is not None and resumed.agent:
             charge = charge_of(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
             return ControllerAlone(spec, many, env, mask, lifeline, charge).run()
-        return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed).run()
+        return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
 
     try:
         try:
@@ -95,6 +95,7 @@ class _NodeOfMany:
         mask: set[int],
         lifeline: int,
         resumed: Resumed | None,
+        scheduler: Scheduler | None,
     ) -> None:
         self._spec = spec
         self._many = many
@@ -104,6 +105,7 @@ class _NodeOfMany:
         self._mask = mask
         self._lifeline = lifeline
         self._resumed = resumed
+        self._scheduler = scheduler
         self._opened: Opened | None = None
         self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
@@ -233,7 +235,7 @@ class _NodeOfMany:
         link.take(connection)
         link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
-        exit_code = await agent.live(self._lifeline)
+        exit_code = await agent.live(self._lifeline, self._scheduler)
         node.end_helpers(exit_code)
         await self._keeper.close(wait=link.failure is None and link.is_led_from_here)
         run_directory.remove_temporary()
@@ -245,7 +247,7 @@ class _NodeOfMany:
         """Replace this node's controller if it does not answer, before the leases of all agents end."""
         leads_here = where == self._keeper.address or (not where and self._many.controller_standby == 0)
         if leads_here:
-            self._keeper.end_stuck(silent_s, self._lease.length_s * STUCK_PART)
+            self._keeper.end_stuck(silent_s, self._lease.times.stuck_s)
 
     def _run_directory(self, run_id: str) -> RunDirectory:
         if self._resumed is not None:

@@ -10,6 +10,7 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.launcher.many.main import launch_many
 from robust_run.launcher.options import Options
+from robust_run.launcher.slurm.scheduler import watch
 from robust_run.launcher.slurm.scrub import without_binding
 from robust_run.launcher.types import JobSpec
 from robust_run.launcher.validate import resolve
@@ -41,7 +42,7 @@ def start_again(options: Options, world: World, env: Mapping[str, str]) -> int:
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     inner["ROBUST_SLURM_STEP"] = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
-    return launch_many(spec, inner)
+    return launch_many(spec, inner, scheduler=watch)
 
 
 def start_plain(options: Options, world: World, env: Mapping[str, str]) -> int:

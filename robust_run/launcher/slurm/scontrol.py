@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
+from robust_run.launcher.process_tree import end_group
 from robust_run.launcher.slurm.scrub import for_srun
 from robust_run.launcher.slurm.types import JobFacts
 
@@ -17,8 +17,6 @@ ANSWER_S = 10.0
 """How long slurmctld may take: it is busy where thousands ask."""
 PROGRAM = "scontrol"
 LONGEST_ANSWER = 1 << 20
-GONE_S = 5.0
-"""How long a killed one is waited for: where it hangs in the kernel (a dead file system), nobody can end it."""
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w:/.-]*)=(\S*)")
 
@@ -70,17 +68,6 @@ def ask(
     if process.returncode != 0 or (not out.strip() and arguments[0] == "show"):
         return Answer(ok=False, text=said or f"scontrol ended with {process.returncode}")
     return Answer(ok=True, text=out[:LONGEST_ANSWER].decode(errors="replace"))
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a session of its own, and what it has started: sites have scripts where `scontrol` was."""
-    with suppress(OSError):
-        os.killpg(process.pid, 9)
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(GONE_S)
 
 
 def is_there(env: Mapping[str, str]) -> bool:

@@ -15,6 +15,7 @@ from robust_run.launcher.options import Options
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.slurm import fill as filling
 from robust_run.launcher.slurm.ports import ports_of
+from robust_run.launcher.slurm.scheduler import watch
 from robust_run.launcher.slurm.scrub import without_binding
 from robust_run.launcher.slurm.shared import VARIABLE, is_shared
 from robust_run.launcher.slurm.surroundings import OUTER, nodes_of_job, read
@@ -157,14 +158,14 @@ def _start_or_tell(spec: JobSpec, step: Step, env: Mapping[str, str], continued:
 
 def _go(spec: JobSpec, env: Mapping[str, str], continued: str) -> int:
     if not continued:
-        return launch(spec, env)
+        return launch(spec, env, watch)
     _set_leaders_aside(continued, spec.slurm.restart if spec.slurm is not None else 0)
     if spec.many is None:
-        return resume_one_node(spec, env, RunDirectory.join(spec.log_dir, spec.run_id, os.getpid()))
+        return resume_one_node(spec, env, RunDirectory.join(spec.log_dir, spec.run_id, os.getpid()), watch)
     from robust_run.launcher.many.joining import Resumed
     from robust_run.launcher.many.main import launch_many
 
-    return launch_many(spec, env, Resumed(run_path=continued))
+    return launch_many(spec, env, Resumed(run_path=continued), watch)
 
 
 def _set_leaders_aside(path: str, restart: int) -> None:

@@ -84,7 +84,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command with all it has started; an srun that is asked to end takes its job out of the queue before."""
     from contextlib import suppress
 
-    from robust_run.launcher.slurm.scontrol import end_group
+    from robust_run.launcher.process_tree import end_group
 
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGTERM)

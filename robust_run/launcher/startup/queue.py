@@ -20,14 +20,12 @@ def ask(env: Mapping[str, str]) -> Queue | None:
     job = env.get("SLURM_JOB_ID", "")
     if not job.isdecimal() or env.get("SLURM_STEP_ID", "0") not in ("0", "4294967291", "4294967290"):
         return None  # a later step of the job: what came before it is no matter of this launcher
-    from robust_run.launcher.slurm.surroundings import array_of
-
     program = shutil.which("scontrol", path=env.get("PATH"))
     if program is None:
         return from_environment(env)
     try:
         process = subprocess.Popen(
-            [program, "--oneliner", "show", "job", array_of(env) or job],
+            [program, "--oneliner", "show", "job", _task_of_array(env) or job],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -39,12 +37,17 @@ def ask(env: Mapping[str, str]) -> Queue | None:
     try:
         out, _ = process.communicate(timeout=ASK_S)
     except subprocess.TimeoutExpired:
-        from robust_run.launcher.slurm.scontrol import end_group
+        from robust_run.launcher.process_tree import end_group
 
         end_group(process)
         return from_environment(env)
     text = out[:_LARGEST_ANSWER].decode("utf-8", "replace") if process.returncode == 0 else ""
     return parse(text) or from_environment(env)
+
+
+def _task_of_array(env: Mapping[str, str]) -> str:
+    array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{task}" if array.isdecimal() and task.isdecimal() else ""
 
 
 def parse(text: str) -> Queue | None:

@@ -10,7 +10,7 @@ from virtual import Host, Network, run_virtual
 
 from robust_run.launcher import core
 from robust_run.launcher.actions import EndAttempt, OpenStore, Order
-from robust_run.launcher.controller.office import SAVE_EVERY_S, TTL_S, ElectedOffice, Office, ttl_s
+from robust_run.launcher.controller.office import SAVE_EVERY_S, ElectedOffice, Office
 from robust_run.launcher.leadership.tenure import Leadership
 from robust_run.launcher.leadership.types import (
     Candidate,
@@ -19,6 +19,8 @@ from robust_run.launcher.leadership.types import (
     LostLeadership,
     SavedState,
 )
+from robust_run.launcher.lease_times import LEADER_TTL_S as TTL_S
+from robust_run.launcher.lease_times import leader_ttl_s as ttl_s
 
 
 class Hold:

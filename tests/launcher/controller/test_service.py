@@ -10,10 +10,11 @@ import pytest
 from robust_run.launcher import core
 from robust_run.launcher.actions import Say
 from robust_run.launcher.control import frames
+from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.messages import Candidates, Hello, Leaving, Notice, Orders, Refused, Report, Welcome
-from robust_run.launcher.controller.service import ETCD_LEASE_S, Service
+from robust_run.launcher.controller.service import Service
 from robust_run.launcher.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned, RankExited, SignalReceived
-from robust_run.launcher.many.joining import digest
+from robust_run.launcher.lease_times import ETCD_LEASE_S
 from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Streams
 
 POLICY = core.Policy(

@@ -23,7 +23,8 @@ from robust_run.launcher.control.messages import Orders, Welcome
 from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import JobState, Member
-from robust_run.launcher.many.fence import ENDING_S, GUARD_AFTER_S, MARGIN_S, Cell, Lease
+from robust_run.launcher.lease_times import GUARD_AFTER_S, LeaseTimes
+from robust_run.launcher.many.fence import ENDING_S, Cell, Lease
 from robust_run.launcher.types import ManyNodes
 
 LENGTH_S = 3.0
@@ -38,7 +39,7 @@ def cell() -> Cell:
 @pytest.fixture
 def lease(cell: Cell) -> Lease:
     lease = Lease(cell)
-    lease.length_s = LENGTH_S
+    lease.times = LeaseTimes(LENGTH_S)
     return lease
 
 
@@ -147,8 +148,8 @@ def test_workers_are_dead_before_the_controller_counts_the_node_as_lost(
 ) -> None:
     """Heartbeats take their time, arrive or not, are answered or not, and connections are lost in between."""
     cell = Cell()
-    lease, roll = Lease(cell), Roll(LENGTH_S + MARGIN_S)
-    lease.length_s = LENGTH_S
+    lease, roll = Lease(cell), Roll(LeaseTimes(LENGTH_S).lost_s)
+    lease.times = LeaseTimes(LENGTH_S)
     now_s, answers = NOW_S, []
     roll.heard("node", NOW_S + travel_s)  # its Hello
     lease.renew(NOW_S)
@@ -225,6 +226,7 @@ def test_whoever_comes_back_with_an_attempt_it_was_given_up_with_is_told_to_end_
 GUARD = """
 import os, signal, sys, time
 from robust_run.launcher.guard import hold_signals, run_guarded
+from robust_run.launcher.lease_times import LeaseTimes
 from robust_run.launcher.many.fence import Cell, Lease
 
 cell = Cell()
@@ -234,7 +236,7 @@ def agent(lifeline):
     if worker == 0:
         signal.pause()
     lease = Lease(cell)
-    lease.length_s = 0.2
+    lease.times = LeaseTimes(0.2)
     lease.renew(time.monotonic())
     lease.guard(running=sys.argv[1] == "stuck")
     print(os.getpid(), worker, flush=True)
