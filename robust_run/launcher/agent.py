@@ -7,7 +7,7 @@ starting them. What comes with the loop is in `agent_loop`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -43,12 +43,46 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent_checkpoints import AgentCheckpoints
     from robust_run.launcher.agent_checks import AgentChecks
     from robust_run.launcher.agent_code import AgentCode
-    from robust_run.launcher.agent_loop import AgentLoop
-    from robust_run.launcher.agent_signals import Scheduler
     from robust_run.launcher.code_versions.types import Parts
     from robust_run.launcher.node import Node
     from robust_run.launcher.startup.messages import Seen
     from robust_run.launcher.superior import Superior
+
+
+class Serving(Protocol):
+    """The event loop of an agent, see `agent_loop.AgentLoop`: there is none until the first workers have been started."""
+
+    def stop(self) -> None:
+        """The agent is not needed any more."""
+        ...
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call after a time."""
+        ...
+
+    def call_soon(self, call: Callable[[], None]) -> asyncio.Handle:
+        """Call in the loop's thread; from any thread. Raises RuntimeError if the loop is closed."""
+        ...
+
+    def watch(self, attempt: Attempt) -> None:
+        """See its workers end from now on."""
+        ...
+
+    def attempt_began(self, attempt: Attempt) -> None:
+        """An attempt was just started."""
+        ...
+
+    def attempt_is_ending(self) -> None:
+        """Its end is about to be reported."""
+        ...
+
+    def attempt_ended(self) -> None:
+        """No workers run here any more."""
+        ...
+
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call."""
+        ...
 
 
 class Agent:
@@ -68,7 +102,7 @@ class Agent:
         self.attempt: Attempt | None = None
         """The newest that was started here."""
         self._has_ended = True
-        self._loop: AgentLoop | None = None
+        self._loop: Serving | None = None
         """What came with the event loop; None: there is none yet."""
         self._pending_end: EndAttempt | None = None
         self._pending_start: StartAttempt | None = None
@@ -330,28 +364,9 @@ class Agent:
 
     # --- the loop ---
 
-    def run(self, lifeline: int, scheduler: Scheduler | None = None) -> int:
-        """Run until this node is no longer needed and return its exit code; `lifeline` is the guard's pipe (see `guard`).
-
-        Raises InternalError: a fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
-        """
-        import asyncio
-
-        return asyncio.run(self.live(lifeline, scheduler))
-
-    async def live(self, lifeline: int, scheduler: Scheduler | None = None) -> int:
-        """Do what `run` does, in a loop that runs already."""
-        from robust_run.launcher.agent_loop import AgentLoop
-
-        assert self._superior is not None
-        self._loop = AgentLoop(self, self._node, self._superior, scheduler)
-        await self._loop.live(lifeline)
-        assert self.exit_code is not None
-        return self.exit_code
-
-    def loop_runs(self) -> None:
-        """Go on with what was begun before there was a loop: nothing could be awaited then."""
-        assert self._loop is not None
+    def loop_runs(self, loop: Serving) -> None:
+        """Go on, now in a loop, with what was begun before there was one: nothing could be awaited then."""
+        self._loop = loop
         if self._checkpoints is not None:
             self._checkpoints.attach(self._loop.call_soon)
         if self.attempt is not None:

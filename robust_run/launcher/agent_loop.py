@@ -28,6 +28,21 @@ HOUSEKEEPING_S = 1.0
 SENSORS_AFTER_S = 1.0
 
 
+def run(agent: Agent, node: Node, superior: Superior, lifeline: int, scheduler: Scheduler | None = None) -> int:
+    """Serve until this node is no longer needed and return its exit code; `lifeline` is the guard's pipe (see `guard`).
+
+    Raises InternalError: a fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
+    """
+    return asyncio.run(live(agent, node, superior, lifeline, scheduler))
+
+
+async def live(agent: Agent, node: Node, superior: Superior, lifeline: int, scheduler: Scheduler | None = None) -> int:
+    """Do what `run` does, in a loop that runs already."""
+    await AgentLoop(agent, node, superior, scheduler).live(lifeline)
+    assert agent.exit_code is not None
+    return agent.exit_code
+
+
 class AgentLoop:
     """One agent's. Made within the loop, and served until the agent is no longer needed."""
 
@@ -54,7 +69,7 @@ class AgentLoop:
         self._node.router.attach(self._loop)
         self._ears.listen_to_store()
         self._node.starter.attach(self._ears.listen)
-        self._agent.loop_runs()
+        self._agent.loop_runs(self)
         self._superior.attach(self._loop)
         if self._agent.exit_code is not None:
             self._done.set()

@@ -111,7 +111,7 @@ def run_agent(
         job = _Job(spec, env, clock, run_directory, console, mask, given, opened, resumed=resumed)
         job.begin()
         job.greet()
-        job.agent.run(lifeline, scheduler)
+        job.run(lifeline, scheduler)
         return job.end(started_at_s)
     except RobustRunError as error:
         console.say(str(error))
@@ -271,6 +271,12 @@ class _Job:
             node.say(node.workplace.place.sentence)
         for note in spec.notes:
             node.say(note)
+
+    def run(self, lifeline: int, scheduler: Scheduler | None) -> None:
+        """Serve until the job is over; see `agent_loop.run`."""
+        from robust_run.launcher.agent_loop import run
+
+        run(self.agent, self._node, self._link, lifeline, scheduler)
 
     def end(self, started_at_s: float) -> int:
         """Put everything away, say the last word, and return the job's exit code."""

@@ -15,6 +15,7 @@ from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher import evictions
 from robust_run.launcher.agent import Agent
+from robust_run.launcher.agent_loop import live
 from robust_run.launcher.console import Console
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection
@@ -235,7 +236,7 @@ class _NodeOfMany:
         link.take(connection)
         link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
-        exit_code = await agent.live(self._lifeline, self._scheduler)
+        exit_code = await live(agent, node, link, self._lifeline, self._scheduler)
         node.end_helpers(exit_code)
         await self._keeper.close(wait=link.failure is None and link.is_led_from_here)
         run_directory.remove_temporary()

@@ -10,23 +10,14 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.launcher.many.main import launch_many
 from robust_run.launcher.options import Options
+from robust_run.launcher.slurm.invitation import JOIN
 from robust_run.launcher.slurm.scheduler import watch
 from robust_run.launcher.slurm.scrub import without_binding
 from robust_run.launcher.types import JobSpec
 from robust_run.launcher.validate import resolve
 from robust_run.launcher.world import World
 
-JOIN = "ROBUST_SLURM_JOIN"
-"""The job to join, as JSON of a JobSpec."""
 LARGEST = 1 << 17
-
-
-def invitation(spec: JobSpec, node_id: int, node_name: str) -> str:
-    """Return what an agent on another node needs to become a part of this job."""
-    assert spec.many is not None and spec.slurm is not None
-    many = msgspec.structs.replace(spec.many, is_host=False, local_addr=None, node_rank=None)
-    use = msgspec.structs.replace(spec.slurm, node_id=node_id, node_name=node_name)
-    return msgspec.json.encode(msgspec.structs.replace(spec, many=many, slurm=use, notes=())).decode()
 
 
 def start_again(options: Options, world: World, env: Mapping[str, str]) -> int:

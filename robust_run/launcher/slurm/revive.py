@@ -16,7 +16,7 @@ from robust_run.launcher.journal import Entry
 from robust_run.launcher.node import Node
 from robust_run.launcher.slurm.aside import Aside
 from robust_run.launcher.slurm.deaths import Deaths
-from robust_run.launcher.slurm.joining import JOIN, invitation
+from robust_run.launcher.slurm.invitation import JOIN, invitation
 from robust_run.launcher.slurm.node_state import answers, is_down, slurmd_at
 from robust_run.launcher.slurm.scontrol import Answer, fields
 from robust_run.launcher.slurm.scrub import for_srun

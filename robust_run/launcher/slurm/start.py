@@ -35,7 +35,8 @@ def start(options: Options, world: World, env: Mapping[str, str]) -> int:
 
     Outside of a step, or where ROBUST_SLURM is off, nothing is different from anywhere else.
     """
-    from robust_run.launcher.slurm.joining import JOIN, start_again
+    from robust_run.launcher.slurm.invitation import JOIN
+    from robust_run.launcher.slurm.joining import start_again
 
     if JOIN in env:
         return start_again(options, world, env)
