@@ -40,10 +40,10 @@ from typing import Any
 from control_rig import BOOT, HERE, BenchError, Rig
 from sidebyside import machine, numbers, spread, unwind_on_sigterm
 
-from robust_run.launcher.actions import OpenStore, RecordIncident
 from robust_run.launcher.control.sockets import raise_file_limit
-from robust_run.launcher.events import AttemptStarted, NodeJoined, NodeLost, RankExited
-from robust_run.launcher.journal import Entry, read
+from robust_run.launcher.model.actions import OpenStore, RecordIncident
+from robust_run.launcher.model.events import AttemptStarted, NodeJoined, NodeLost, RankExited
+from robust_run.launcher.records.journal import Entry, read
 
 COLUMNS = {
     "join_s": "join s",

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from simulated_agents import Plan, id_of
 
-from robust_run.launcher.controller.charge import Charge
-from robust_run.launcher.types import JobSpec, ManyNodes, Std, Streams
+from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.model.job import JobSpec, ManyNodes, Std, Streams
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BOOT = "import sys; from robust_run.launcher.controller.process import main; main(int(sys.argv[1]))"
+BOOT = "import sys; from robust_run.launcher.start.controller_process import main; main(int(sys.argv[1]))"
 TOKEN = "a token of this bench"
 LARGEST_FLEET = 5000
 TICKS = os.sysconf("SC_CLK_TCK")

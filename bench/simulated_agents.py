@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.launcher.actions import Dismiss, EndAttempt, Finish, OpenStore, Order, StartAttempt
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import AgentHalf
 from robust_run.launcher.control.handshake import OURS
 from robust_run.launcher.control.messages import Beat, FromController, Heartbeat, Hello, Orders, Report
 from robust_run.launcher.control.sockets import raise_file_limit, tune
-from robust_run.launcher.events import (
+from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, Order, StartAttempt
+from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
     FirstStep,
@@ -32,9 +32,9 @@ from robust_run.launcher.events import (
     SignalReceived,
     StoreOpened,
 )
-from robust_run.launcher.many.brief import brief
-from robust_run.launcher.many.finding import ONLY_DIAL_S, RETRY_S
-from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.start.many.finding import ONLY_DIAL_S, RETRY_S
+from robust_run.launcher.start.many.wire_trim import brief
 
 STATUS_S = 0.02
 SLOT_S = 0.01
@@ -323,7 +323,7 @@ class Fleet:
         task.add_done_callback(self._dialing.discard)
 
     async def _dial(self, agent: Agent) -> None:
-        """Dial until the controller lets the agent in, as `many.link` does."""
+        """Dial until the controller lets the agent in, as `start.many.link` does."""
         while True:
             self.seen["dials"] += 1
             agent.dialed_s = time.monotonic()

@@ -143,7 +143,7 @@ class Run:
         if len(self.notes("fifth_step")) < 2 or self._side == BASELINE:
             return len(self.notes("fifth_step")) == 2
         joined = len(self._journal().events("node_joined"))
-        return joined == 3 and len(self._slurm.running("robust_run.launcher.controller.process")) >= 2
+        return joined == 3 and len(self._slurm.running("robust_run.launcher.start.controller_process")) >= 2
 
     def notes(self, name: str, after_s: float = 0.0) -> dict[int, float]:
         """When each rank first noted something after a moment."""

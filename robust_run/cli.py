@@ -40,20 +40,20 @@ def _start_clean() -> None:
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run one command line and return its exit code: the job's, or 2 for a command line that makes no sense."""
     from robust_run.errors import RobustRunError
-    from robust_run.launcher.command import Answered, parse
-    from robust_run.launcher.main import launch
-    from robust_run.launcher.this_machine import system_world
-    from robust_run.launcher.validate import resolve
+    from robust_run.launcher.agent.workers.this_machine import system_world
+    from robust_run.launcher.start.main import launch
+    from robust_run.launcher.start.options.command import Answered, parse
+    from robust_run.launcher.start.options.validate import resolve
 
     try:
         options = parse(argv, env)
         if options.resume is not None:
-            from robust_run.launcher.resume import resume
-            from robust_run.launcher.slurm.scheduler import watch
+            from robust_run.launcher.start.resume import resume
+            from robust_run.slurm.scheduler import watch
 
             return resume(options, system_world(env), env, watch)
         if "SLURM_JOB_ID" in env:
-            from robust_run.launcher.slurm.start import start
+            from robust_run.slurm.start import start
 
             return start(options, system_world(env), env)
         return launch(resolve(options, system_world(env)), env)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.errors import RobustRunError, UserError
-from robust_run.launcher.api.commands import COMMANDS
-from robust_run.launcher.api.trace_commands import COMMANDS as TRACE_COMMANDS
+from robust_run.launcher.operator.commands.job_commands import COMMANDS
+from robust_run.launcher.operator.commands.trace_commands import COMMANDS as TRACE_COMMANDS
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     from robust_run.health.checks.plan import Wish
     from robust_run.health.checks.show import Report
-    from robust_run.launcher.warm.manage import Seen
+    from robust_run.launcher.start.warm.manage import Seen
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
-    "top": ("robust_run.launcher.api.top_command", "top"),
+    "top": ("robust_run.launcher.operator.commands.top_command", "top"),
     "check": ("robust_run.health.checks.commands", "check"),
-    "code": ("robust_run.launcher.code_versions.commands", "code"),
-    "update": ("robust_run.launcher.code_versions.commands", "update"),
+    "code": ("robust_run.launcher.operator.code.commands", "code"),
+    "update": ("robust_run.launcher.operator.code.commands", "update"),
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
-    "explain": ("robust_run.launcher.api.explain_command", "explain"),
-    "report": ("robust_run.launcher.api.report_commands", "report"),
+    "explain": ("robust_run.launcher.operator.commands.explain_command", "explain"),
+    "report": ("robust_run.launcher.operator.commands.report_commands", "report"),
     "outliers": ("robust_run.health.outliers.commands", "outliers"),
-    "slurm": ("robust_run.launcher.slurm.commands", "slurm"),
+    "slurm": ("robust_run.slurm.commands", "slurm"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -85,7 +85,7 @@ def robust(context: click.Context) -> None:
 
 def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> Report:
     """Reach the nodes of a job, for `robust check`, which knows nothing of jobs."""
-    from robust_run.launcher.api.check_client import check_nodes
+    from robust_run.launcher.operator.reading.check_client import check_nodes
 
     return check_nodes(os.environ, run, nodes, wish, say)
 
@@ -106,7 +106,7 @@ def warm() -> None:
 @click.option("--foreground", is_flag=True, help="Stay, and end with this command.")
 def start(preload: str, idle_limit: str, one_worker: bool, foreground: bool) -> int:
     """Start a warm process for jobs like those started here. It ends itself after --idle-limit without a job."""
-    from robust_run.launcher.warm import manage
+    from robust_run.launcher.start.warm import manage
 
     modules = tuple(dict.fromkeys(name.strip() for name in preload.split(",") if name.strip()))
     started = manage.start(
@@ -136,7 +136,7 @@ def status(as_json: bool, explain: bool) -> int:
     """Show the warm processes, a line each; exit code 1 if there is none."""
     import msgspec
 
-    from robust_run.launcher.warm import manage
+    from robust_run.launcher.start.warm import manage
 
     seen = manage.survey(os.environ)
     if as_json:
@@ -155,7 +155,7 @@ def status(as_json: bool, explain: bool) -> int:
 @click.option("--all", "everyone", is_flag=True, help="All of them.")
 def stop(pids: tuple[int, ...], everyone: bool) -> int:
     """End warm processes. Jobs that were started from them go on."""
-    from robust_run.launcher.warm import manage
+    from robust_run.launcher.start.warm import manage
 
     stopped = manage.stop_found(os.environ, pids, everyone=everyone)
     for pid, gone in stopped:

@@ -116,7 +116,7 @@ class Launcher:
             pid
             for agent in children(self.guard_pid())
             for pid in children(agent)
-            if "robust_run.launcher.controller.process" in _command(pid)
+            if "robust_run.launcher.start.controller_process" in _command(pid)
         ]
 
     def controller_pid(self, other_than: int = 0) -> int:

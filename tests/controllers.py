@@ -15,8 +15,8 @@ from robust_run.launcher.control.handshake import OURS, Speaks
 from robust_run.launcher.control.messages import FromAgent, Hello, Refused, Welcome
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.events import NodeEvent
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.model.events import NodeEvent
+from robust_run.launcher.model.job import NodeInfo
 
 TOKEN = b"the secret of this job"
 PATIENCE_S = 60.0

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.api.gauges import SOURCES, Facts
-from robust_run.launcher.api.views import JobView
+from robust_run.launcher.operator.gauges import SOURCES, Facts
+from robust_run.launcher.operator.views.status import JobView
 from robust_run.report.metrics import PREFIX, Family
 
 DOCS = Path(__file__).parents[1] / "docs"

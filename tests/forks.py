@@ -68,7 +68,7 @@ class Forker:
         """Fork a worker with these three standard streams and return its pid."""
         import msgspec
 
-        from robust_run.launcher.warm.identity import Identity
+        from robust_run.launcher.agent.warm.identity import Identity
 
         identity = Identity(argv=argv, env=dict(env), cwd=str(cwd), umask=0o22, agent_pid=os.getpid())
         if more:
@@ -112,7 +112,7 @@ class Forker:
 @contextmanager
 def warm_process(cwd: Path, more_path: str = "") -> Iterator[Forker]:
     """Start a warm process for the time of a block."""
-    from robust_run.launcher.warm.start_up import start_environment
+    from robust_run.launcher.agent.warm.start_up import start_environment
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(STUCK_S)
@@ -142,9 +142,9 @@ def serve(descriptor: str) -> None:
     """Be the warm process: for every identity that arrives, fork, say the worker's pid, and then its exit code."""
     import msgspec
 
-    from robust_run.launcher.warm.become import CannotBecome, become
-    from robust_run.launcher.warm.identity import Identity
-    from robust_run.launcher.warm.run import run
+    from robust_run.launcher.agent.warm.become import CannotBecome, become
+    from robust_run.launcher.agent.warm.identity import Identity
+    from robust_run.launcher.agent.warm.run import run
 
     __import__("torch.distributed")
     control = socket.socket(fileno=int(descriptor))

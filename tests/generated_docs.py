@@ -18,10 +18,10 @@ from robust_run.health.checks.history import History
 from robust_run.health.ladder.rules import RULES as LADDER_RULES
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.rules.types import Rule
-from robust_run.launcher.api import place as api_place
-from robust_run.launcher.code_versions import types as code_types
-from robust_run.launcher.option_types import GROUPS, HELP, OptionDescription
-from robust_run.launcher.options import HELP_OPTIONS, OPTIONS
+from robust_run.launcher.operator.reading import place as api_place
+from robust_run.launcher.records.code import types as code_types
+from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionDescription
+from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
 from robust_run.prefetch.types import BlockMap, HotList
 from robust_run.report.pages.advice import BY_KIND, BY_RULE, Step
 from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES

@@ -41,7 +41,7 @@ STUCK_S = 120.0
 PATIENT = (
     sys.executable,
     "-c",
-    "import sys; from robust_run.launcher import process_tree; from robust_run.launcher.warm import host; "
+    "import sys; from robust_run.launcher.agent.workers import process_tree; from robust_run.launcher.agent.warm import host; "
     "host.FORK_S = host.FORK_AMONG_NODES_S = process_tree.CLEANERS_S = 60.0; "
     "from robust_run.cli import main; sys.argv[:4] = ['robust-run']; main()",
 )

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 from simulated_controller import Wire
 
 from robust_run.health.types import Finding
-from robust_run.launcher.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt
-from robust_run.launcher.events import AttemptEnded, AttemptStarted, NodeEvent, RankExited, SpawnFailed, StoreOpened
-from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt
+from robust_run.launcher.model.events import (
+    AttemptEnded,
+    AttemptStarted,
+    NodeEvent,
+    RankExited,
+    SpawnFailed,
+    StoreOpened,
+)
+from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
 
 if TYPE_CHECKING:
     from simulated_job import World

@@ -13,11 +13,12 @@ from simulated_job import World
 
 from robust_run.ckpt_io.seen import Look, Seen
 from robust_run.health.types import Finding
-from robust_run.launcher.actions import Finish, Order, StartAttempt
-from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.controller.survey import Survey
-from robust_run.launcher.events import AttemptEnded, NodeEvent
-from robust_run.launcher.resume_events import (
+from robust_run.launcher.model.actions import Finish, Order, StartAttempt
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.events import AttemptEnded, NodeEvent
+from robust_run.launcher.model.job import Placement
+from robust_run.launcher.model.resume_events import (
     CheckpointSaved,
     Damage,
     LookForCheckpoints,
@@ -26,7 +27,6 @@ from robust_run.launcher.resume_events import (
     ResumePoint,
     SavedCheckpoint,
 )
-from robust_run.launcher.types import Placement
 
 DAMAGED = Finding(
     kind="exception",

@@ -6,8 +6,9 @@ from typing import Any
 
 from simulated_job import World
 
-from robust_run.launcher.actions import StartAttempt
-from robust_run.launcher.code_types import (
+from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.model.actions import StartAttempt
+from robust_run.launcher.model.code_events import (
     CodeCaptured,
     CodeLacking,
     CodeVersion,
@@ -17,8 +18,7 @@ from robust_run.launcher.code_types import (
     UpdateDue,
     UpdateStaged,
 )
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.types import (
+from robust_run.launcher.model.job import (
     Placement,
 )
 

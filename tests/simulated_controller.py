@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.launcher import core
-from robust_run.launcher.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt, WakeAt
-from robust_run.launcher.events import Event, NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, Tick
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.step import step
+from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt, WakeAt
+from robust_run.launcher.model.events import Event, NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, Tick
 
 if TYPE_CHECKING:
     from simulated_agent import Agent
@@ -59,7 +60,7 @@ class Wire:
 class Shell:
     """The controller around the core: connections, leases, the journal."""
 
-    def __init__(self, world: World, state: core.JobState) -> None:
+    def __init__(self, world: World, state: JobState) -> None:
         self.world, self.state, self.alive = world, state, True
         self.wires: dict[str, Wire] = {}
         self.heard_s: dict[str, float] = {}
@@ -72,7 +73,7 @@ class Shell:
         world = self.world
         before = self.state.layout
         world.journal.append((event, world.now_s))
-        _, actions = core.step(world.policy, self.state, event, world.now_s)
+        _, actions = step(world.policy, self.state, event, world.now_s)
         world.check(event, before, actions)
         for action in actions:
             if world.dies_in is not None:

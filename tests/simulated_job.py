@@ -19,10 +19,11 @@ from simulated_agent import Agent
 from simulated_controller import HOLD_S, Shell
 
 from robust_run.health.types import Finding
-from robust_run.launcher import core
-from robust_run.launcher.actions import Finish, OpenStore, RecordIncident, StartAttempt
-from robust_run.launcher.events import ControllerResumed, Event, JobStarted, NodeLeft, SpawnFailed, StoreLost
-from robust_run.launcher.types import Placement
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.step import replay
+from robust_run.launcher.model.actions import Finish, OpenStore, RecordIncident, StartAttempt
+from robust_run.launcher.model.events import ControllerResumed, Event, JobStarted, NodeLeft, SpawnFailed, StoreLost
+from robust_run.launcher.model.job import Placement
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")
 BUG = Finding(
@@ -30,7 +31,7 @@ BUG = Finding(
 )
 
 
-def plain(state: core.JobState) -> Any:
+def plain(state: JobState) -> Any:
     """Return a state as plain values that can be compared."""
     return msgspec.to_builtins(state, order="deterministic")
 
@@ -38,7 +39,7 @@ def plain(state: core.JobState) -> Any:
 class World:
     """Hosts, cables, one controller at most, and a clock that jumps from event to event."""
 
-    def __init__(self, policy: core.Policy, hosts: int, seed: int = 0, most_workers: int = 3) -> None:
+    def __init__(self, policy: Policy, hosts: int, seed: int = 0, most_workers: int = 3) -> None:
         self.policy, self.most_workers = policy, most_workers
         self.rng = random.Random(seed)
         self.now_s = 0.0
@@ -66,7 +67,7 @@ class World:
         self.last_attempt = -1
         self.is_number_known = True
         """Whether attempt numbers have no gaps: not if the journal lost records."""
-        self.state = core.JobState()
+        self.state = JobState()
         self.shell: Shell | None = self.make_shell()
         self.shell.feed(JobStarted())
         for number in range(hosts):
@@ -145,13 +146,13 @@ class World:
         del self.journal[kept:]
         self.left = {event.node for event, _ in self.journal if isinstance(event, NodeLeft)}
         self.is_number_known = False
-        self.state = core.replay(self.policy, self.journal)
+        self.state = replay(self.policy, self.journal)
 
     def controller_resumes(self) -> None:
         """A new one continues from the journal, and must be where the old one was."""
         if self.shell is not None:
             return
-        state = core.replay(self.policy, self.journal)
+        state = replay(self.policy, self.journal)
         assert plain(state) == plain(self.state), "the journal tells another story"
         self.state = state
         self.shell = self.make_shell()

@@ -79,7 +79,7 @@ class SlurmJob(ClusterJob):
 
     def controllers(self) -> list[str]:
         """Return the nodes that have a controller, or stand ready to have it."""
-        return self.slurm.running("robust_run.launcher.controller.process")
+        return self.slurm.running("robust_run.launcher.start.controller_process")
 
     def hosts_of(self, attempt: int) -> list[str]:
         """Return the hosts whose workers have stepped in an attempt, sorted."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from virtual import Host, UnreachedError
 
-from robust_run.launcher.leadership.etcd_messages import (
+from robust_run.launcher.controller.leadership.etcd_messages import (
     Compare,
     Empty,
     Header,
@@ -27,7 +27,7 @@ from robust_run.launcher.leadership.etcd_messages import (
     Txn,
     TxnReply,
 )
-from robust_run.launcher.leadership.types import CoordinatorRefused, CoordinatorUnreachable
+from robust_run.launcher.controller.leadership.types import CoordinatorRefused, CoordinatorUnreachable
 
 
 class EtcdModel:

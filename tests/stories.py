@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.launcher import core
-from robust_run.launcher.actions import Action, EndAttempt, RecordIncident, StartAttempt
-from robust_run.launcher.events import (
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.step import step
+from robust_run.launcher.model.actions import Action, EndAttempt, RecordIncident, StartAttempt
+from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
     Event,
@@ -24,7 +25,7 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
-from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")
 BUG = Finding(
@@ -32,7 +33,7 @@ BUG = Finding(
 )
 TYPO = Finding(kind="exception", line="NameError: x", exception="NameError", message="x", heals=False)
 
-ONE_NODE = core.Policy(
+ONE_NODE = Policy(
     max_restarts=3, progress_after_s=600, restart_grace_s=3, shutdown_timeout_s=30, patience_s=0.5, join_timeout_s=600
 )
 
@@ -52,7 +53,7 @@ class Story:
 
     def __init__(self, **policy: object) -> None:
         self.policy = msgspec.structs.replace(ONE_NODE, **policy)
-        self.state = core.JobState()
+        self.state = JobState()
         self.now_s = 0.0
         self.told: list[tuple[Event, float]] = []
 
@@ -60,7 +61,7 @@ class Story:
         """Return what the core does about an event."""
         self.now_s += after_s
         self.told.append((event, self.now_s))
-        state, actions = core.step(self.policy, self.state, event, self.now_s)
+        state, actions = step(self.policy, self.state, event, self.now_s)
         assert state is self.state
         return list(actions)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from robust_run.errors import UserError
-from robust_run.launcher.this_machine import RealFiles
-from robust_run.launcher.world import World
+from robust_run.launcher.agent.workers.this_machine import RealFiles
+from robust_run.launcher.model.world import World
 
 PYTHON = "/usr/bin/python3"
 MOMENT = time.strptime("2026-03-09 14:05:06", "%Y-%m-%d %H:%M:%S")

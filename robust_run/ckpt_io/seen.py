@@ -1,6 +1,6 @@
 """What one look at a folder of checkpoints shows, and which of them is the newest. Plain data and their order. Pure.
 
-The order is one for all: the launcher's choice (`launcher.core.choosing`), `robust ckpt latest` and `prune` go by it.
+The order is one for all: the launcher's choice (`launcher.core.resume.choosing`), `robust ckpt latest` and `prune` go by it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io import damage_notes
 from robust_run.ckpt_io.damage_notes import DamageNote, leave_note, read_notes
-from robust_run.launcher.damage import found_by
-from robust_run.launcher.resume_events import ResumePoint
+from robust_run.launcher.agent.damage import found_by
+from robust_run.launcher.model.resume_events import ResumePoint
 
 READ = """
 import sys

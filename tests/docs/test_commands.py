@@ -20,7 +20,7 @@ from generated_docs import RUN_FILES
 from jobs import wait_for
 from shown_commands import Block, blocks, commands, pages
 
-from robust_run.launcher.options import HELP_OPTIONS, OPTIONS
+from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
 from robust_run.robust_cli import robust
 
 #: Longer than any block of the guide takes on a busy machine.

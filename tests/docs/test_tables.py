@@ -19,7 +19,7 @@ from robust_run.report.types import ActionName, VerdictKind
 ROOT = DOCS.parent
 #: Where verdicts are made: what is given as `rule` there ends up in an incident.
 MAKERS = (
-    "robust_run/launcher/verdict.py",
+    "robust_run/launcher/core/diagnosis/verdict.py",
     "robust_run/launcher/core",
     "robust_run/tracer/verdict",
     "robust_run/tracer/pace",
@@ -116,7 +116,7 @@ def _literals(value: ast.expr) -> set[str]:
 
 def test_the_table_of_files_has_what_the_code_says_of_the_run_directory() -> None:
     said = (
-        (ROOT / "robust_run/launcher/run_directory.py")
+        (ROOT / "robust_run/launcher/records/run_directory.py")
         .read_text()
         .partition("<log dir>")[2]
         .partition("With several")[0]

@@ -12,7 +12,7 @@ from jobs import Job, script
 #: Breaks the agent while it ends an attempt, then runs the command as it is.
 BROKEN = """
 import os, sys
-from robust_run.launcher import evidence
+from robust_run.launcher.agent import evidence
 def gather(*arguments):
     raise RuntimeError("a bug of ours")
 evidence.gather = gather

@@ -15,10 +15,10 @@ from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.save_notes import leave_note, read_note
 from robust_run.ckpt_io.seen import Look, Seen
-from robust_run.launcher import agent_checkpoints
-from robust_run.launcher.agent_checkpoints import AgentCheckpoints
-from robust_run.launcher.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
+from robust_run.launcher.agent import checkpoints as agent_checkpoints
+from robust_run.launcher.agent.checkpoints import AgentCheckpoints
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
 
 
 def question(folder: Path, number: int = 1, **more: object) -> LookForCheckpoints:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.agent_code import AgentCode
-from robust_run.launcher.code_types import CodeUse, StepsSurvived
-from robust_run.launcher.code_versions.node_code import Survival
+from robust_run.launcher.agent.code import AgentCode
+from robust_run.launcher.agent.code_versions.node_code import Survival
+from robust_run.launcher.model.code_events import CodeUse, StepsSurvived
 
 PROBATION_STEPS, PROGRESS_AFTER_S = 20, 600.0
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 
 from robust_run.errors import UserError
-from robust_run.launcher.arguments import canonical
-from robust_run.launcher.command import parse
-from robust_run.launcher.options import OPTIONS, OURS, OptionDescription
-from robust_run.launcher.streams import split_filters
+from robust_run.launcher.start.options.arguments import canonical
+from robust_run.launcher.start.options.command import parse
+from robust_run.launcher.start.options.options import OPTIONS, OURS, OptionDescription
+from robust_run.launcher.start.options.streams import split_filters
 
 
 def refusal(*argv: str) -> str:

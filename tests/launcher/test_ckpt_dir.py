@@ -96,7 +96,7 @@ def test_looking_for_it_imports_nothing_heavy_before_the_first_worker(tmp_path: 
     make_checkpoint([tmp_path / "ckpt" / "step-1"], {"x": b""}, step=1)
     program = """
 import os, sys
-import robust_run.launcher.workers as workers
+import robust_run.launcher.agent.workers.workers as workers
 def stop(argv, env, *_, **__):
     print(env["ROBUST_RESUME"], *sys.modules, sep="\\n", flush=True)
     os._exit(0)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
-from robust_run.launcher.command import Answered, parse
-from robust_run.launcher.options import OPTIONS, Options
+from robust_run.launcher.start.options.command import Answered, parse
+from robust_run.launcher.start.options.options import OPTIONS, Options
 from robust_run.version import __version__
 
 

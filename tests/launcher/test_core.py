@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from stories import BUG, PEER, TYPO, Story, evidence, one_node
 
 from robust_run.health.types import Finding
-from robust_run.launcher import core
-from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, StartAttempt, WakeAt
-from robust_run.launcher.core.step import GOING
-from robust_run.launcher.events import (
+from robust_run.launcher.core.step import GOING, replay
+from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, StartAttempt, WakeAt
+from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
     Event,
@@ -36,7 +35,7 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
-from robust_run.launcher.types import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
 
 #: A rank failed: the others get SIGTERM and the grace; the node waits for them, not the core.
 AFTER_A_FAILURE = EndAttempt(attempt=0, signal=15, grace_s=3)
@@ -516,4 +515,4 @@ def test_whatever_comes_in_whatever_order_the_core_keeps_its_promises(
             assert state.deadline_at_s is not None, "nothing is waited for without a limit"
         if state.phase in ("opening", "running", "suspecting", "ending", "stopping"):
             assert state.unended, "somebody will say that the attempt is over"
-    assert core.replay(story.policy, story.told) == story.state
+    assert replay(story.policy, story.told) == story.state

@@ -9,9 +9,9 @@ import pytest
 from worlds import Machine
 
 from robust_run.errors import UserError
-from robust_run.launcher.devices import ask_torch, count_workers, visible_gpus
-from robust_run.launcher.this_machine import RealFiles, system_world
-from robust_run.launcher.world import World
+from robust_run.launcher.agent.workers.devices import ask_torch, count_workers, visible_gpus
+from robust_run.launcher.agent.workers.this_machine import RealFiles, system_world
+from robust_run.launcher.model.world import World
 
 INFORMATION = """Model: \t\t NVIDIA H100 80GB HBM3
 IRQ:   \t\t 18

@@ -12,9 +12,9 @@ import pytest
 from worlds import PYTHON, Machine
 
 from robust_run.errors import UserError
-from robust_run.launcher.command import parse
-from robust_run.launcher.entrypoint import Entrypoint, resolve_entrypoint
-from robust_run.launcher.this_machine import system_world
+from robust_run.launcher.agent.workers.this_machine import system_world
+from robust_run.launcher.start.options.command import parse
+from robust_run.launcher.start.options.entrypoint import Entrypoint, resolve_entrypoint
 
 
 @pytest.fixture

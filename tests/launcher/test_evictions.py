@@ -12,7 +12,7 @@ import pytest
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.core.state import Eviction
-from robust_run.launcher.evictions import LARGEST_BYTES, forget, load, remember
+from robust_run.launcher.records.evictions import LARGEST_BYTES, forget, load, remember
 
 XID = Eviction(reason="Xid 79 \u2192 fell off the bus\nagain", by="operator", at_unix_s=1767225600.5)
 

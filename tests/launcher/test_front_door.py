@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from jobs import run, running, script, wait_for
 
-from robust_run.launcher.journal import read as read_journal
+from robust_run.launcher.records.journal import read as read_journal
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "robust_run")
@@ -462,7 +462,7 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_worker(tmp_path: Path
     """The launcher is stopped at the moment it starts its first worker, and its modules are listed."""
     code = """
 import sys
-import robust_run.launcher.workers as workers
+import robust_run.launcher.agent.workers.workers as workers
 def stop(*args, **kwargs):
     print("\\n".join(sys.modules))
     sys.stdout.flush()
@@ -485,7 +485,7 @@ run(sys.argv[1:], os.environ)
     ]
     result = subprocess.run(argv, capture_output=True, text=True)
     modules = set(result.stdout.split())
-    assert "robust_run.launcher.agent" in modules, result.stderr
+    assert "robust_run.launcher.agent.agent" in modules, result.stderr
     assert not modules & HEAVY
     assert len(modules) < 226, "the path to the first worker has a budget; see ARCHITECTURE.md"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.harmless import Harmless
+from robust_run.harmless import Harmless
 
 
 def breaks() -> None:

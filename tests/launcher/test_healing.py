@@ -197,7 +197,7 @@ finally:
 #: Before a job's command: who says why may be a minute later than those who lose a connection, as on a busy machine.
 LISTENING = (
     *PATIENT[:2],
-    "import msgspec; from robust_run.launcher import policy; made = policy.policy_of; "
+    "import msgspec; from robust_run.launcher.core import policy; made = policy.policy_of; "
     f"policy.policy_of = lambda spec: msgspec.structs.replace(made(spec), patience_s=60.0); {PATIENT[2]}",
 )
 

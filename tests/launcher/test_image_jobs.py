@@ -524,7 +524,7 @@ def test_without_an_image_nothing_of_images_is_imported(tmp_path: Path) -> None:
 
     code = """
 import sys, os
-import robust_run.launcher.workers as workers
+import robust_run.launcher.agent.workers.workers as workers
 def stop(*args, **kwargs):
     print([name for name in sys.modules if "prefetch" in name or "launcher.image" in name or "read_ahead" in name], flush=True)
     os._exit(0)

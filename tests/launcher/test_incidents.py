@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.actions import RecordIncident
-from robust_run.launcher.events import FirstStep, Tick
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Entry, Journal
-from robust_run.launcher.resume_events import ResumeChosen
-from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.types import JobSpec, Std, Streams, VerdictDraft
+from robust_run.launcher.model.actions import RecordIncident
+from robust_run.launcher.model.events import FirstStep, Tick
+from robust_run.launcher.model.job import JobSpec, Std, Streams, VerdictDraft
+from robust_run.launcher.model.resume_events import ResumeChosen
+from robust_run.launcher.records.incidents import IncidentBook
+from robust_run.launcher.records.journal import Entry, Journal
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.report import incident as incident_file
 
 SPEC = JobSpec(

@@ -11,12 +11,12 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
-from robust_run.launcher import core
-from robust_run.launcher.actions import OpenStore
-from robust_run.launcher.events import JobStarted, NodeJoined, RankExited, StoreOpened
-from robust_run.launcher.journal import Journal, in_force, read
-from robust_run.launcher.policy import policy_of
-from robust_run.launcher.types import JobSpec, NodeInfo, Std, Streams
+from robust_run.launcher.core.policy import policy_of
+from robust_run.launcher.core.step import replay
+from robust_run.launcher.model.actions import OpenStore
+from robust_run.launcher.model.events import JobStarted, NodeJoined, RankExited, StoreOpened
+from robust_run.launcher.model.job import JobSpec, NodeInfo, Std, Streams
+from robust_run.launcher.records.journal import Journal, in_force, read
 
 SPEC = JobSpec(
     argv=("python", "train.py"),
@@ -63,7 +63,7 @@ def test_replaying_the_events_gives_the_state_of_the_core(tmp_path: Path) -> Non
     write(tmp_path / "j")
     _, entries = read(str(tmp_path / "j"))
     past = [(entry.event, entry.mono) for entry in entries if entry.event is not None]
-    state = core.replay(policy_of(SPEC), past)
+    state = replay(policy_of(SPEC), past)
     assert state.ending is not None
     assert state.detected_at_s == 2.5
 

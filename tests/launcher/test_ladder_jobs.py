@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from jobs import Job, run, running, script, wait_for
 
-from robust_run.launcher.api.explain_command import explain
+from robust_run.launcher.operator.commands.explain_command import explain
 
 DIES = """
 import os, signal

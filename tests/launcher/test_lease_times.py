@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.lease_times import GUARD_AFTER_S, LeaseTimes, leader_ttl_s, lease_times
-from robust_run.launcher.types import ManyNodes
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes, leader_ttl_s, lease_times
 
 
 @given(st.floats(0.1, 1e4))

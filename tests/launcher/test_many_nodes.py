@@ -8,9 +8,9 @@ import pytest
 from worlds import Machine
 
 from robust_run.errors import UserError
-from robust_run.launcher.command import parse
-from robust_run.launcher.many_nodes import resolve_many
-from robust_run.launcher.types import ManyNodes
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.start.options.command import parse
+from robust_run.launcher.start.options.many_nodes import resolve_many
 
 C10D = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0")
 STATIC = ("--nnodes", "2", "--master-addr", "node0")

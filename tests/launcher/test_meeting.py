@@ -12,8 +12,8 @@ import pytest
 from jobs import unused_port
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.meeting import ALL_V4, ALL_V6, Guest, Host, SystemNetwork, in_order, meet, own_address
-from robust_run.launcher.types import ManyNodes
+from robust_run.launcher.control.meeting import ALL_V4, ALL_V6, Guest, Host, SystemNetwork, in_order, meet, own_address
+from robust_run.launcher.model.job import ManyNodes
 
 PORT = 29500
 

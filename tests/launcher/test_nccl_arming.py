@@ -13,11 +13,11 @@ import pytest
 from worlds import Machine as Tree
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.devices import has_nvidia
-from robust_run.launcher.environment import Place, worker_environment
-from robust_run.launcher.nccl_arming import BUILD_AFTER_S, Decision, NcclArming, decide
-from robust_run.launcher.nccl_facts import Facts, Machine, look, nccl_version, own_plugin, this_machine
-from robust_run.launcher.types import JobSpec, Streams
+from robust_run.launcher.agent.nccl.arming import BUILD_AFTER_S, Decision, NcclArming, decide
+from robust_run.launcher.agent.nccl.facts import Facts, Machine, look, nccl_version, own_plugin, this_machine
+from robust_run.launcher.agent.workers.devices import has_nvidia
+from robust_run.launcher.agent.workers.environment import Place, worker_environment
+from robust_run.launcher.model.job import JobSpec, Streams
 from robust_run.tracer.nccl import build, layout, reader
 from robust_run.tracer.nccl.build import Plugin
 

@@ -11,9 +11,9 @@ import pytest
 from tracer.nccl.conftest import compiler, driver, plugin  # noqa: F401 - fixtures
 from tracer.nccl.playing import Rank
 
-from robust_run.launcher.events import HangSuspected, NodeEvent
-from robust_run.launcher.harmless import Harmless
-from robust_run.launcher.nccl_watch import PAUSE_S, NcclWatch
+from robust_run.harmless import Harmless
+from robust_run.launcher.agent.nccl.watch import PAUSE_S, NcclWatch
+from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.tracer.nccl import layout, reader
 from robust_run.tracer.nccl.sampling import FEWEST, WINDOW_S, largest_groups
 from robust_run.tracer.nccl.types import Communicator

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.environment import Place, worker_environment
-from robust_run.launcher.types import JobSpec, Std, Streams
+from robust_run.launcher.agent.workers.environment import Place, worker_environment
+from robust_run.launcher.model.job import JobSpec, Std, Streams
 from robust_run.tracer.arming import arm_environment
 from robust_run.tracer.ras.port import RasPort
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from worlds import Machine
 
 from robust_run.errors import UserError
-from robust_run.launcher.numa import Cpus, SysfsTopology, cpus_for_ranks, parse_cpu_list, system_topology
+from robust_run.launcher.agent.workers.numa import Cpus, SysfsTopology, cpus_for_ranks, parse_cpu_list, system_topology
 
 GPU = "GPU UUID: GPU-{0}\nDevice Minor: {0}\n"
 MODES = ["node", "socket", "exclusive", "core-complex"]

@@ -9,7 +9,15 @@ import pytest
 from torch.distributed import argparse_util
 from torch.distributed.run import get_args_parser
 
-from robust_run.launcher.options import GROUPS, HELP_OPTIONS, OPTIONS, OURS, RESUMABLE, OptionDescription, Options
+from robust_run.launcher.start.options.options import (
+    GROUPS,
+    HELP_OPTIONS,
+    OPTIONS,
+    OURS,
+    RESUMABLE,
+    OptionDescription,
+    Options,
+)
 
 TORCHRUN_S = [option for option in OPTIONS if option.group not in OURS]
 ACTIONS = {action.dest: action for action in get_args_parser()._actions if action.option_strings}

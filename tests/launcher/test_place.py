@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.place import Hears, HeldPlace
+from robust_run.launcher.agent.places.place import Hears, HeldPlace
 
 if TYPE_CHECKING:
-    from robust_run.launcher.types import JobSpec
+    from robust_run.launcher.model.job import JobSpec
     from robust_run.prefetch.window import ImageStart
 
 SIGBUS = 7

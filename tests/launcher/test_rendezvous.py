@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
 from robust_run.errors import UserError
-from robust_run.launcher.command import parse
-from robust_run.launcher.rendezvous import Rendezvous, parse_endpoint, parse_settings, resolve_rendezvous
+from robust_run.launcher.start.options.command import parse
+from robust_run.launcher.start.options.rendezvous import Rendezvous, parse_endpoint, parse_settings, resolve_rendezvous
 
 
 def rendezvous(*options: str) -> Rendezvous:

@@ -11,14 +11,14 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.actions import Finish
-from robust_run.launcher.events import SignalReceived
-from robust_run.launcher.journal import Journal
-from robust_run.launcher.run_directory import (
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.job import JobSpec, Std, Streams
+from robust_run.launcher.records.journal import Journal
+from robust_run.launcher.records.run_directory import (
     RunDirectory,
     remove_memory_folders,
 )
-from robust_run.launcher.types import JobSpec, Std, Streams
 
 GUARD = 4_000_000 + os.getpid()
 """No process has such a pid."""

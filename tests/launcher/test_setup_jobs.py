@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from jobs import PATIENT, Job, kill, script, wait_for
 
-from robust_run.launcher.run_directory import remove_dead_memory
+from robust_run.launcher.records.run_directory import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
 
 FAILS_ONCE = f"""{LOOK}
@@ -310,7 +310,7 @@ def test_a_job_that_is_resumed_restores_what_it_had(ground: Ground) -> None:
 def test_without_a_set_up_nothing_of_it_is_imported(tmp_path: Path) -> None:
     code = """
 import sys, os
-import robust_run.launcher.workers as workers
+import robust_run.launcher.agent.workers.workers as workers
 def stop(*args, **kwargs):
     words = ("snapshot", "launcher.setup", "launcher.place")
     print([name for name in sys.modules if any(word in name for word in words)], flush=True)

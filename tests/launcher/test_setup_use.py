@@ -10,11 +10,11 @@ from snapshot.made import manifest_of
 from worlds import Machine
 
 from robust_run.errors import UserError
-from robust_run.launcher.command import parse
-from robust_run.launcher.setup_start import taking
-from robust_run.launcher.types import JobSpec, SetupUse
-from robust_run.launcher.validate import resolve
-from robust_run.launcher.warm.ladder import why_never
+from robust_run.launcher.agent.places.setup_start import taking
+from robust_run.launcher.agent.warm.ladder import why_never
+from robust_run.launcher.model.job import JobSpec, SetupUse
+from robust_run.launcher.start.options.command import parse
+from robust_run.launcher.start.options.validate import resolve
 from robust_run.snapshot import key, platforms
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.capturing import Setup

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.spares import standby_count
+from robust_run.launcher.core.spares import standby_count
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher import workers
-from robust_run.launcher.store import DIED, StoreHost, listen, with_last_line
+from robust_run.launcher.agent.workers import workers
+from robust_run.launcher.agent.workers.store import DIED, StoreHost, listen, with_last_line
 from robust_run.signals import describe_exit
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.token import find_secret, job_name, job_token, read_token, write_token
-from robust_run.launcher.types import ManyNodes
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.records.token import find_secret, job_name, job_token, read_token, write_token
 
 SECRET = "correct horse battery"
 

@@ -14,7 +14,7 @@ from jobs import ALL_REDUCE, PATIENT, Job, run, script, wait_for
 #: Jobs in which a fork is waited for, however busy the machine is.
 running = partial(jobs.running, prefix=PATIENT)
 #: The same, in which time alone is no reason to fill the stock again.
-UNSTOCKED = (*PATIENT[:2], f"from robust_run.launcher import node; node.RESTOCK_AFTER_S = 1e9; {PATIENT[2]}")
+UNSTOCKED = (*PATIENT[:2], f"from robust_run.launcher.agent import node; node.RESTOCK_AFTER_S = 1e9; {PATIENT[2]}")
 
 
 def has_reduced(job: Job, tmp_path: Path, attempt: int, nproc: int = 2) -> None:

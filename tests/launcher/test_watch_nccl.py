@@ -13,11 +13,11 @@ from typing import Any
 from tracer.ras.answers import answer, communicator, rank
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.actions import Collect
-from robust_run.launcher.harmless import Harmless
-from robust_run.launcher.types import JobSpec, Paces, Sights, Std, Streams
-from robust_run.launcher.watch import Watch
-from robust_run.launcher.workers import Worker
+from robust_run.harmless import Harmless
+from robust_run.launcher.agent.watch import Watch
+from robust_run.launcher.agent.workers.workers import Worker
+from robust_run.launcher.model.actions import Collect
+from robust_run.launcher.model.job import JobSpec, Paces, Sights, Std, Streams
 from robust_run.tracer import ring
 from robust_run.tracer.nccl import layout
 from robust_run.tracer.nccl.types import CommRate

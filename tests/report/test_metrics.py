@@ -60,7 +60,7 @@ def test_what_was_said_is_what_is_read():
     assert read(family)["robust_run_nccl_sent_bytes_total"] == {("dp_1",): 5.0, ('a "b"\\\nc',): 7.0}
 
 
-@pytest.mark.parametrize("module", ["robust_run.report.metrics", "robust_run.launcher.api.gauges"])
+@pytest.mark.parametrize("module", ["robust_run.report.metrics", "robust_run.launcher.operator.gauges"])
 def test_nothing_heavy_is_imported_before_somebody_asks(module: str):
     code = f"import sys, {module}; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

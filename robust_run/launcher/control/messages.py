@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.launcher.actions import Order
-from robust_run.launcher.check_events import CheckAnswer
-from robust_run.launcher.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.code_versions.types import Parts
-from robust_run.launcher.events import NodeEvent
-from robust_run.launcher.startup.messages import Starts
-from robust_run.launcher.types import NodeInfo, Paces, Sights
+from robust_run.launcher.model.actions import Order
+from robust_run.launcher.model.check_events import CheckAnswer
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.events import NodeEvent
+from robust_run.launcher.model.job import NodeInfo, Paces, Sights
+from robust_run.launcher.model.start_notes import Starts
+from robust_run.launcher.records.code.types import Parts
 
 PROTOCOL = 1
 """Counts changes that an older peer would misunderstand."""

@@ -12,7 +12,7 @@ from robust_run.launcher.control.messages import Beat, FromAgent, FromController
 
 if TYPE_CHECKING:
     from robust_run.clock import Clock
-    from robust_run.launcher.types import NodeInfo
+    from robust_run.launcher.model.job import NodeInfo
 
 MOST_BACKLOG_BYTES = 64 << 20
 """A peer that leaves more than this unread is dropped."""

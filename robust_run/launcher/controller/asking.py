@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from robust_run.health.checks.types import Ended, Result
-from robust_run.launcher.actions import Order
-from robust_run.launcher.check_events import CheckAnswer, ChecksSaid
-from robust_run.launcher.core import JobState
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.actions import Order
+from robust_run.launcher.model.check_events import CheckAnswer, ChecksSaid
 
 #: Results that a node may give to one question: devices of a node are fewer.
 MOST_RESULTS = 1024

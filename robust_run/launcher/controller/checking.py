@@ -20,8 +20,12 @@ from robust_run.health.checks.fleet import SLACK_S
 from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import Judgement, NodeFacts
-from robust_run.launcher.actions import Order
-from robust_run.launcher.check_events import (
+from robust_run.launcher.controller.asking import Asking, Question, is_there
+from robust_run.launcher.controller.check_session import Drive, note_gone, places_of
+from robust_run.launcher.controller.fleet_history import FleetHistory
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.actions import Order
+from robust_run.launcher.model.check_events import (
     CheckAnswer,
     ChecksSaid,
     Diagnose,
@@ -33,14 +37,10 @@ from robust_run.launcher.check_events import (
     StandbyChecked,
     TellFacts,
 )
-from robust_run.launcher.controller.asking import Asking, Question, is_there
-from robust_run.launcher.controller.drives import Drive, note_gone, places_of
-from robust_run.launcher.controller.fleet_history import FleetHistory
-from robust_run.launcher.core import JobState
-from robust_run.launcher.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned
+from robust_run.launcher.model.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned
 
 if TYPE_CHECKING:
-    from robust_run.launcher.incidents import IncidentBook
+    from robust_run.launcher.records.incidents import IncidentBook
 
 #: How long an agent may take to say what it has, or to listen.
 ANSWER_S = 10.0

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from robust_run.launcher.code_versions.transfer import parts_of
-from robust_run.launcher.code_versions.tree_store import TreeStore
 from robust_run.launcher.control import frames
+from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.messages import CodeParts
+from robust_run.launcher.records.code.tree_store import TreeStore
 
 #: Nodes that are sent to at the same time; the others wait for their turn.
 AT_ONCE = 8

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.launcher import core
-from robust_run.launcher.actions import (
+from robust_run.launcher.controller.evidence_collector import Inquest
+from robust_run.launcher.core.membership import awaits_store, name_of
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.step import step
+from robust_run.launcher.model.actions import (
     Action,
     Dismiss,
     EndAttempt,
@@ -26,10 +29,9 @@ from robust_run.launcher.actions import (
     StartAttempt,
     WakeAt,
 )
-from robust_run.launcher.check_events import CheckAnswer, Decided, Diagnose
-from robust_run.launcher.code_types import StageCode
-from robust_run.launcher.controller.inquest import Inquest
-from robust_run.launcher.events import (
+from robust_run.launcher.model.check_events import CheckAnswer, Decided, Diagnose
+from robust_run.launcher.model.code_events import StageCode
+from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
     Event,
@@ -41,23 +43,23 @@ from robust_run.launcher.events import (
     WarmReady,
     WarmRefused,
 )
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal
-from robust_run.launcher.resume_events import LookForCheckpoints, ResumeChosen
-from robust_run.launcher.types import Paces, Sights
+from robust_run.launcher.model.job import Paces, Sights
+from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumeChosen
+from robust_run.launcher.records.incidents import IncidentBook
+from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
-    from robust_run.launcher.checkpoints_seen import CheckpointsSeen
-    from robust_run.launcher.code_versions.staging import Staging
     from robust_run.launcher.controller.checking import Checking
-    from robust_run.launcher.controller.outlook import Outlook
+    from robust_run.launcher.controller.code_staging import Staging
+    from robust_run.launcher.controller.fleet_comparison import Outlook
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.launcher.controller.survey import Survey
-    from robust_run.launcher.startup.messages import Seen, Starts
-    from robust_run.launcher.superior import Outbox, Timer
+    from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+    from robust_run.launcher.model.links import Outbox, Timer
+    from robust_run.launcher.model.start_notes import Seen, Starts
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -73,8 +75,8 @@ class Controller:
     def __init__(  # noqa: PLR0913 - the parts of a controller
         self,
         *,
-        policy: core.Policy,
-        state: core.JobState,
+        policy: Policy,
+        state: JobState,
         journal: Journal,
         book: IncidentBook,
         clock: Clock,
@@ -139,7 +141,7 @@ class Controller:
             self._see_of_start(node, seen)
 
     def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen) -> None:
-        from robust_run.launcher.checkpoints_seen import CheckpointsSeen
+        from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 
         if not isinstance(seen, CheckpointsSeen):
             self._starts_book.take(node, seen.start)
@@ -185,7 +187,7 @@ class Controller:
             self._take(found)
         now_s = self._clock.monotonic_s()
         try:
-            _, actions = core.step(self.policy, self.state, event, now_s)
+            _, actions = step(self.policy, self.state, event, now_s)
         except BaseException:
             self._journal.event(event, now_s)  # what could not be decided on must be known
             raise
@@ -254,7 +256,7 @@ class Controller:
     def _code_staging(self) -> Staging:
         """What is done about versions of the code; imported when there are any."""
         if self._staging is None:
-            from robust_run.launcher.code_versions.staging import Staging
+            from robust_run.launcher.controller.code_staging import Staging
 
             self._staging = Staging(self.state, self._outbox.send, self.tell, self._later, self._clock.unix_s)
         return self._staging
@@ -288,7 +290,7 @@ class Controller:
                 pass
 
     def _say(self, text: str, node: str) -> None:
-        name = core.name_of(self.state, node) if self.policy.many else ""
+        name = name_of(self.state, node) if self.policy.many else ""
         self.book.say(f"{name}: {text}" if name else text)
 
     def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901, PLR0912 - the table of actions
@@ -348,7 +350,7 @@ class Controller:
         self._outbox.send(order.node, order)
 
     def _open_when_durable(self, order: OpenStore, lines: int, give_up_at_s: float) -> None:
-        if not core.awaits_store(self.state, order.attempt):
+        if not awaits_store(self.state, order.attempt):
             return  # it was given up meanwhile
         if self._journal.is_durable(lines) or self._clock.monotonic_s() >= give_up_at_s:
             self._outbox.send(order.node, order)

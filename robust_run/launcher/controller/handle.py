@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from robust_run.launcher.api.handle import JobFacts
 from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import Event
-from robust_run.launcher.types import JobSpec
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.job import JobSpec
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """See `api.handle.ControllerHandle`."""
+    """See `controller.handle_types.ControllerHandle`."""
 
     def __init__(
         self,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from robust_run.launcher.actions import Finish
+from robust_run.launcher.agent.evidence import hand_up_error_file
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.evidence import hand_up_error_file
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.outcome import leave
-from robust_run.launcher.run_directory import RunDirectory
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.records.incidents import IncidentBook
+from robust_run.launcher.records.outcome import leave
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.report import summary
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.launcher.core import JobState, name_of
-from robust_run.launcher.events import Event, Inquired
-from robust_run.launcher.harmless import Harmless
-from robust_run.launcher.types import Paces
+from robust_run.harmless import Harmless
+from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.events import Event, Inquired
+from robust_run.launcher.model.job import Paces
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Group, Scene
 

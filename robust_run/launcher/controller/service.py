@@ -7,9 +7,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
-from robust_run.launcher.actions import EndAttempt, Order
-from robust_run.launcher.check_events import ChecksSaid, FactsTold, PlaceOpened
-from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB, digest
 from robust_run.launcher.control.messages import (
@@ -27,12 +24,15 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.controller.rebase import rebase, rebased_sights
-from robust_run.launcher.controller.roll import Roll
-from robust_run.launcher.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
-from robust_run.launcher.lease_times import lease_times
-from robust_run.launcher.startup.messages import Starts
-from robust_run.launcher.types import JobSpec, ManyNodes, Paces, Sights
+from robust_run.launcher.core.failure_detector import Roll
+from robust_run.launcher.core.rebase import rebase, rebased_sights
+from robust_run.launcher.model.actions import EndAttempt, Order
+from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
+from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
+from robust_run.launcher.model.lease_times import lease_times
+from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.code_sending import CodeSending

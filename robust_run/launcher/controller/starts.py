@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
-from robust_run.launcher.core import JobState, name_of
-from robust_run.launcher.harmless import Harmless
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.superior import Timer
+from robust_run.harmless import Harmless
+from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.links import Timer
+from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.report.startup import file, words
 from robust_run.report.startup.advise import advise
 from robust_run.report.startup.summarise import summarise, with_attempt
@@ -65,7 +66,7 @@ class StartBook:
             return Startup(run_id=name)
 
     def _ask_queue(self) -> None:
-        from robust_run.launcher.startup import queue
+        from robust_run.launcher.controller import queue_time as queue
 
         if not queue.in_slurm() or self._first > 0:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from robust_run.launcher.types import Paces
+    from robust_run.launcher.model.job import Paces
     from robust_run.report.spread import Spread
 
 #: Seconds. Steps take from milliseconds (a test) to minutes (a large model with much accumulation).

@@ -1,5 +1,5 @@
 """Asks the nodes of an attempt which checkpoints they see, until it is chosen where all of them start. The choosing is pure
-(`core.choosing`); here is only the asking.
+(`core.resume.choosing`); here is only the asking.
 
 What nodes see is much, so it lives here; the journal gets what was chosen (`ResumeChosen`). Imported where nodes were given a
 folder of checkpoints.
@@ -17,13 +17,15 @@ import msgspec
 
 from robust_run.ckpt_io.newest import written_by
 from robust_run.clock import Clock
-from robust_run.launcher.actions import Order
-from robust_run.launcher.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.core import JobState, awaits_resume, choosing, name_of
-from robust_run.launcher.core.choosing import Again, Choice, Nothing, Wait
-from robust_run.launcher.core.looks import Asked, Choosing
-from robust_run.launcher.events import Event
-from robust_run.launcher.resume_events import LookForCheckpoints, NoResumePoint, ResumeChosen
+from robust_run.launcher.core.diagnosis.looks import Asked, Choosing
+from robust_run.launcher.core.membership import awaits_resume, name_of
+from robust_run.launcher.core.resume import choosing
+from robust_run.launcher.core.resume.choosing import Again, Choice, Nothing, Wait
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.actions import Order
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.resume_events import LookForCheckpoints, NoResumePoint, ResumeChosen
 
 #: People are told of a wait that takes longer.
 SAY_AFTER_S = 2.0

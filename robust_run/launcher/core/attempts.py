@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.actions import Action, EndAttempt, Finish, OpenStore, Say, StartAttempt, WakeAt
-from robust_run.launcher.code_types import CodeUse
 from robust_run.launcher.core.membership import Gathering, gather
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.types import Placement, Progress
+from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, Say, StartAttempt, WakeAt
+from robust_run.launcher.model.code_events import CodeUse
+from robust_run.launcher.model.job import Placement, Progress
 from robust_run.signals import signal_name
 
 SIGTERM = 15
@@ -88,7 +88,7 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     state.gathering_since_s = state.enough_since_s = None
     state.ending = state.code_fault = None
     if state.code.records:
-        from robust_run.launcher.code_versions import ledger
+        from robust_run.launcher.core import code_ledger as ledger
 
         state.code = ledger.begun(state.code, state.attempt)
     return [*_ask_where_to_start(state), OpenStore(attempt=state.attempt, node=layout[0].node)]
@@ -96,7 +96,7 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
 
 def _remember_start(state: JobState) -> None:
     if state.looks_in:
-        from robust_run.launcher.core import resuming
+        from robust_run.launcher.core.resume import resuming
 
         resuming.remember(state)
 
@@ -107,7 +107,7 @@ def _ask_where_to_start(state: JobState) -> list[Action]:
     state.looks_in = ""
     if not any(state.members[each.node].info.ckpt_dir for each in state.layout):
         return []
-    from robust_run.launcher.core import resuming
+    from robust_run.launcher.core.resume import resuming
 
     state.looks_in = resuming.folder_of(state, state.layout)
     nodes = tuple(each.node for each in state.layout)
@@ -139,7 +139,7 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
 def _code(state: JobState) -> CodeUse | None:
     if not state.code.records:
         return None
-    from robust_run.launcher.code_versions import ledger
+    from robust_run.launcher.core import code_ledger as ledger
 
     return ledger.use(state.code)
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.launcher.actions import Action, Finish, RecordIncident
 from robust_run.launcher.core.attempts import begin, finish, is_held, stopped
-from robust_run.launcher.core.judge import Judgement, is_nan, judge, was_sent_a_signal
+from robust_run.launcher.core.diagnosis.judge import Judgement, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of, wanted
+from robust_run.launcher.core.restart import NEVER_AGAIN, Decision, Limits, decide, has_progressed, healed
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.restart import NEVER_AGAIN, Decision, Limits, decide, has_progressed, healed
-from robust_run.launcher.types import Placement
+from robust_run.launcher.model.actions import Action, Finish, RecordIncident
+from robust_run.launcher.model.job import Placement
 
 if TYPE_CHECKING:
-    from robust_run.launcher.core.ladder import Concluded
+    from robust_run.launcher.core.ladder.ladder import Concluded
 
 
 def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
@@ -66,7 +66,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         )
         return [*said, incident, *finish(state, end)]
     if climbed is not None and climbed.decision is not None:
-        from robust_run.launcher.core import ladder
+        from robust_run.launcher.core.ladder import ladder
 
         return [*said, *ladder.follow(policy, state, climbed.decision, incident, now_s)]
     action = "rollback" if is_rolled_back else "evict" if verdict.evicts else "relaunch"
@@ -91,7 +91,7 @@ def _decide(policy: Policy, state: JobState, verdict: Judgement, limits: Limits,
     if state.no_point == "ever":
         decision = Decision(relaunch=False, reason="starting it again cannot mend that")
     elif verdict.heals and state.found_damaged:
-        from robust_run.launcher.core import resuming
+        from robust_run.launcher.core.resume import resuming
 
         decision = msgspec.structs.replace(decision, reason=resuming.reason(state))
     if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
@@ -118,7 +118,7 @@ def _asked_ladder(
         not state.climb and (verdict is None or not _may_concern_ladder(policy, verdict))
     ):
         return None
-    from robust_run.launcher.core import ladder
+    from robust_run.launcher.core.ladder import ladder
 
     return ladder.concluded(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
 
@@ -145,7 +145,7 @@ def _with_symptoms(policy: Policy, state: JobState, verdict: Judgement, now_s: f
     has_words = culprit is not None and culprit.finding is not None
     if not has_words and not state.health.recent:
         return verdict, []
-    from robust_run.launcher.core import symptoms
+    from robust_run.launcher.core.diagnosis import symptoms
 
     return symptoms.explained(policy, state, verdict, now_s)
 
@@ -154,7 +154,7 @@ def _of_start(state: JobState, verdict: Judgement, limits: Limits) -> Judgement:
     """Return the verdict on an attempt that had nothing to start from, or whose ranks found that damaged."""
     if not state.found_damaged and not state.no_point:
         return verdict
-    from robust_run.launcher.core import resuming
+    from robust_run.launcher.core.resume import resuming
 
     may_heal = limits.max_restarts > 0 and verdict.draft.exit_code != NEVER_AGAIN
     return resuming.judged(state, verdict, may_heal=may_heal)

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.launcher.core.state import JobState, Member, Policy
-from robust_run.launcher.types import Placement
+from robust_run.launcher.model.job import Placement
 
 #: Whom to take first: who was checked and is well, before who was not, before who is not.
 CHECKED = ("admitted", "", "refused")
@@ -165,7 +165,7 @@ def ranks_of(placement: Placement) -> range:
 def awaits_store(state: JobState, attempt: int) -> bool:
     """Whether a store of this attempt is still to be opened."""
     if state.phase == "replaying":
-        from robust_run.launcher.core.climb import climb_of
+        from robust_run.launcher.core.ladder.ladder_state import climb_of
 
         run = climb_of(state).replay
         return run is not None and any(each.attempt == attempt and not each.outcome for each in run.runs)
@@ -175,7 +175,7 @@ def awaits_store(state: JobState, attempt: int) -> bool:
 def awaits_resume(state: JobState, attempt: int) -> bool:
     """Whether it is still to be chosen where this attempt starts from."""
     if state.phase == "replaying":
-        from robust_run.launcher.core.climb import climb_of
+        from robust_run.launcher.core.ladder.ladder_state import climb_of
 
         run = climb_of(state).replay
         runs = run.runs if run is not None else ()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from robust_run.launcher.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
+from robust_run.launcher.core.diagnosis.verdict import own_failure
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
-from robust_run.launcher.core.strays import stray_ended, strayed
-from robust_run.launcher.events import (
+from robust_run.launcher.core.unknown_attempts import stray_ended, strayed
+from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
+from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
     Event,
@@ -21,7 +22,6 @@ from robust_run.launcher.events import (
     NodeReturned,
     RestartAsked,
 )
-from robust_run.launcher.verdict import own_failure
 
 SIGTERM = 15
 
@@ -33,7 +33,7 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
             ends = strayed(policy, state, event.node.id, event.attempt, now_s)
             return ends + joined(policy, state, event, now_s)
         case NodeReturned():
-            from robust_run.launcher.core import away  # for jobs of several nodes only
+            from robust_run.launcher.core import controller_recovery as away
 
             ends = strayed(policy, state, event.node, event.attempt, now_s)
             missed = away.repeat(state, event.node)  # before its return opens an attempt
@@ -76,7 +76,7 @@ def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> 
         return []
     anew: list[Action] = []
     if state.phase == "diagnosing":
-        from robust_run.launcher.core import diagnosis
+        from robust_run.launcher.core.diagnosis import failure as diagnosis
 
         anew = diagnosis.replaced(policy, state, info.name)
     return [*anew, *([Say(text=f"{info.name} joined and stands by", node="")] if policy.many and not anew else [])]
@@ -164,7 +164,7 @@ def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: fl
         return []
     recount(state)
     if state.health.recent or state.health.evicted:
-        from robust_run.launcher.core import health_record
+        from robust_run.launcher.core.diagnosis import health_record
 
         health_record.forget(state, event.name)
     text = f"readmitted by {event.by}; this node stands by"

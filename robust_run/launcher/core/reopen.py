@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from robust_run.launcher.core.attempts import forget_waits
+from robust_run.launcher.core.restart import Trail
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.restart import Trail
 
 
 def reopen(state: JobState, restart: int) -> None:

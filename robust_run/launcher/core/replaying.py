@@ -14,16 +14,16 @@ import msgspec
 
 from robust_run.health.checks import replay as phases
 from robust_run.health.ladder.types import Replayed
-from robust_run.launcher.actions import Action, EndAttempt, OpenStore, Say, StartAttempt, WakeAt
-from robust_run.launcher.check_events import ReplayStepped
 from robust_run.launcher.core import nodes as membership
-from robust_run.launcher.core import resuming
 from robust_run.launcher.core.attempts import begin, stopped
-from robust_run.launcher.core.climb import Climb, GroupRun, ReplayRun, climb_of, remember
+from robust_run.launcher.core.ladder.ladder_state import Climb, GroupRun, ReplayRun, climb_of, remember
+from robust_run.launcher.core.ladder.rungs import advance
 from robust_run.launcher.core.membership import awaits_resume, name_of, ranks_of
-from robust_run.launcher.core.rungs import advance
+from robust_run.launcher.core.resume import resuming
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.events import (
+from robust_run.launcher.model.actions import Action, EndAttempt, OpenStore, Say, StartAttempt, WakeAt
+from robust_run.launcher.model.check_events import ReplayStepped
+from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
     ControllerResumed,
@@ -39,8 +39,8 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
-from robust_run.launcher.resume_events import LookForCheckpoints, NoResumePoint, ResumeChosen
-from robust_run.launcher.types import Placement
+from robust_run.launcher.model.job import Placement
+from robust_run.launcher.model.resume_events import LookForCheckpoints, NoResumePoint, ResumeChosen
 
 SIGTERM = 15
 #: A replay makes at least so many steps and twice as many as the attempt that failed, and lasts so long at least and at most.
@@ -213,7 +213,7 @@ def _go(state: JobState, one: GroupRun) -> list[Action]:
 def _order(state: JobState, one: GroupRun, steps: int, only: str = "") -> StartAttempt:
     code = None
     if state.code.records:
-        from robust_run.launcher.code_versions import ledger
+        from robust_run.launcher.core import code_ledger as ledger
 
         code = ledger.use(state.code)
     last = one.layout[-1]

@@ -10,19 +10,19 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.actions import EndAttempt, Finish
-from robust_run.launcher.code_types import Ledger
-from robust_run.launcher.events import RankExited
-from robust_run.launcher.health_events import HealthRecord
-from robust_run.launcher.restart import Trail
-from robust_run.launcher.resume_events import PassedOver, ResumePoint, SavedCheckpoint
-from robust_run.launcher.types import (
+from robust_run.launcher.core.restart import Trail
+from robust_run.launcher.model.actions import EndAttempt, Finish
+from robust_run.launcher.model.code_events import Ledger
+from robust_run.launcher.model.events import RankExited
+from robust_run.launcher.model.health_events import HealthRecord
+from robust_run.launcher.model.job import (
     NodeInfo,
     Placement,
     Progress,
     RankEvidence,
     VerdictDraft,
 )
+from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 from robust_run.tracer.types import TraceVerdict
 
 Phase = Literal[
@@ -65,7 +65,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_evict_share: float | None = None
     """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
     diagnose: str = "never"
-    """never, always, or auto: when the ladder begins (see `core.ladder`)."""
+    """never, always, or auto: when the ladder begins (see `core.ladder.ladder`)."""
     diagnose_checks: tuple[str, ...] = ()
     """Which checks; empty: all that make sense."""
     no_replay: str = "it is switched off"
@@ -201,7 +201,7 @@ class JobState(msgspec.Struct, kw_only=True):
     """How it ended, once it is over."""
     trail: Trail = Trail()
     climb: bytes = b""
-    """What the ladder remembers (`core.climb`), packed: most jobs never need it."""
+    """What the ladder remembers (`core.ladder.ladder_state`), packed: most jobs never need it."""
     code: Ledger = Ledger()
     """Versions of the code, and which run."""
     code_fault: VerdictDraft | None = None

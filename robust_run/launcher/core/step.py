@@ -6,10 +6,10 @@
         │                          │                                     │          │ a rank failed, a node went,
         │                          ▼                                     ▼          ▼ an operator asked
         └──every node said AttemptEnded, or is lost──◄───────────── ending ◄────────┘
-    ending ──the ladder wants it──► diagnosing or replaying ──► gathering or Finish (see `core.ladder`, `core.replaying`)
+    ending ──the ladder wants it──► diagnosing or replaying ──► gathering or Finish (see `core.ladder.ladder`, `core.replaying`)
     a signal or `robust stop`, at any time: stopping ──every node ended──► Finish
 
-With --ckpt-dir, workers are started when the store is open and it is chosen which checkpoint they start from (`core.resuming`).
+With --ckpt-dir, workers are started when the store is open and it is chosen where they resume from (`core.resume.resuming`).
 
 An attempt is over when nothing of it can still run anywhere: each node has said so, or has been silent for so long that it
 has ended its workers by itself. Only then is the next one started.
@@ -19,18 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from robust_run.launcher.actions import Action, EndAttempt, WakeAt
-from robust_run.launcher.check_events import Diagnosed, StandbyChecked
-from robust_run.launcher.code_types import (
-    CodeCaptured,
-    CodeLacking,
-    NotFinite,
-    RollbackAsked,
-    StepsSurvived,
-    UpdateDue,
-    UpdateRefused,
-    UpdateStaged,
-)
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import (
     begin,
@@ -42,8 +30,20 @@ from robust_run.launcher.core.attempts import (
 )
 from robust_run.launcher.core.membership import awaits_resume, placement_of
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.core.strays import end_strays_now, stray_ended
-from robust_run.launcher.events import (
+from robust_run.launcher.core.unknown_attempts import end_strays_now, stray_ended
+from robust_run.launcher.model.actions import Action, EndAttempt, WakeAt
+from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
+from robust_run.launcher.model.code_events import (
+    CodeCaptured,
+    CodeLacking,
+    NotFinite,
+    RollbackAsked,
+    StepsSurvived,
+    UpdateDue,
+    UpdateRefused,
+    UpdateStaged,
+)
+from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
     ControllerResumed,
@@ -61,9 +61,9 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
-from robust_run.launcher.health_events import HealthSeen
-from robust_run.launcher.resume_events import CheckpointSaved, NoResumePoint, ResumeChosen, SavedCheckpoint
-from robust_run.launcher.types import Progress
+from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.model.job import Progress
+from robust_run.launcher.model.resume_events import CheckpointSaved, NoResumePoint, ResumeChosen, SavedCheckpoint
 
 SIGKILL = 9
 
@@ -123,7 +123,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
     was_quiet = state.is_quiet
     taken = _taken(policy, state, event, now_s)
     if state.is_quiet and state.phase in ENDED and (not was_quiet or isinstance(event, ControllerResumed)):
-        from robust_run.launcher.core import conclusion  # seldom needed, and the way to the first worker is short
+        from robust_run.launcher.core import conclusion
 
         return taken + conclusion.conclude(policy, state, now_s)
     return taken
@@ -165,7 +165,7 @@ def _take_of_attempt(policy: Policy, state: JobState, event: Event, now_s: float
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
             return _trouble(state, detail, now_s)
         case HangSuspected(attempt=attempt) | Inquired(attempt=attempt) if attempt == state.attempt:
-            from robust_run.launcher.core import traced  # seldom needed, and the way to the first worker is short
+            from robust_run.launcher.core.diagnosis import hang_response as traced
 
             return traced.take(policy, state, event, now_s)
         case _:
@@ -191,7 +191,7 @@ def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) ->
             state.restart = event.restart
             return begin(policy, state, now_s)
         case ControllerResumed():
-            from robust_run.launcher.core import away  # for a job whose controller was restarted only
+            from robust_run.launcher.core import controller_recovery as away
 
             return away.resumed(policy, state, event, now_s)
         case _:
@@ -201,11 +201,11 @@ def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) ->
 def _take_rare(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
     """Take in what sensors, checks and versions of the code are about; not imported for a job that does not know them."""
     if isinstance(event, HealthSeen):
-        from robust_run.launcher.core import health
+        from robust_run.launcher.core.diagnosis import health
 
         return health.seen(policy, state, event, now_s)
     if isinstance(event, (Diagnosed, StandbyChecked)):
-        from robust_run.launcher.core import ladder
+        from robust_run.launcher.core.ladder import ladder
 
         return ladder.take(policy, state, event, now_s)
     if not isinstance(event, OF_CODE):
@@ -217,7 +217,7 @@ def _take_rare(policy: Policy, state: JobState, event: Event, now_s: float) -> l
 
 def _note_saved(state: JobState, saved: SavedCheckpoint) -> None:
     """A checkpoint was there: of whatever attempt, and however late that is said."""
-    from robust_run.launcher.core import resuming
+    from robust_run.launcher.core.resume import resuming
 
     resuming.saved(state, saved)
 
@@ -232,14 +232,14 @@ def _store_opened(policy: Policy, state: JobState, event: StoreOpened, now_s: fl
 
 
 def _resume_chosen(policy: Policy, state: JobState, event: ResumeChosen, now_s: float) -> list[Action]:
-    from robust_run.launcher.core import resuming
+    from robust_run.launcher.core.resume import resuming
 
     return resuming.chosen(state, event) + _go(policy, state, now_s)
 
 
 def _told_by(policy: Policy, state: JobState, event: AttemptStarted, now_s: float) -> list[Action]:
     """A node runs an attempt of which the journal does not say where it starts from: the node does."""
-    from robust_run.launcher.core import resuming
+    from robust_run.launcher.core.resume import resuming
 
     resuming.adopt(state, event)
     return _go(policy, state, now_s)
@@ -283,7 +283,7 @@ def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: floa
 def _left(state: JobState, now_s: float) -> list[Action]:
     if state.phase != "running":
         return []
-    from robust_run.launcher.core import leftovers
+    from robust_run.launcher.core.resume import leftovers
 
     return leftovers.left(state, now_s)
 
@@ -300,7 +300,7 @@ def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: 
     state.unended.discard(event.node)
     state.evidence.extend(event.ranks)
     if event.damage is not None:
-        from robust_run.launcher.core import resuming
+        from robust_run.launcher.core.resume import resuming
 
         resuming.damaged(state, event)
     state.progress = _merged(state.progress, event.progress)
@@ -332,7 +332,7 @@ def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
     if state.phase == "running":
-        from robust_run.launcher.core import leftovers
+        from robust_run.launcher.core.resume import leftovers
 
         return leftovers.tick(policy, state, now_s)
     return []

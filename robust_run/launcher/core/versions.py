@@ -1,12 +1,16 @@
 """What follows from versions of the code: captured, staged, due, proven, failed, taken back. Pure.
 
-Which version runs is `code_versions.ledger`'s to say; here it is what that means for attempts.
+Which version runs is `core.code_ledger`'s to say; here it is what that means for attempts.
 """
 
 from __future__ import annotations
 
-from robust_run.launcher.actions import Action, Say
-from robust_run.launcher.code_types import (
+from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core.attempts import end_attempt, failure_ending
+from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.state import Cause, JobState, Policy
+from robust_run.launcher.model.actions import Action, Say
+from robust_run.launcher.model.code_events import (
     CodeCaptured,
     CodeLacking,
     CodeVersion,
@@ -18,11 +22,7 @@ from robust_run.launcher.code_types import (
     UpdateRefused,
     UpdateStaged,
 )
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.core.attempts import end_attempt, failure_ending
-from robust_run.launcher.core.membership import name_of
-from robust_run.launcher.core.state import Cause, JobState, Policy
-from robust_run.launcher.types import (
+from robust_run.launcher.model.job import (
     VerdictDraft,
 )
 

@@ -118,7 +118,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 class Accepts(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that would be carried out if they were typed when the page is drawn: nothing else is advised.
 
-    Found by asking what would refuse them (`launcher.api.accepting`).
+    Found by asking what would refuse them (`launcher.operator.views.accepting`).
     """
 
     check: bool = False

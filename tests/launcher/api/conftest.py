@@ -17,15 +17,13 @@ from typing import Any
 import pytest
 
 from robust_run.clock import SystemClock
-from robust_run.launcher import core
-from robust_run.launcher.actions import RecordIncident
-from robust_run.launcher.api import client
-from robust_run.launcher.api.client import Target
-from robust_run.launcher.api.handle import JobFacts
-from robust_run.launcher.api.server import ApiServer, HttpPlace
+from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.controller.steps import StepBook
+from robust_run.launcher.core.policy import policy_of
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import (
+from robust_run.launcher.core.step import step
+from robust_run.launcher.model.actions import RecordIncident
+from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
     Event,
@@ -34,9 +32,11 @@ from robust_run.launcher.events import (
     NodeLost,
     StoreOpened,
 )
-from robust_run.launcher.journal import Journal
-from robust_run.launcher.policy import policy_of
-from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
+from robust_run.launcher.operator.reading import client
+from robust_run.launcher.operator.reading.client import Target
+from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
+from robust_run.launcher.records.journal import Journal
 from robust_run.report.types import Action, Incident, Verdict
 from robust_run.tracer.nccl.rates import CommRate
 from robust_run.tracer.types import Scene
@@ -138,7 +138,7 @@ class Controller:
     def tell(self, event: Event) -> None:
         self.told.append(event)
         self.now_s += self.pace_s
-        _, actions = core.step(self.facts.policy, self._state, event, self.now_s)
+        _, actions = step(self.facts.policy, self._state, event, self.now_s)
         self._journal.event(event, self.now_s, actions)
         for action in actions:
             if isinstance(action, RecordIncident):
@@ -240,7 +240,7 @@ class Served:
 
     def begin(self) -> Served:
         """Start the server; return when it listens."""
-        import robust_run.launcher.api.routes  # noqa: F401 - else the first one who asks, with its own patience, waits for that
+        import robust_run.launcher.operator.server.routes  # noqa: F401 - else the first one who asks, with its own patience, waits for that
 
         self._thread.start()
         assert self._ready.wait(STUCK_S)

@@ -6,9 +6,9 @@ import msgspec
 from simulated_code import version
 from stories import Story, one_node, several_nodes
 
-from robust_run.launcher.api.accepting import accepts, accepts_unasked
-from robust_run.launcher.code_types import CodeCaptured, UpdateStaged
-from robust_run.launcher.events import SignalReceived
+from robust_run.launcher.model.code_events import CodeCaptured, UpdateStaged
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.operator.views.accepting import accepts, accepts_unasked
 from robust_run.report.pages.types import Accepts
 
 NOTHING = Accepts()

@@ -9,22 +9,22 @@ import pytest
 from stories import Story, one_node
 
 from robust_run.errors import UserError
-from robust_run.launcher.api.code_operations import refused, rollback, update
-from robust_run.launcher.api.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
-from robust_run.launcher.api.operations import RefusedError
-from robust_run.launcher.api.story import Story as Told
-from robust_run.launcher.api.views import job_view
-from robust_run.launcher.code_types import (
+from robust_run.launcher.model.code_events import (
     CodeCaptured,
     CodeVersion,
     RollbackAsked,
     UpdateRefused,
     UpdateStaged,
 )
-from robust_run.launcher.code_versions.commands import parse_when
-from robust_run.launcher.code_versions.show import log_lines, version_lines
-from robust_run.launcher.code_versions.types import FileChange
-from robust_run.launcher.journal import Entry
+from robust_run.launcher.operator.code.commands import parse_when
+from robust_run.launcher.operator.code.show import log_lines, version_lines
+from robust_run.launcher.operator.commands.story import Story as Told
+from robust_run.launcher.operator.views.code_operations import refused, rollback, update
+from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
+from robust_run.launcher.operator.views.operations import RefusedError
+from robust_run.launcher.operator.views.status import job_view
+from robust_run.launcher.records.code.types import FileChange
+from robust_run.launcher.records.journal import Entry
 
 
 def version(number: int, *parents: int, **more: object) -> CodeVersion:
@@ -185,7 +185,7 @@ def test_events_tell_of_updates() -> None:
 
 
 def test_the_status_says_what_runs_and_what_waits(story: Story) -> None:
-    from robust_run.launcher.api.handle import JobFacts
+    from robust_run.launcher.controller.handle_types import JobFacts
 
     facts = JobFacts(run_id="r", script="s", host="h", pid=1, started_unix_s=0.0, run_directory="", policy=story.policy)
     assert job_view(facts, story.state, 0.0).code == ""

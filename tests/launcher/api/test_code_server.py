@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from robust_run.launcher.api.client import SaysNoError
-from robust_run.launcher.api.code_words import LARGEST_PARTS_BYTES, MOVED, CodeView, UpdateWish
-from robust_run.launcher.code_types import CodeCaptured, CodeVersion, UpdateStaged
-from robust_run.launcher.code_versions.errors import LackingError
-from robust_run.launcher.code_versions.remote import MovedError, Versions
-from robust_run.launcher.code_versions.tree_store import TreeStore, encode_tree, id_of
-from robust_run.launcher.code_versions.types import CodeFile, Parts, Tree
+from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, UpdateStaged
+from robust_run.launcher.operator.code.remote import MovedError, Versions
+from robust_run.launcher.operator.reading.client import SaysNoError
+from robust_run.launcher.operator.views.code_words import LARGEST_PARTS_BYTES, MOVED, CodeView, UpdateWish
+from robust_run.launcher.records.code.errors import LackingError
+from robust_run.launcher.records.code.tree_store import TreeStore, encode_tree, id_of
+from robust_run.launcher.records.code.types import CodeFile, Parts, Tree
 
 Serve = Callable[..., Any]
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -114,7 +114,7 @@ def test_code_that_is_not_there_is_not_given(serve: Serve, tmp_path: Path) -> No
 
 
 def test_nothing_is_told_without_the_token(serve: Serve) -> None:
-    from robust_run.launcher.api.server import HttpPlace
+    from robust_run.launcher.operator.server.server import HttpPlace
 
     served = serve(http_place=HttpPlace(address="127.0.0.1", name="127.0.0.1"))
     with pytest.raises(SaysNoError) as refusal:

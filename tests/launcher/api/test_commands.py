@@ -15,11 +15,11 @@ import msgspec
 import pytest
 from controllers import refusing
 
-from robust_run.launcher.api.life_signs import is_local
-from robust_run.launcher.api.place import Place, this_boot, write_place
-from robust_run.launcher.api.server import HttpPlace
-from robust_run.launcher.events import NodeEvicted, SignalReceived
-from robust_run.launcher.token import write_token
+from robust_run.launcher.model.events import NodeEvicted, SignalReceived
+from robust_run.launcher.operator.reading.life_signs import is_local
+from robust_run.launcher.operator.reading.place import Place, this_boot, write_place
+from robust_run.launcher.operator.server.server import HttpPlace
+from robust_run.launcher.records.token import write_token
 
 Serve = Callable[..., Any]
 Robust = Callable[..., subprocess.CompletedProcess[str]]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.api.course import MOST_ATTEMPTS, Course
-from robust_run.launcher.api.course_reader import CourseReader
+from robust_run.launcher.operator.views.course import MOST_ATTEMPTS, Course
+from robust_run.launcher.operator.views.course_reader import CourseReader
 
 START = 1_000_000.0
 
@@ -175,7 +175,7 @@ def test_a_journal_that_shrank_is_another(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_left_out(tmp_path: Path) -> None:
-    from robust_run.launcher.api.course_reader import PIECE_BYTES
+    from robust_run.launcher.operator.views.course_reader import PIECE_BYTES
 
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"x" * (PIECE_BYTES + 100) + b"\n" + b"\n".join(HEALED) + b"\n")

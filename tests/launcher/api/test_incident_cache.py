@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 from page_ground import incident_page
 
-from robust_run.launcher.api.incident_cache import MOST_KEPT, OPEN_S, IncidentCache
+from robust_run.launcher.operator.server.incident_cache import MOST_KEPT, OPEN_S, IncidentCache
 from robust_run.report.pages.types import IncidentPage
 
 

@@ -6,16 +6,16 @@ import re
 from pathlib import Path
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.actions import RecordIncident
-from robust_run.launcher.api.incident_reading import read_incidents
-from robust_run.launcher.api.life import JobLife
-from robust_run.launcher.api.report_pages import write_report
-from robust_run.launcher.api.which import Subject
-from robust_run.launcher.events import Tick
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal
-from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.types import JobSpec, Std, Streams, VerdictDraft
+from robust_run.launcher.model.actions import RecordIncident
+from robust_run.launcher.model.events import Tick
+from robust_run.launcher.model.job import JobSpec, Std, Streams, VerdictDraft
+from robust_run.launcher.operator.pages.report_pages import write_report
+from robust_run.launcher.operator.reading.incident_reading import read_incidents
+from robust_run.launcher.operator.reading.which import Subject
+from robust_run.launcher.operator.views.life import JobLife
+from robust_run.launcher.records.incidents import IncidentBook
+from robust_run.launcher.records.journal import Journal
+from robust_run.launcher.records.run_directory import RunDirectory
 
 SPEC = JobSpec(
     argv=("python", "train.py"),

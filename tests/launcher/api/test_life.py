@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.health.sensors import mountinfo
-from robust_run.launcher.api.life import LifeSigns, life_of
-from robust_run.launcher.api.life_signs import is_local
+from robust_run.launcher.operator.reading.life_signs import is_local
+from robust_run.launcher.operator.views.life import LifeSigns, life_of
 
 RESUME = "robust-run --resume '/runs/a b'"
 

@@ -11,16 +11,24 @@ import pytest
 from dashboards import job_view
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.api import show
-from robust_run.launcher.api.advice import findings_of, next_step
-from robust_run.launcher.api.course import Course
-from robust_run.launcher.api.live import LiveView, live_nodes, live_view, with_course
-from robust_run.launcher.api.page_reading import startup_in
-from robust_run.launcher.api.startup_phases import StartupPhases
-from robust_run.launcher.api.views import AttemptView, EvictedView, IncidentView, JobView, LiveNode, NodesView, NodeView
 from robust_run.launcher.controller.steps import NodeSteps
-from robust_run.launcher.events import FirstStep
-from robust_run.launcher.types import Paces
+from robust_run.launcher.model.events import FirstStep
+from robust_run.launcher.model.job import Paces
+from robust_run.launcher.operator.pages.page_reading import startup_in
+from robust_run.launcher.operator.reading.startup_phases import StartupPhases
+from robust_run.launcher.operator.views import show
+from robust_run.launcher.operator.views.advice import findings_of, next_step
+from robust_run.launcher.operator.views.course import Course
+from robust_run.launcher.operator.views.live import LiveView, live_nodes, live_view, with_course
+from robust_run.launcher.operator.views.status import (
+    AttemptView,
+    EvictedView,
+    IncidentView,
+    JobView,
+    LiveNode,
+    NodesView,
+    NodeView,
+)
 from robust_run.report.startup import file
 from robust_run.report.startup.types import AttemptStartup, Row, Span, Startup
 from robust_run.report.startup.words import sentence

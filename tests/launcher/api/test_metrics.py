@@ -13,9 +13,9 @@ from dashboards import job_view
 from prometheus_client.parser import text_string_to_metric_families
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.api.gauges import SOURCES, Facts, families
-from robust_run.launcher.api.server import HttpPlace
-from robust_run.launcher.events import NodeEvicted
+from robust_run.launcher.model.events import NodeEvicted
+from robust_run.launcher.operator.gauges import SOURCES, Facts, families
+from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.tracer.nccl.rates import NAMES, CommRate, Totals
 
 Serve = Callable[..., Any]
@@ -120,7 +120,7 @@ def test_start_up_phases_are_those_of_the_newest_attempt(serve: Serve):
 
 
 def test_the_newest_checkpoint_has_an_age_and_a_step(tmp_path: Path):
-    from robust_run.launcher.api.live_routes import newest_checkpoint
+    from robust_run.launcher.operator.server.live_routes import newest_checkpoint
 
     assert newest_checkpoint(str(tmp_path)) is None
     assert newest_checkpoint(str(tmp_path / "none")) is None

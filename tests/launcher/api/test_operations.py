@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.api import operations
-from robust_run.launcher.api.operations import RefusedError, Wish
-from robust_run.launcher.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from robust_run.launcher.operator.views import operations
+from robust_run.launcher.operator.views.operations import RefusedError, Wish
 
 Make = Callable[..., Any]
 WISH = Wish(reason="bad memory", by="ann@desk")

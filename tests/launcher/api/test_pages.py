@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.api import pages
-from robust_run.launcher.api.pages import JournalPages
+from robust_run.launcher.operator.server import journal_pages as pages
+from robust_run.launcher.operator.server.journal_pages import JournalPages
 
 
 def line(number: int) -> bytes:

@@ -18,7 +18,7 @@ from dashboards import expressions, needs_promtool
 from etcd import free_port
 from jobs import running, script, wait_for
 
-from robust_run.launcher.api.client import Target
+from robust_run.launcher.operator.reading.client import Target
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs prometheus (Debian: prometheus)"

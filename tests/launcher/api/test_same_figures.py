@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import ONE_NODE
 
-from robust_run.launcher import actions as a
-from robust_run.launcher import events as e
-from robust_run.launcher.api.course import Course
-from robust_run.launcher.api.gauges import SOURCES, Facts
-from robust_run.launcher.api.handle import JobFacts
-from robust_run.launcher.api.history import History
-from robust_run.launcher.api.live import with_course
-from robust_run.launcher.api.page_data import incident_page
-from robust_run.launcher.api.show import status_lines
-from robust_run.launcher.journal import Entry
-from robust_run.launcher.recorded import incident_of
-from robust_run.launcher.types import Placement, Progress, VerdictDraft
+from robust_run.launcher.controller.handle_types import JobFacts
+from robust_run.launcher.model import actions as a
+from robust_run.launcher.model import events as e
+from robust_run.launcher.model.job import Placement, Progress, VerdictDraft
+from robust_run.launcher.operator.gauges import SOURCES, Facts
+from robust_run.launcher.operator.views.course import Course
+from robust_run.launcher.operator.views.history import History
+from robust_run.launcher.operator.views.live import with_course
+from robust_run.launcher.operator.views.page_data import incident_page
+from robust_run.launcher.operator.views.show import status_lines
+from robust_run.launcher.records.incident_record import incident_of
+from robust_run.launcher.records.journal import Entry
 from robust_run.report.effective import WINDOW_S, counts_steps
 from robust_run.report.pages.ettr import ratio, spans_of, stretches_of
 from robust_run.report.pages.types import Drawn

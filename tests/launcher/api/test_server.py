@@ -18,13 +18,13 @@ import msgspec
 import pytest
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.api.client import NoAnswerError, Target, node_path
-from robust_run.launcher.api.connections import MOST_CONNECTIONS
-from robust_run.launcher.api.operations import Wish
-from robust_run.launcher.api.place import Place, read_place, write_place
-from robust_run.launcher.api.server import HttpPlace
-from robust_run.launcher.api.views import ActionView, EventsView, JobView, NodesView
-from robust_run.launcher.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
+from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
+from robust_run.launcher.operator.reading.client import NoAnswerError, Target, node_path
+from robust_run.launcher.operator.reading.place import Place, read_place, write_place
+from robust_run.launcher.operator.server.connections import MOST_CONNECTIONS
+from robust_run.launcher.operator.server.server import HttpPlace
+from robust_run.launcher.operator.views.operations import Wish
+from robust_run.launcher.operator.views.status import ActionView, EventsView, JobView, NodesView
 
 Serve = Callable[..., Any]
 TCP = HttpPlace(address="127.0.0.1", name="127.0.0.1")
@@ -230,7 +230,7 @@ def test_without_a_token_no_port_is_served(run_directory: Path, make_controller:
     import asyncio
 
     from robust_run.clock import SystemClock
-    from robust_run.launcher.api.server import ApiServer
+    from robust_run.launcher.operator.server.server import ApiServer
 
     said: list[str] = []
 
@@ -319,7 +319,7 @@ def test_a_connection_whose_last_bytes_went_out_late_can_be_cut(tmp_path: Path, 
     """asyncio forgets the loop of one that was closed with bytes to send, and its `abort` fails from then on."""
     import asyncio
 
-    from robust_run.launcher.api.connections import Connections
+    from robust_run.launcher.operator.server.connections import Connections
 
     async def ask_and_cut() -> int:
         listener = socket.socket(socket.AF_UNIX)
@@ -373,8 +373,8 @@ def test_aiohttp_is_imported_when_the_first_one_asks_and_not_before(tmp_path: Pa
 import asyncio, sys, threading
 sys.path.insert(0, sys.argv[1])
 from robust_run.clock import SystemClock
-from robust_run.launcher.api.client import Target
-from robust_run.launcher.api.server import ApiServer
+from robust_run.launcher.operator.reading.client import Target
+from robust_run.launcher.operator.server.server import ApiServer
 
 async def main():
     server = ApiServer(Handle(), sys.argv[2], "t", SystemClock(), print)
@@ -450,7 +450,7 @@ def test_a_port_in_use_is_said_and_a_free_one_is_taken(serve: Serve) -> None:
 
 
 def test_a_folder_that_takes_no_files_leaves_the_job_alone(serve: Serve, tmp_path: Path, run_directory: Path) -> None:
-    from robust_run.launcher.api.place import listen_unix
+    from robust_run.launcher.operator.reading.place import listen_unix
 
     with pytest.raises(OSError):
         listen_unix(str(tmp_path / "missing" / "api.sock"))

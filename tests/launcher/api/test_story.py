@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher import events as e
-from robust_run.launcher.api.story import Story
-from robust_run.launcher.types import NodeInfo, Progress
+from robust_run.launcher.model import events as e
+from robust_run.launcher.model.job import NodeInfo, Progress
+from robust_run.launcher.operator.commands.story import Story
 
 Make = Callable[..., Any]
 

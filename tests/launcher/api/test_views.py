@@ -9,12 +9,20 @@ import msgspec
 import pytest
 
 from robust_run.health.types import Event
-from robust_run.launcher.actions import Finish
-from robust_run.launcher.api import show
-from robust_run.launcher.api.views import AttemptView, IncidentView, JobView, NodesView, NodeView, job_view, node_views
-from robust_run.launcher.core import Eviction
-from robust_run.launcher.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
-from robust_run.launcher.health_events import HealthSeen
+from robust_run.launcher.core.state import Eviction
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
+from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.operator.views import show
+from robust_run.launcher.operator.views.status import (
+    AttemptView,
+    IncidentView,
+    JobView,
+    NodesView,
+    NodeView,
+    job_view,
+    node_views,
+)
 
 Make = Callable[..., Any]
 

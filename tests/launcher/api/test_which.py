@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.api.client import NoAnswerError, Target
-from robust_run.launcher.api.which import BEGIN_S, Subject, patiently
-from robust_run.launcher.events import SignalReceived
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.operator.reading.client import NoAnswerError, Target
+from robust_run.launcher.operator.reading.which import BEGIN_S, Subject, patiently
 
 ANSWERS = Target(socket="/run/api.sock")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.code_versions.check import compile_all, smoke
-from robust_run.launcher.code_versions.commands import update
-from robust_run.launcher.code_versions.errors import CodeError
+from robust_run.launcher.operator.code.check import compile_all, smoke
+from robust_run.launcher.operator.code.commands import update
+from robust_run.launcher.records.code.errors import CodeError
 
 #: This very Python, which compiles here, and the same under another name, which is started.
 PYTHONS = ("this", "another")

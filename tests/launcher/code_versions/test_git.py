@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.code_versions.git import Commit
-from robust_run.launcher.code_versions.scan import Scan
-from robust_run.launcher.code_versions.work_tree import head_commit, work_tree_of
+from robust_run.launcher.records.code.git import Commit
+from robust_run.launcher.records.code.scan import Scan
+from robust_run.launcher.records.code.work_tree import head_commit, work_tree_of
 
 
 def git(folder: Path, *words: str) -> str:

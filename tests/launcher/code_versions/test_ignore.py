@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.code_versions.ignore import is_ignored, parse
+from robust_run.launcher.records.code.ignore import is_ignored, parse
 
 CASES = [
     ("*.log", "a.log", True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from robust_run.launcher.code_types import CodeVersion, Ledger
-from robust_run.launcher.code_versions import ledger as rules
+from robust_run.launcher.core import code_ledger as rules
+from robust_run.launcher.model.code_events import CodeVersion, Ledger
 
 
 def version(number: int, *parents: int, tree: str = "", source: str = "h:/a", **more: object) -> CodeVersion:

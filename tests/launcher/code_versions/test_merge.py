@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.code_versions.merge import Merged, merge, merge_lines, with_difflib
-from robust_run.launcher.code_versions.tree_store import digest_of
-from robust_run.launcher.code_versions.types import CodeFile, Tree
+from robust_run.launcher.records.code.merge import Merged, merge, merge_lines, with_difflib
+from robust_run.launcher.records.code.tree_store import digest_of
+from robust_run.launcher.records.code.types import CodeFile, Tree
 
 TEXT = b"one\n\n\ntwo\n\n\nthree\n"
 

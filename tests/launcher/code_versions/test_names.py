@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.code_versions.errors import CodeError
-from robust_run.launcher.code_versions.names import check_path, check_tree, why_no_link, why_not
-from robust_run.launcher.code_versions.types import CodeFile, Limits, Tree
+from robust_run.launcher.records.code.errors import CodeError
+from robust_run.launcher.records.code.names import check_path, check_tree, why_no_link, why_not
+from robust_run.launcher.records.code.types import CodeFile, Limits, Tree
 
 DIGEST = "0" * 64
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from robust_run.launcher.code_types import CodeUse, CodeVersion
-from robust_run.launcher.code_versions.errors import LackingError
-from robust_run.launcher.code_versions.place import CodePlace, seen_by_program, seen_by_tracer
-from robust_run.launcher.code_versions.transfer import parts_of
-from robust_run.launcher.types import (
+from robust_run.launcher.agent.code_versions.place import CodePlace, seen_by_program, seen_by_tracer
+from robust_run.launcher.control.code_transfer import parts_of
+from robust_run.launcher.model.code_events import CodeUse, CodeVersion
+from robust_run.launcher.model.job import (
     JobSpec,
     Streams,
 )
+from robust_run.launcher.records.code.errors import LackingError
 
 
 def spec(folder: Path, mode: str = "auto", argv: tuple[str, ...] = ("train.py", "--lr", "1")) -> JobSpec:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.code_versions.capture import changed_since, left_out, look_first, roots_of
-from robust_run.launcher.code_versions.errors import CodeError, TooMuchError
-from robust_run.launcher.code_versions.program import program_of
-from robust_run.launcher.code_versions.scan import Scan
-from robust_run.launcher.code_versions.types import HOLDS_RUNS, Limits
+from robust_run.launcher.records.code.capture import changed_since, left_out, look_first, roots_of
+from robust_run.launcher.records.code.errors import CodeError, TooMuchError
+from robust_run.launcher.records.code.program import program_of
+from robust_run.launcher.records.code.scan import Scan
+from robust_run.launcher.records.code.types import HOLDS_RUNS, Limits
 
 
 def write(root: Path, **files: str | bytes) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.code_versions.program import in_folder, program_of, with_settings
-from robust_run.launcher.code_versions.settings import check_variables, parse_pairs, with_arguments
+from robust_run.launcher.records.code.program import in_folder, program_of, with_settings
+from robust_run.launcher.records.code.settings import check_variables, parse_pairs, with_arguments
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 from stories import Story, one_node
 
-from robust_run.launcher.code_types import CodeCaptured, CodeVersion, UpdateDue, UpdateStaged
-from robust_run.launcher.code_versions.staging import Staging
+from robust_run.launcher.controller.code_staging import Staging
+from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, UpdateDue, UpdateStaged
 
 
 class Waiting:

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from robust_run.launcher.code_versions.errors import CodeError, LackingError, StoreError
-from robust_run.launcher.code_versions.scan import Scan
-from robust_run.launcher.code_versions.transfer import PART_BYTES, Receiver, contents_of, parts_of
-from robust_run.launcher.code_versions.tree_store import TreeStore, decode_tree, digest_of, encode_tree, id_of
-from robust_run.launcher.code_versions.types import CodeFile, Parts, Tree
+from robust_run.launcher.control.code_transfer import PART_BYTES, Receiver, contents_of, parts_of
+from robust_run.launcher.records.code.errors import CodeError, LackingError, StoreError
+from robust_run.launcher.records.code.scan import Scan
+from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of, encode_tree, id_of
+from robust_run.launcher.records.code.types import CodeFile, Parts, Tree
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.api.code_words import CodeView, RefusedWish, UpdateWish
-from robust_run.launcher.api.views import ActionView
-from robust_run.launcher.code_types import CodeVersion, Ledger
-from robust_run.launcher.code_versions import ledger as rules
-from robust_run.launcher.code_versions.capture import Root, look
-from robust_run.launcher.code_versions.errors import CodeError
-from robust_run.launcher.code_versions.remote import MovedError, Versions
-from robust_run.launcher.code_versions.tree_store import TreeStore
-from robust_run.launcher.code_versions.types import Tree
-from robust_run.launcher.code_versions.update import Maker, Request
+from robust_run.launcher.core import code_ledger as rules
+from robust_run.launcher.model.code_events import CodeVersion, Ledger
+from robust_run.launcher.operator.code.remote import MovedError, Versions
+from robust_run.launcher.operator.code.update import Maker, Request
+from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
+from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.records.code.capture import Root, look
+from robust_run.launcher.records.code.errors import CodeError
+from robust_run.launcher.records.code.tree_store import TreeStore
+from robust_run.launcher.records.code.types import Tree
 
 LINES = "A = 1\n\n\n\nB = 1\n"
 

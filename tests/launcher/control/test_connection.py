@@ -10,7 +10,6 @@ import pytest
 from controllers import TOKEN, Port, Recorder, hello_of, refusing, run, serving, until
 
 from robust_run.errors import UserError
-from robust_run.launcher.actions import Dismiss
 from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.errors import NotController, Refusal, VersionMismatch, WrongToken
@@ -27,7 +26,8 @@ from robust_run.launcher.control.messages import (
     Report,
 )
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.events import RankExited
+from robust_run.launcher.model.actions import Dismiss
+from robust_run.launcher.model.events import RankExited
 
 OTHER = Speaks(2, "0.9")
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.actions import Dismiss, EndAttempt
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.messages import Beat, Heartbeat, Hello, Notice, Orders, Refused
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.model.actions import Dismiss, EndAttempt
+from robust_run.launcher.model.job import NodeInfo
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

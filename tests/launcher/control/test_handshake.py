@@ -13,8 +13,8 @@ from robust_run.launcher.control.errors import NotController, ProtocolError, Ref
 from robust_run.launcher.control.greeting import AgentHalf, ControllerHalf, TurnedAway
 from robust_run.launcher.control.handshake import OURS, Speaks
 from robust_run.launcher.control.messages import Challenge, Hello, Refused, Welcome
-from robust_run.launcher.events import AttemptEnded
-from robust_run.launcher.types import Progress, RankEvidence
+from robust_run.launcher.model.events import AttemptEnded
+from robust_run.launcher.model.job import Progress, RankEvidence
 
 WELCOME = Welcome(term=1, run_id="run", rdzv_id="job", heartbeat_s=1.0, lease_s=3.0)
 WHO = "gpu-3"

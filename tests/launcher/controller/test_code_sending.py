@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.code_versions.tree_store import TreeStore
-from robust_run.launcher.code_versions.types import CodeFile, Tree
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import CodeParts
 from robust_run.launcher.controller.code_sending import AT_ONCE, MOST_UNREAD_BYTES, CodeSending
+from robust_run.launcher.records.code.tree_store import TreeStore
+from robust_run.launcher.records.code.types import CodeFile, Tree
 
 FILES = 5
 SIZE_BYTES = 1 << 20

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from robust_run.clock import SystemClock
-from robust_run.launcher import evictions
 from robust_run.launcher.controller.eviction_list import EvictionList
-from robust_run.launcher.core import Eviction, JobState
-from robust_run.launcher.events import AttemptEnded, Event, NodeEvicted, NodeReadmitted
-from robust_run.launcher.types import Progress
+from robust_run.launcher.core.state import Eviction, JobState
+from robust_run.launcher.model.events import AttemptEnded, Event, NodeEvicted, NodeReadmitted
+from robust_run.launcher.model.job import Progress
+from robust_run.launcher.records import evictions
 
 ENDED = AttemptEnded(attempt=0, node="a", started_at_s=0.0, ranks=(), progress=Progress())
 

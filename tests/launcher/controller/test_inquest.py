@@ -10,11 +10,11 @@ import msgspec
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.actions import Collect, Inquire, RecordIncident
-from robust_run.launcher.controller.inquest import ANSWER_S, FLOWS_AT_ONCE, Inquest
+from robust_run.launcher.controller.evidence_collector import ANSWER_S, FLOWS_AT_ONCE, Inquest
 from robust_run.launcher.controller.pacing import Pacing
-from robust_run.launcher.events import AttemptEnded, Event, Inquired
-from robust_run.launcher.types import Paces, Progress, Sights, VerdictDraft
+from robust_run.launcher.model.actions import Collect, Inquire, RecordIncident
+from robust_run.launcher.model.events import AttemptEnded, Event, Inquired
+from robust_run.launcher.model.job import Paces, Progress, Sights, VerdictDraft
 from robust_run.tracer.pace.types import NodePace, RankPace
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene
 

@@ -9,23 +9,23 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
-from robust_run.launcher import outcome
-from robust_run.launcher.actions import Finish
-from robust_run.launcher.api.advice import next_step
-from robust_run.launcher.api.dead import read_dead
-from robust_run.launcher.api.life import JobLife
-from robust_run.launcher.api.report_pages import write_report
-from robust_run.launcher.console import drawing
+from robust_run.launcher.agent.workers.this_machine import system_world
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.events import JobStarted, Tick
-from robust_run.launcher.incidents import IncidentBook
-from robust_run.launcher.journal import Journal
-from robust_run.launcher.options import Options
-from robust_run.launcher.resume import resume
-from robust_run.launcher.run_directory import RunDirectory
-from robust_run.launcher.this_machine import system_world
-from robust_run.launcher.types import JobSpec, Std, Streams
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import JobStarted, Tick
+from robust_run.launcher.model.job import JobSpec, Std, Streams
+from robust_run.launcher.operator.pages.report_pages import write_report
+from robust_run.launcher.operator.reading.dead import read_dead
+from robust_run.launcher.operator.views.advice import next_step
+from robust_run.launcher.operator.views.life import JobLife
+from robust_run.launcher.records import outcome
+from robust_run.launcher.records.incidents import IncidentBook
+from robust_run.launcher.records.journal import Journal
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.launcher.start.console import drawing
+from robust_run.launcher.start.options.options import Options
+from robust_run.launcher.start.resume import resume
 
 GONE = JobLife(life="gone", note="its controller is gone", command="robust-run --resume X")
 

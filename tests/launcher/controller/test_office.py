@@ -8,26 +8,26 @@ from collections.abc import Mapping
 import msgspec
 from virtual import Host, Network, run_virtual
 
-from robust_run.launcher import core
-from robust_run.launcher.actions import EndAttempt, OpenStore, Order
-from robust_run.launcher.controller.office import SAVE_EVERY_S, ElectedOffice, Office
-from robust_run.launcher.leadership.tenure import Leadership
-from robust_run.launcher.leadership.types import (
+from robust_run.launcher.controller.leadership.tenure import Leadership
+from robust_run.launcher.controller.leadership.types import (
     Candidate,
     CoordinatorUnreachable,
     LeaderRecord,
     LostLeadership,
     SavedState,
 )
-from robust_run.launcher.lease_times import LEADER_TTL_S as TTL_S
-from robust_run.launcher.lease_times import leader_ttl_s as ttl_s
+from robust_run.launcher.controller.leadership_hold import SAVE_EVERY_S, ElectedOffice, Office
+from robust_run.launcher.core.state import Eviction, JobState
+from robust_run.launcher.model.actions import EndAttempt, OpenStore, Order
+from robust_run.launcher.model.lease_times import LEADER_TTL_S as TTL_S
+from robust_run.launcher.model.lease_times import leader_ttl_s as ttl_s
 
 
 class Hold:
     """What a leader holds, and a coordinator: answers as told."""
 
     def __init__(self) -> None:
-        self.saved: list[tuple[int, core.JobState]] = []
+        self.saved: list[tuple[int, JobState]] = []
         self.released: list[bool] = []
         self.trouble: Exception | None = None
 
@@ -39,7 +39,7 @@ class Hold:
         await asyncio.sleep(0.01)
         if self.trouble is not None:
             raise self.trouble
-        self.saved.append((position, msgspec.msgpack.decode(state, type=core.JobState)))
+        self.saved.append((position, msgspec.msgpack.decode(state, type=JobState)))
 
     async def put_members(self, members: Mapping[str, bytes | None]) -> None:
         raise AssertionError(members)
@@ -108,7 +108,7 @@ def test_an_order_that_begins_an_attempt_waits_until_its_number_is_on_record() -
         outbox = office.outbox(sent)
         outbox.send("a", END)
         assert sent.orders == [(END, 0)], "ending needs no record"
-        office.changed(core.JobState(attempt=3))
+        office.changed(JobState(attempt=3))
         outbox.send("a", OPEN)
         outbox.send("b", END)
         assert len(sent.orders) == 1
@@ -126,7 +126,7 @@ def test_changes_are_saved_now_and_then_and_loaded_by_the_successor() -> None:
         hold = Hold()
         office = elected(hold, [], saves=True)
         for attempt in range(50):
-            office.changed(core.JobState(attempt=attempt))
+            office.changed(JobState(attempt=attempt))
             await asyncio.sleep(SAVE_EVERY_S / 25)
         await asyncio.sleep(2 * SAVE_EVERY_S)
         assert 2 <= len(hold.saved) <= 6
@@ -134,7 +134,7 @@ def test_changes_are_saved_now_and_then_and_loaded_by_the_successor() -> None:
         loaded = await successor.load()
         assert loaded is not None
         assert (loaded.attempt, successor.is_successor) == (49, True)
-        successor.changed(core.JobState(attempt=50))
+        successor.changed(JobState(attempt=50))
         await asyncio.sleep(0.1)
         positions = [position for position, _ in hold.saved]
         assert positions == sorted(set(positions)), "positions only grow, across terms too"
@@ -149,7 +149,7 @@ def test_a_store_that_is_away_for_a_moment_holds_the_order_back_and_is_said() ->
         hold, said = Hold(), list[str]()
         office, sent = elected(hold, said, saves=True), Sent(hold)
         hold.trouble = CoordinatorUnreachable("etcd does not answer")
-        office.changed(core.JobState(attempt=3))
+        office.changed(JobState(attempt=3))
         office.outbox(sent).send("a", OPEN)
         await asyncio.sleep(SAVE_EVERY_S / 2)
         assert sent.orders == []
@@ -167,7 +167,7 @@ def test_who_has_lost_the_leadership_sends_nothing_any_more() -> None:
         hold, said = Hold(), list[str]()
         office, sent = elected(hold, said, saves=True), Sent(hold)
         hold.trouble = LostLeadership("term 2 has been claimed")
-        office.changed(core.JobState(attempt=3))
+        office.changed(JobState(attempt=3))
         office.outbox(sent).send("a", OPEN)
         await office.lost()
         await asyncio.sleep(5.0)
@@ -185,7 +185,7 @@ def test_with_a_shared_journal_nothing_is_saved() -> None:
         hold = Hold()
         office, sent = elected(hold, [], saves=False), Sent(hold)
         outbox = office.outbox(sent)
-        office.changed(core.JobState(attempt=3))
+        office.changed(JobState(attempt=3))
         outbox.send("a", OPEN)
         assert sent.orders == [(OPEN, 0)]
         await asyncio.sleep(1.0)
@@ -199,9 +199,9 @@ def test_what_agents_cannot_tell_a_successor_is_saved_at_once() -> None:
     async def main() -> None:
         hold = Hold()
         office = elected(hold, [], saves=True)
-        office.changed(core.JobState(attempt=1))
+        office.changed(JobState(attempt=1))
         await asyncio.sleep(0.05)
-        office.changed(core.JobState(attempt=1, evicted={"a": core.Eviction(reason="", by="me")}), urgent=True)
+        office.changed(JobState(attempt=1, evicted={"a": Eviction(reason="", by="me")}), urgent=True)
         await asyncio.sleep(0.05)
         assert list(hold.saved[-1][1].evicted) == ["a"]
         await office.leave()

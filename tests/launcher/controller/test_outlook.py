@@ -15,9 +15,9 @@ from stories import Story, several_nodes
 from robust_run.clock import Clock
 from robust_run.health.rules.types import Comparing
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.controller.outlook import STEPLESS_S, USUAL, Outlook
-from robust_run.launcher.health_events import HealthSeen
-from robust_run.launcher.types import Paces
+from robust_run.launcher.controller.fleet_comparison import STEPLESS_S, USUAL, Outlook
+from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.model.job import Paces
 from robust_run.tracer.pace.types import NodePace
 
 NAMES = [f"n{index}" for index in range(8)]

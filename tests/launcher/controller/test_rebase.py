@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.controller.rebase import rebase, rebased_sights
-from robust_run.launcher.events import AttemptEnded, FirstStep, RankExited
-from robust_run.launcher.types import Progress, RankEvidence, Sights
+from robust_run.launcher.core.rebase import rebase, rebased_sights
+from robust_run.launcher.model.events import AttemptEnded, FirstStep, RankExited
+from robust_run.launcher.model.job import Progress, RankEvidence, Sights
 from robust_run.tracer.nccl.types import NcclGlance, NcclNote, NcclTrace
 from robust_run.tracer.types import RankSight
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.controller.roll import NEARLY_S, Roll
+from robust_run.launcher.core.failure_detector import NEARLY_S, Roll
 
 PATIENCE_S = 3.5
 

@@ -7,17 +7,26 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher import core
-from robust_run.launcher.actions import Say
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.messages import Candidates, Hello, Leaving, Notice, Orders, Refused, Report, Welcome
 from robust_run.launcher.controller.service import Service
-from robust_run.launcher.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned, RankExited, SignalReceived
-from robust_run.launcher.lease_times import ETCD_LEASE_S
-from robust_run.launcher.types import JobSpec, ManyNodes, NodeInfo, Streams
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.step import step
+from robust_run.launcher.model.actions import Say
+from robust_run.launcher.model.events import (
+    Event,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    RankExited,
+    SignalReceived,
+)
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, Streams
+from robust_run.launcher.model.lease_times import ETCD_LEASE_S
 
-POLICY = core.Policy(
+POLICY = Policy(
     fewest=2, most=2, max_restarts=3, progress_after_s=600.0, restart_grace_s=3.0, shutdown_timeout_s=30.0, many=True
 )
 
@@ -61,11 +70,11 @@ class Mind:
 
     def __init__(self) -> None:
         self.told: list[Event] = []
-        self.state = core.JobState()
+        self.state = JobState()
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
-        core.step(POLICY, self.state, event, 100.0)
+        step(POLICY, self.state, event, 100.0)
 
 
 class Server:

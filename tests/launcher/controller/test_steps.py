@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from robust_run.launcher.controller.steps import StepBook
-from robust_run.launcher.types import Paces
+from robust_run.launcher.model.job import Paces
 from robust_run.tracer.pace.types import NodePace, RankPace
 
 

@@ -8,13 +8,20 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.ckpt_io.seen import Look, Seen
-from robust_run.launcher import core
-from robust_run.launcher.actions import Order
-from robust_run.launcher.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.controller.survey import Survey
-from robust_run.launcher.events import Event, NodeJoined
-from robust_run.launcher.resume_events import LookForCheckpoints, NoResumePoint, PassedOver, ResumeChosen, ResumePoint
-from robust_run.launcher.types import NodeInfo, Placement
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.step import step as core_step
+from robust_run.launcher.model.actions import Order
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.events import Event, NodeJoined
+from robust_run.launcher.model.job import NodeInfo, Placement
+from robust_run.launcher.model.resume_events import (
+    LookForCheckpoints,
+    NoResumePoint,
+    PassedOver,
+    ResumeChosen,
+    ResumePoint,
+)
 
 START_UNIX_S = 1e9
 
@@ -56,10 +63,10 @@ class World:
         layout = tuple(
             Placement(node=node, group_rank=rank, first_rank=rank, nproc=1) for rank, node in enumerate(views)
         )
-        self.state = core.JobState(phase="opening", attempt=1, layout=layout, looks_in="/ckpt")
+        self.state = JobState(phase="opening", attempt=1, layout=layout, looks_in="/ckpt")
         for node in views:
-            core.step(
-                core.Policy(max_restarts=0, progress_after_s=1, restart_grace_s=1, shutdown_timeout_s=1),
+            core_step(
+                Policy(max_restarts=0, progress_after_s=1, restart_grace_s=1, shutdown_timeout_s=1),
                 self.state,
                 NodeJoined(node=NodeInfo(id=node, name=f"host-{node}", nproc=1)),
                 0.0,

@@ -15,9 +15,9 @@ from stories import (
     told_to_end,
 )
 
-from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
-from robust_run.launcher.events import AttemptEnded, Tick
-from robust_run.launcher.types import Progress
+from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
+from robust_run.launcher.model.events import AttemptEnded, Tick
+from robust_run.launcher.model.job import Progress
 
 # --- a node is lost at a bad moment -----------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from stories import BUG, TYPO, Story, evidence, one_node
 
-from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
-from robust_run.launcher.code_types import (
+from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
+from robust_run.launcher.model.code_events import (
     CodeCaptured,
     CodeLacking,
     CodeVersion,
@@ -18,8 +19,7 @@ from robust_run.launcher.code_types import (
     UpdateDue,
     UpdateStaged,
 )
-from robust_run.launcher.code_versions import ledger
-from robust_run.launcher.events import RestartAsked
+from robust_run.launcher.model.events import RestartAsked
 
 TREE = "a" * 64
 

@@ -12,9 +12,9 @@ from stories import (
     start_of,
 )
 
-from robust_run.launcher.actions import Finish, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.core.attempts import ARRIVING_S
-from robust_run.launcher.events import JobStarted, StoreOpened, Tick
+from robust_run.launcher.model.actions import Finish, OpenStore, Say, StartAttempt, WakeAt
+from robust_run.launcher.model.events import JobStarted, StoreOpened, Tick
 
 
 def test_a_job_waits_until_its_nodes_are_there_and_then_starts_at_once() -> None:

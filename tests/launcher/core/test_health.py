@@ -13,12 +13,13 @@ from robust_run.health.rules.workers import event_of
 from robust_run.health.sensors import kernel_log
 from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.types import Event, Finding
-from robust_run.launcher import core
-from robust_run.launcher.actions import EndAttempt, Inquire, RecordIncident, Say
-from robust_run.launcher.code_types import CodeCaptured, UpdateStaged
-from robust_run.launcher.core import blindness
-from robust_run.launcher.events import Inquired
-from robust_run.launcher.health_events import HealthSeen, RuleSpoke, SensorsBegan
+from robust_run.launcher.core.diagnosis import blindness
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.step import replay
+from robust_run.launcher.model.actions import EndAttempt, Inquire, RecordIncident, Say
+from robust_run.launcher.model.code_events import CodeCaptured, UpdateStaged
+from robust_run.launcher.model.events import Inquired
+from robust_run.launcher.model.health_events import HealthSeen, RuleSpoke, SensorsBegan
 from robust_run.tracer.types import TraceVerdict
 
 GPU_LOST = "gpu.lost"
@@ -459,9 +460,9 @@ def test_a_successor_knows_what_was_known() -> None:
     sees(story, "a", "mount.hung", "/data")
     sees(story, "b", "network.link_down", "eth0")
     sees(story, "c", GPU_LOST)
-    again = core.replay(story.policy, story.told)
+    again = replay(story.policy, story.told)
     assert again == story.state
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(story.state), type=core.JobState) == story.state
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(story.state), type=JobState) == story.state
 
 
 def test_an_alert_of_a_fleet_is_told_for_a_few_nodes_only() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import BUG, PEER, TYPO, evidence, told_to_end
 
-from robust_run.launcher.core.judge import SHOWN, Judgement, judge
+from robust_run.launcher.core.diagnosis.judge import SHOWN, Judgement, judge
 from robust_run.launcher.core.state import Cause, JobState, Member
-from robust_run.launcher.types import NodeInfo, Placement, RankEvidence
+from robust_run.launcher.model.job import NodeInfo, Placement, RankEvidence
 
 Kind = Literal["lost", "left", "evicted", "fenced", "asked"]
 KINDS: tuple[Kind, ...] = ("lost", "left", "evicted", "fenced", "asked")

@@ -12,13 +12,13 @@ from stories import BUG, Story, evidence, incident_of, one_node, several_nodes, 
 
 from robust_run.health.checks.types import Ambiguity, Judgement, Suspect
 from robust_run.health.types import Finding
-from robust_run.launcher import core
-from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
-from robust_run.launcher.check_events import Decided, Diagnose, Diagnosed, ReplayStepped, StandbyChecked
-from robust_run.launcher.code_types import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
-from robust_run.launcher.core.climb import climb_of
-from robust_run.launcher.core.state import LADDER
-from robust_run.launcher.events import (
+from robust_run.launcher.core.ladder.ladder_state import climb_of
+from robust_run.launcher.core.state import LADDER, JobState
+from robust_run.launcher.core.step import replay
+from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
+from robust_run.launcher.model.check_events import Decided, Diagnose, Diagnosed, ReplayStepped, StandbyChecked
+from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
+from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
     Event,
@@ -28,8 +28,8 @@ from robust_run.launcher.events import (
     StoreOpened,
     Tick,
 )
-from robust_run.launcher.resume_events import Damage, LookForCheckpoints, ResumeChosen
-from robust_run.launcher.types import Progress
+from robust_run.launcher.model.job import Progress
+from robust_run.launcher.model.resume_events import Damage, LookForCheckpoints, ResumeChosen
 
 FOUR = ("a", "b", "c", "d")
 ILLEGAL = Finding(
@@ -591,9 +591,9 @@ def test_whatever_happens_it_can_be_replayed_and_eats_no_job(told: list[tuple[st
             break
     by_rules = [each for each in story.state.evicted.values() if each.by == "robust-run, admission"]
     assert len(by_rules) <= max(1, len(story.state.members) // 10)
-    copied = core.replay(story.policy, story.told)
+    copied = replay(story.policy, story.told)
     assert msgspec.to_builtins(copied, order="deterministic") == msgspec.to_builtins(story.state, order="deterministic")
-    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(story.state), type=core.JobState)
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(story.state), type=JobState)
     assert climb_of(kept) == climb_of(story.state)
     events = [msgspec.json.decode(msgspec.json.encode(event), type=Event) for event, _ in story.told]  # type: ignore[arg-type]
     assert events == [event for event, _ in story.told], "a journal says the same"

@@ -11,8 +11,8 @@ from stories import (
     several_nodes,
 )
 
-from robust_run.launcher.actions import EndAttempt, Finish, OpenStore, Say, WakeAt
-from robust_run.launcher.events import RestartAsked, SignalReceived, Tick
+from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, Say, WakeAt
+from robust_run.launcher.model.events import RestartAsked, SignalReceived, Tick
 
 # --- a node leaves ----------------------------------------------------------------------------------------------------
 

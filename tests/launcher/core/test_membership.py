@@ -10,8 +10,8 @@ from stories import (
     told_to_end,
 )
 
-from robust_run.launcher.actions import OpenStore, RecordIncident, Say, WakeAt
-from robust_run.launcher.events import Tick
+from robust_run.launcher.model.actions import OpenStore, RecordIncident, Say, WakeAt
+from robust_run.launcher.model.events import Tick
 
 
 def test_a_lost_node_ends_the_attempt_and_a_standby_takes_its_place() -> None:

@@ -10,9 +10,9 @@ import pytest
 from stories import BUG, Story, evidence, gathering, incident_of, kinds, start_of, told_to_end
 
 from robust_run.health.types import Finding
-from robust_run.launcher import core
-from robust_run.launcher.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
-from robust_run.launcher.events import (
+from robust_run.launcher.core.step import replay
+from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
+from robust_run.launcher.model.events import (
     AttemptStarted,
     ControllerResumed,
     Event,
@@ -21,7 +21,8 @@ from robust_run.launcher.events import (
     RankExited,
     SignalReceived,
 )
-from robust_run.launcher.resume_events import (
+from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.model.resume_events import (
     CheckpointSaved,
     Damage,
     LookForCheckpoints,
@@ -30,7 +31,6 @@ from robust_run.launcher.resume_events import (
     ResumeChosen,
     SavedCheckpoint,
 )
-from robust_run.launcher.types import NodeInfo
 
 DAMAGED = Finding(
     kind="exception",
@@ -187,7 +187,7 @@ def test_what_ranks_have_saved_is_kept_and_a_restarted_controller_knows_it() -> 
     assert story.state.last_saved == saved(30)
     story.happens(CheckpointSaved(attempt=0, node="b", saved=saved(25)))
     assert story.state.last_saved == saved(30), "what is told late is no newer for that"
-    assert core.replay(story.policy, story.told).last_saved == saved(30)
+    assert replay(story.policy, story.told).last_saved == saved(30)
 
 
 def test_what_was_saved_is_known_of_a_node_that_is_lost_and_of_an_attempt_that_is_over() -> None:
@@ -207,7 +207,7 @@ def test_a_resumed_controller_goes_on_with_what_was_chosen() -> None:
     story.happens(chosen(3000, 0))
     story.opens()
     story.node_started("a")
-    state = core.replay(story.policy, story.told)
+    state = replay(story.policy, story.told)
     assert state == story.state
     story.happens(ControllerResumed(term=2))
     order = start_of(story.returns("b"))
@@ -349,7 +349,7 @@ def test_never_restart_means_never() -> None:
 def test_damage_survives_a_restart_of_the_controller() -> None:
     story = runs("a", "b", step=3000)
     fails_to_load(story, damage=damage(3000))
-    state = core.replay(story.policy, story.told)
+    state = replay(story.policy, story.told)
     assert set(state.passed_over) == {"u3000"} and state == story.state
 
 

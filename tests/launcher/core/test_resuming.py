@@ -19,9 +19,9 @@ from stories import (
     told_to_end,
 )
 
-from robust_run.launcher import core
-from robust_run.launcher.actions import Dismiss, EndAttempt, OpenStore, RecordIncident, Say, StartAttempt, WakeAt
-from robust_run.launcher.events import (
+from robust_run.launcher.core.step import replay
+from robust_run.launcher.model.actions import Dismiss, EndAttempt, OpenStore, RecordIncident, Say, StartAttempt, WakeAt
+from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
     JobStarted,
@@ -31,7 +31,7 @@ from robust_run.launcher.events import (
     SignalReceived,
     Tick,
 )
-from robust_run.launcher.types import NodeInfo, Progress
+from robust_run.launcher.model.job import NodeInfo, Progress
 
 # --- orders that did not arrive ---------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ def test_joining_again_is_returning() -> None:
 def resumed(story: Story, after_s: float = 1000.0) -> list[Any]:
     """Continue from the journal, on a machine with another clock; return what is done first."""
     before = story.state
-    story.state = core.replay(story.policy, story.told)
+    story.state = replay(story.policy, story.told)
     assert story.state == before
     return story.happens(ControllerResumed(term=before.term + 1), after_s)
 
@@ -215,7 +215,7 @@ def end_of(attempt: int, node: str) -> EndAttempt:
 def behind(max_restarts: int = 3) -> Story:
     """Return the story of a job whose journal says that attempt 0 runs on a and b."""
     story = several_nodes("a", "b", max_restarts=max_restarts)
-    story.state = core.replay(story.policy, story.told)
+    story.state = replay(story.policy, story.told)
     assert story.happens(ControllerResumed(term=2, hold_s=4.0)) == []
     return story
 
@@ -243,7 +243,7 @@ def test_a_node_that_is_behind_the_journals_end_and_lost_is_not_waited_for_longe
 
 def test_an_agent_that_only_the_lost_records_knew_ends_what_it_runs() -> None:
     story = gathering(1, 1)
-    story.state = core.replay(story.policy, [])
+    story.state = replay(story.policy, [])
     assert story.happens(ControllerResumed(term=2, hold_s=4.0))[-1] == WakeAt(4.0)
     joined = NodeJoined(node=NodeInfo(id="a", name="a", nproc=1), attempt=3)
     assert story.happens(joined, after_s=1.0)[0] == end_of(3, "a")
@@ -319,7 +319,7 @@ def test_replaying_a_story_gives_the_same_state() -> None:
     story.evicts("b")
     story.all_end()
     kept = copy.deepcopy(story.state)
-    assert core.replay(story.policy, story.told) == kept
+    assert replay(story.policy, story.told) == kept
 
 
 def test_a_node_that_went_with_its_launcher_is_not_said_to_have_been_silent() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from stories import Story, ending, evidence, one_node, several_nodes, told_to_end
 
-from robust_run.launcher.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say, WakeAt
-from robust_run.launcher.code_types import CodeRecord, CodeVersion, Ledger
-from robust_run.launcher.events import ControllerResumed, Event, HangSuspected, Inquired, SignalReceived, Tick
+from robust_run.launcher.model.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say, WakeAt
+from robust_run.launcher.model.code_events import CodeRecord, CodeVersion, Ledger
+from robust_run.launcher.model.events import ControllerResumed, Event, HangSuspected, Inquired, SignalReceived, Tick
 from robust_run.tracer.types import TraceVerdict
 
 BY_SIGTERM = EndAttempt(attempt=0, signal=15, grace_s=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.leadership.address import EtcdAddress, parse_coordinator
+from robust_run.launcher.controller.leadership.address import EtcdAddress, parse_coordinator
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from jobs import wait_for
 
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
-from robust_run.launcher.leadership.address import parse_coordinator
-from robust_run.launcher.leadership.choice import open_coordinator
-from robust_run.launcher.leadership.etcd import EtcdCoordinator
-from robust_run.launcher.leadership.etcd_client import EtcdClient
-from robust_run.launcher.leadership.etcd_keys import Keys
-from robust_run.launcher.leadership.etcd_messages import (
+from robust_run.launcher.controller.leadership.address import parse_coordinator
+from robust_run.launcher.controller.leadership.choice import open_coordinator
+from robust_run.launcher.controller.leadership.etcd import EtcdCoordinator
+from robust_run.launcher.controller.leadership.etcd_client import EtcdClient
+from robust_run.launcher.controller.leadership.etcd_keys import Keys
+from robust_run.launcher.controller.leadership.etcd_messages import (
     Empty,
     LeaseGrant,
     LeaseGrantReply,
@@ -32,9 +32,9 @@ from robust_run.launcher.leadership.etcd_messages import (
     RangeReply,
     Txn,
 )
-from robust_run.launcher.leadership.following import wait_for_leader
-from robust_run.launcher.leadership.tenure import Leadership
-from robust_run.launcher.leadership.types import (
+from robust_run.launcher.controller.leadership.following import wait_for_leader
+from robust_run.launcher.controller.leadership.tenure import Leadership
+from robust_run.launcher.controller.leadership.types import (
     Candidate,
     CoordinatorRefused,
     CoordinatorUnreachable,

@@ -13,13 +13,13 @@ from typing import TypeVar
 import pytest
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.leadership.folder import FolderCoordinator
-from robust_run.launcher.leadership.folder_files import SharedFolder
-from robust_run.launcher.leadership.folder_records import Sign, Suspicion, newest_term, numbered
-from robust_run.launcher.leadership.following import wait_for_leader
-from robust_run.launcher.leadership.tenure import Leadership
-from robust_run.launcher.leadership.threads import MOST_STUCK, in_thread
-from robust_run.launcher.leadership.types import (
+from robust_run.launcher.controller.leadership.folder import FolderCoordinator
+from robust_run.launcher.controller.leadership.folder_files import SharedFolder
+from robust_run.launcher.controller.leadership.folder_records import Sign, Suspicion, newest_term, numbered
+from robust_run.launcher.controller.leadership.following import wait_for_leader
+from robust_run.launcher.controller.leadership.tenure import Leadership
+from robust_run.launcher.controller.leadership.threads import MOST_STUCK, in_thread
+from robust_run.launcher.controller.leadership.types import (
     Candidate,
     CoordinatorRefused,
     CoordinatorUnreachable,

@@ -10,12 +10,12 @@ import pytest
 from stores import EtcdModel, ModelFiles, ModelFolder, ModelTransport
 from virtual import Host, Network, run_virtual
 
-from robust_run.launcher.leadership.etcd import EtcdCoordinator
-from robust_run.launcher.leadership.etcd_messages import Txn
-from robust_run.launcher.leadership.folder import FolderCoordinator
-from robust_run.launcher.leadership.following import wait_for_leader
-from robust_run.launcher.leadership.tenure import Leadership
-from robust_run.launcher.leadership.types import Candidate, CoordinatorUnreachable, LostLeadership
+from robust_run.launcher.controller.leadership.etcd import EtcdCoordinator
+from robust_run.launcher.controller.leadership.etcd_messages import Txn
+from robust_run.launcher.controller.leadership.folder import FolderCoordinator
+from robust_run.launcher.controller.leadership.following import wait_for_leader
+from robust_run.launcher.controller.leadership.tenure import Leadership
+from robust_run.launcher.controller.leadership.types import Candidate, CoordinatorUnreachable, LostLeadership
 
 TTL_S = 2.0
 

@@ -9,8 +9,8 @@ import pytest
 from virtual import Host, Network, run_virtual
 
 from robust_run.errors import UserError
-from robust_run.launcher.leadership.tenure import Leadership, check_ttl, safety_margin_s
-from robust_run.launcher.leadership.types import (
+from robust_run.launcher.controller.leadership.tenure import Leadership, check_ttl, safety_margin_s
+from robust_run.launcher.controller.leadership.types import (
     CoordinatorRefused,
     CoordinatorUnreachable,
     LeaderRecord,

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from robust_run.health.types import Finding
-from robust_run.launcher.events import AttemptEnded, FirstStep, RankExited
-from robust_run.launcher.many.brief import brief
-from robust_run.launcher.types import Progress, RankEvidence
-from robust_run.launcher.verdict import attribute
+from robust_run.launcher.core.diagnosis.verdict import attribute
+from robust_run.launcher.model.events import AttemptEnded, FirstStep, RankExited
+from robust_run.launcher.model.job import Progress, RankEvidence
+from robust_run.launcher.start.many.wire_trim import brief
 
 TAIL = "the end of its stderr\n" * 100
 

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.actions import EndAttempt, Order
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import Orders, Welcome
-from robust_run.launcher.controller.roll import Roll
 from robust_run.launcher.controller.service import Service
+from robust_run.launcher.core.failure_detector import Roll
 from robust_run.launcher.core.state import JobState, Member
-from robust_run.launcher.lease_times import GUARD_AFTER_S, LeaseTimes
-from robust_run.launcher.many.fence import ENDING_S, Cell, Lease
-from robust_run.launcher.types import ManyNodes
+from robust_run.launcher.model.actions import EndAttempt, Order
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes
+from robust_run.launcher.start.many.fence import ENDING_S, Cell, Lease
 
 LENGTH_S = 3.0
 NOW_S = 1000.0
@@ -225,9 +225,9 @@ def test_whoever_comes_back_with_an_attempt_it_was_given_up_with_is_told_to_end_
 
 GUARD = """
 import os, signal, sys, time
-from robust_run.launcher.guard import hold_signals, run_guarded
-from robust_run.launcher.lease_times import LeaseTimes
-from robust_run.launcher.many.fence import Cell, Lease
+from robust_run.launcher.start.guard import hold_signals, run_guarded
+from robust_run.launcher.model.lease_times import LeaseTimes
+from robust_run.launcher.start.many.fence import Cell, Lease
 
 cell = Cell()
 

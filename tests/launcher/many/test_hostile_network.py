@@ -172,7 +172,7 @@ SLOW_READER = """
 import asyncio, os, sys
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.messages import Heartbeat, Hello
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.model.job import NodeInfo
 
 async def main():
     token = open(sys.argv[3]).read().strip().encode()

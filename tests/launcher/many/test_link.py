@@ -13,10 +13,10 @@ from robust_run.clock import SystemClock
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import Hello, Refused, Report, Welcome
 from robust_run.launcher.control.peer import Peer
-from robust_run.launcher.events import AttemptEnded, NodeEvent
-from robust_run.launcher.many.fence import Cell, Lease
-from robust_run.launcher.many.link import Link
-from robust_run.launcher.types import ManyNodes, Progress
+from robust_run.launcher.model.events import AttemptEnded, NodeEvent
+from robust_run.launcher.model.job import ManyNodes, Progress
+from robust_run.launcher.start.many.fence import Cell, Lease
+from robust_run.launcher.start.many.link import Link
 
 ENDED = AttemptEnded(attempt=3, node="id-n0", started_at_s=0.0, ranks=(), progress=Progress())
 

@@ -14,7 +14,7 @@ import pytest
 from clusters import PATIENCE_S, STEPS, TRAIN, ClusterJob, children, outside, reaches, start_all, wait_for, write
 from hosts import Cluster, Host, need_hosts
 
-from robust_run.launcher.lease_times import MARGIN_S
+from robust_run.launcher.model.lease_times import MARGIN_S
 
 START = Callable[..., tuple[Cluster, ClusterJob]]
 LEASE_S = 7

@@ -14,7 +14,7 @@ from clusters import PATIENT, TRAIN, ClusterJob, start_all, write
 from hosts import Cluster, need_hosts
 from jobs import wait_for
 
-from robust_run.launcher.agent_signals import SAME_BREATH_S
+from robust_run.launcher.agent.signals import SAME_BREATH_S
 
 
 @pytest.fixture

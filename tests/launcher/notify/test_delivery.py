@@ -11,8 +11,8 @@ import pytest
 from jobs import wait_for
 from notices import webhook
 
-from robust_run.launcher.notify.delivery import Delivery
-from robust_run.launcher.notify.target import Target
+from robust_run.launcher.records.notifier.delivery import Delivery
+from robust_run.launcher.records.notify.target import Target
 
 BODY = b'{"text": "hello"}'
 BUSY_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.notify.limiter import Limiter
+from robust_run.launcher.records.notify.limiter import Limiter
 
 
 def test_a_burst_passes_and_then_one_for_each_time() -> None:

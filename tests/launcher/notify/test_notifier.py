@@ -12,13 +12,13 @@ from jobs import wait_for
 from notices import Webhook, incident, webhook
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.notify import notifier as notifying
-from robust_run.launcher.notify.delivery import Delivery, Result
-from robust_run.launcher.notify.limiter import Limiter
-from robust_run.launcher.notify.notifier import LoopSay, Notifier, notifier_of
-from robust_run.launcher.notify.sender import MOST_WAITING, Sender
-from robust_run.launcher.notify.target import Target
-from robust_run.launcher.notify.wording import About
+from robust_run.launcher.records.notifier import notifier as notifying
+from robust_run.launcher.records.notifier.delivery import Delivery, Result
+from robust_run.launcher.records.notifier.notifier import LoopSay, Notifier, notifier_of
+from robust_run.launcher.records.notifier.sender import MOST_WAITING, Sender
+from robust_run.launcher.records.notify.limiter import Limiter
+from robust_run.launcher.records.notify.target import Target
+from robust_run.launcher.records.notify.wording import About
 
 ABOUT = About(run_id="run", script="train.py", host="gpu-0", run_directory="/runs/run")
 OPEN = Limiter(burst=10_000, tokens=10_000.0)

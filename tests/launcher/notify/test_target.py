@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.notify.notifier import target_of
-from robust_run.launcher.notify.target import Target, is_hidden, named, parse, shown
+from robust_run.launcher.records.notifier.notifier import target_of
+from robust_run.launcher.records.notify.target import Target, is_hidden, named, parse, shown
 
 SECRET = "T00000000/B000/XXXXsecretXXXX"
 

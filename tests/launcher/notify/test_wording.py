@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from notices import incident
 
-from robust_run.launcher.notify.types import LONGEST_TEXT, Notice
-from robust_run.launcher.notify.wording import About, ended, escaped, opened, resolved, with_suppressed
+from robust_run.launcher.records.notify.types import LONGEST_TEXT, Notice
+from robust_run.launcher.records.notify.wording import About, ended, escaped, opened, resolved, with_suppressed
 
 ABOUT = About(run_id="run", script="train.py", host="gpu-0", run_directory="/runs/run")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from robust_run.launcher.output.channel import Channel, Console, FilteredLog
-from robust_run.launcher.output.lines import Tail
+from robust_run.launcher.agent.output.channel import Channel, Console, FilteredLog
+from robust_run.launcher.agent.output.lines import Tail
 
 
 class Screen:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.output.files import FileSink
+from robust_run.launcher.agent.output.files import FileSink
 
 
 class Errors:

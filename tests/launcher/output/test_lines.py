@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.output.lines import (
+from robust_run.launcher.agent.output.lines import (
     END_MARKERS,
     LineSplitter,
     Tail,

@@ -20,9 +20,9 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
-from robust_run.launcher.output.route import OutputRouter
-from robust_run.launcher.output.sinks import BoundedWriter, FileSink
-from robust_run.launcher.types import Std, Streams
+from robust_run.launcher.agent.output.route import OutputRouter
+from robust_run.launcher.agent.output.sinks import BoundedWriter, FileSink
+from robust_run.launcher.model.job import Std, Streams
 
 NOT = Std()
 OUT = Std(out=True)
@@ -514,9 +514,9 @@ def test_making_the_outputs_of_the_first_workers_imports_no_event_loop() -> None
     code = (
         "import sys\n"
         "from robust_run.clock import SystemClock\n"
-        "from robust_run.launcher.output.route import OutputRouter\n"
-        "from robust_run.launcher.output.sinks import FileSink, open_console\n"
-        "from robust_run.launcher.types import Std, Streams\n"
+        "from robust_run.launcher.agent.output.route import OutputRouter\n"
+        "from robust_run.launcher.agent.output.sinks import FileSink, open_console\n"
+        "from robust_run.launcher.model.job import Std, Streams\n"
         "out, err = open_console(1, 2)\n"
         "router = OutputRouter(Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)), 'default', console_out=out,\n"
         "    console_err=err, files=FileSink(print), clock=SystemClock(), console_is_terminal=Std())\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from robust_run.launcher.output.sinks import BoundedWriter, open_console
+from robust_run.launcher.agent.output.sinks import BoundedWriter, open_console
 
 
 class Gate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.events import (
+from robust_run.launcher.model.events import (
     ControllerResumed,
     Event,
     NodeEvicted,
@@ -11,9 +11,9 @@ from robust_run.launcher.events import (
     NodeLost,
     NodeReturned,
 )
-from robust_run.launcher.journal import Entry
-from robust_run.launcher.slurm.deaths import Deaths
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.records.journal import Entry
+from robust_run.slurm.rules.deaths import Deaths
 
 KILLED = NodeLeft(node="a", reason="it was told to by SIGKILL")
 LOST = NodeLost(node="a", silent_s=3.6)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from robust_run.launcher.slurm.exclusion import Candidates, chosen, excluded_before, most_excluded
-from robust_run.launcher.slurm.node_state import is_dead, is_down, slurmd_at
+from robust_run.slurm.exclusion import Candidates, chosen, excluded_before, most_excluded
+from robust_run.slurm.node_state import is_dead, is_down, slurmd_at
 
 
 def is_dead_of(*names: str) -> Callable[[str], bool]:

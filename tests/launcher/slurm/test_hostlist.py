@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
-from robust_run.launcher.slurm.hostlist import MOST_HOSTS, expand
+from robust_run.slurm.rules.hostlist import MOST_HOSTS, expand
 
 
 @pytest.mark.parametrize(

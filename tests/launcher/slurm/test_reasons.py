@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.actions import Finish
-from robust_run.launcher.events import (
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
     Event,
@@ -18,15 +18,15 @@ from robust_run.launcher.events import (
     NodeLost,
     NodeReturned,
 )
-from robust_run.launcher.journal import Entry
-from robust_run.launcher.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
-from robust_run.launcher.slurm.past import judge
-from robust_run.launcher.slurm.pulse import beat, is_silent
-from robust_run.launcher.slurm.reasons import classify, decide, is_over
-from robust_run.launcher.slurm.requeue import ended_as, was_told
-from robust_run.launcher.slurm.scontrol import parse_job, record_of
-from robust_run.launcher.slurm.types import Ended, JobFacts, Reason
-from robust_run.launcher.types import NodeInfo, Progress
+from robust_run.launcher.model.job import NodeInfo, Progress
+from robust_run.launcher.records.journal import Entry
+from robust_run.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
+from robust_run.slurm.past import judge
+from robust_run.slurm.pulse import beat, is_silent
+from robust_run.slurm.requeue import ended_as, was_told
+from robust_run.slurm.rules.reasons import classify, decide, is_over
+from robust_run.slurm.rules.types import Ended, JobFacts, Reason
+from robust_run.slurm.scontrol import parse_job, record_of
 
 RUNNING = (
     "JobId=9 JobName=train UserId=ada(1000) JobState=RUNNING Reason=None Requeue=1 Restarts=1 BatchFlag=1 Reboot=0 "

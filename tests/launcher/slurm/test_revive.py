@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from robust_run.launcher.events import Event, NodeJoined, NodeLost, NodeReturned
-from robust_run.launcher.journal import Entry
-from robust_run.launcher.slurm.revive import LOOK_S, PATIENCE_S, Reviver
-from robust_run.launcher.types import NodeInfo, SlurmUse
+from robust_run.launcher.model.events import Event, NodeJoined, NodeLost, NodeReturned
+from robust_run.launcher.model.job import NodeInfo, SlurmUse
+from robust_run.launcher.records.journal import Entry
+from robust_run.slurm.revive import LOOK_S, PATIENCE_S, Reviver
 
 JOINED = NodeJoined(node=NodeInfo(id="a", name="rr2", nproc=1))
 LOST = NodeLost(node="a", silent_s=3.6)

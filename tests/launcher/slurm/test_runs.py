@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from slurm_tasks import task_env
 
-from robust_run.launcher.slurm.runs import Run, choose, ordered
-from robust_run.launcher.slurm.surroundings import read
-from robust_run.launcher.slurm.types import Step
+from robust_run.slurm.rules.surroundings import read
+from robust_run.slurm.rules.types import Step
+from robust_run.slurm.runs import Run, choose, ordered
 
 
 def step_of(**changes: str) -> Step:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
-from robust_run.launcher.slurm.sbatch_options import MOST_OPTIONS, Option, last_value, read_options
+from robust_run.slurm.rules.sbatch_options import MOST_OPTIONS, Option, last_value, read_options
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from jobs import wait_for
 
-from robust_run.launcher.slurm.scontrol import ask
-from robust_run.launcher.slurm.tools import SystemTools
+from robust_run.slurm.scontrol import ask
+from robust_run.slurm.tools import SystemTools
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
-from robust_run.launcher.slurm.sbatch_options import read_options
-from robust_run.launcher.slurm.script import Script, Wanted, make_script
+from robust_run.slurm.rules.sbatch_options import read_options
+from robust_run.slurm.rules.script import Script, Wanted, make_script
 
 COMMAND = ("robust-run", "--nproc-per-node", "8", "train.py")
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=20)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.slurm.doctor import NodeSaid, judge_nodes, too_many
-from robust_run.launcher.slurm.site import Finding, judge_config, judge_version, read_config
-from robust_run.launcher.slurm.tools import Ran
+from robust_run.slurm.doctor import NodeSaid, judge_nodes, too_many
+from robust_run.slurm.rules.site import Finding, judge_config, judge_version, read_config
+from robust_run.slurm.tools import Ran
 
 CONFIG = """Configuration data as of 2026-11-22T01:34:17
 AuthInfo                = socket=/run/munge.socket.2,cred_expire=5

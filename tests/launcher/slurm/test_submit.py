@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.slurm.doctor import examine, examine_nodes
-from robust_run.launcher.slurm.script import make_script
-from robust_run.launcher.slurm.submit import plan, submit
-from robust_run.launcher.slurm.tools import Ran
 from robust_run.robust_cli import robust
+from robust_run.slurm.doctor import examine, examine_nodes
+from robust_run.slurm.rules.script import make_script
+from robust_run.slurm.submit import plan, submit
+from robust_run.slurm.tools import Ran
 
 
 class Site:

@@ -6,10 +6,10 @@ import pytest
 from slurm_tasks import batch_env, task_env
 
 from robust_run.errors import UserError
-from robust_run.launcher.slurm.ports import COUNT, FIRST, ports_of
-from robust_run.launcher.slurm.scrub import for_srun, without_binding
-from robust_run.launcher.slurm.surroundings import nodes_of_job, read
-from robust_run.launcher.slurm.types import Step
+from robust_run.slurm.rules.ports import COUNT, FIRST, ports_of
+from robust_run.slurm.rules.scrub import for_srun, without_binding
+from robust_run.slurm.rules.surroundings import nodes_of_job, read
+from robust_run.slurm.rules.types import Step
 
 
 def step_of(**changes: str) -> Step:

@@ -12,8 +12,8 @@ import pytest
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.errors import Refusal
 from robust_run.launcher.control.messages import Hello
-from robust_run.launcher.slurm.turning_away import turn_away
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.model.job import NodeInfo
+from robust_run.slurm.turning_away import turn_away
 
 
 @pytest.fixture

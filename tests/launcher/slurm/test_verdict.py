@@ -6,14 +6,14 @@ from pathlib import Path
 
 from slurm_tasks import task_env
 
-from robust_run.launcher.actions import Finish
-from robust_run.launcher.events import Event, NodeJoined, NodeLost, NodeReturned
-from robust_run.launcher.journal import Entry
-from robust_run.launcher.slurm.past import Past, judge
-from robust_run.launcher.slurm.surroundings import read
-from robust_run.launcher.slurm.types import Step
-from robust_run.launcher.slurm.verdict import _write, sentence
-from robust_run.launcher.types import NodeInfo
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import Event, NodeJoined, NodeLost, NodeReturned
+from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.records.journal import Entry
+from robust_run.slurm.past import Past, judge
+from robust_run.slurm.rules.surroundings import read
+from robust_run.slurm.rules.types import Step
+from robust_run.slurm.verdict import _write, sentence
 
 DONE = Finish(exit_code=0, outcome="done")
 

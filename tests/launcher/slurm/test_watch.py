@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.events import LimitNear
-from robust_run.launcher.slurm.scontrol import Answer
-from robust_run.launcher.slurm.types import JobFacts
-from robust_run.launcher.slurm.watch import EARLY_S, Watch
-from robust_run.launcher.types import SlurmUse
+from robust_run.launcher.model.events import LimitNear
+from robust_run.launcher.model.job import SlurmUse
+from robust_run.slurm.rules.types import JobFacts
+from robust_run.slurm.scontrol import Answer
+from robust_run.slurm.watch import EARLY_S, Watch
 
 
 class Site:

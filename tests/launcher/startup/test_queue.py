@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.launcher.startup import queue
+from robust_run.launcher.controller import queue_time as queue
 
 LINE = (
     "JobId=7 JobName=train UserId=me(1) Restarts={restarts} BatchFlag={batch} RunTime=00:00:20 "

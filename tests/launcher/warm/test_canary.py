@@ -7,7 +7,7 @@ import sys
 
 SLOW = """
 import time
-from robust_run.launcher.warm.process import _try_child
+from robust_run.launcher.agent.warm.process import _try_child
 print(repr(_try_child(lambda: time.sleep(3), "at its start")))
 """
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 import pytest
 
-from robust_run.launcher.warm.host import WarmHost
-from robust_run.launcher.warm.messages import MakeStandby, Preload, Preloaded, Refused, StandbyReady, ToWarm, send
+from robust_run.launcher.agent.warm.host import WarmHost
+from robust_run.launcher.agent.warm.messages import MakeStandby, Preload, Preloaded, Refused, StandbyReady, ToWarm, send
 
 TORCH = ("torch", "torch.distributed")
 LATE = ("torch._dynamo",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from robust_run.launcher.warm.identity import Identity, frozen_changes, interpreter_arguments, unarmed
+from robust_run.launcher.agent.warm.identity import Identity, frozen_changes, interpreter_arguments, unarmed
 from robust_run.tracer.arming import arm_environment
 
 

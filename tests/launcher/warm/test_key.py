@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.launcher.warm import key, origins, registry, surroundings
-from robust_run.launcher.warm.handover import started_anew
-from robust_run.launcher.warm.key import Announcement, Fingerprint
+from robust_run.launcher.start.warm import key, origins, registry, surroundings
+from robust_run.launcher.start.warm.handover import started_anew
+from robust_run.launcher.start.warm.key import Announcement, Fingerprint
 from robust_run.robust_cli import parse_duration_s
 from robust_run.tracer.arming import arm_environment
 
@@ -257,7 +257,7 @@ def test_making_a_folder_that_is_there_and_open_to_others_is_an_error_of_the_use
 def test_a_lock_tells_who_holds_it_and_ends_with_its_process(tmp_path: Path) -> None:
     path = str(tmp_path / "warm-x.lock")
     code = (
-        "import sys; from robust_run.launcher.warm import registry\n"
+        "import sys; from robust_run.launcher.start.warm import registry\n"
         "assert registry.lock(sys.argv[1]) is not None; print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

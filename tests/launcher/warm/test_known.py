@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.warm.known import batches, to_preload, worth_preloading
+from robust_run.launcher.agent.warm.known import batches, to_preload, worth_preloading
 
 IMPORTED = [
     "sys",

@@ -207,9 +207,9 @@ def test_a_folder_that_is_gone_is_named(forker: Forker, tmp_path: Path) -> None:
 
 
 def test_a_process_that_runs_a_program_already_cannot_run_another() -> None:
-    from robust_run.launcher.warm.become import CannotBecome
-    from robust_run.launcher.warm.identity import Identity
-    from robust_run.launcher.warm.run import run as run_identity
+    from robust_run.launcher.agent.warm.become import CannotBecome
+    from robust_run.launcher.agent.warm.identity import Identity
+    from robust_run.launcher.agent.warm.run import run as run_identity
 
     with pytest.raises(CannotBecome, match="runs a program already"):
         run_identity(Identity(argv=("x.py",), env={}, cwd="/", umask=0, agent_pid=1))

@@ -9,7 +9,7 @@ from tracer.nccl.stalls import HELD_OUT, TUNING, Stall, grid, one_group, run
 from tracer.verdict.inside_scenes import FEWEST, on_the_way
 
 from robust_run.launcher.control import frames
-from robust_run.launcher.types import FEWEST_FLOWS, FEWEST_OPS, MOST_FLOWS, Sights, flows_of, ops_of
+from robust_run.launcher.model.job import FEWEST_FLOWS, FEWEST_OPS, MOST_FLOWS, Sights, flows_of, ops_of
 from robust_run.tracer.nccl import layout
 from robust_run.tracer.nccl.cut import COMMUNICATORS, LANE, counterparts, cut, restored
 from robust_run.tracer.nccl.rules import diagnose

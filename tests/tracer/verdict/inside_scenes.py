@@ -9,7 +9,7 @@ from tracer.nccl.simulate import Model, sights_of
 from tracer.nccl.stalls import Stall, run
 
 from robust_run.launcher.control import frames
-from robust_run.launcher.types import Sights
+from robust_run.launcher.model.job import Sights
 from robust_run.tracer.nccl.cut import counterparts, cut
 from robust_run.tracer.nccl.types import NcclSight
 from robust_run.tracer.types import Frame, Group, ProcessSight, RankSight, RankTrace, Scene, ThreadStack

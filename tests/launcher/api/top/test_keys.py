@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.api.top.keys import Key, Looking, press, read_keys
+from robust_run.launcher.operator.top.keys import Key, Looking, press, read_keys
 
 
 @pytest.mark.parametrize(

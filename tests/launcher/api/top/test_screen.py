@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from robust_run.launcher.api.live import LiveIncident, LiveView
-from robust_run.launcher.api.top.keys import Looking
-from robust_run.launcher.api.top.screen import plain, rows_of, screen
-from robust_run.launcher.api.views import AttemptView, LiveNode
+from robust_run.launcher.operator.top.keys import Looking
+from robust_run.launcher.operator.top.screen import plain, rows_of, screen
+from robust_run.launcher.operator.views.live import LiveIncident, LiveView
+from robust_run.launcher.operator.views.status import AttemptView, LiveNode
 
 
 def a_view(nodes: int = 1250, incidents: int = 3, text: str = "rank 5 died of SIGKILL") -> LiveView:

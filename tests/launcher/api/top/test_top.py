@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.events import SignalReceived
+from robust_run.launcher.model.events import SignalReceived
 
 MAIN = "from robust_run.robust_cli import main; main()"
 

@@ -1,0 +1,383 @@
+"""The agent: one node's hands. Carries out the controller's orders and reports what happens.
+
+The first workers of a one-node job are started before the event loop exists, because importing asyncio takes longer than
+starting them. What comes with the loop is in `agent.loop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.launcher.agent.attempt import Attempt
+from robust_run.launcher.agent.workers.environment import place_of
+from robust_run.launcher.model.actions import (
+    Collect,
+    Dismiss,
+    EndAttempt,
+    Finish,
+    KeepTraces,
+    OpenStore,
+    Order,
+    Say,
+    StartAttempt,
+)
+from robust_run.launcher.model.check_events import EndChecks, OpenPlace, RunChecks, TellFacts
+from robust_run.launcher.model.code_events import StageCode
+from robust_run.launcher.model.events import (
+    AttemptEnded,
+    NodeEvent,
+    SpawnFailed,
+    StoreOpened,
+    WarmReady,
+)
+from robust_run.launcher.model.job import Progress, Sights
+from robust_run.launcher.model.resume_events import CheckpointSaved, LookForCheckpoints
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from robust_run.launcher.agent.checkpoints import AgentCheckpoints
+    from robust_run.launcher.agent.checks import AgentChecks
+    from robust_run.launcher.agent.code import AgentCode
+    from robust_run.launcher.agent.node import Node
+    from robust_run.launcher.model.links import Superior
+    from robust_run.launcher.model.start_notes import Seen
+    from robust_run.launcher.records.code.types import Parts
+
+
+class Serving(Protocol):
+    """The event loop of an agent, see `agent.loop.AgentLoop`: there is none until the first workers have been started."""
+
+    def stop(self) -> None:
+        """The agent is not needed any more."""
+        ...
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call after a time."""
+        ...
+
+    def call_soon(self, call: Callable[[], None]) -> asyncio.Handle:
+        """Call in the loop's thread; from any thread. Raises RuntimeError if the loop is closed."""
+        ...
+
+    def watch(self, attempt: Attempt) -> None:
+        """See its workers end from now on."""
+        ...
+
+    def attempt_began(self, attempt: Attempt) -> None:
+        """An attempt was just started."""
+        ...
+
+    def attempt_is_ending(self) -> None:
+        """Its end is about to be reported."""
+        ...
+
+    def attempt_ended(self) -> None:
+        """No workers run here any more."""
+        ...
+
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call."""
+        ...
+
+
+class Agent:
+    """One node of a job, from its first worker to its exit code."""
+
+    def __init__(self, node: Node, node_id: str) -> None:
+        self.exit_code: int | None = None
+        """Set when this node is no longer needed."""
+        self.newest_attempt = -1
+        """The newest attempt it was told anything of."""
+        self.history: list[NodeEvent] = []
+        """What was reported of that attempt: for a controller that was away."""
+        self.node_id = node_id
+        self._is_leaving = False
+        self._node = node
+        self._superior: Superior | None = None
+        self.attempt: Attempt | None = None
+        """The newest that was started here."""
+        self._has_ended = True
+        self._loop: Serving | None = None
+        """What came with the event loop; None: there is none yet."""
+        self._pending_end: EndAttempt | None = None
+        self._pending_start: StartAttempt | None = None
+        """What is to be started once an earlier attempt has ended here."""
+        self._codes: AgentCode | None = None
+        self._checks: AgentChecks | None = None
+        self._checkpoints: AgentCheckpoints | None = None
+
+    def serve(self, superior: Superior) -> None:
+        """Report to this one from now on."""
+        self._superior = superior
+
+    @property
+    def is_running(self) -> bool:
+        """Whether workers run here or are about to."""
+        return not self._has_ended or self._pending_start is not None
+
+    # --- reports ---
+
+    def report(self, event: NodeEvent) -> None:
+        """Take note of what happened here and pass it on."""
+        match event:
+            case AttemptEnded():
+                if self._loop is not None and event.attempt == self._attempt_number:
+                    self._loop.attempt_is_ending()
+                self._has_ended = self._has_ended or event.attempt == self._attempt_number
+                if self._loop is not None and self._has_ended:
+                    self._loop.attempt_ended()
+                self._node.starter.learn(event)
+                event = self._with_save(event)
+            case CheckpointSaved():
+                self.history = [each for each in self.history if not isinstance(each, CheckpointSaved)]
+            case WarmReady() if self.newest_attempt <= 0:
+                self._node.restock(0, 0.0)
+            case _:
+                pass
+        if getattr(event, "attempt", None) == self.newest_attempt:
+            self.history.append(event)
+        assert self._superior is not None
+        self._superior.report(event)
+        self._start_pending()
+
+    def _with_save(self, event: AttemptEnded) -> AttemptEnded:
+        """Return the end of an attempt with what its ranks have saved, where that matters."""
+        if self._checkpoints is None or self.attempt is None or event.attempt != self.attempt.number:
+            return event
+        saved = self._checkpoints.newest_save(self.attempt.rank_folders())
+        return msgspec.structs.replace(event, saved=saved)
+
+    def look_for_saves(self) -> None:
+        """Report a checkpoint that ranks have saved, soon after the first of an attempt, and seldom after that."""
+        if self._checkpoints is None or self.attempt is None:
+            return
+        number = self.attempt.number
+        saved = self._checkpoints.look_for_saves(number, self.attempt.rank_folders())
+        if saved is not None:
+            self.report(CheckpointSaved(attempt=number, node=self.node_id, saved=saved))
+
+    def _start_pending(self) -> None:
+        """Start what waited for something else to end or to come."""
+        if self._pending_start is not None and self._has_ended:
+            order, self._pending_start = self._pending_start, None
+            if not self._is_leaving:
+                self._start_attempt(order)
+
+    # --- orders ---
+
+    def obey(self, order: Order) -> None:
+        """Carry out an order. One that was heard before changes nothing, except that its outcome is reported again."""
+        match order:
+            case OpenStore():
+                self._open_store(order.attempt)
+            case StartAttempt():
+                self._start_attempt(order)
+            case EndAttempt():
+                self._end_attempt(order)
+            case Say():
+                self._node.say(order.text)
+            case Collect():
+                self._collect(order)
+            case KeepTraces() if self.attempt is not None and order.attempt == self._attempt_number:
+                self.attempt.keep_traces()
+            case LookForCheckpoints():
+                self.checkpoints.look(order)
+            case StageCode():
+                self.codes.stage(order.tree)
+            case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
+                self.checks.obey(order)
+            case Dismiss() | Finish():
+                self.leave(order.exit_code)
+
+    def _begin(self, attempt: int) -> None:
+        self.newest_attempt = attempt
+        self.history = []
+
+    def _open_store(self, attempt: int) -> None:
+        if attempt < self.newest_attempt or (attempt == self.newest_attempt and self._attempt_number == attempt):
+            return
+        self._begin(attempt)
+        self._end_checks()
+        try:
+            address, port = self._node.open_store(attempt)
+        except PlatformError as error:
+            self.report(SpawnFailed(attempt=attempt, rank=0, message=str(error), node=self.node_id))
+            return
+        self.report(StoreOpened(attempt=attempt, node=self.node_id, address=address, port=port))
+
+    @property
+    def _attempt_number(self) -> int:
+        return self.attempt.number if self.attempt is not None else -1
+
+    def _start_attempt(self, order: StartAttempt) -> None:
+        if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number:
+            return
+        if order.attempt > self.newest_attempt:
+            self._begin(order.attempt)
+        elif any(isinstance(event, AttemptEnded) for event in self.history):
+            return  # it was told to end before it had been told to start
+        if not self._has_ended:
+            # The controller gave this node up and takes it again, before it has ended what it was given up with.
+            self._pending_start = order
+            self._attempt_now.end(EndAttempt(attempt=self._attempt_number))
+            return
+        if not self._end_checks():
+            self._pending_start = order  # the job needs this node now
+            return
+        if order.code is not None and not self.codes.is_ready(order):
+            self._pending_start = order if self.codes.is_waiting else None
+            return
+        self._has_ended = False
+        self._node.workplace.meet(order.peers)
+        path = self.checkpoints.path_of(order.resume) if order.resume is not None else ""
+        self.attempt = Attempt(place_of(order, path), self._node, self.node_id, self.report, self._deliver)
+        self.attempt.start()
+        if self._loop is not None:
+            self._loop.attempt_began(self.attempt)
+
+    @property
+    def codes(self) -> AgentCode:
+        """What this agent does about versions of the code; imported when that is first needed."""
+        if self._codes is None:
+            from robust_run.launcher.agent.code import AgentCode
+
+            self._codes = AgentCode(self._node, self.node_id, self.report, self._fetch_code)
+        return self._codes
+
+    @property
+    def minds_code(self) -> bool:
+        """Whether there is something to be looked at of versions of the code."""
+        return self._codes is not None or self._node.spec.code != "in-place"
+
+    @property
+    def checks(self) -> AgentChecks:
+        """What this agent does about checks; imported when they are first asked for."""
+        if self._checks is None:
+            from robust_run.launcher.agent.checks import AgentChecks
+
+            self._checks = AgentChecks(self._node, self._deliver, self._later, self._start_pending)
+        return self._checks
+
+    @property
+    def checkpoints(self) -> AgentCheckpoints:
+        """What this agent does about checkpoints to start from; imported when they are first asked for."""
+        if self._checkpoints is None:
+            from robust_run.launcher.agent.checkpoints import AgentCheckpoints
+
+            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver)
+            if self._loop is not None:
+                self._checkpoints.attach(self._loop.call_soon)
+        return self._checkpoints
+
+    def _end_checks(self) -> bool:
+        """Have checks end here; whether none runs any more."""
+        return self._checks is None or self._checks.end()
+
+    def _fetch_code(self, tree: str) -> bool:
+        assert self._superior is not None
+        return self._superior.fetch_code(tree)
+
+    def forget_asked(self) -> None:
+        """The connection was lost, and with it what was asked for."""
+        self._end_checks()
+        if self._codes is not None:
+            self._codes.forget_asked()
+
+    def take_code(self, parts: Parts) -> None:
+        """Take in a part of a version; an attempt that waits for it starts when it is complete."""
+        if self.codes.take(parts):
+            self._start_pending()
+
+    def _deliver(self, seen: Seen) -> None:
+        assert self._superior is not None
+        self._superior.deliver(seen)
+
+    def _collect(self, order: Collect) -> None:
+        if self.attempt is not None and order.attempt == self._attempt_number and self._loop is not None:
+            self.attempt.collect(order)
+        else:
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
+
+    def _end_attempt(self, order: EndAttempt) -> None:
+        if order.attempt == self._attempt_number and self.is_running:
+            if self._is_leaving and order.signal:
+                return  # the workers have a signal and a time of their own
+            if self._checkpoints is not None:
+                self._checkpoints.prepare()
+            if self._loop is None:
+                self._pending_end = order  # the loop is about to exist; nothing can be awaited before it does
+            else:
+                self._attempt_now.end(order)
+        elif order.attempt >= self.newest_attempt:
+            self._refuse(order.attempt)
+
+    def _refuse(self, attempt: int) -> None:
+        """Say that nothing of an attempt runs here, and see to it that nothing will."""
+        self._pending_start = None
+        recorded = [event for event in self.history if isinstance(event, AttemptEnded) and event.attempt == attempt]
+        if recorded:
+            assert self._superior is not None
+            self._superior.report(recorded[0])
+            return
+        if attempt > self.newest_attempt:
+            self._begin(attempt)
+        self._node.close_store()
+        now_s = self._node.clock.monotonic_s()
+        self.report(AttemptEnded(attempt=attempt, node=self.node_id, started_at_s=now_s, ranks=(), progress=Progress()))
+
+    @property
+    def _attempt_now(self) -> Attempt:
+        assert self.attempt is not None
+        return self.attempt
+
+    def fence(self, silent_s: float) -> None:
+        """End the workers at once: the controller has been silent, and somebody else may be about to take our place."""
+        self._pending_start = None  # if it still holds, it is said again
+        self._end_checks()
+        if self.is_running and self.attempt is not None and self._loop is not None:
+            if self.attempt.fenced_after_s is None:
+                self.attempt.fenced_after_s = silent_s
+                self._node.say(f"no answer from the controller for {silent_s:.1f} s: ending this node's workers")
+            self.attempt.end(EndAttempt(attempt=self.attempt.number))
+
+    def end_for(self, number: int, grace_s: float, leftovers_s: float) -> None:
+        """End the workers because this node was told to go."""
+        self._is_leaving = True
+        self._pending_start = None
+        self._end_checks()
+        if self.is_running and self.attempt is not None and self._loop is not None:
+            order = EndAttempt(attempt=self.attempt.number, signal=number, grace_s=grace_s, leftovers_s=leftovers_s)
+            self.attempt.end(order)
+
+    def leave(self, exit_code: int) -> None:
+        """Be no longer needed: `run` returns when nothing runs here any more."""
+        self._end_checks()
+        if self.exit_code is None:
+            self.exit_code = exit_code
+        if self._loop is not None:
+            self._loop.stop()
+
+    # --- the loop ---
+
+    def loop_runs(self, loop: Serving) -> None:
+        """Go on, now in a loop, with what was begun before there was one: nothing could be awaited then."""
+        self._loop = loop
+        if self._checkpoints is not None:
+            self._checkpoints.attach(self._loop.call_soon)
+        if self.attempt is not None:
+            self._loop.watch(self.attempt)
+        if self._pending_end is not None:
+            self._attempt_now.end(self._pending_end)
+
+    def usage(self) -> tuple[float, ...]:
+        """Return what this node did since the last call; empty where it is not watched."""
+        return self._loop.usage() if self._loop is not None else ()
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        assert self._loop is not None
+        return self._loop.later(delay_s, call)

@@ -1,0 +1,163 @@
+"""An agent's part in where attempts start from: looks at its folder of checkpoints, knows where what was chosen lies here, and
+what its ranks have saved.
+
+Looking is done by a thread, because a file system that hangs must hold up nothing else. Imported where there is such a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+
+from robust_run.ckpt_io.newest import MOST_SEEN, Known, look
+from robust_run.ckpt_io.seen import Look
+from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
+
+#: Before there is a loop (the first attempt of a job of one node) an answer is waited for so long; then it follows.
+AT_ONCE_S = 1.0
+#: Notes of what ranks have saved are looked for so often until there is one, and so often at last: in rounds of a second.
+FIRST_ROUNDS, MOST_ROUNDS = 2, 30
+
+
+class AgentCheckpoints:
+    """One agent's. Questions are answered in turn, by one thread at a time; a newer one takes the place of what was not begun."""
+
+    def __init__(self, own_folder: str | None, deliver: Callable[[CheckpointsSeen], None]) -> None:
+        """`own_folder`: --ckpt-dir of this node; None: it was given none."""
+        self._own_folder = own_folder
+        self._deliver = deliver
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        """Has the agent's own thread call something; None: it has no loop yet."""
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next: LookForCheckpoints | None = None
+        self._answers: list[CheckpointsSeen] = []
+        self._known: Known = {}
+        """Of the folder; used by the thread that looks."""
+        self._folder = own_folder or ""
+        self._real_folder = ""
+        """The same with links followed; empty: not looked at yet."""
+        self._wait = self._waited = 0
+        """In rounds: between two looks for what ranks have saved, and since the last."""
+        self._saved: tuple[int, SavedCheckpoint | None] = (-1, None)
+        """The newest that was found, and in which attempt."""
+        self._seen = Look()
+        """The newest answer."""
+
+    def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """Answer by way of the loop from now on, beginning with what was found before there was one."""
+        with self._lock:
+            self._call_soon = call_soon
+        self._hand_over()
+
+    def look(self, order: LookForCheckpoints) -> None:
+        """Look, and deliver what is seen."""
+        with self._lock:
+            self._next = order
+            has_loop = self._call_soon is not None
+            thread = self._start()
+        if not has_loop:
+            thread.join(AT_ONCE_S)
+            self._hand_over()
+
+    def prepare(self) -> None:
+        """Read what manifests are there, so that the next look need not: an attempt ends, and another is about to begin."""
+        if self._folder:
+            with self._lock:
+                self._start()
+
+    def _start(self) -> threading.Thread:
+        """Have the thread run; with the lock held."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            self._thread.start()
+        return self._thread
+
+    def _run(self) -> None:
+        """Look until no question is left; without one, for the sake of what is known then."""
+        while True:
+            with self._lock:
+                order, self._next = self._next, None
+            found = self._look_at(order)
+            with self._lock:
+                if order is not None:
+                    self._answers.append(CheckpointsSeen(attempt=order.attempt, number=order.number, look=found))
+                is_done = self._next is None
+                if is_done:
+                    self._thread = None
+                call_soon = self._call_soon
+            if order is not None and call_soon is not None:
+                try:
+                    call_soon(self._hand_over)
+                except RuntimeError:  # the loop is closed: nobody wants to know any more
+                    return
+            if is_done:
+                return
+
+    def _look_at(self, order: LookForCheckpoints | None) -> Look:
+        if order is None:
+            return look(self._folder, whole=0, known=self._known)
+        folder = self._own_folder or order.folder
+        if folder != self._folder:
+            self._folder, self._known = folder, {}
+        self._real_folder = os.path.realpath(folder)
+        return look(
+            folder,
+            names=order.names,
+            avoid=order.avoid,
+            untrusted=order.untrusted,
+            most=order.most or MOST_SEEN,
+            known=self._known,
+        )
+
+    def _hand_over(self) -> None:
+        """Deliver what was found; in the agent's own thread."""
+        with self._lock:
+            answers, self._answers = self._answers, []
+        for answer in answers:
+            self._seen = answer.look
+            self._deliver(answer)
+
+    # --- what ranks have saved
+
+    def look_for_saves(self, attempt: int, folders: Iterable[str]) -> SavedCheckpoint | None:
+        """Return what ranks have saved here since the last look, if it is time for one: once a second it is asked.
+
+        `folders`: of the ranks in the run directory. A look is a few small files there, and none at the checkpoints.
+        """
+        if self._saved[0] != attempt:
+            self._saved, self._wait, self._waited = (attempt, None), FIRST_ROUNDS, 0
+        self._waited += 1
+        if self._waited < self._wait:
+            return None
+        self._waited = 0
+        before = self._saved[1]
+        if before is not None:
+            self._wait = min(2 * self._wait, MOST_ROUNDS)
+        newest = self.newest_save(folders)
+        self._saved = attempt, newest
+        return newest if newest != before else None
+
+    def newest_save(self, folders: Iterable[str]) -> SavedCheckpoint | None:
+        """Return the newest checkpoint that ranks say they have saved in the folder that is looked at here, if one says so."""
+        from robust_run.ckpt_io.save_notes import read_note
+
+        mine = {os.path.normpath(self._folder), self._real_folder} - {"", "."}
+        notes = [note for note in map(read_note, folders) if note is not None and mine.intersection(note.roots)]
+        newest = max(notes, key=lambda note: note.created_s, default=None)
+        if newest is None:
+            return None
+        return SavedCheckpoint(step=newest.step, uuid=newest.uuid, name=newest.name, created_unix_s=newest.created_s)
+
+    # --- where it lies
+
+    def path_of(self, point: ResumePoint) -> str:
+        """Return what workers here get as ROBUST_RESUME; empty: nothing, they start from the beginning."""
+        if point.source != "storage":
+            return point.address if point.source else ""
+        for seen in self._seen.seen:
+            if seen.uuid == point.uuid if point.uuid else (seen.step == point.step and seen.fault == ""):
+                return os.path.join(self._own_folder or self._folder, seen.name)
+        return os.path.join(self._own_folder, point.name) if self._own_folder else point.address

@@ -1,0 +1,99 @@
+"""How an attempt's processes on this node end: workers are asked and given their time, so is what they leave behind, and then all
+are killed until nothing is left.
+
+Imported after the first workers have been started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from robust_run.launcher.agent.workers.process_tree import Killing, ProcessStatus, Sweep
+from robust_run.launcher.agent.workers.workers import Worker
+from robust_run.launcher.model.actions import EndAttempt
+
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.node import Node
+
+
+class Ending:
+    """One attempt's."""
+
+    def __init__(self, workers: Sequence[Worker], node: Node) -> None:
+        self.workers_gone = asyncio.Event()
+        """To be set when every worker has been seen to end."""
+        self._workers = workers
+        self._node = node
+        self._hurry = asyncio.Event()
+        self._grace_until_s = float("-inf")
+        self._leftovers_s = 0.0
+
+    def heed(self, order: EndAttempt) -> None:
+        """Take in an order, the first or a further one: the longest grace of all counts, and one without any ends all at once."""
+        self._grace_until_s = max(self._grace_until_s, time.monotonic() + order.grace_s)
+        self._leftovers_s = max(self._leftovers_s, order.leftovers_s)
+        if order.grace_s <= 0 and order.leftovers_s <= 0:
+            self._hurry.set()
+            self.workers_gone.set()
+
+    def sweep(self) -> Sweep:
+        """Return what sees all processes of the attempt."""
+        return Sweep(os.getpid(), spare=self._node.helper_pids, owned=lambda: [worker.pid for worker in self._workers])
+
+    async def run(self, order: EndAttempt) -> None:
+        """End every process, and say which could not be ended."""
+        await self._ask_workers(order)
+        sweep = self.sweep()
+        await self._terminate(sweep)
+        for status in await self._kill(sweep):
+            self._node.say(
+                f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device"
+            )
+
+    async def _ask_workers(self, order: EndAttempt) -> None:
+        """Send the workers the order's signal and give them the longest grace of any order to act on it."""
+        if not order.signal or self._hurry.is_set() or all(worker.exit_code is not None for worker in self._workers):
+            return
+        now_s = self._node.clock.monotonic_s()
+        for worker in self._workers:
+            worker.signal(order.signal, now_s)
+        while not self.workers_gone.is_set() and (left_s := self._grace_until_s - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(self.workers_gone.wait(), left_s)
+            except asyncio.TimeoutError:
+                continue  # unless an order since then gave more, the time is over
+        if not self.workers_gone.is_set():
+            self._hurry.set()
+
+    async def _terminate(self, sweep: Sweep) -> None:
+        """Ask what workers left behind to end, and wait as long as it is given."""
+        leftovers_s = self._leftovers_s
+        if self._hurry.is_set() or leftovers_s <= 0:
+            return
+        give_up_at_s = time.monotonic() + leftovers_s
+        left = sweep.ask()
+        while left and not self._hurry.is_set() and time.monotonic() < give_up_at_s:
+            await asyncio.sleep(0.005)
+            left = sweep.left()
+        if left and not self._hurry.is_set():
+            names = ", ".join(f"{status.name} (pid {status.pid})" for status in left[:5])
+            self._node.say(f"ending what workers left behind and {leftovers_s:g} s did not end: {names}")
+
+    async def _kill(self, sweep: Sweep) -> list[ProcessStatus]:
+        """Kill until nothing is left; return what would not go."""
+        now_s = self._node.clock.monotonic_s()
+        for worker in self._workers:
+            if worker.exit_code is None and worker.signalled_at_s is None and not worker.poll(now_s):
+                worker.signalled_at_s = now_s
+        killing = Killing(sweep, time.monotonic())
+        left, more = killing.round(time.monotonic())
+        while more:
+            await asyncio.sleep(0.001)
+            left, more = killing.round(time.monotonic())
+        for worker in self._workers:
+            worker.poll(self._node.clock.monotonic_s())
+        return left

@@ -1,0 +1,105 @@
+"""Collects what is known of a rank once it has ended: its exit, its last words, its error file, its steps."""
+
+from __future__ import annotations
+
+import os
+
+from robust_run.health.types import Finding
+from robust_run.launcher.agent.workers.workers import Worker
+from robust_run.launcher.core.diagnosis.verdict import DYING_S
+from robust_run.launcher.model.job import RankEvidence
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.tracer.steps import read as read_steps
+
+#: Bytes of stderr that travel with the evidence; what was classified is longer.
+TAIL_BYTES = 4096
+
+#: An error file larger than this is not the one torch's @record writes.
+LARGEST_ERROR_FILE_BYTES = 1 << 20
+
+
+def gather(
+    worker: Worker, attempt: int, run_directory: RunDirectory, stderr: str, spoke_at_s: float | None
+) -> RankEvidence:
+    """Return all that is known of a rank; `stderr` is the end of what it printed."""
+    rank = worker.rank
+    logs = run_directory.logs_of(attempt, rank)
+    path = os.path.join(logs, "stderr.log") if logs else ""
+    steps = read_steps(run_directory.steps_file(attempt, rank))
+    finding = find(run_directory.error_file(attempt, rank), stderr, worker.exit_code)
+    ended_at_s = worker.exited_at_s if worker.signalled_at_s is None else worker.signalled_at_s
+    if finding is not None and is_outlived(finding, worker.exit_code, spoke_at_s, ended_at_s):
+        finding = None
+    return RankEvidence(
+        rank=rank,
+        pid=worker.pid,
+        exit_code=worker.exit_code,
+        exited_at_s=worker.exited_at_s,
+        signalled_at_s=worker.signalled_at_s,
+        spoke_at_s=spoke_at_s,
+        finding=finding,
+        steps=steps.steps if steps else None,
+        stderr_path=os.path.relpath(path, run_directory.path) if path else "",
+        stderr_tail=stderr[-TAIL_BYTES:],
+    )
+
+
+def is_outlived(finding: Finding, exit_code: int | None, spoke_at_s: float | None, ended_at_s: float) -> bool:
+    """Whether the program went on after what it said: then that is not why it ended.
+
+    Nobody who raises dies of SIGKILL for it, and with any end but Python's own (1) a traceback must be recent.
+    """
+    if exit_code == 1 or finding.kind in ("usage", "native_crash", "peer_connection"):
+        return False
+    if exit_code == -9 and finding.kind == "exception":
+        return True
+    return spoke_at_s is not None and ended_at_s - spoke_at_s > DYING_S
+
+
+def find(error_file: str, stderr: str, exit_code: int | None) -> Finding | None:
+    """Return what a failed rank shows: its error file says it best, its stderr next. None for one that did well."""
+    if exit_code == 0:
+        return None
+    from robust_run.health.output import classify  # its patterns take milliseconds, and only a failure needs them
+
+    return _from_file(error_file) or classify(stderr, exit_code)
+
+
+def _from_file(path: str) -> Finding | None:
+    from robust_run.health.output import from_error_file
+
+    text = _read_plain_file(path)
+    return from_error_file(text) if text else None
+
+
+def _read_plain_file(path: str) -> str:
+    """Return a file's beginning, empty if it is not there or no plain file: a worker can put a pipe in its place."""
+    import stat
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(descriptor, encoding="utf-8", errors="replace") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        return file.read(LARGEST_ERROR_FILE_BYTES)
+
+
+def hand_up_error_file(path: str, exit_code: int, target: str | None) -> None:
+    """Copy the culprit's error file to the launcher's own TORCHELASTIC_ERROR_FILE, with its exit code, as torchrun does.
+
+    Nothing happens where either is missing; an unwritable target is the business of who set it, not of the job.
+    """
+    if not target:
+        return
+    import json
+
+    try:
+        content = json.loads(_read_plain_file(path))
+        if isinstance(content, dict) and isinstance(content.get("message"), dict):
+            content["message"]["errorCode"] = exit_code
+        with open(target, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,1 @@
+"""Tracing of NCCL in the ranks of a node."""

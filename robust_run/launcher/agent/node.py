@@ -1,0 +1,365 @@
+"""What an attempt needs of its node: the run directory, the output router, the store, and the means to start processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.harmless import Harmless
+from robust_run.launcher.agent.output.route import OutputRouter
+from robust_run.launcher.agent.places.workplace import Workplace
+from robust_run.launcher.agent.workers import workers
+from robust_run.launcher.agent.workers.devices import has_nvidia
+from robust_run.launcher.agent.workers.environment import Place, worker_argv, worker_environment
+from robust_run.launcher.agent.workers.starter import Plan, Starter, how_started
+from robust_run.launcher.agent.workers.store import (
+    DIED,
+    Listener,
+    StoreHost,
+    listen,
+    listen_for_others,
+    own_python,
+    torch_is_installed,
+    with_last_line,
+)
+from robust_run.launcher.agent.workers.this_machine import RealFiles
+from robust_run.launcher.model.events import NodeEvent, StoreLost
+from robust_run.launcher.model.job import JobSpec, RankEvidence, Rung
+from robust_run.launcher.records.run_directory import RunDirectory, steady_links
+from robust_run.signals import describe_exit
+from robust_run.tracer.arming import arm_environment, create_files
+from robust_run.tracer.steps import create as create_steps
+from robust_run.tracer.steps import read as read_steps
+
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.code_versions.node_code import NodeCode
+    from robust_run.launcher.agent.nccl.arming import NcclArming
+    from robust_run.launcher.agent.places.place import Opened
+    from robust_run.launcher.agent.warm.warm_handoff import WarmStart
+
+#: An attempt whose steps are not counted is taken to have got going after this time.
+RESTOCK_AFTER_S = 1.0
+#: Between a process closing its descriptors and its end being seen.
+STORE_END_S = 0.2
+#: How long workers are left alone with their imports on a node that has no core to spare.
+IMPORTS_S = 2.0
+
+
+class Node:
+    """This machine as one job sees it."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a node
+        self,
+        spec: JobSpec,
+        env: Mapping[str, str],
+        clock: Clock,
+        run_directory: RunDirectory,
+        router: OutputRouter,
+        complain: Callable[[str, OSError], None],
+        tell: Callable[[NodeEvent], None],
+        mask: Iterable[int],
+        given: WarmStart | None = None,
+        address: str = "127.0.0.1",
+        opened: Opened | None = None,
+    ) -> None:
+        """`opened`: the place of the workers, where the job has one."""
+        self.workplace = Workplace(spec, opened)
+        spec = self.spec = self.workplace.spec
+        self.address = address
+        """Where workers of other nodes reach those of this one."""
+        self.clock = clock
+        self.run_directory = run_directory
+        self.router = router
+        self.complain = complain
+        self._tell = tell
+        self.env = env
+        self._setup = workers.ChildSetup(mask)
+        self._helpers: list[workers.Worker] = []
+        self._listener: Listener | None = None
+        # The torch of a place may be another one than ours, and then the two may not understand each other.
+        self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
+        self._cpus: tuple[frozenset[int], ...] = ()
+        if spec.numa_binding:
+            from robust_run.launcher.agent.workers.numa import cpus_for_ranks, system_topology
+
+            self._cpus = cpus_for_ranks(spec.numa_binding, spec.nproc, system_topology(env))
+        self.spare: Callable[[], list[int]] = list
+        """Further children of this process that outlive an attempt."""
+        self.explain: Callable[[RankEvidence], RankEvidence] = lambda rank: rank
+        """Adds what the sensors know of a rank that was killed."""
+        self._twin: Plan | None = None
+        self._first_rank = 0
+        self._warm_launched = False
+        self._modules_file = "" if spec.preload else None
+        self._code: NodeCode | None = None
+        self.looking = Harmless("looking at what ranks do", self.say)
+        self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
+        self.workplace.enter_through(self.starter, self._start_helper)
+        self.store = StoreHost(self._start_helper, own_python(), env, self._on_store_lost)
+        self._nccl = self._nccl_arming()
+        self.nccl_news = ""
+        """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
+        self.daemon_pid = given.daemon_pid if given is not None else 0
+        self.workplace.read_ahead(env, clock, run_directory, self.say)
+        if given is not None:
+            self._helpers += [workers.adopt(pid, -1) for pid in (given.warm_pid, given.store_pid)]
+            self.store.adopt(given.store_pid, given.store_control)
+
+    def _on_store_lost(self, attempt: int, detail: str) -> None:
+        if detail == DIED:
+            detail = self._how_store_died()
+        self._tell(StoreLost(attempt=attempt, detail=with_last_line(detail, self.run_directory.store_log)))
+
+    def _how_store_died(self) -> str:
+        helper = next((each for each in self._helpers if each.pid == self.store.pid), None)
+        if helper is None or not helper.ends_within(STORE_END_S, self.clock.monotonic_s()):
+            return DIED
+        return f"the store's process {describe_exit(helper.exit_code)}"
+
+    def say(self, text: str) -> None:
+        """Say a line to the user on stderr."""
+        self.router.say(f"robust-run: {text}")
+
+    def _nccl_arming(self) -> NcclArming | None:
+        """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and nobody insists."""
+        spec = self.spec
+        cannot_tell = not self.workplace.has_our_torch or not has_nvidia(RealFiles(), self.env)  # which NCCL there is
+        if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and cannot_tell):
+            return None
+        from robust_run.launcher.agent.nccl.arming import NcclArming
+
+        memory = self.run_directory.memory if self.run_directory.memory != self.run_directory.path else None
+        return NcclArming(spec, self.env, memory, self.say, self._start_helper)
+
+    @property
+    def ras_address(self) -> str:
+        """Where the workers' NCCL answers for the job (its RAS), HOST:PORT; empty: it was not told to."""
+        return self._nccl.ras_address if self._nccl is not None else ""
+
+    @property
+    def code(self) -> NodeCode:
+        """The versions of the job's code here; imported when that is first needed, after the first workers were started."""
+        if self._code is None:
+            from robust_run.launcher.agent.code_versions.node_code import NodeCode
+
+            self._code = NodeCode(self.spec, self.env, self.run_directory, self.say)
+        return self._code
+
+    def forget_warm(self) -> None:
+        """What workers find in their environment has changed: a warm process of before cannot become one."""
+        self._warm_launched = False
+        self.starter.drop_warm()
+
+    def open_store(self, attempt: int) -> tuple[str, int]:
+        """Listen for the workers of an attempt and return where. Raises PlatformError."""
+        spec = self.spec
+        self.close_store()
+        self._listener = (
+            listen(spec.master_addr, spec.master_port) if spec.many is None else listen_for_others(self.address)
+        )
+        if self._listener.note and attempt == 0:
+            self.say(self._listener.note)
+        return self._listener.address, self._listener.port
+
+    def close_store(self) -> None:
+        """Give up a listening socket that nobody was told of."""
+        if self._listener is not None:
+            self._listener.socket.close()
+            self._listener = None
+
+    def serve_store(self, attempt: int) -> None:
+        """Hand the listening socket to the store's process, after the workers, who need longer than it. Raises PlatformError."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        if self._hosts_store:
+            self.store.serve(attempt, listener)
+        else:
+            listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
+
+    def start_workers(self, place: Place) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
+        """Start every rank; return the workers, the rung of each, and why the first not promoted was not.
+
+        Raises PlatformError; what was started by then is in our tree and ends with the attempt.
+        """
+        self.store.retire(place.attempt)
+        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory):
+            self._warm_launched = False
+            self.starter.drop_warm()
+        self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
+        plans: list[Plan] = []
+        self._first_rank = place.first_rank
+        try:
+            for slot in range(self.spec.nproc):
+                plans.append(self._plan(place, slot))  # noqa: PERF401 - what there is by then must be closed
+            started, choices = self.starter.start(place.attempt, plans)
+        finally:
+            for plan in plans:
+                if plan.output is not None:
+                    plan.output.close()
+        self._twin = plans[0]
+        why = next((choice.reason for choice in choices if choice.reason), "")
+        if place.attempt == 0 and self.daemon_pid:
+            self.say(how_started(self.daemon_pid, choices, why))
+        return started, tuple(choice.rung for choice in choices), why
+
+    def _plan(self, place: Place, slot: int) -> Plan:
+        attempt, rank = place.attempt, place.first_rank + slot
+        self._make_folder(place, rank)
+        plain_env = self._environment(place, slot)
+        env = dict(plain_env)
+        if (attempt, slot, self.daemon_pid) == (0, 0, 0):  # a process that was forked has opened all that before
+            env.update(self.workplace.variables(plain_env))
+        if self.spec.is_python:
+            env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
+            env.update(self._code_armed())
+        if self._nccl is not None:
+            env.update(self._nccl.variables(self.run_directory.steps_file(attempt, rank)))
+        output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
+        words = worker_argv(self.spec, slot)
+        argv = self.workplace.program(words if self._code is None else self._code.argv(words))
+        return Plan(slot, rank, argv, plain_env, env, self._cpus_of(slot), output)
+
+    def _environment(self, place: Place, slot: int) -> dict[str, str]:
+        return worker_environment(
+            self.spec,
+            {**self.workplace.environment(self.env), **self._code_seen()},
+            local_rank=slot,
+            place=place,
+            agent_hosts_store=self._hosts_store,
+            error_file=self.run_directory.error_file(place.attempt, place.first_rank + slot),
+            run_dir=self.run_directory.path,
+            reports=self.run_directory.reports(place.attempt),
+        )
+
+    def _code_seen(self) -> Mapping[str, str]:
+        """Return what a version of the code sets. The first is being captured while its workers start."""
+        if self._code is None or self._code.ground is None:
+            return {} if self.spec.code == "in-place" else {"ROBUST_CODE_VERSION": "1"}
+        return self._code.seen_by_program()
+
+    def _code_armed(self) -> Mapping[str, str]:
+        """Return what has a version of the code imported as it is. The first is kept while its workers start."""
+        if self._code is None or self._code.ground is None:
+            return {"ROBUST_CODE_STEADY": steady_links(self.run_directory.path)} if self.spec.code == "auto" else {}
+        return self._code.seen_by_tracer()
+
+    def _cpus_of(self, rank: int) -> frozenset[int]:
+        return self._cpus[rank] if self._cpus else frozenset()
+
+    def launch_warm(self, age_s: float) -> None:
+        """Start the warm process beside a running attempt, once; where cores are few, only when workers had their imports."""
+        if self._warm_launched or self._twin is None or not (self._hosts_store or self.workplace.place):
+            return  # without torch there is nothing worth keeping warm
+        if not self.workplace.can_be_warm(self._twin, age_s):
+            return
+        if len(os.sched_getaffinity(0)) > self.spec.nproc or age_s >= IMPORTS_S:
+            self._warm_launched = True
+            self.starter.launch_warm(self._twin)
+
+    def warm_up(self) -> None:
+        """Start the warm process while this node waits for its first attempt: nobody needs its cores."""
+        if self._twin is None:
+            place = Place(attempt=0, address=self.address, port=0, world_size=self.spec.nproc)
+            env = self._environment(place, 0)
+            self._twin = Plan(0, 0, worker_argv(self.spec, 0), env, env, self._cpus_of(0), None)
+        self.launch_warm(IMPORTS_S)
+        self.starter.restock(self._twin)
+        self._prepare_store()
+
+    def _prepare_store(self) -> None:
+        """Have the store's process ready: any node may be the one of rank 0 after a loss."""
+        if self.spec.many is not None and self._hosts_store:
+            try:
+                self.store.prepare()
+            except PlatformError:
+                return  # said when it is needed
+
+    def restock(self, attempt: int, age_s: float) -> None:
+        """Make standby workers again once the running attempt has got going; call now and then."""
+        if self._nccl is not None:
+            self._nccl.build_beside(own_python(), age_s)
+        imports_itself = (
+            attempt == 0 and not self.daemon_pid
+        )  # and takes so long that the standby workers are in nobody's way
+        if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt, self._first_rank) is not None:
+            self.starter.restock(self._twin)
+            self._prepare_store()
+
+    def learn_modules(self) -> None:
+        """Have the warm process import what this node's first workers had, as far as `known` thinks it worth it."""
+        if not self._modules_file:
+            return
+        from robust_run.launcher.agent.warm import known
+
+        chosen = known.to_preload(self._modules_file, everything=self.spec.preload_auto)
+        if chosen is not None and self.starter.preload(chosen):
+            self._modules_file = None
+
+    def first_step_s(self, attempt: int, first_rank: int = 0) -> float | None:
+        """Return the monotonic time of the first optimizer step of this node in an attempt, None before it."""
+        for rank in range(first_rank, first_rank + self.spec.nproc):
+            count = read_steps(self.run_directory.steps_file(attempt, rank))
+            if count is not None and count.first_step_monotonic_s is not None:
+                return count.first_step_monotonic_s
+        return None
+
+    def _make_folder(self, place: Place, rank: int) -> None:
+        """Make the rank's folder; without one it runs all the same (a full disk), only its steps are not counted."""
+        attempt = place.attempt
+        try:
+            os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
+            create_steps(self.run_directory.steps_file(attempt, rank))
+            os.makedirs(self.run_directory.reports(attempt), exist_ok=True)
+            if self._modules_file is not None and rank == place.first_rank:
+                self._modules_file = self.run_directory.modules_file(attempt, rank)
+                with open(self._modules_file, "xb"):
+                    pass  # asks the worker to list what it had imported before its first step
+        except OSError as error:
+            self.complain(self.run_directory.rank(attempt, rank), error)
+        if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
+            steps_file = self.run_directory.steps_file(attempt, rank)
+            try:
+                create_files(steps_file, rank, place.world_size, times_start=self.env.get("ROBUST_STARTUP") != "0")
+            except OSError as error:
+                self.complain(steps_file, error)
+
+    def _start_helper(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        try:
+            log = os.open(self.run_directory.store_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:
+            log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            helper = workers.start(argv, env, self._setup, stdin=nothing, stdout=log, stderr=log, keep=keep)
+        finally:
+            os.close(log)
+            os.close(nothing)
+        self._helpers.append(helper)
+        return helper.pid
+
+    def helper_pids(self) -> list[int]:
+        """Return our own helper processes that outlive an attempt; ended ones are collected on the way."""
+        now_s = self.clock.monotonic_s()
+        self._helpers = [helper for helper in self._helpers if not helper.poll(now_s)]
+        ours = [helper.pid for helper in self._helpers]
+        return [*ours, *self.starter.standby_pids(), *self.workplace.pids(), *self.spare()]
+
+    def end_helpers(self, exit_code: int = 1) -> None:
+        """End our helper processes and wait for them. `exit_code`: the job's."""
+        import signal
+        import time
+
+        self.workplace.close(did_well=exit_code == 0)
+        self.store.close()
+        self.starter.close()
+        if self._nccl is not None:
+            self._nccl.close()
+        give_up_at_s = time.monotonic() + 5.0
+        for helper in self._helpers:
+            helper.signal(signal.SIGKILL, self.clock.monotonic_s())
+        while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:
+            time.sleep(0.001)

@@ -1,0 +1,1 @@
+"""Output of workers: lines, files, the console."""

@@ -1,0 +1,72 @@
+"""What workers in an image see of this machine: which folders of a job are bound into it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+import robust_run
+from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.prefetch.belonging import is_in
+from robust_run.prefetch.inside import Bind, binds, gpu
+from robust_run.tracer.arming import ARM_FOLDER
+
+#: Where a machine has its own system: what an image has there is not replaced because a script lies there.
+_SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
+
+
+def binds_of(spec: JobSpec, image: ImageUse, env: Mapping[str, str], run_folder: str | None) -> tuple[Bind, ...]:
+    """Return what is bound into a root file system. `run_folder`: the run directory, or the folder that it will be in."""
+    here = os.getcwd()
+    home = env.get("HOME", "")
+    home = home if os.path.isabs(home) and os.path.isdir(home) else ""
+    package = os.path.dirname(os.path.abspath(robust_run.__file__))
+    folders = [env.get("TMPDIR", ""), script_folder(spec, here), spec.ckpt_dir or ""]
+    if spec.ckpt_dir:
+        with suppress(OSError):  # it need not be there yet, and nothing can be bound before it is
+            os.makedirs(spec.ckpt_dir, exist_ok=True)
+    named = [here, home, run_folder or "", *folders]
+    real = [os.path.realpath(path) for path in named if path]
+    return binds.standard(
+        working_directory=here,
+        home=home or None,
+        run_directory=run_folder,
+        packages=tuple(dict.fromkeys((package, *([] if ARM_FOLDER.startswith(f"{package}/") else [ARM_FOLDER])))),
+        folders=[path for path in dict.fromkeys([*folders, *real]) if os.path.isabs(path)],
+        more=(*gpu.of_this_host(), *users_binds(image)),
+    )
+
+
+def seen(spec: JobSpec, env: Mapping[str, str], run_folder: str | None) -> dict[str, str]:
+    """Return what an image of an environment must not hide, real path → what it is.
+
+    The environment in which robust-run itself lies may be replaced as a whole: an image is often made of that very one.
+    """
+    package = os.path.dirname(os.path.abspath(robust_run.__file__))
+    found = {
+        os.getcwd(): "the working directory",
+        env.get("HOME", ""): "the home folder",
+        run_folder or "": "the run directory",
+        spec.ckpt_dir or "": "--ckpt-dir",
+        os.path.dirname(os.path.abspath(sys.prefix)): "more than robust-run's own environment",
+    }
+    if not is_in(os.path.realpath(package), os.path.realpath(sys.prefix)):
+        found[package] = "robust-run itself"
+    return {os.path.realpath(path): what for path, what in found.items() if path}
+
+
+def users_binds(image: ImageUse) -> tuple[Bind, ...]:
+    """Return what `--bind` asked for."""
+    return tuple(binds.parse(text) for text in image.binds)
+
+
+def script_folder(spec: JobSpec, here: str) -> str:
+    """Return the folder of a script of this machine; empty where it is the image's, or lies where the system does."""
+    path = os.path.join(here, spec.script)
+    if not os.path.exists(path):
+        return ""
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    folder = os.path.normpath(folder)
+    return "" if folder == "/" or folder.split("/")[1] in _SYSTEM else folder

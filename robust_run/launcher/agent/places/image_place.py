@@ -1,0 +1,119 @@
+"""The image of a job on one node, as a place for its workers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.agent.places.place import Hears, HeldPlace
+from robust_run.launcher.agent.thread_messages import write_report
+from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.prefetch.inside import Inside
+from robust_run.prefetch.launch import Prepared
+from robust_run.prefetch.server import control
+from robust_run.prefetch.window import ImageStart
+
+#: Variables that would put a launcher inside a worker into an image again.
+_OURS = ("ROBUST_IMAGE", "ROBUST_IMAGE_WRITABLE")
+_ASK_S = 10.0
+
+
+@dataclass(frozen=True)
+class MadeImage:
+    """An image that is mounted."""
+
+    inside: Inside
+    prepared: Prepared
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; "" while it is not."""
+        return self.inside.reason
+
+    def stop(self) -> None:
+        """Let it go."""
+        self.inside.stop()
+
+
+class ImagePlace(HeldPlace[MadeImage]):
+    """One node's image. Made by `image_start.open_image`; used as `HeldPlace` says."""
+
+    kind = "image"
+    uses = ("image",)
+    where = "the image"
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        image: ImageUse,
+        clock: Clock,
+        say: Callable[[str], None],
+        start: Callable[[Hears], MadeImage],
+    ) -> None:
+        """`start` makes the place, given who hears of it. Raises `ImageError`."""
+        super().__init__(spec, f"image {image.url}", clock, say, start)
+        self._peers: tuple[str, ...] = ()
+        if spec.is_python and not self._python:
+            self._made.stop()
+            raise PlatformError(
+                f"--image {image.url}: there is no python3 on the PATH of the image; set PYTHON_EXEC to where it is"
+            )
+
+    @property
+    def sentence(self) -> str:
+        """See `HeldPlace`."""
+        return f"{self.name}: {self._made.inside.ready.chosen}; {self._made.prepared.plan.why}"
+
+    @property
+    def block_port(self) -> int:  # type: ignore[override]
+        """See `HeldPlace`. Raises `ImageError`."""
+        if self._made.prepared.options.peers is None or not self._made.inside.ready.control_path:
+            return 0
+        status = self._made.inside.status()
+        return status.peers.port if status is not None and status.peers is not None else 0
+
+    def meet(self, peers: Sequence[str]) -> None:
+        """See `HeldPlace`."""
+        path, own = self._made.inside.ready.control_path, self.own
+        if len(peers) < 2 or not own or not path or tuple(peers) == self._peers:
+            return
+        self._peers = tuple(peers)
+
+        def tell() -> None:
+            with suppress(RobustRunError):  # blocks then come from the origin
+                control.ask(path, control.AskPeers(tuple(peers), own), control.Done, _ASK_S)
+
+        threading.Thread(target=tell, daemon=True).start()
+
+    def _forget_peers(self) -> None:
+        self._peers = ()
+
+    @property
+    def _python(self) -> str:
+        if os.environ.get("PYTHON_EXEC"):
+            return self._spec.argv[0]
+        ready = self._made.inside.ready
+        # That of a virtual environment is a link to one of this machine, which nobody finds by looking at the image alone.
+        return ready.python or (os.path.join(ready.mount_at, "bin", "python") if ready.mount_at else "")
+
+    def program(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """See `HeldPlace`: with the image's Python in place of ours."""
+        return (self._python, *argv[1:]) if self._spec.is_python else tuple(argv)
+
+    def enter(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """See `HeldPlace`."""
+        return tuple(self._made.inside.command(argv, self._cwd))
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """See `HeldPlace`."""
+        return {name: value for name, value in self._made.inside.environment(env).items() if name not in _OURS}
+
+    def report(self, path: str, start: ImageStart | None) -> None:
+        """See `HeldPlace`."""
+        if start is not None:
+            write_report(path, start, self._say)

@@ -1,0 +1,111 @@
+"""Has the image of a job mounted on this node, before anything else of the job is there; a signal ends that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.launcher.agent.interruptible import unless_interrupted
+from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_binds
+from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
+from robust_run.launcher.agent.places.place import Hears, Opened
+from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
+from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.prefetch import belonging, inside
+from robust_run.prefetch.launch import Prepared, prepare
+from robust_run.prefetch.mount.facts import mounted_image
+from robust_run.prefetch.peers.types import PeerOptions, token_of
+
+#: How long nothing is fetched ahead while it is not known from which other nodes it could come.
+MEMBERS_WAIT_S = 10.0
+
+
+def open_image(
+    spec: JobSpec,
+    env: Mapping[str, str],
+    clock: Clock,
+    run_folder: str | None,
+    say: Callable[[str], None],
+    lifeline: int,
+    token: str = "",
+) -> Opened:
+    """Make the image of a job ready on this node. Raises PlatformError, UserError, and `Interrupted` by a signal.
+
+    Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`. `token`: the secret of a job of
+    several nodes, which then give each other blocks.
+    """
+    assert spec.image is not None
+    image = spec.image
+    if mounted_image(env, image.url) is not None:
+        return Opened(None, MountedAhead(spec, image, clock, say))
+    place = unless_interrupted(
+        lambda: _make(spec, image, env, clock, run_folder, say, token), spec, lifeline, "the image"
+    )
+    return Opened(place, None)
+
+
+def _make(
+    spec: JobSpec,
+    image: ImageUse,
+    env: Mapping[str, str],
+    clock: Clock,
+    run_folder: str | None,
+    say: Callable[[str], None],
+    token: str,
+) -> ImagePlace:
+    try:
+        for folder in (run_folder, image.writable):
+            if folder and folder != "memory":
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise PlatformError(f"{error.filename}: {error.strerror}: choose another folder") from error
+    launch = launch_of(spec, "image")
+    peers = _peers(token) if spec.many is not None else None
+    with ExitStack() as unused:
+        begun = [inside.begin()]  # its Python starts while the block map and the hot list are on their way
+        unused.callback(_close, begun)
+        prepared = prepare(image.url, image.cache, launch, os.uname().machine, peers=peers)
+        for problem in prepared.problems:
+            say(f"image {image.url}: {problem}")
+        plan = _plan(spec, image, prepared, env, run_folder)
+
+        def start(hears: Hears) -> MadeImage:
+            waiting = begun.pop() if begun else None
+            return MadeImage(inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=waiting), prepared)
+
+        return ImagePlace(spec, image, clock, say, start)
+
+
+def _close(unused: list[inside.Begun]) -> None:
+    for each in unused:
+        each.close()
+
+
+def _peers(token: str) -> PeerOptions | None:
+    """Return how blocks are shared; who they are shared with is known when the first attempt begins."""
+    return PeerOptions(token=token_of(token), members_wait_s=MEMBERS_WAIT_S) if token else None
+
+
+def _plan(
+    spec: JobSpec, image: ImageUse, prepared: Prepared, env: Mapping[str, str], run_folder: str | None
+) -> inside.InsidePlan:
+    mount_at = prepared.block_map.mount_at
+    is_environment = mount_at is not None
+    if mount_at is not None and (reason := belonging.why_not(os.path.realpath(mount_at), seen(spec, env, run_folder))):
+        raise PlatformError(
+            f"image {image.url}: it is shown at {mount_at}, and there {reason}: put that elsewhere, or build the image with"
+            " another --mount-at"
+        )
+    return inside.InsidePlan(
+        image_url=prepared.image_url,
+        block_map=prepared.block_map,
+        cache_root=prepared.cache_root,
+        binds=users_binds(image) if is_environment else binds_of(spec, image, env, run_folder),
+        writable=image.writable,
+        hot=prepared.plan.hot,
+        serve_options=prepared.options,
+        served=prepared.plan.served,
+    )

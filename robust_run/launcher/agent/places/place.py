@@ -1,0 +1,332 @@
+"""A place that workers of a node run in, other than the machine as it is: made before the first worker, let go after the last.
+
+`HeldPlace` is what images and set-ups have in common: what a start reads of them is recorded until the first step, and one that
+is lost is made anew for the next attempt. The agent's loop is never held up: what asks a block server runs in threads. Everything
+that goes wrong later is said, and kept for the ranks that fail of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.health.types import Finding
+from robust_run.launcher.agent.places.opening import Opening
+from robust_run.launcher.agent.thread_messages import Aside
+from robust_run.launcher.agent.workers.process_tree import children
+from robust_run.launcher.model.job import JobSpec
+from robust_run.signals import describe_exit
+
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.places.read_ahead import Ahead
+    from robust_run.prefetch.inside import Inside
+    from robust_run.prefetch.launch import Prepared
+    from robust_run.prefetch.record import Ended
+    from robust_run.prefetch.window import ImageStart, Window
+
+SIGBUS, SIGSEGV = 7, 11
+_HOLDERS = (b"robust_run.prefetch.inside.holder", b"robust_run.snapshot.restore.holder")
+#: How long the last questions to a block server may hold up the end of a job.
+_END_S = 10.0
+#: How long an attempt waits for a place that is made anew.
+ANEW_S = 30.0
+#: How long after a trouble with the place an input error of a rank is taken to be of it.
+TROUBLE_S = 120.0
+#: How long a rank's end by an input error may precede the news of the trouble.
+HEAR_S = 0.5
+_INPUT_ERRORS = ("Input/output error", "Bus error", "Transport endpoint is not connected", "Stale file handle")
+
+
+class Hears(NamedTuple):
+    """Who is told what happens to a place, a sentence each, from any thread."""
+
+    trouble: Callable[[str], None]
+    """Something went wrong that a rank may fail of."""
+    note: Callable[[str], None]
+    """Something is worth knowing, and no rank fails of it."""
+
+
+class Made(Protocol):
+    """A place that was made."""
+
+    @property
+    def inside(self) -> Inside | None:
+        """Its namespaces and their holder; None: it has none of its own."""
+        ...
+
+    @property
+    def prepared(self) -> Prepared | None:
+        """What this launch knows of its image; None: nothing of it is recorded."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; "" while it is not."""
+        ...
+
+    def stop(self) -> None:
+        """Let it go, after the workers have ended. Never raises."""
+        ...
+
+
+MadeT = TypeVar("MadeT", bound=Made)
+
+
+def is_holder(pid: int) -> bool:
+    """Whether a child of ours holds a place, or is about to."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read(4096)
+    except OSError:
+        return False
+    return any(holder in line for holder in _HOLDERS)
+
+
+class HeldPlace(ABC, Generic[MadeT]):
+    """One node's place. Used by the agent's thread, but for `trouble`.
+
+    What its threads have to say is said when the agent looks, at the latest at the end.
+    """
+
+    kind: Literal["image", "setup"]
+    """Folder of the run directory that has how the start was."""
+    where: str
+    """For messages: "the image"."""
+    uses: tuple[str, ...]
+    """What advice on starts depends on (see `report.startup.advise`)."""
+    has_our_torch = False
+    """Whether the workers' torch and NCCL are those that this process would import."""
+    block_port = 0
+    """Where other nodes of the job get blocks; 0: nowhere."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        name: str,
+        clock: Clock,
+        say: Callable[[str], None],
+        start: Callable[[Hears], MadeT],
+    ) -> None:
+        """`name`: for messages, "image URL". `start` makes the place, given who hears of it; what it raises is raised."""
+        self.own = ""
+        """Where this node gives blocks, HOST:PORT as others reach it; empty: nowhere."""
+        self.name = name
+        self._spec = spec
+        self._clock = clock
+        self._say = Aside(say)
+        self._start = start
+        self._cwd = os.getcwd()
+        self._troubles: deque[tuple[float, str]] = deque(maxlen=8)
+        self._lock = threading.Lock()
+        self._heard = threading.Condition(self._lock)
+        self._is_stopping = False
+        self._anew: threading.Thread | None = None
+        self._concluding: threading.Thread | None = None
+        self._group_rank = 0
+        self._first_store = ""
+        self._start_file = ""
+        self._made: MadeT = start(Hears(self.trouble, self.note))
+        self._window: Window | None = None
+        """From the first attempt on: nodes may wait for each other before."""
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """How it is made and what is fetched of it, for people."""
+
+    @abstractmethod
+    def program(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return a worker's command line as it is inside."""
+
+    @abstractmethod
+    def enter(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return the command line that runs a program inside; the process keeps its pid."""
+
+    @abstractmethod
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return what programs inside have in place of our environment."""
+
+    @abstractmethod
+    def report(self, path: str, start: ImageStart | None) -> None:
+        """Write how the start was, as far as it is known; `start`: what was read of its image, once that is over."""
+
+    def meet(self, peers: Sequence[str]) -> None:
+        """Share blocks with these from now on, HOST:PORT each; this node is among them."""
+
+    # --- starting workers
+
+    def begin(self, group_rank: int, store: str, start_file: str) -> bool:
+        """An attempt is about to start here. Return whether the place is another one than before, which was lost.
+
+        `store`: the address of the attempt's store, the same on all nodes. `start_file`: where it is written how the start was.
+        Raises PlatformError where none is made anew yet.
+        """
+        if not self._start_file:
+            self._group_rank, self._first_store, self._start_file = group_rank, store, start_file
+            self.report(start_file, None)
+        if self._made.reason and self._anew is None:
+            self._begin_anew(self._made)
+        anew = self._anew
+        if anew is not None:
+            anew.join(ANEW_S if self._spec.many is None else 0.0)
+            if anew.is_alive():
+                raise PlatformError(f"{self.name}: it was lost and is still being mounted again")
+            self._anew = None
+        if self._made.reason:
+            raise PlatformError(f"{self.name}: {self._made.reason}; it could not be mounted again")
+        return anew is not None
+
+    def pids(self) -> list[int]:
+        """Return the process that holds the place; all that is below it belongs to it."""
+        if self._is_stopping:
+            return []
+        is_starting = self._anew is not None and self._anew.is_alive()
+        held = [self._made.inside.pid] if self._made.inside is not None else []
+        return [*held, *(filter(is_holder, children(os.getpid())) if is_starting else ())]
+
+    # --- the window
+
+    def look(self, *, stepped: bool) -> None:
+        """Record until the first step; call now and then. `stepped`: an optimizer step was made here."""
+        self._say.flush()
+        self._conclude_beside(self._look(stepped=stepped))
+
+    def _look(self, *, stepped: bool, running: bool = True) -> Ended | None:
+        if self._made.prepared is None:
+            return None
+        from robust_run.prefetch.window import Window
+
+        now_s = self._clock.monotonic_s()
+        self._window = self._window or Window(now_s, self._spec.record_window_s)
+        return self._window.look(now_s, stepped=stepped, running=running)
+
+    def _conclude_beside(self, ended: Ended | None) -> None:
+        made = self._made
+        if (
+            ended is not None
+            and made.prepared is not None
+            and made.inside is not None
+            and made.inside.ready.control_path
+        ):
+            work = (made.inside, made.prepared, ended)
+            self._concluding = threading.Thread(target=self._conclude, args=work, daemon=True)
+            self._concluding.start()
+
+    def _conclude(self, served: Inside, prepared: Prepared, ended: Ended) -> None:
+        from robust_run.prefetch import window
+        from robust_run.prefetch.record import keep, launch_id
+
+        try:
+            recording, start = window.close(served, prepared, ended)
+            self._say(window.sentence(start))
+            if prepared.plan.record:
+                # Each node keeps what it read; together they count as one launch.
+                launch = launch_id(self._spec.run_id, self._first_store) if self._spec.many is not None else ""
+                keep(prepared.store, prepared.key, [recording], launch, self._group_rank)
+            if self._start_file:
+                self.report(self._start_file, start)
+        except RobustRunError as error:
+            self._say(f"what the start read of {self.where} is not kept: {error}")
+
+    # --- trouble
+
+    def trouble(self, sentence: str) -> None:
+        """Something went wrong with the place; from any thread."""
+        with self._lock:
+            self._troubles.append((self._clock.monotonic_s(), sentence))
+            self._heard.notify_all()
+        if self._is_stopping:
+            return
+        self._say(f"{self.name}: {sentence}")
+        # Its constructor may not have returned yet; then the loss shows when the first attempt begins.
+        made: MadeT | None = getattr(self, "_made", None)
+        if made is not None and made.reason and self._anew is None:
+            self._begin_anew(made)
+
+    def note(self, sentence: str) -> None:
+        """Something is worth knowing; from any thread. It is said, and is nobody's reason for failing."""
+        self._say(f"{self.name}: {sentence}")
+
+    def _begin_anew(self, lost: MadeT) -> None:
+        self._anew = threading.Thread(target=self._make_anew, args=(lost,), daemon=True)
+        self._anew.start()
+
+    def _make_anew(self, lost: MadeT) -> None:
+        """Make the place again, for the next attempt: what runs in the old one cannot be helped."""
+        try:
+            made = self._start(Hears(self.trouble, self.note))
+        except RobustRunError as error:
+            self._say(f"{self.name}: it cannot be mounted again: {error}")
+            return
+        with self._lock:
+            if self._is_stopping:
+                made.stop()
+                return
+            self._made = made
+            self._forget_peers()
+        lost.stop()
+
+    def _forget_peers(self) -> None:
+        """Whom the lost place shared blocks with, the new one does not know."""
+
+    def _recent_troubles(self) -> list[str]:
+        now_s = self._clock.monotonic_s()
+        return [text for at_s, text in self._troubles if now_s - at_s <= TROUBLE_S]
+
+    def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
+        """Return what a rank shows, with the place's trouble as the reason if it died of an input error after one."""
+        words = f"{finding.line} {finding.message}" if finding is not None else ""
+        is_input = exit_code in (-SIGBUS, -SIGSEGV) or any(each in words for each in _INPUT_ERRORS)
+        if exit_code in (0, None) or not is_input:
+            return finding
+        with self._heard:  # a rank dies at once of what is still being passed on to us
+            self._heard.wait_for(self._recent_troubles, HEAR_S)
+            recent = self._recent_troubles()
+        if not recent:
+            return finding
+        shown = f"{finding.exception}: {finding.message}" if finding is not None and finding.exception else ""
+        line = f"the {self.name} failed: {recent[-1]}{f' ({shown.splitlines()[0]})' if shown else ''}"
+        if finding is None:
+            return Finding(kind="storage", line=line, excerpt=describe_exit(exit_code))
+        return msgspec.structs.replace(finding, kind="storage", line=line, exception="", heals=True)
+
+    # --- the end
+
+    def stop(self, *, did_well: bool) -> None:
+        """Let the place go, after the workers have ended. `did_well`: the job ended as it should."""
+        # The end of a program that did what it should is the end of a whole start, if it has made no step.
+        self._is_stopping = True
+        ended = self._look(stepped=did_well, running=False)
+        if not self._made.reason:
+            self._conclude_beside(ended)
+        for thread in (self._concluding, self._anew):
+            if thread is not None:
+                thread.join(_END_S)
+        self._say.flush()
+        with self._lock:
+            last = self._made
+        with suppress(RobustRunError):
+            last.stop()
+
+
+AnyPlace = HeldPlace[Any]
+
+
+class Opened(NamedTuple):
+    """What became of a job's place on a node."""
+
+    place: AnyPlace | None
+    """Where workers run; None: they are in it already, because the whole job is."""
+    ahead: Ahead | None
+    """What reads it ahead then."""
+    opening: Opening | None = None
+    """How long that took."""

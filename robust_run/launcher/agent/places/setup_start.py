@@ -1,0 +1,329 @@
+"""Has the set-up of a job done on this node, before anything else of the job is there: found, built or waited for, then restored.
+
+The first node runs the commands unless a snapshot is there; the others are told by it which snapshot the job has, or find it in
+the store. A node that comes later and a job that is resumed only restore. A signal ends it, and gives the lease of a build back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.launcher.agent.interruptible import unless_interrupted
+from robust_run.launcher.agent.places.place import Hears, Opened
+from robust_run.launcher.agent.places.setup_place import Brought, SetupPlace
+from robust_run.launcher.model.job import JobSpec, SetupUse
+from robust_run.snapshot import catalog, key, planning, restoring, starting
+from robust_run.snapshot import manifest as manifests
+from robust_run.snapshot.building import Plan
+from robust_run.snapshot.capture.running import Heard
+from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
+from robust_run.snapshot.restore.ladder import LADDER
+from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.types import Key, Manifest
+from robust_run.store.opening import open_store
+from robust_run.store.types import Store
+
+#: How long a build that is interrupted may take to end its commands and give its lease back.
+STOP_S = 15.0
+#: When and how often it is said what is waited for.
+SAY_AFTER_S, SAY_EVERY_S = 2.0, 5.0
+_KEPT_LINES, _SHOWN_LINES = 5000, 20
+_LINE_CHARACTERS = 300
+#: Ingredients of a key that may differ on a node that comes later: what was typed, and what it names, was changed meanwhile.
+_OF_THE_COMMANDS = ("command ", "file ", "folder ", "editable ", "variable ")
+
+
+class News(Protocol):
+    """What is known of the job's snapshot before this node is in the job."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this node is the one that is to run the commands; others leave it to that one for a while."""
+        ...
+
+    def ask(self) -> bytes | None:
+        """Return the manifest that the job has; empty: the commands were run on every node. None: nobody knows."""
+        ...
+
+
+class Recorded:
+    """Of a job of one node: what its run directory says, if it is resumed."""
+
+    is_first = True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def ask(self) -> bytes | None:
+        """See `News`."""
+        return read_snapshot(self._path)
+
+
+def read_snapshot(path: str) -> bytes | None:
+    """Return the snapshot that a run directory names, None if it has none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(manifests.LARGEST_BYTES + 1)
+    except OSError:
+        return None
+
+
+def open_setup(
+    spec: JobSpec, env: Mapping[str, str], clock: Clock, say: Callable[[str], None], lifeline: int, news: News
+) -> Opened:
+    """Have the set-up done. Raises PlatformError, UserError, and `Interrupted` by a signal.
+
+    Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`.
+    """
+    assert spec.setup is not None
+    opening = _Opening(spec, spec.setup, env, clock, say, news)
+    return Opened(unless_interrupted(opening.open, spec, lifeline, "the set-up", opening.give_up), None)
+
+
+class _Relay:
+    """Keeps what is heard until somebody listens."""
+
+    def __init__(self) -> None:
+        self._kept: list[str] = []
+        self._to: Callable[[str], None] = self._kept.append
+        self._lock = threading.Lock()
+
+    def __call__(self, sentence: str) -> None:
+        with self._lock:
+            self._to(sentence)
+
+    def to(self, listener: Callable[[str], None]) -> None:
+        """Pass on what was heard, and what will be."""
+        with self._lock:
+            self._to = listener
+            for sentence in self._kept:
+                listener(sentence)
+
+
+class _Stopped(PlatformError):  # noqa: N818 - a signal, no error
+    """The build is given up, not failed: another may take over."""
+
+
+class _Opening:
+    """One start."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        use: SetupUse,
+        env: Mapping[str, str],
+        clock: Clock,
+        say: Callable[[str], None],
+        news: News,
+    ) -> None:
+        self._spec, self._use, self._env, self._clock, self._say, self._news = spec, use, env, clock, say, news
+        self._over = threading.Event()
+        self._heard = Heard(self._hear, self._hear_nothing)
+        self._output: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._began_s = clock.monotonic_s()
+        self._say_at_s = self._began_s + SAY_AFTER_S
+        self._doing: str | bytes = "looking for it in the store"
+        """A line of the commands as they wrote it: of millions, few are shown."""
+
+    def give_up(self, thread: threading.Thread) -> None:
+        """End what runs, in the thread where it does."""
+        self._over.set()
+        thread.join(STOP_S)
+
+    def open(self) -> SetupPlace:
+        """Do it. Raises PlatformError, UserError."""
+        use, env = self._use, self._env
+        python = (shutil.which(self._spec.argv[0]) if self._spec.is_python else None) or sys.executable
+        commands = planning.commands_of(use.commands, use.files)
+        plan = planning.prepare(commands, environment=env, cwd=os.getcwd(), python=python)
+        store, token = open_store(use.store), planning.read_token(use.token_file)
+        given = self._news.ask()
+        if given is None and use.refresh and not self._news.is_first:
+            given = self._wait_for_news()
+        manifest, was_built = None, False
+        if given:
+            manifest = manifests.decode(given, name="the snapshot of the job")
+            plan = taking(plan, manifest)
+        elif given is None:
+            manifest, was_built = self._find(plan, store, token)
+        try:
+            return self._place(plan, store, manifest, was_built=was_built, is_given=bool(given))
+        except SnapshotDamaged as error:
+            if given or manifest is None or was_built:
+                raise
+            self._say(f"the snapshot of the set-up is damaged, so it is built anew: {error}")
+        manifest, was_built = self._find(plan, store, token, damaged=manifest)
+        return self._place(plan, store, manifest, was_built=was_built, is_given=False)
+
+    # --- finding it
+
+    def _find(
+        self, plan: Plan, store: Store, token: str | None, damaged: Manifest | None = None
+    ) -> tuple[Manifest | None, bool]:
+        """Return the snapshot, and whether it was built here; None: the commands are to be run here."""
+        asked = starting.Asked(
+            refresh=self._use.refresh,
+            damaged=damaged,
+            head_start_s=0.0 if self._news.is_first else starting.HEAD_START_S,
+        )
+        try:
+            found = starting.find(
+                plan, store, asked, clock=self._clock, sleep=self._sleep, token=token,
+                on_output=self._heard, say=self._say, on_wait=self._wait_for,
+            )  # fmt: skip
+        except SetupFailed:
+            self._show_output()
+            raise
+        except PlatformError as error:
+            if not starting.must_run_commands(error):
+                raise
+            self._say(f"no snapshot can be made of the set-up, so its commands are run on each node: {error}")
+            return None, False
+        if found.was_built and (outside := found.manifest.outside):
+            more = f" and {len(outside) - 3} more" if len(outside) > 3 else ""
+            self._say(
+                f"changed meanwhile, and in no snapshot, so that no other node has it: {', '.join(outside[:3])}{more}"
+            )
+        return found.manifest, found.was_built
+
+    def _wait_for_news(self) -> bytes | None:
+        """Wait until the first node has refreshed the set-up; None: nobody has begun to in the time that it has for that."""
+        self._doing = "waiting for the first node, which refreshes it"
+        limit_s = self._spec.many.join_timeout_s if self._spec.many is not None else 0.0
+        while self._clock.monotonic_s() - self._began_s < limit_s:
+            given = self._news.ask()
+            if given is not None:
+                return given
+            self._sleep(1.0)
+        return None
+
+    # --- restoring it
+
+    def _place(
+        self, plan: Plan, store: Store, manifest: Manifest | None, *, was_built: bool, is_given: bool
+    ) -> SetupPlace:
+        found_s = self._clock.monotonic_s() - self._began_s
+        self._doing = "restoring it"
+        first: list[Restored] = []
+        began_s = self._clock.monotonic_s()
+
+        def start(hears: Hears) -> Restored:
+            if first:  # made before it was known how long that took
+                return first.pop()
+            return self._restore(plan, store, manifest, hears, may_run=False)
+
+        troubles, notes = _Relay(), _Relay()
+        try:
+            first.append(self._restore(plan, store, manifest, Hears(troubles, notes), may_run=not is_given))
+        except SetupFailed:
+            self._show_output()
+            raise
+        except SnapshotDamaged as error:
+            if manifest is None or not is_given:
+                raise
+            raise PlatformError(self._why_not_given(store, manifest, error)) from error
+        brought = Brought(
+            plan=plan, manifest=manifest, was_built=was_built, found_s=found_s,
+            restored_s=self._clock.monotonic_s() - began_s, output=tuple(self._output),
+        )  # fmt: skip
+        place = SetupPlace(self._spec, self._clock, self._say, brought, start)
+        troubles.to(place.trouble)
+        notes.to(place.note)
+        return place
+
+    def _why_not_given(self, store: Store, manifest: Manifest, error: SnapshotDamaged) -> str:
+        """Return why a node that takes what its job has cannot: the store has nothing of it, or something that is damaged."""
+        with suppress(SnapshotDamaged):
+            if catalog.load(store, manifest.key) is None:
+                return (
+                    f"--setup-store {self._use.store}: it does not have the snapshot of the job, key {manifest.key[:16]}: it was"
+                    " removed, or with several nodes, not all of them reach the same place"
+                )
+        return f"this node takes the set-up that the job has, and builds none: {error}; start the job anew"
+
+    def _restore(self, plan: Plan, store: Store, manifest: Manifest | None, hears: Hears, *, may_run: bool) -> Restored:
+        if manifest is None:
+            return restoring.run_commands(plan, "there is no snapshot", on_output=self._heard)
+        options = restoring.Options(
+            cache=os.path.join(self._use.cache, "snapshots"),
+            block_cache=self._use.cache,
+            launch=self._launch(),
+            rungs=LADDER if may_run else tuple(rung for rung in LADDER if rung != "commands"),
+        )
+        return restoring.restore(
+            plan, manifest, store, options, on_output=self._heard, on_problem=hears.trouble, on_note=hears.note
+        )
+
+    def _launch(self) -> str:
+        """Return what the launch is known by; of use only for a snapshot that is mounted before it is here."""
+        if "://" not in self._use.store:
+            return ""
+        from robust_run.launcher.agent.places.read_ahead import launch_of
+
+        return launch_of(self._spec, "set-up")
+
+    # --- what is heard meanwhile
+
+    def _hear(self, line: bytes) -> None:
+        """Take a line of the commands. Raises `_Stopped`."""
+        self._output.append(line)
+        self._doing = line
+        self._check()
+
+    def _hear_nothing(self) -> None:
+        """Be asked while the commands write nothing. Raises `_Stopped`."""
+        if not self._output:
+            self._doing = "the commands run, and have written nothing yet"
+        self._check()
+
+    def _wait_for(self, what: str) -> None:
+        self._doing = f"another node installs: {_plain(what.encode())}"
+        self._check()
+
+    def _sleep(self, seconds: float) -> None:
+        self._over.wait(seconds)
+        self._check()
+
+    def _check(self) -> None:
+        if self._over.is_set():
+            raise _Stopped("the launcher was told to end")
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._say_at_s:
+            self._say_at_s = now_s + SAY_EVERY_S
+            doing = f"installing: {_plain(self._doing)}" if isinstance(self._doing, bytes) else self._doing
+            self._say(f"set-up, {now_s - self._began_s:.0f} s: {doing}")
+
+    def _show_output(self) -> None:
+        for line in list(self._output)[-_SHOWN_LINES:]:
+            self._say(f"set-up | {_plain(line)}")
+
+
+def taking(plan: Plan, manifest: Manifest) -> Plan:
+    """Return a node's plan with the job's snapshot, also where what was typed has changed since. Pure.
+
+    Raises `SnapshotRefused` where the node differs in what the snapshot is laid over, or compiled for.
+    """
+    theirs = Key(digest=manifest.key, ingredients=manifest.ingredients)
+    for each in key.compare(plan.key, theirs):
+        if not each.name.startswith(_OF_THE_COMMANDS):
+            raise SnapshotRefused(
+                f"this node cannot take the job's set-up: {each.name} is {each.here or 'not there'} here and"
+                f" {each.there or 'not there'} where it was built; make the nodes alike"
+            )
+    return msgspec.structs.replace(plan, key=theirs)
+
+
+def _plain(line: bytes) -> str:
+    text = key.blanked(line[: 8 * _LINE_CHARACTERS].decode("utf-8", "replace"))
+    return "".join(character for character in text if character.isprintable())[:_LINE_CHARACTERS]

@@ -1,0 +1,124 @@
+"""Where the workers of a node run: on this machine as it is, or in a place: an image, or an environment with a set-up done.
+
+It also holds what is read ahead of them. Without --image, --setup and --prefetch-env nothing here does anything, and nothing is
+imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from robust_run.launcher.model.job import JobSpec
+
+if TYPE_CHECKING:
+    from robust_run.clock import Clock
+    from robust_run.health.types import Finding
+    from robust_run.launcher.agent.places.image_warmth import ImageWarmth
+    from robust_run.launcher.agent.places.place import Opened
+    from robust_run.launcher.agent.workers.starter import Plan, Starter
+    from robust_run.launcher.agent.workers.store import StartsHelpers
+    from robust_run.launcher.records.run_directory import RunDirectory
+
+
+class Workplace:
+    """One node's, from its first worker to its last."""
+
+    def __init__(self, spec: JobSpec, opened: Opened | None) -> None:
+        """`opened`: what became of the job's place on this node; None: it has none."""
+        self.place = opened.place if opened is not None else None
+        """None: workers run where we do."""
+        self._ahead = opened.ahead if opened is not None else None
+        has_place = spec.image is not None or spec.setup is not None
+        self.spec = msgspec.structs.replace(spec, image=None, setup=None) if has_place else spec
+        """The job as it looks from inside."""
+        self._warmth: ImageWarmth | None = None
+        self.opening = opened.opening if opened is not None else None
+        """How long the place took to make, until that has been told of a start."""
+        self.ready_s: float | None = None
+        """When this node had nothing more to do than to meet the others; None: it has none to meet."""
+        self.has_begun = False
+        """Whether the start of an attempt has been looked at."""
+
+    def enter_through(self, starter: Starter, start_helper: StartsHelpers) -> None:
+        """Have workers, and a warm process if there can be one, started in the place."""
+        if self.place is None:
+            return
+        from robust_run.launcher.agent.places.image_warmth import ImageWarmth
+
+        starter.enter = self.place.enter
+        self._warmth = ImageWarmth(starter, self.place.enter, start_helper, self.place.where)
+
+    def read_ahead(
+        self, env: Mapping[str, str], clock: Clock, run_directory: RunDirectory, say: Callable[[str], None]
+    ) -> None:
+        """Begin to read what earlier starts read, if that was asked for."""
+        if not self.spec.prefetch_env:
+            return
+        from robust_run.launcher.agent.places.read_ahead import EnvironmentAhead
+
+        notes, report = f"{run_directory.memory}/environment.notes", run_directory.start_of("environment")
+        self._ahead = EnvironmentAhead(self.spec, env, clock, notes, report, say)
+
+    # --- starting workers
+
+    def begin(self, group_rank: int, store: str, run_directory: RunDirectory) -> bool:
+        """An attempt is about to start. Return whether all that ran in the place before is lost. Raises PlatformError.
+
+        `store`: the address of the attempt's store, the same on all nodes.
+        """
+        if self.place is None:
+            return False
+        return self.place.begin(group_rank, store, run_directory.start_of(self.place.kind))
+
+    @property
+    def has_our_torch(self) -> bool:
+        """Whether the torch and the NCCL of the workers are those of this process."""
+        return self.place is None or self.place.has_our_torch
+
+    def meet(self, peers: Sequence[str]) -> None:
+        """Share blocks of an image with these nodes from now on, HOST:PORT each."""
+        if self.place is not None:
+            self.place.meet(peers)
+
+    def program(self, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a worker's command line as it is in its place."""
+        return argv if self.place is None else self.place.program(argv)
+
+    def environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Return what programs there find in their environment."""
+        return env if self.place is None else self.place.environment(env)
+
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return what the first worker of the first attempt gets besides, to note what it opens."""
+        return {} if self._ahead is None else self._ahead.variables(env)
+
+    def can_be_warm(self, twin: Plan, age_s: float) -> bool:
+        """Whether a warm process may be started now; see `ImageWarmth`."""
+        return self._warmth is None or self._warmth.is_possible(twin, age_s)
+
+    # --- while they run
+
+    def pids(self) -> list[int]:
+        """Return processes of ours that outlive an attempt."""
+        return [] if self.place is None else self.place.pids()
+
+    def look(self, pids: Sequence[int], *, stepped: bool) -> None:
+        """Call now and then: what workers (`pids`) read until their first step (`stepped`) is read ahead the next time."""
+        if self.place is not None:
+            self.place.look(stepped=stepped)
+        if self._ahead is not None:
+            self._ahead.look(pids, stepped=stepped)
+
+    def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
+        """Return why a rank failed: what it shows itself, or the place if that failed."""
+        return finding if self.place is None else self.place.blame(finding, exit_code)
+
+    def close(self, *, did_well: bool) -> None:
+        """Let it go, after the workers. `did_well`: the job ended as it should."""
+        if self.place is not None:
+            self.place.stop(did_well=did_well)
+        if self._ahead is not None:
+            self._ahead.stop(did_well=did_well)

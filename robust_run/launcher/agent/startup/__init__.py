@@ -1,0 +1,1 @@
+"""Startup profile of the ranks of a node."""

@@ -1,0 +1,57 @@
+"""Runs at the start of a warm process, in place of the user's `sitecustomize` (see `robust_run.launcher.agent.warm.start_up`).
+
+Undoes what made Python import it and calls the function that ROBUST_WARM names. When that returns, this process is a worker:
+the user's `sitecustomize` is imported, as in any worker, or the tracer's before it, and the user's program follows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def undo_start() -> list[str]:
+    """Restore path and environment as a worker's program would find them, and return the words of ROBUST_WARM."""
+    folder = os.path.dirname(__file__)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path_importer_cache.pop(folder, None)
+    original = os.environ.pop("ROBUST_ARM_PYTHONPATH", None)
+    if original:
+        os.environ["PYTHONPATH"] = original[1:]
+    elif original is not None:
+        os.environ.pop("PYTHONPATH", None)
+    return os.environ.pop("ROBUST_WARM").split(" ")
+
+
+def warm(name: str, *arguments: str) -> None:
+    """Call the warm process's function. Whatever goes wrong ends this process: it must never run the user's program."""
+    done = False
+    # Importers in other threads must not wait for these two, whose import ends only when this process is a worker.
+    waiting = [sys.modules[module].__spec__ for module in ("site", "sitecustomize")]
+    try:
+        import threading  # noqa: F401 - whichever thread imports it first is its main thread
+
+        for spec in waiting:
+            spec._initializing = False  # type: ignore[union-attr]
+        module_name, _, function = name.partition(":")
+        module = __import__(module_name, fromlist=[function])
+        getattr(module, function)(*arguments)
+        for spec in waiting:
+            spec._initializing = True  # type: ignore[union-attr]
+        done = True
+    except BaseException as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        sys.stderr.write(f"robust-run: the warm process failed: {text}\n")
+        sys.stderr.flush()
+    finally:
+        if not done:
+            os._exit(70)
+
+
+if __name__ == "sitecustomize":
+    warm(*undo_start())
+    if "ROBUST_ARM_PYTHONPATH" in os.environ:  # armed, as a worker that started from nothing would be
+        sys.path.insert(0, os.environ["PYTHONPATH"].split(os.pathsep)[0])
+    del sys.modules["sitecustomize"]
+    __import__("sitecustomize")

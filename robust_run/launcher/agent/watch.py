@@ -1,0 +1,279 @@
+"""An agent's eyes on its ranks: looks at their rings, says when one waits too long, and collects evidence when it is asked to.
+
+What it reads was written by the user's processes: the readers never raise for what they find. Reading costs microseconds, and
+only what changes is reported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from robust_run.clock import Clock
+from robust_run.harmless import Harmless
+from robust_run.launcher.agent.workers.workers import Worker
+from robust_run.launcher.model.actions import Collect
+from robust_run.launcher.model.events import HangSuspected, NodeEvent
+from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence, Sights
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.tracer import ring
+from robust_run.tracer.steps import MARKS_SUFFIX
+from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
+from robust_run.tracer.types import RankSight
+
+#: When the workers' own imports are over, mostly.
+PREPARE_S = 2.0
+#: Newest attempts whose rings are kept in the run directory, half a megabyte a rank.
+KEPT_ATTEMPTS = 8
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from robust_run.launcher.agent.nccl.watch import NcclWatch
+    from robust_run.launcher.model.start_notes import Seen
+    from robust_run.tracer.nccl.metering import Metering
+    from robust_run.tracer.nccl.types import CommRate
+    from robust_run.tracer.sight.targets import Target
+
+
+def import_what_failures_need() -> None:
+    """Import now what is needed when a rank fails: then every millisecond is one of a restart."""
+    import shutil  # noqa: F401
+
+    from robust_run.tracer import verdict  # noqa: F401
+    from robust_run.tracer.sight import collect  # noqa: F401
+
+
+class Watch:
+    """The ranks of one attempt on this node."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it looks at, and with what
+        self,
+        attempt: int,
+        node: str,
+        workers: Sequence[Worker],
+        run_directory: RunDirectory,
+        clock: Clock,
+        spec: JobSpec,
+        report: Callable[[NodeEvent], None],
+        deliver: Callable[[Seen], None],
+        harmless: Harmless,
+        world_size: int = 0,
+        ras_address: str = "",
+    ) -> None:
+        """`ras_address`: where NCCL's RAS of this job listens on this node; empty: it is not asked."""
+        from robust_run.tracer.nccl.layout import SUFFIX  # after the workers have been started
+
+        self._nccl_suffix = SUFFIX
+        self._attempt = attempt
+        self._node = node
+        self._workers = workers
+        self._run_directory = run_directory
+        self._clock = clock
+        self._report = report
+        self._deliver = deliver
+        self._harmless = harmless
+        self._round_s = spec.slow_round_s
+        self._suspicion = Suspicion(spec.hang_after_s)
+        self._ras_address = ras_address
+        self._metering: Metering | None = None
+        self._nccl: NcclWatch | None = None
+        if spec.trace_nccl != "off":
+            from robust_run.launcher.agent.nccl.watch import NcclWatch
+
+            self._nccl = NcclWatch(
+                attempt=attempt,
+                node=node,
+                world_size=world_size,
+                paths={worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in workers},
+                after_s=spec.hang_after_s,
+                clock=clock,
+                report=report,
+                harmless=harmless,
+            )
+        self._readers: dict[int, ring.RingReader] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pacer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look from now on."""
+        self._loop = loop
+        self._timer = loop.call_later(LOOK_S, self._look)
+        loop.call_later(PREPARE_S, self._harmless.run, import_what_failures_need)
+        if self._nccl is not None:
+            self._nccl.start(loop)
+        if self._round_s > 0:
+            self._pacer = loop.call_later(self._round_s, self._pace)
+
+    def stop(self) -> None:
+        """Look no more: the attempt is being ended."""
+        for timer in (self._timer, self._pacer):
+            if timer is not None:
+                timer.cancel()
+        if self._nccl is not None:
+            self._nccl.stop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        for reader in self._readers.values():
+            reader.close()
+        self._readers = {}
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        if self._harmless.run(self._look_now):
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _look_now(self) -> None:
+        now_s = self._clock.monotonic_s()
+        beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker, now_s)) is not None}
+        long_wait = self._suspicion.look(beats, now_s)
+        if long_wait is not None:
+            self._report(
+                HangSuspected(
+                    attempt=self._attempt,
+                    node=self._node,
+                    rank=long_wait.rank,
+                    waited_s=round(long_wait.waited_s, 3),
+                    after_s=round(long_wait.after_s, 3),
+                )
+            )
+
+    def _beat(self, worker: Worker, now_s: float) -> Beat | None:
+        if worker.exit_code is not None:
+            return None
+        reader = self._readers.get(worker.rank)
+        if reader is None:
+            reader = self._readers[worker.rank] = ring.RingReader(self._file(worker.rank, ".ring"))
+        header = reader.header()
+        nccl_events, since_s = self._nccl.look(worker.rank, now_s) if self._nccl is not None else (0, None)
+        if header is None or header.pid == 0:
+            return Beat(nccl_events, 0, since_s) if nccl_events else None
+        waits = [since for since in (header.waiting_since_s, since_s) if since is not None]
+        return Beat(header.events + nccl_events, header.steps, min(waits, default=None))
+
+    def _file(self, rank: int, suffix: str) -> str:
+        return f"{self._run_directory.steps_file(self._attempt, rank)}{suffix}"
+
+    def _pace(self) -> None:
+        assert self._loop is not None
+        if self._harmless.run(self._pace_now):
+            self._pacer = self._loop.call_later(self._round_s, self._pace)
+
+    def _pace_now(self) -> None:
+        """Say how long the ranks' own work took since the round before."""
+        from robust_run.tracer.pace.measure import pace_of
+        from robust_run.tracer.pace.types import NodePace, RankPace
+
+        now_s = self._clock.monotonic_s()
+        found: list[RankPace] = []
+        newest: tuple[int, float | None] = (0, None)
+        for rank, reader in self._readers.items():
+            trace = reader.trace(0)
+            if trace is None:
+                continue
+            if trace.steps > newest[0] and trace.marks:
+                newest = trace.steps, round(max(now_s - trace.marks[-1].at_s, 0.0), 3)
+            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
+            if pace is not None:
+                found.append(pace)
+        node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
+        self._deliver(Paces(pace=node, nccl=self._completed(now_s), steps=newest[0], since_step_s=newest[1]))
+
+    def _completed(self, now_s: float) -> tuple[CommRate, ...]:
+        """Return what NCCL completed since the round before, where it is traced."""
+        from robust_run.tracer.nccl.metering import Metering
+
+        if self._nccl is None:
+            return ()
+        self._metering = self._metering or Metering()
+        files = {worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in self._workers}
+        return self._metering.look(files, now_s)
+
+    # --- evidence
+
+    def collect(self, order: Collect) -> None:
+        """Look at all ranks and deliver what is seen, a moment later."""
+        assert self._loop is not None
+        task = self._loop.create_task(self._collect(order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _collect(self, order: Collect) -> None:
+        import asyncio
+
+        from robust_run.tracer.ras.asking import heard, with_report
+        from robust_run.tracer.sight.collect import collect
+
+        targets = [self._target(worker) for worker in self._workers]
+        sights: tuple[RankSight, ...] = ()
+        try:
+            sights, report = await asyncio.gather(
+                collect(targets, samples=order.samples, ops=order.ops, flows=order.flows),
+                heard(self._ras_address, [target.rank for target in targets], order.samples),
+            )
+            sights = with_report(tuple(self._with_log(sight) for sight in sights), report)
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
+        except Exception as error:
+            self._harmless.failed(error)
+            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
+
+    def _with_log(self, sight: RankSight) -> RankSight:
+        """Add how what NCCL does came to stand still."""
+        import msgspec
+
+        if self._nccl is None or sight.nccl is None:
+            return sight
+        return msgspec.structs.replace(sight, nccl_log=self._nccl.notes(sight.rank))
+
+    def _target(self, worker: Worker, evidence: RankEvidence | None = None) -> Target:
+        from robust_run.tracer.sight.targets import Target
+
+        ended = worker.exit_code is not None
+        by_itself = ended and (worker.signalled_at_s is None or worker.exited_at_s <= worker.signalled_at_s)
+        return Target(
+            rank=worker.rank,
+            node="",  # the controller knows what it is called
+            pid=worker.pid,
+            steps_file=self._run_directory.steps_file(self._attempt, worker.rank),
+            exit_code=worker.exit_code if by_itself else None,
+            ended_at_s=worker.exited_at_s if ended else None,
+            finding=evidence.finding if evidence is not None else None,
+            alive=not ended,
+        )
+
+    def last_sights(self, ranks: Sequence[RankEvidence], ops: int, flows: int) -> tuple[RankSight, ...]:
+        """Return what the rings and traces of an attempt that has ended say, if a rank failed by itself."""
+        from robust_run.tracer.sight.collect import dead_sights
+
+        known = {evidence.rank: evidence for evidence in ranks}
+        if not any(evidence.exit_code not in (0, None) and evidence.signalled_at_s is None for evidence in ranks):
+            return ()
+        return dead_sights([self._target(worker, known.get(worker.rank)) for worker in self._workers], ops, flows)
+
+    def keep(self) -> None:
+        """Copy the rings to the run directory, for timelines; what cannot be copied is left out."""
+        import shutil
+
+        if self._run_directory.temporary:
+            return
+        for worker in self._workers:
+            try:
+                shutil.copyfile(
+                    self._file(worker.rank, ".ring"), self._run_directory.ring_copy(self._attempt, worker.rank)
+                )
+            except OSError:
+                continue
+            with suppress(OSError):
+                os.unlink(self._run_directory.ring_copy(self._attempt - KEPT_ATTEMPTS, worker.rank))
+
+    def forget(self) -> None:
+        """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
+        for worker in self._workers:
+            steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
+            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, self._nccl_suffix):
+                with suppress(OSError):
+                    os.unlink(f"{steps_file}{suffix}")

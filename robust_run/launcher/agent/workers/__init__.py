@@ -1,0 +1,1 @@
+"""Worker processes: their environment, devices and CPUs, how they are started, watched and ended; their TCPStore."""

@@ -1,1 +1,0 @@
-"""`robust top`: a job on a terminal, live."""

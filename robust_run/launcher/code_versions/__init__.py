@@ -1,1 +1,0 @@
-"""Versions of a job's code: captured, kept, merged, checked, sent to nodes, put in place, and taken back when they fail."""

@@ -1,0 +1,226 @@
+"""Compares what nodes do with what their peers do, while an attempt trains: the live form of `robust outliers`.
+
+The comparing is done in a child process, so that the controller never imports numpy; a row that the child does not take at once
+is left out. What it says becomes an event like that of any sensor, and the rules say what follows. A node that stands out is a
+symptom: nothing is done for that alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.health.outliers.types import Verdict
+from robust_run.health.rules.types import Comparing
+from robust_run.health.sensors.handle import environment
+from robust_run.health.sensors.usage import METRICS
+from robust_run.health.types import Event, EventKind
+from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.health_events import HealthSeen
+
+if TYPE_CHECKING:
+    import asyncio
+
+#: Fewer nodes have no peers to be compared with.
+LEAST_NODES = 3
+#: Heartbeats come early and late: within a little more than the time between two, there is one of each node. With few nodes a
+#: reading that lacks one says nothing of any.
+SLACK = 1.25
+#: Programs whose steps nobody counts are compared from here on: by then they train.
+STEPLESS_S = 600.0
+#: What ended the comparing is in the last line of what the child wrote; so much of it is kept.
+_MOST_LAST_WORDS = 300
+#: A row needs one core for a moment: libraries of linear algebra would start a thread for each.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_BOOT = "import sys; del sys.path[0]; from robust_run.robust_cli import main; main()"
+_MOST_LINE_BYTES = 1 << 16
+ENDED = "outlier.ended"
+USUAL = Comparing()
+
+
+class Outlook:
+    """The comparing of one job's nodes; begins anew with each attempt."""
+
+    def __init__(
+        self,
+        state: JobState,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        tell: Callable[[HealthSeen], None],
+        comparing: Comparing = USUAL,
+        interval_s: float = 1.0,
+    ) -> None:
+        """`interval_s`: how often a node says what it does."""
+        self._state = state
+        self._clock = clock
+        self._loop = loop
+        self._tell = tell
+        self._comparing = comparing
+        self._interval_s = SLACK * interval_s
+        self._attempt = -1
+        self._heard = (-1, 0.0)
+        """The newest attempt of which anything was heard, and since when."""
+        self._is_blind = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._rest = b""
+
+    def begin(self, attempt: int) -> None:
+        """Compare from now on: the workers of this attempt have made their first step. Only the first call of each counts."""
+        is_old = attempt <= self._attempt or attempt != self._state.attempt
+        if is_old or len(self._state.layout) < LEAST_NODES or not self._comparing.on:
+            return
+        self.end()
+        self._attempt = attempt
+        from importlib.util import find_spec
+
+        if find_spec("numpy") is None:
+            self._note(
+                "outlier.absent", "nodes are not compared with their peers: that needs numpy where the controller runs"
+            )
+            return
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, *self._arguments()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**environment(), **_ONE_THREAD},
+            )
+        except OSError as error:
+            self._errors.close()
+            self._blind(str(error))
+            return
+        assert child.stdin is not None and child.stdout is not None
+        os.set_blocking(child.stdin.fileno(), False)
+        self._child, self._rest = child, b""
+        self._loop.add_reader(child.stdout.fileno(), self._read)
+        if self._is_blind:
+            self._is_blind = False
+            self._note(ENDED, "nodes are compared with their peers again", "clear")
+
+    def _arguments(self) -> list[str]:
+        chosen = self._comparing
+        limits = {
+            "--interval": self._interval_s,
+            "--apart": chosen.apart,
+            "--hold": chosen.hold,
+            "--settle": chosen.settle_s,
+        }
+        return ["outliers", "--json", *(word for name, value in limits.items() for word in (name, str(value)))]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nodes are compared."""
+        return self._child is not None
+
+    def take(self, node: str, usage: Sequence[float]) -> bool:
+        """Take in what a node did in the last second; False: the child has no time for it."""
+        state, now_s = self._state, self._clock.monotonic_s()
+        if state.phase != "running" or node not in state.places:
+            return True
+        if self._heard[0] != state.attempt:
+            self._heard = state.attempt, now_s
+        elif now_s - self._heard[1] > STEPLESS_S:
+            self.begin(state.attempt)
+        child = self._child
+        if child is None or state.attempt != self._attempt:
+            return True
+        values = dict(zip(METRICS, usage, strict=False))
+        row = {"time": now_s, "machine": name_of(state, node), **values}
+        assert child.stdin is not None
+        try:
+            os.write(
+                child.stdin.fileno(), msgspec.json.encode(row) + b"\n"
+            )  # a pipe takes so short a line whole or not
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._lost()
+        return True
+
+    def finish_rows(self) -> None:
+        """No more rows come: the child ends when it has said all."""
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+
+    def end(self) -> None:
+        """Compare no more."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        assert child.stdin is not None and child.stdout is not None and self._errors is not None
+        self._loop.remove_reader(child.stdout.fileno())
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+        self._errors.close()
+
+    def _lost(self) -> None:
+        """The child has ended; where nobody has told it to, that is told."""
+        assert self._child is not None and self._child.stdin is not None and self._errors is not None
+        words = ""
+        if not self._child.stdin.closed:
+            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MOST_LAST_WORDS))
+            words = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2] or "it ended"
+        self.end()
+        if words:
+            self._blind(words)
+
+    def _blind(self, why: str) -> None:
+        self._is_blind = True
+        self._note(ENDED, f"nodes are not compared with their peers in this attempt: {why}")
+
+    def _note(self, name: str, detail: str, kind: EventKind = "note") -> None:
+        event = Event(name=name, kind=kind, subject="", detail=detail, at_s=self._clock.monotonic_s())
+        self._tell(HealthSeen(node=self._state.layout[0].node, event=event, at_unix_s=self._clock.unix_s()))
+
+    def _read(self) -> None:
+        assert self._child is not None and self._child.stdout is not None
+        content = os.read(self._child.stdout.fileno(), _MOST_LINE_BYTES)
+        if not content:
+            self._lost()
+            return
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        self._rest = self._rest[-_MOST_LINE_BYTES:]
+        for line in lines:
+            self._say(line)
+
+    def _say(self, line: bytes) -> None:
+        try:
+            verdict = msgspec.json.decode(line, type=Verdict)
+        except msgspec.MsgspecError:
+            return
+        nodes = [place.node for place in self._state.layout if name_of(self._state, place.node) == verdict.machine]
+        if not nodes or verdict.metric == "silence":  # a lease says that sooner
+            return
+        event = event_of(verdict, self._clock.monotonic_s())
+        self._tell(HealthSeen(node=nodes[0], event=event, at_unix_s=self._clock.unix_s()))
+
+
+def event_of(verdict: Verdict, now_s: float) -> Event:
+    """Return what is said of a node that stands out, as a sensor would say it."""
+    value = "?" if verdict.value is None else f"{verdict.value:.4g}"
+    peers = "?" if verdict.peers is None else f"{verdict.peers:.4g}"
+    also = f"; also {', '.join(verdict.also)}" if verdict.also else ""
+    lasted_s = verdict.at_s - verdict.since_s
+    return Event(
+        name=f"outlier.{verdict.metric}",
+        kind="alert",
+        subject="",
+        detail=f"{verdict.metric} is {value}, of its peers {peers}, for {lasted_s:.0f} s now"
+        f" (confidence {verdict.confidence:.2f}{also})",
+        at_s=now_s,
+        value=verdict.value,
+        limit=verdict.peers,
+    )

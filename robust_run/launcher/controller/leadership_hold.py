@@ -1,0 +1,177 @@
+"""Being the one controller: for a job without candidates always, else as long as the leadership lasts.
+
+With candidates and no shared journal, what a successor needs is saved where the candidates meet, before an order that begins an
+attempt leaves this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.leadership.coordinator import Coordinator
+from robust_run.launcher.controller.leadership.tenure import Leadership
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.actions import OpenStore, Order
+from robust_run.launcher.model.lease_times import leader_ttl_s
+from robust_run.launcher.model.links import Outbox
+
+#: The state is saved at most this often, except before a new attempt.
+SAVE_EVERY_S = 0.5
+
+
+class Office:
+    """The right to control. This one is for a job without candidates: nobody can take it away."""
+
+    term = 0
+    reason = ""
+    is_successor = False
+
+    @property
+    def leads_until_s(self) -> float:
+        """Until when, on the monotonic clock, nobody else can lead."""
+        return float("inf")
+
+    async def load(self) -> JobState | None:
+        """Return the state a predecessor saved, None if it is in the journal."""
+        return None
+
+    def changed(self, state: JobState, *, urgent: bool = False) -> None:
+        """Take note that the state has changed; `urgent`: in a way that a successor cannot learn from the agents."""
+
+    def outbox(self, outbox: Outbox) -> Outbox:
+        """Return the way that orders must take."""
+        return outbox
+
+    async def lost(self) -> None:
+        """Wait until somebody else may lead."""
+        await asyncio.Event().wait()
+
+    async def leave(self) -> None:
+        """Say that the job is over."""
+
+
+class ElectedOffice(Office):
+    """The office of an elected controller."""
+
+    def __init__(
+        self, leadership: Leadership, coordinator: Coordinator, *, saves: bool, say: Callable[[str], None]
+    ) -> None:
+        self.term = leadership.term
+        self.is_successor = leadership.term > 1
+        self._leadership = leadership
+        self._coordinator = coordinator
+        self._saves = saves
+        self._say = say
+        self._keeping = asyncio.ensure_future(leadership.keep())
+        self._state: JobState | None = None
+        self._position = 0
+        self._dirty = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._held: list[tuple[str, Order]] = []
+        self._inner: Outbox | None = None
+        self._saving = asyncio.ensure_future(self._save_now_and_then()) if saves else None
+
+    @property
+    def leads_until_s(self) -> float:
+        """See `Office`."""
+        return float("-inf") if self._leadership.lost.is_set() else self._leadership.valid_until_s
+
+    @property
+    def reason(self) -> str:  # type: ignore[override]
+        """Why it was lost."""
+        return self._leadership.reason
+
+    async def load(self) -> JobState | None:
+        """See `Office`."""
+        saved = await self._coordinator.load() if self._saves else None
+        if saved is None:
+            return None
+        self._position = saved.position
+        return msgspec.msgpack.decode(saved.state, type=JobState)
+
+    def changed(self, state: JobState, *, urgent: bool = False) -> None:
+        """See `Office`."""
+        self._state = state
+        self._dirty.set()
+        if urgent:
+            self._urgent.set()
+
+    def outbox(self, outbox: Outbox) -> Outbox:
+        """See `Office`."""
+        self._inner = outbox
+        return self if self._saves else outbox
+
+    def send(self, node: str, order: Order) -> None:
+        """Pass an order on; one that begins an attempt, and all after it, once the attempt's number is on record."""
+        assert self._inner is not None
+        if isinstance(order, OpenStore) or self._held:
+            self._held.append((node, order))
+            self._urgent.set()
+            self._dirty.set()
+        else:
+            self._inner.send(node, order)
+
+    async def _save_now_and_then(self) -> None:
+        """Keep the saved state close to the true one."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            self._urgent.clear()
+            held, count = self._held, len(self._held)
+            if self._state is not None:
+                self._position += 1
+                try:
+                    await self._leadership.save(self._position, msgspec.msgpack.encode(self._state))
+                except PlatformError as error:
+                    if self._leadership.lost.is_set():
+                        return
+                    self._say(f"the state of the job could not be saved for a successor: {error}")
+                    self._dirty.set()
+                    await asyncio.sleep(SAVE_EVERY_S)
+                    continue
+            for node, order in held[:count]:
+                assert self._inner is not None
+                self._inner.send(node, order)
+            del held[:count]
+            if not self._urgent.is_set():
+                with_timeout = asyncio.wait_for(self._urgent.wait(), SAVE_EVERY_S)
+                try:
+                    await with_timeout
+                except asyncio.TimeoutError:
+                    continue
+
+    async def lost(self) -> None:
+        """See `Office`."""
+        await self._leadership.lost.wait()
+
+    async def leave(self) -> None:
+        """See `Office`."""
+        if self._saving is not None:
+            self._saving.cancel()
+        try:
+            await self._leadership.resign(finished=True)
+        except PlatformError as error:
+            self._say(f"candidates could not be told that the job is over: {error}")
+        self._keeping.cancel()
+        await self._coordinator.close()
+
+
+async def take_office(charge: Charge, clock: Clock, say: Callable[[str], None]) -> Office:
+    """Return at once where there are no candidates; else wait until elected. Raises PlatformError, UserError."""
+    many = charge.spec.many
+    if many is None or many.controller_standby == 0:
+        return Office()
+    from robust_run.launcher.controller.leadership.choice import open_coordinator
+    from robust_run.launcher.controller.leadership.types import Candidate
+
+    run_id = charge.run_path.rpartition("/")[2]
+    coordinator = open_coordinator(many.coordinator, many.tls_ca, charge.spec.rdzv_id, charge.run_path, clock, say)
+    me = Candidate(address=charge.address, host=charge.host, run_id=run_id)
+    leadership = await coordinator.campaign(me, leader_ttl_s(many.lease_s))
+    return ElectedOffice(leadership, coordinator, saves=bool(many.coordinator), say=say)

@@ -1,0 +1,158 @@
+"""What follows when a rank waits too long for its peers: evidence is asked for, and what it says is acted on. Pure.
+
+A wait is said at once and acted on by what is known. A healthy rank that sleeps, polls, or waits for a service, a person or a CPU
+looks like one that is stuck, so only what is proven is acted on at once: calls that can never be one call, a circle of ranks, a
+peer that has ended, one rank stopped alone. Everything else has the time that torch gives it, the timeout of the process group.
+Shortly before that is over the ranks are looked at again; if the wait goes on, the job starts anew, before torch aborts it.
+What comes back meanwhile is left alone: evidence is always taken anew before something is done. Ranks that still run when the
+others have ended with exit code 0 are named, and the job is never started again for their sake: the training is done.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from robust_run.launcher.core.attempts import end_attempt, failure_ending
+from robust_run.launcher.core.membership import recount
+from robust_run.launcher.core.resume import leftovers
+from robust_run.launcher.core.resume.leftovers import report, wake
+from robust_run.launcher.core.state import Eviction, JobState, Policy
+from robust_run.launcher.model.actions import Action, Inquire, Say
+from robust_run.launcher.model.events import HangSuspected, Inquired
+from robust_run.report.summary import duration
+from robust_run.tracer.types import TraceVerdict
+
+#: Kinds that another machine may cure. A program that calls the wrong collective does so anywhere.
+OF_MACHINES = ("hang", "stopped", "comm_stall", "slow", "unknown")
+#: torch's own timeout where a process group's is not known.
+LIMIT_S = 1800.0
+#: So long before a timeout something is done, at most; of a short timeout this part.
+MARGIN_S, MARGIN_SHARE = 30.0, 0.1
+#: A rule of the tracer: a peer that has ended while others wait for it.
+EARLY_EXIT = "early_exit"
+
+
+def take(policy: Policy, state: JobState, event: HangSuspected | Inquired, now_s: float) -> list[Action]:
+    """Ask, or act on the answer."""
+    if isinstance(event, HangSuspected):
+        return suspected(state, event, now_s)
+    return inquired(policy, state, event, now_s)
+
+
+def suspected(state: JobState, event: HangSuspected, now_s: float) -> list[Action]:
+    """Ask for the evidence, unless that has been done."""
+    if state.phase != "running" or state.is_inquiring:
+        return []
+    state.is_inquiring, state.suspected_at_s = True, now_s
+    return [Inquire(attempt=event.attempt, after_s=event.after_s)]
+
+
+def inquired(policy: Policy, state: JobState, event: Inquired, now_s: float) -> list[Action]:
+    """Act on what the evidence says; of an attempt that is being ended it only says why that was."""
+    verdict = event.verdict
+    if state.looks_at_leftovers and state.phase == "running" and (verdict is None or verdict.rule == leftovers.RULE):
+        return leftovers.seen(state, verdict, now_s)
+    if verdict is None or verdict.kind != "slow":
+        state.is_inquiring = False
+    if verdict is None:
+        return _lifted(state)
+    if state.phase == "ending":
+        state.traced = state.traced or verdict
+        return []
+    if state.phase != "running":
+        return []
+    wanted, reason = _wanted(policy, state, verdict, now_s)
+    if wanted == "report":
+        told = [] if _is_known(state, verdict) else [report(state, verdict, reason, now_s)]
+        state.reported += [(verdict.kind, verdict.ranks, now_s)] if told else []
+        return [*told, *wake(state)] if state.act_at_s is not None else [*told]
+    return _act(policy, state, verdict, wanted, event.at_unix_s, now_s)
+
+
+def _lifted(state: JobState) -> list[Action]:
+    """Nobody waits any more."""
+    if state.phase != "running" or state.act_at_s is None:
+        return []
+    state.act_at_s = None
+    return wake(state)
+
+
+def _act(
+    policy: Policy, state: JobState, verdict: TraceVerdict, wanted: str, at_unix_s: float, now_s: float
+) -> list[Action]:
+    """End the attempt for what a verdict says."""
+    state.traced, state.is_traced_end = verdict, True
+    state.detected_at_s = state.suspected_at_s if state.suspected_at_s is not None else now_s
+    actions: list[Action] = []
+    if wanted == "evict":
+        state.evicted_for = verdict.nodes
+        for name in verdict.nodes:
+            state.evicted[name] = Eviction(reason=verdict.sentence, by="robust-run", at_unix_s=at_unix_s)
+            actions += [
+                Say(text=f"{name} is evicted from the job: {verdict.sentence}", node=node) for node in _on(state, name)
+            ]
+        recount(state)
+    return actions + end_attempt(state, failure_ending(policy, state))
+
+
+def _is_known(state: JobState, verdict: TraceVerdict) -> bool:
+    """Whether the same was reported since it began: a rank that was stuck, went on and is stuck again is news."""
+    onset_s = verdict.onset_s if verdict.onset_s is not None else float("-inf")
+    return any(
+        (kind, ranks) == (verdict.kind, verdict.ranks) and onset_s <= at_s for kind, ranks, at_s in state.reported
+    )
+
+
+def _on(state: JobState, name: str) -> list[str]:
+    return [member.info.id for member in state.members.values() if member.info.name == name and member.present]
+
+
+def _wanted(
+    policy: Policy, state: JobState, verdict: TraceVerdict, now_s: float
+) -> tuple[Literal["report", "relaunch", "evict"], str]:
+    """Return what to do, and why it is only reported where it is. Notes when something is done about a wait that goes on."""
+    asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
+    state.act_at_s = state.act_at_s if verdict.kind == "slow" else None
+    if asked == "report":
+        return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
+    if state.ended_well and not _is_unfinished(verdict):
+        return "report", leftovers.not_again(state)
+    if asked == "auto":
+        act_at_s = _act_at_s(verdict, now_s)
+        if now_s < act_at_s:
+            state.act_at_s = act_at_s
+            still = "it is at work" if verdict.at_work else "it may end by itself"
+            left_s = duration(act_at_s - now_s)
+            return "report", f"{still}; else the attempt is ended in {left_s}, shortly before torch's own time limit"
+        if verdict.at_work:
+            return "report", "it is at work and may yet come; --on-hang relaunch would not wait"
+    if _is_suspect(state):
+        return "relaunch", ""  # from the version before: what changed last is the first suspect, not a machine
+    going = {name for name in verdict.nodes if name not in state.evicted}
+    left_over = state.usable - sum(member.present and member.info.name in going for member in state.members.values())
+    is_enough = left_over >= (policy.fewest if asked == "evict" else len(state.layout))
+    if policy.many and going and verdict.kind in OF_MACHINES and asked != "relaunch" and is_enough:
+        return "evict", ""
+    if verdict.kind == "slow":
+        return "report", "no node can take over"
+    return "relaunch", ""
+
+
+def _is_unfinished(verdict: TraceVerdict) -> bool:
+    """Whether a verdict on ranks of which others have ended with exit code 0 says that the training is not done."""
+    return verdict.kind in ("slow", "crash") or (verdict.proven and verdict.rule == EARLY_EXIT)
+
+
+def _act_at_s(verdict: TraceVerdict, now_s: float) -> float:
+    """Return when something may be done about a verdict: now if it is proven, else shortly before torch ends the wait."""
+    if verdict.proven:
+        return now_s
+    onset_s = verdict.onset_s if verdict.onset_s is not None else now_s
+    expires_s = verdict.expires_s if verdict.expires_s is not None else onset_s + LIMIT_S
+    return expires_s - min(MARGIN_S, MARGIN_SHARE * max(0.0, expires_s - onset_s))
+
+
+def _is_suspect(state: JobState) -> bool:
+    """Whether the version that runs has yet to prove itself."""
+    running = state.code.running
+    return bool(running) and state.code.records[running - 1].fate == "probation"

@@ -1,0 +1,240 @@
+"""What follows from what sensors say: the table of rules speaks, its evictions are held to a share of the nodes, and the rest is
+remembered, because it may explain what happens next. Pure.
+
+A sign is a symptom. Only a rule may act on it, and each that does is on record (`RuleSpoke`) before anything is done.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.health.rules import deciding
+from robust_run.health.rules.types import Decision, Evicted
+from robust_run.health.types import Event
+from robust_run.launcher.core import nodes
+from robust_run.launcher.core.attempts import end_attempt, failure_ending
+from robust_run.launcher.core.diagnosis import blindness
+from robust_run.launcher.core.diagnosis.hang_response import suspected
+from robust_run.launcher.core.diagnosis.rule_book import book_of
+from robust_run.launcher.core.membership import name_of, placement_of
+from robust_run.launcher.core.state import LADDER, JobState, Policy
+from robust_run.launcher.model.actions import Action, RecordIncident, Say
+from robust_run.launcher.model.events import HangSuspected, NodeEvicted
+from robust_run.launcher.model.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
+from robust_run.launcher.model.job import VerdictDraft
+
+#: Phases in which an attempt is meant to go on.
+_GOING = ("opening", "running", "suspecting")
+#: Alerts are remembered so long; what was seen within half of it before a failure may have to do with it.
+RECENT_S = 120.0
+OUTLIER_S = 1800.0
+MOST_RECENT = 500
+MOST_ACTIVE = 1000
+#: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
+MOST_TOLD = 20
+TRAINING = "training."
+DAMAGED = "training.damaged"
+
+
+def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> list[Action]:
+    """Remember what a sensor said, and do what its rule asks for."""
+    sign = event.event
+    name = name_of(state, event.node)
+    blindness.note(state.health, name, event)
+    if sign.name == DAMAGED:  # several nodes may read the same file
+        is_news = _is_news(state, (f"{sign.name} {sign.kind}", "", sign.subject))
+        return [Say(text=f"metrics from {sign.subject}: {sign.detail}")] if is_news else []
+    if sign.kind == "note":
+        return []
+    if sign.kind == "clear":
+        state.health.active.pop((name, sign.name, sign.subject), None)
+        return []
+    book = book_of(policy)
+    counts, decision = deciding.decide(book, state.health.counts, name, sign, now_s)
+    state.health.counts = dict(counts)
+    rung = decision.rung if decision is not None else ""
+    _remember(state, Sign(name=name, event=sign, at_unix_s=event.at_unix_s, rung=rung), now_s)
+    if decision is None or name in state.evicted:
+        return []
+    decision = held(policy, state, decision, now_s)
+    at = "" if decision.rule.startswith(TRAINING) else decision.node
+    is_news = _is_news(
+        state, (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", at, decision.event.subject)
+    )
+    if not is_news and decision.rung != "evict":
+        return []
+    return [spoken(decision), *_follow(policy, state, event, decision, now_s)]
+
+
+def spoken(decision: Decision) -> RuleSpoke:
+    """Return a decision as it is put on record."""
+    return RuleSpoke(
+        rule=decision.rule,
+        rung=decision.rung,
+        confidence=decision.confidence,
+        node=decision.node,
+        sentence=decision.sentence,
+        tolerated=decision.tolerated,
+        held_back=decision.held_back,
+    )
+
+
+def _remember(state: JobState, sign: Sign, now_s: float) -> None:
+    record = state.health
+    key = (sign.name, sign.event.name, sign.event.subject)
+    record.active.pop(key, None)
+    record.active[key] = sign
+    while len(record.active) > MOST_ACTIVE:
+        record.active.pop(next(iter(record.active)))
+    record.recent = [each for each in record.recent if now_s - each.event.at_s <= memory_s(each)][-MOST_RECENT + 1 :]
+    record.recent.append(sign)
+
+
+def memory_s(sign: Sign) -> float:
+    """Return for how long something that was said may explain what happens later. Who stands out is named once."""
+    return OUTLIER_S if sign.event.name.startswith("outlier.") else RECENT_S
+
+
+def _is_news(state: JobState, key: tuple[str, str, str]) -> bool:
+    """Whether this (what, host, subject) was not yet told in this attempt, and there is room to tell it."""
+    record = state.health
+    if record.said_in != state.attempt:
+        record.said, record.said_in = set(), state.attempt
+    if key in record.said or len(record.said) >= MOST_TOLD * 10:
+        return False
+    record.said.add(key)
+    return True
+
+
+# --- evictions ------------------------------------------------------------------------------------------------------
+
+
+def held(policy: Policy, state: JobState, decision: Decision, now_s: float) -> Decision:
+    """Return the decision, or a report where the eviction would be one too many or leave the job without nodes."""
+    if decision.rung != "evict":
+        return decision
+    if not policy.many:
+        return _instead(decision, "the job has no other node")
+    by_rules = [Evicted(node=each.name, rule=each.rule, at_s=each.at_s) for each in state.health.evicted]
+    by_ladder = [name for name, each in state.evicted.items() if each.by == LADDER]
+    by_rules += [Evicted(node=name, rule="ladder", at_s=now_s) for name in by_ladder]
+    gone = {each.node for each in by_rules if each.node in state.evicted}
+    names = {member.info.name for member in state.members.values() if member.present} | gone
+    decision = deciding.hold_back(book_of(policy).limits, decision, len(names), by_rules, now_s)
+    if decision.rung != "evict" or decision.confidence == "high":
+        return decision  # a node that is broken for certain is as good as lost
+    left = state.usable - sum(m.present and m.info.name == decision.node for m in state.members.values())
+    return decision if left >= policy.fewest else _instead(decision, "no node can take over")
+
+
+def _instead(decision: Decision, why: str) -> Decision:
+    sentence = f"{decision.sentence}; not evicted: {why}"
+    return msgspec.structs.replace(decision, rung="report", held_back=why, sentence=sentence)
+
+
+def evict(policy: Policy, state: JobState, decision: Decision, at_unix_s: float, now_s: float) -> list[Action]:
+    """Take the node out of the job, as an operator would, for the reason that the rule has."""
+    name = decision.node
+    by = f"rule {decision.rule}"
+    state.health.evicted.append(RuleEviction(name=name, rule=decision.rule, at_s=now_s))
+    told = NodeEvicted(name=name, reason=decision.sentence, by=by, at_unix_s=at_unix_s)
+    actions = nodes.evicted(policy, state, told, now_s)
+    onset_s = min(decision.event.at_s, now_s)
+    state.causes = [
+        msgspec.structs.replace(cause, rule=decision.rule, at_s=onset_s)
+        if (cause.kind, cause.node, cause.rule) == ("evicted", name, "")
+        else cause
+        for cause in state.causes
+    ]
+    return actions
+
+
+# --- what else follows ----------------------------------------------------------------------------------------------
+
+
+def _follow(policy: Policy, state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
+    if decision.rung == "evict":
+        return evict(policy, state, decision, event.at_unix_s, now_s)
+    if decision.tolerated or decision.rung in ("relaunch", "stop"):
+        return []  # a worker that dies of it says so itself
+    if decision.rule.startswith(TRAINING) and decision.rung in ("diagnose", "rollback"):
+        return _training(policy, state, event, decision, now_s)
+    if decision.rung == "inquire":
+        return _inquire(state, event, decision, now_s)
+    if decision.held_back or decision.rung == "diagnose" or decision.confidence != "low":
+        return _tell(state, decision, now_s)
+    return []
+
+
+def _training(policy: Policy, state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
+    """Numbers went wrong. The version on probation is the first suspect; NaN ends the attempt whoever is at fault.
+
+    A jump may be the data's: without a suspect it is told, and training goes on.
+    """
+    if state.phase not in _GOING or placement_of(state, event.node) is None:
+        return []
+    running = state.code.running
+    is_suspect = bool(running) and state.code.records[running - 1].fate == "probation"
+    if decision.event.name != "training.nan" and not is_suspect:
+        return _tell(state, decision, now_s)
+    state.code_fault = draft_of(state, decision)
+    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
+    return end_attempt(state, failure_ending(policy, state))
+
+
+def _inquire(state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
+    placement = placement_of(state, event.node)
+    if placement is None:
+        return []
+    why = HangSuspected(
+        attempt=state.attempt, node=event.node, rank=placement.first_rank, waited_s=0.0, reason=decision.sentence
+    )
+    return suspected(state, why, now_s)
+
+
+def _tell(state: JobState, decision: Decision, now_s: float) -> list[Action]:
+    """Report it, while the attempt goes on."""
+    if state.attempt < 0 or len(state.health.said) > MOST_TOLD:
+        return []
+    if len(state.health.said) == MOST_TOLD:
+        return [Say(text="more is wrong with more nodes; robust status shows it")]
+    why = decision.held_back or f"rule {decision.rule} asks for: {decision.rung}"
+    incident = RecordIncident(
+        attempt=state.attempt,
+        symptom="health",
+        onset_at_s=min(decision.event.at_s, now_s),
+        detected_at_s=now_s,
+        verdict=draft_of(state, decision),
+        action="report",
+        reason=why,
+    )
+    return [incident]
+
+
+def draft_of(state: JobState, decision: Decision) -> VerdictDraft:
+    """Return a decision on a sign as an incident has it."""
+    is_training = decision.rule.startswith(TRAINING)
+    rank = _rank_in(decision.event, state.world_size) if is_training else None
+    return VerdictDraft(
+        kind="nan" if is_training else "node_fault",
+        ranks=() if rank is None else (rank,),
+        nodes=() if is_training and rank is None else (decision.node,),
+        confidence=decision.confidence,
+        rule=decision.rule,
+        sentence=decision.sentence,
+        exit_code=1,
+        evidence=(said_by(decision.event),),
+    )
+
+
+def said_by(event: Event) -> str:
+    """Return what a sensor said as a line."""
+    return f"{event.name}: {event.subject}: {event.detail}" if event.subject else f"{event.name}: {event.detail}"
+
+
+def _rank_in(event: Event, world_size: int) -> int | None:
+    """Return the rank that a report is of: its subject is `rank 3`."""
+    word, _, number = event.subject.partition(" ")
+    if word != "rank" or not (number.isdecimal() and number.isascii() and len(number) < 9):
+        return None
+    return int(number) if int(number) < world_size else None

@@ -1,0 +1,138 @@
+"""Who failed first, and why: from what every rank showed to one verdict. Pure.
+
+Ranks of a distributed job fall like dominoes: one fails, and its peers die of broken connections moments later, sometimes
+before the first one has finished dying. So the order of exits alone is not enough, and three rules are used:
+
+1. A rank's failure dates from its first sign: its traceback's arrival or its exit, whichever came earlier.
+2. What a rank shows after we told it to end is our doing, not a cause.
+3. A broken connection is never the cause while any rank shows something else.
+4. An exit weighs more than words: a program may print a traceback that it has dealt with. What a rank said before we ended it
+   counts only if every rank that ended by itself shows no more than a broken connection.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.launcher.model.job import RankEvidence, VerdictDraft
+from robust_run.signals import describe_exit
+
+SIGABRT = 6
+
+#: From a traceback to the end of its process: interpreter teardown, exit handlers. A program that lived longer after it had
+#: dealt with it.
+DYING_S = 3.0
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One rank that failed by itself."""
+
+    evidence: RankEvidence
+    at_s: float
+    """First sign of it."""
+    by_words: bool = False
+    """It was about to fail, by its words, when we ended it."""
+
+    @property
+    def is_peer_error(self) -> bool:
+        """Whether all it shows is that somebody else went away."""
+        finding = self.evidence.finding
+        return finding is not None and finding.kind == "peer_connection"
+
+
+def own_failure(rank: RankEvidence) -> Failure | None:
+    """Return this rank's failure if it failed by itself, None if it did well or we ended it."""
+    told_at_s = rank.signalled_at_s
+    spoke_at_s = rank.spoke_at_s if rank.finding is not None else None
+    if rank.exit_code not in (0, None) and (told_at_s is None or rank.exited_at_s <= told_at_s):
+        recent = spoke_at_s is not None and rank.exited_at_s - spoke_at_s <= DYING_S
+        return Failure(rank, spoke_at_s if recent and spoke_at_s is not None else rank.exited_at_s)
+    if spoke_at_s is not None and told_at_s is not None and 0 <= told_at_s - spoke_at_s <= DYING_S:
+        return Failure(rank, spoke_at_s, by_words=True)
+    return None
+
+
+def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
+    """Return the verdict on an attempt, or None if no rank failed by itself."""
+    failures = sorted(filter(None, map(own_failure, ranks)), key=lambda failure: (failure.at_s, failure.evidence.rank))
+    exits = [failure for failure in failures if not failure.by_words]
+    causes = [failure for failure in failures if not failure.is_peer_error]
+    first = next((failure for failure in causes if not failure.by_words), causes[0] if causes else None)
+    if first is not None:
+        followers = sum(failure is not first for failure in exits)
+        return _from_cause(first.evidence, followers)
+    return _peers_only(failures[0]) if failures else None
+
+
+def _peers_only(first: Failure) -> VerdictDraft:
+    rank = first.evidence
+    return VerdictDraft(
+        kind="unknown",
+        ranks=(rank.rank,),
+        confidence="low",
+        rule="only_peer_errors",
+        sentence=f"rank {rank.rank} was first to lose a connection, and no rank shows why{_at_step(rank)}",
+        exit_code=job_exit_code(rank.exit_code),
+        culprit=rank,
+    )
+
+
+def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
+    finding = rank.finding
+    told = rank.signalled_at_s is not None and rank.exited_at_s > rank.signalled_at_s
+    if finding is not None and finding.kind in ("exception", "usage") and not _was_killed(rank):
+        kind, rule, confidence = "code", "user_exception", "high"
+    elif rank.exit_code is not None and rank.exit_code < 0 and not told:
+        is_oom = finding is not None and finding.kind == "out_of_memory"
+        kind, rule, confidence = "crash", "out_of_memory" if is_oom else "died_of_signal", "high"
+        if is_oom and finding is not None and finding.trouble == "host_memory":
+            from robust_run.health.rules.workers import PERHAPS
+
+            confidence = "medium" if finding.line.startswith(PERHAPS) else "high"
+    else:
+        kind, rule, confidence = "crash", finding.kind if finding else "exit_code", "high" if finding else "medium"
+    others = f"{followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""
+    return VerdictDraft(
+        kind=kind,  # type: ignore[arg-type]
+        ranks=(rank.rank,),
+        confidence=confidence,  # type: ignore[arg-type]
+        rule=rule,
+        sentence=f"rank {rank.rank} {_what_happened(rank)}{_at_step(rank)}",
+        aftermath=others,
+        exit_code=1 if told else job_exit_code(rank.exit_code),
+        culprit=rank,
+    )
+
+
+def _what_happened(rank: RankEvidence) -> str:
+    finding = rank.finding
+    if finding is None:
+        return describe_exit(rank.exit_code)
+    if finding.exception:
+        where = f" ({finding.frame})" if finding.frame else ""
+        text = finding.message.splitlines()[0] if finding.message else ""
+        raised = f"{finding.exception}{': ' + text if text else ''}{where}"
+        return (
+            f"{describe_exit(rank.exit_code)}; its last traceback: {raised}"
+            if _was_killed(rank)
+            else f"raised {raised}"
+        )
+    return f"{describe_exit(rank.exit_code)}: {finding.line.strip()}"
+
+
+def _was_killed(rank: RankEvidence) -> bool:
+    """Whether a signal ended it that was not ours and is no exception's doing, as SIGABRT is when C++ is being torn down."""
+    return (
+        rank.exit_code is not None and rank.exit_code < 0 and rank.exit_code != -SIGABRT and rank.signalled_at_s is None
+    )
+
+
+def _at_step(rank: RankEvidence) -> str:
+    return f" after {rank.steps} steps of this attempt" if rank.steps else ""
+
+
+def job_exit_code(exit_code: int | None) -> int:
+    """Return what the launcher exits with for a worker's exit code: the code itself, 128 + n for signal n, never 0."""
+    if exit_code is None or exit_code == 0:
+        return 1
+    return 128 - exit_code if exit_code < 0 else exit_code

@@ -1,0 +1,1 @@
+"""The recovery ladder of a job: diagnose, reattempt, roll back, replay, evict. Pure."""

@@ -1,0 +1,204 @@
+"""When the ladder begins, and what its rungs mean for a job: diagnose, try again, roll back, replay, stop. Pure.
+
+Which rung follows which is `health.ladder.step`'s to say. Here is what it is told of, and what is done:
+
+- What explains itself never gets here: a user's exception, full memory or storage, a lost node, a verdict on a hang.
+- `--diagnose auto`: NaN, an illegal memory access, a fault of a device or inside NCCL begin it at once; other crashes when they
+  come again without progress, SIGSEGV and SIGBUS also with. The first crash is tried again at once: most pass.
+- A signal from outside (SIGKILL, SIGTERM...) and an exit code of the program's own are no fault of a node's: no device sends
+  signals. `always` includes them.
+- `--max-restarts` is asked before the ladder is.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.health.checks.types import Judgement
+from robust_run.health.ladder import rules
+from robust_run.health.ladder.explain import everything_known
+from robust_run.health.ladder.step import most_evicted
+from robust_run.health.ladder.types import Code, Decision, Failed, FailureKind, RollbackRefused, Settled
+from robust_run.health.ladder.types import Diagnosed as ChecksOver
+from robust_run.launcher.core.attempts import begin
+from robust_run.launcher.core.diagnosis import failure as diagnosis
+from robust_run.launcher.core.diagnosis.judge import Judgement as Verdict
+from robust_run.launcher.core.diagnosis.judge import is_nan, was_sent_a_signal
+from robust_run.launcher.core.ladder.ladder_state import Climb, climb_of, remember
+from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop
+from robust_run.launcher.core.membership import is_usable, name_of
+from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.model.actions import Action, RecordIncident, Say
+from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.job import VerdictDraft
+
+#: SIGBUS and SIGSEGV: seldom by chance.
+OF_MEMORY = frozenset((7, 11))
+#: What a finding says by itself.
+EXPLAINED = frozenset(("exception", "usage", "out_of_memory", "storage"))
+#: Troubles that are looked into at once.
+AT_ONCE = frozenset(("illegal_memory_access", "nccl", "ecc", "gpu_lost"))
+ADMISSION = "robust-run, admission"
+
+
+class Concluded(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ladder says of the end of an attempt."""
+
+    said: tuple[Action, ...] = ()
+    """For the record, whatever follows."""
+    decision: Decision | None = None
+    """The rung to take; None: it is not the ladder's business."""
+    known: str = ""
+    """All that was tried and found, where an episode is under way."""
+
+
+# --- an attempt has ended -------------------------------------------------------------------------------------------
+
+
+def concluded(
+    policy: Policy, state: JobState, verdict: Verdict | None, *, progressed: bool, may_go_on: bool, now_s: float
+) -> Concluded:
+    """Take in how an attempt ended (`verdict` None: well); return what follows. `may_go_on`: it would be started again."""
+    climb = climb_of(state)
+    said: list[Action] = []
+    if (progressed or verdict is None) and climb.ladder.decisions:
+        climb, settled = next_rung(policy, state, climb, Settled(at_s=now_s))
+        said = [] if settled is None else [decided(state, settled)]
+        if settled is None:
+            ladder = msgspec.structs.replace(climb.ladder, decisions=(), failure=None, evicted=(), known=())
+            climb = msgspec.structs.replace(climb, ladder=ladder)
+    if verdict is None:
+        remember(state, climb)
+        return Concluded(said=tuple(said))
+    draft = verdict.draft
+    kind, crashed, at_once = what_it_is(policy, climb, draft, progressed=progressed)
+    evicted_before = climb.evicted
+    climb = msgspec.structs.replace(
+        climb, crashed=crashed, evicted=state.evicted_for if verdict.evicts else (), exit_code=draft.exit_code
+    )
+    is_climbing = bool(climb.ladder.decisions) and climb.ladder.rungs[-1] != "stop"
+    in_vain = evicted_before if not progressed else ()
+    if kind is None or verdict.heals or not may_go_on or not (at_once or is_climbing or in_vain):
+        remember(state, climb)
+        known = everything_known(climb.ladder) if is_climbing and not may_go_on else ""
+        return Concluded(said=tuple(said), known=known)
+    event = Failed(
+        at_s=now_s,
+        kind=kind,
+        sentence=draft.sentence,
+        nodes=tuple(dict.fromkeys(name_of(state, each.node) for each in state.layout)),
+        code=_code(state),
+        evicted_before=in_vain,
+    )
+    climb, decision = next_rung(policy, state, climb, event)
+    remember(state, climb)
+    return Concluded(said=tuple(said), decision=decision)
+
+
+def what_it_is(
+    policy: Policy, climb: Climb, draft: VerdictDraft, *, progressed: bool
+) -> tuple[FailureKind | None, str, bool]:
+    """Return what the ladder calls a failure (None: none of its business), how it is remembered, and whether it begins it."""
+    always = policy.diagnose == "always"
+    if is_nan(draft):
+        return "nan", "", True
+    if draft.kind not in ("crash", "unknown"):
+        return None, "", False
+    finding = draft.culprit.finding if draft.culprit is not None else None
+    again = bool(climb.crashed) and not progressed
+    if draft.rule == "died_of_signal" and draft.culprit is not None:
+        number = -(draft.culprit.exit_code or 0)
+        if was_sent_a_signal(draft):
+            return ("crash", "", True) if always else (None, "", False)
+        repeated = again or (number in OF_MEMORY and climb.crashed == "memory")
+        return "crash", "memory" if number in OF_MEMORY else "signal", always or repeated
+    if finding is not None and finding.kind in EXPLAINED:
+        return None, "", False
+    if draft.kind == "unknown":
+        return ("unknown", "peers", always or again) if draft.rule == "only_peer_errors" else (None, "", False)
+    if finding is None:
+        return ("crash", "", True) if always else (None, "", False)
+    return "crash", "device", always or again or finding.trouble in AT_ONCE
+
+
+def _code(state: JobState) -> Code:
+    if not state.code.records:
+        return Code()
+    from robust_run.launcher.core import code_ledger as ledger
+
+    target = ledger.rollback_target(state.code, 0)
+    good = f"version {target.version.number}" if target is not None else ""
+    return Code(running=f"version {state.code.running}", last_good=good)
+
+
+def follow(policy: Policy, state: JobState, decision: Decision, incident: RecordIncident, now_s: float) -> list[Action]:
+    """Take the rung that follows from a failure."""
+    if decision.rung == "rollback":
+        back = _roll_back(state, decision)
+        if not back:
+            event = RollbackRefused(at_s=now_s, reason="the version is not there any more")
+            climb, other = next_rung(policy, state, climb_of(state), event)
+            remember(state, climb)
+            first = decided(state, decision)
+            return [first, *(follow(policy, state, other, incident, now_s) if other is not None else [])]
+        record = msgspec.structs.replace(incident, action="rollback", reason=decision.sentence)
+        return [record, decided(state, decision), *begin(policy, state, now_s)]
+    if decision.rung == "diagnose":
+        record = msgspec.structs.replace(incident, action="diagnose", reason=rules.RULES[decision.rule])
+        return [record, *diagnosis.begin(policy, state, decision)]
+    if decision.rung == "replay":
+        from robust_run.launcher.core import replaying
+
+        record = msgspec.structs.replace(incident, action="replay", reason=rules.RULES[decision.rule])
+        return [record, decided(state, decision), *replaying.start(policy, state, now_s)]
+    record = msgspec.structs.replace(incident, action="stop", reason=decision.sentence)
+    return [record, *stop(state, decision)]
+
+
+def _roll_back(state: JobState, decision: Decision) -> bool:
+    from robust_run.launcher.core import code_ledger as ledger
+
+    before = state.code.running
+    state.code = ledger.taken_back(state.code, 0, decision.sentence)
+    return state.code.running != before
+
+
+# --- what comes of it -----------------------------------------------------------------------------------------------
+
+
+def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    """Change the state by what checks say; return what is to be done."""
+    if isinstance(event, StandbyChecked):
+        return _standby_checked(policy, state, event)
+    if isinstance(event, Diagnosed) and state.phase == "diagnosing" and event.attempt == state.attempt:
+        judged = _of_present(state, event.judgement)
+        return advance(policy, state, ChecksOver(at_s=now_s, judgement=judged), now_s, event.at_unix_s)
+    return []
+
+
+def _of_present(state: JobState, judged: Judgement) -> Judgement:
+    """Return what is said of nodes that are still there: who went meanwhile need not be evicted."""
+    there = {member.info.name for member in state.members.values() if is_usable(state, member.info.id)}
+    return msgspec.structs.replace(
+        judged,
+        suspects=tuple(each for each in judged.suspects if each.node in there),
+        ambiguous=tuple(each for each in judged.ambiguous if there.intersection(each.nodes)),
+    )
+
+
+def _standby_checked(policy: Policy, state: JobState, event: StandbyChecked) -> list[Action]:
+    member = state.members.get(event.node)
+    if member is None or not is_usable(state, event.node) or event.node in state.unended:
+        return []  # it went, or was needed before it was known
+    if event.admitted:
+        member.checked = "admitted"
+        return [Say(text=f"{event.name} was checked and stands by: {event.sentence}")]
+    refused = sum(each.by == ADMISSION for each in state.evicted.values())
+    if refused >= most_evicted(evict_share(policy), len(state.members)):
+        member.checked = "refused"
+        others = "was 1" if refused == 1 else f"were {refused}"
+        said = f"{event.name} would be refused ({event.rule}: {event.sentence}), but so {others} before it"
+        return [Say(text=f"{said}: it stands by, and is taken last (--max-evict-share)")]
+    said = f"{event.name} is not admitted ({event.rule}): {event.sentence}"
+    return [Say(text=said), *evict(state, event.name, f"{event.sentence} ({event.rule})", ADMISSION, event.at_unix_s)]

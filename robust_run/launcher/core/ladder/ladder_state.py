@@ -1,0 +1,74 @@
+"""What the ladder remembers between two events, and how it is kept in the job's state. No behaviour.
+
+It is kept packed (`JobState.climb`): a job in which nothing goes wrong never imports any of this.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.health.checks.replay import Group, Replay
+from robust_run.health.ladder.types import State
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.job import Placement
+from robust_run.launcher.model.resume_events import ResumePoint
+
+
+class GroupRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of a pass of a replay: an attempt of its own, with a number, a store and a world of its own."""
+
+    group: Group
+    attempt: int
+    layout: tuple[Placement, ...]
+    address: str = ""
+    port: int = 0
+    """Where its store listens; 0: not open yet."""
+    looks: str = ""
+    """Folder of checkpoints that it starts from; empty: it is told of none."""
+    resume: ResumePoint | None = None
+    """Where it starts from; None: not chosen yet, or it is told of none."""
+    live: tuple[int, ...] = ()
+    """Ranks whose end has not been seen."""
+    stepped: tuple[str, ...] = ()
+    """Nodes whose ranks have made their steps."""
+    outcome: str = ""
+    """failed, passed; broken: it says nothing. Empty: it runs."""
+    why: str = ""
+
+
+class ReplayRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay under way."""
+
+    replay: Replay
+    nodes: dict[str, str]
+    """Agent by host name."""
+    runs: tuple[GroupRun, ...] = ()
+    """Of the pass under way."""
+    steps: int
+    """A group that made so many has passed; so has one that lived for `limit_s`."""
+    limit_s: float
+    given_up: str = ""
+    """Why; empty: it goes on."""
+
+
+class Climb(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    ladder: State = State()
+    crashed: str = ""
+    """How the attempt before crashed, where nothing explained it: `signal`, `device`, `peers`; empty: it did not."""
+    evicted: tuple[str, ...] = ()
+    """Hosts that were evicted for the failure before, without a diagnosis."""
+    exit_code: int = 1
+    """What the job exits with if the ladder ends it."""
+    replay: ReplayRun | None = None
+
+
+def climb_of(state: JobState) -> Climb:
+    """Return what the ladder remembers."""
+    return msgspec.json.decode(state.climb, type=Climb) if state.climb else Climb()
+
+
+def remember(state: JobState, climb: Climb) -> None:
+    """Keep it."""
+    state.climb = msgspec.json.encode(climb) if climb != Climb() else b""

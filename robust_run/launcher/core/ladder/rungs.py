@@ -1,0 +1,107 @@
+"""Rungs of the ladder that are taken: the next one, the end of the job, the eviction of hosts that nothing runs on. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.health.ladder import rules
+from robust_run.health.ladder import step as ladder
+from robust_run.health.ladder.types import Decision
+from robust_run.health.ladder.types import Event as LadderEvent
+from robust_run.health.ladder.types import Policy as LadderPolicy
+from robust_run.launcher.core.attempts import begin, finish
+from robust_run.launcher.core.ladder.ladder_state import Climb, climb_of, remember
+from robust_run.launcher.core.membership import recount
+from robust_run.launcher.core.state import LADDER, Eviction, JobState, Policy
+from robust_run.launcher.model.actions import Action, Finish, Say
+from robust_run.launcher.model.check_events import Decided
+
+#: Fewer nodes are not replayed in groups.
+LEAST_FOR_REPLAY = 4
+#: How long checks measure on a job's only node, which has nobody to be compared with; and else.
+LONE_S, USUAL_S, NAN_S = 1.0, 3.0, 30.0
+
+
+def evict_share(policy: Policy) -> float:
+    """Return what share of the nodes rules may evict together: as the command line says, else the file of rules."""
+    if policy.max_evict_share is None and policy.health_rules:
+        from robust_run.launcher.core.diagnosis.rule_book import book_of
+
+        return book_of(policy).limits.max_evict_share
+    return LadderPolicy().max_evict_share if policy.max_evict_share is None else policy.max_evict_share
+
+
+def limits(policy: Policy, state: JobState) -> LadderPolicy:
+    """Return the numbers of the ladder for this job as it is."""
+    few = f"{len(state.layout)} of {LEAST_FOR_REPLAY} nodes that make groups worth their while"
+    why_not = policy.no_replay or (few if len(state.layout) < LEAST_FOR_REPLAY else "")
+    lone = not policy.many
+    return LadderPolicy(
+        max_evict_share=evict_share(policy),
+        evicted_before=sum(each.name in state.evicted for each in state.health.evicted),
+        may_evict=policy.many,
+        may_replay=not why_not,
+        why_no_replay=why_not,
+        replay_unit=policy.replay_unit,
+        seconds=LONE_S if lone else USUAL_S,
+        nan_seconds=LONE_S * 3 if lone else NAN_S,
+    )
+
+
+def advance(policy: Policy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0) -> list[Action]:
+    """Take in what came of a rung that was waited for, and take the next."""
+    climb, decision = next_rung(policy, state, climb_of(state), event)
+    remember(state, climb)
+    if decision is None:
+        return begin(policy, state, now_s)
+    if decision.rung == "stop":
+        return stop(state, decision)
+    actions: list[Action] = [decided(state, decision)]
+    for name in decision.nodes if decision.rung == "evict" else ():
+        actions += evict(state, name, decision.sentence, LADDER, at_unix_s)
+    return [*actions, *begin(policy, state, now_s)]
+
+
+def evict(state: JobState, name: str, why: str, by: str, at_unix_s: float) -> list[Action]:
+    """Take a host out that nothing runs on; tell it."""
+    if name in state.evicted:
+        return []
+    state.evicted[name] = Eviction(reason=why[:500], by=by, at_unix_s=at_unix_s)
+    recount(state)
+    there = [member.info.id for member in state.members.values() if member.info.name == name and member.present]
+    text = f"{name} is evicted from the job by {by}: {why}; robust readmit {name} takes it back"
+    return [Say(text=text, node=node) for node in there]
+
+
+def stop(state: JobState, decision: Decision) -> list[Action]:
+    """End the job, with what was tried and found."""
+    climb = climb_of(state)
+    failure = climb.ladder.failure
+    end = Finish(
+        exit_code=climb.exit_code,
+        outcome="failed",
+        reason=f"{rules.RULES[decision.rule]}; {decision.sentence}",
+        sentence=failure.sentence if failure is not None else "",
+    )
+    return [decided(state, decision), *finish(state, end)]
+
+
+def next_rung(policy: Policy, state: JobState, climb: Climb, event: LadderEvent) -> tuple[Climb, Decision | None]:
+    """Return what the ladder remembers after an event, and the rung that follows, if one does."""
+    after, decision = ladder.step(limits(policy, state), climb.ladder, event)
+    return msgspec.structs.replace(climb, ladder=after), decision
+
+
+def decided(state: JobState, decision: Decision) -> Decided:
+    """Return a decision for the record."""
+    return Decided(
+        attempt=state.attempt,
+        number=decision.number,
+        episode=decision.episode,
+        rung=decision.rung,
+        rule=decision.rule,
+        sentence=decision.sentence,
+        nodes=decision.nodes,
+        over_evicted=decision.over_evicted,
+        version=decision.version,
+    )

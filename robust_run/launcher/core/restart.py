@@ -1,0 +1,101 @@
+"""Whether a failed job is started again. Pure.
+
+`--max-restarts` counts restarts in a row that brought nothing, not restarts: a job that loses a worker every hour for a
+month and gets further each time goes on, one that dies at the same place three times ends with what is known.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.launcher.model.job import Progress, VerdictDraft
+
+#: Exceptions that the world raises rather than the program: the same one again may still be the same passing trouble.
+PASSING = frozenset(
+    "OSError IOError TimeoutError ConnectionError ConnectionResetError ConnectionRefusedError ConnectionAbortedError "
+    "BrokenPipeError BlockingIOError InterruptedError socket.timeout socket.gaierror".split()
+)
+
+
+NEVER_AGAIN = 93
+"""Exit code of a program that does not want to be started again, in this job or by a scheduler."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user allows."""
+
+    max_restarts: int
+    progress_after_s: float
+
+
+class Trail(msgspec.Struct, frozen=True, kw_only=True):
+    """What past attempts have shown."""
+
+    restarts: int = 0
+    """Restarts so far."""
+    fruitless: int = 0
+    """Restarts in a row that brought no progress."""
+    best_steps: int = 0
+    """Most optimizer steps one attempt has made."""
+    last_signature: str = ""
+    """Of the exception that ended the attempt before; empty if none did."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Start again or not, and the clause that says why."""
+
+    relaunch: bool
+    reason: str
+
+
+def has_progressed(trail: Trail, progress: Progress, limits: Limits) -> bool:
+    """Whether the attempt got somewhere: further in steps than any before, new checkpoint files, or a long life.
+
+    Steps are counted from each attempt's own start, so only more than the best so far proves that it got further.
+    """
+    further = progress.steps is not None and progress.steps > trail.best_steps
+    return further or progress.files_advanced or progress.lived_s >= limits.progress_after_s
+
+
+def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limits) -> tuple[Trail, Decision]:
+    """Return the decision on a failed attempt, and the trail with this attempt in it."""
+    progressed = has_progressed(trail, progress, limits)
+    finding = verdict.culprit.finding if verdict.culprit else None
+    is_code = verdict.kind == "code" and finding is not None
+    signature = finding.signature if is_code and finding and finding.exception not in PASSING else ""
+    repeated = bool(signature) and signature == trail.last_signature and not progressed
+    fruitless = 0 if progressed else trail.fruitless
+    seen = msgspec.structs.replace(
+        trail, fruitless=fruitless, best_steps=max(trail.best_steps, progress.steps or 0), last_signature=signature
+    )
+    if verdict.exit_code == NEVER_AGAIN:
+        return seen, Decision(relaunch=False, reason=f"exit code {NEVER_AGAIN} says that it is not to be started again")
+    if limits.max_restarts == 0:
+        return seen, Decision(relaunch=False, reason="--max-restarts is 0")
+    if is_code and finding and not finding.heals:
+        return seen, Decision(relaunch=False, reason="running the same program again cannot mend this")
+    if repeated:
+        return seen, Decision(relaunch=False, reason="the same exception came back after a restart")
+    if fruitless >= limits.max_restarts:
+        times = f"{fruitless} restart{'s' if fruitless > 1 else ''}"
+        return seen, Decision(relaunch=False, reason=f"{times} in a row brought no progress (--max-restarts)")
+    reason = (
+        f"restart {fruitless + 1} of {limits.max_restarts} without progress"
+        if not progressed
+        else "it had made progress"
+    )
+    relaunched = msgspec.structs.replace(seen, restarts=seen.restarts + 1, fruitless=fruitless + 1)
+    return relaunched, Decision(relaunch=True, reason=reason)
+
+
+def healed(trail: Trail, progress: Progress, limits: Limits) -> tuple[Trail, Decision]:
+    """Return the trail after an attempt that ended for no fault of the program's (a lost node): it is always started again."""
+    fruitless = 0 if has_progressed(trail, progress, limits) else trail.fruitless
+    seen = msgspec.structs.replace(
+        trail,
+        restarts=trail.restarts + 1,
+        fruitless=fruitless,
+        best_steps=max(trail.best_steps, progress.steps or 0),
+        last_signature="",
+    )
+    return seen, Decision(relaunch=True, reason="no fault of the program")

@@ -1,0 +1,1 @@
+"""Which checkpoint an attempt resumes from. Pure."""

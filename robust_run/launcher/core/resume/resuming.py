@@ -1,0 +1,161 @@
+"""Where attempts start from: asked for when nodes are gathered, and told to all of them in the order to start. Pure.
+
+Which checkpoint it is, is `core.resume.choosing`'s to say; here is what that means for the job. Imported where nodes were given a
+folder of checkpoints (--ckpt-dir).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from robust_run.launcher.core.diagnosis.judge import Judgement
+from robust_run.launcher.core.diagnosis.looks import called
+from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.actions import Action, Say
+from robust_run.launcher.model.events import AttemptEnded, AttemptStarted
+from robust_run.launcher.model.job import Placement
+from robust_run.launcher.model.resume_events import (
+    LookForCheckpoints,
+    PassedOver,
+    ResumeChosen,
+    ResumePoint,
+    SavedCheckpoint,
+)
+from robust_run.report.summary import duration
+
+#: Names of exceptions that a worker raises where a checkpoint cannot be read: ours, and torch's around them.
+OURS, OF_TORCH = "robust_run.ckpt_io.", "torch.distributed.checkpoint.api.CheckpointException"
+DAMAGED, NO_POINT = "damaged_checkpoint", "no_resume_point"
+
+
+def folder_of(state: JobState, layout: Iterable[Placement]) -> str:
+    """Return the folder of checkpoints that the nodes of a world were given; empty: none was."""
+    return next(filter(None, (state.members[each.node].info.ckpt_dir for each in layout)), "")
+
+
+def look(state: JobState, attempt: int, nodes: tuple[str, ...], of: int, folder: str) -> LookForCheckpoints:
+    """Return the question to nodes of an attempt."""
+    return LookForCheckpoints(
+        attempt=attempt,
+        nodes=nodes,
+        of=of,
+        folder=folder,
+        avoid=tuple(state.passed_over),
+        untrusted=_rolled_back(state),
+    )
+
+
+def look_again(state: JobState, node: str) -> LookForCheckpoints:
+    """Return the same for a node that was away, or whose controller was."""
+    return look(state, state.attempt, (node,), len(state.layout), state.looks_in)
+
+
+def _rolled_back(state: JobState) -> tuple[str, ...]:
+    if not state.code.records:
+        return ()
+    from robust_run.launcher.core import code_ledger as ledger
+
+    use = ledger.use(state.code)
+    return use.rolled_back if use is not None else ()
+
+
+def remember(state: JobState) -> None:
+    """Keep what the attempt before says of the next one's start, before it is forgotten."""
+    point = state.resume
+    if point is not None and point.source:
+        state.last_point = point
+    if state.looks_in and state.progress.steps:
+        base = 0 if point is None or not point.source else point.step
+        state.reached_step = None if base is None else base + state.progress.steps
+
+
+def saved(state: JobState, found: SavedCheckpoint) -> None:
+    """Keep that there was a checkpoint: where none is seen any more, none was saved yet is not the reason."""
+    known = state.last_saved
+    if known is None or found.created_unix_s > known.created_unix_s:
+        state.last_saved = found
+
+
+def chosen(state: JobState, event: ResumeChosen) -> list[Action]:
+    """Take in where the attempt starts from; what people want to know of it is said."""
+    state.resume = event.point()
+    news = [each for each in event.passed_over if (each.uuid or each.name) not in state.told_over]
+    state.told_over.update(each.uuid or each.name for each in news)
+    unsure = [each for each in event.unsure if each not in state.told_over]
+    state.told_over.update(unsure)
+    if not event.source and event.attempt == 0:
+        return []
+    return [Say(text=sentence(event, news, unsure))]
+
+
+def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[str]) -> str:
+    """Return where an attempt starts from, for people, and what of it they do not know yet."""
+    over = [f"{called(each.step, each.name)} is passed over: {each.why}" for each in news]
+    if not event.source:
+        place = "from the beginning: there is no checkpoint yet"
+    else:
+        place = f"at step {event.step}" if event.step is not None else f"from {called(None, event.name)}"
+        place += ", each node from a checkpoint of its own" if event.point().is_own else ""
+    age = f" (checkpoint of {duration(event.lost_s)} before the failure)" if event.lost_s is not None else ""
+    doubt = f", although {'; '.join(unsure)}" if unsure else ""
+    return "; ".join([*over, f"attempt {event.attempt} starts {place}{age}{doubt}"])
+
+
+def adopt(state: JobState, event: AttemptStarted) -> None:
+    """Take what a node says it was told for what was chosen: the journal may have lost that."""
+    name = event.resumes_name
+    state.resume = ResumePoint(
+        source="storage" if name else "",
+        step=event.resumes_step,
+        uuid=event.resumes_uuid,
+        name=name,
+        address=f"{state.looks_in}/{name}" if name else "",
+        created_unix_s=event.resumes_s,
+    )
+
+
+def damaged(state: JobState, event: AttemptEnded) -> None:
+    """Take in that a rank could not read what it was told to start from: no later attempt starts there."""
+    found = event.damage
+    if found is None or not found.uuid:
+        return
+    where = f"rank {found.rank} on {name_of(state, event.node)}"
+    over = PassedOver(step=found.step, uuid=found.uuid, name=found.name, why=f"{where}: {found.reason}")
+    state.passed_over.setdefault(found.uuid, over)
+    state.found_damaged = state.found_damaged or found.uuid
+
+
+def judged(state: JobState, verdict: Judgement, *, may_heal: bool) -> Judgement:
+    """Return the verdict on an attempt that had nothing to start from, or whose ranks could not read what they were told to.
+
+    It is the latter only if the attempt did nothing else: no rank made a step, and what the rank at fault shows is no exception
+    of the program's own. The next attempt starts elsewhere, so that is no repetition; and as the list of checkpoints gets
+    shorter each time, it ends. `may_heal`: false where the job may not be started again at all.
+    """
+    over = state.passed_over.get(state.found_damaged)
+    draft = verdict.draft
+    if state.no_point and draft.rule == "platform":
+        return msgspec.structs.replace(verdict, draft=msgspec.structs.replace(draft, rule=NO_POINT))
+    if over is None or state.progress.steps or draft.kind not in ("code", "crash", "unknown"):
+        return verdict
+    finding = draft.culprit.finding if draft.culprit is not None else None
+    is_plain = finding is not None and (finding.exception.startswith(OURS) or finding.exception == OF_TORCH)
+    is_own = finding is not None and finding.kind == "exception" and not is_plain and OURS not in finding.excerpt
+    if is_own:
+        return verdict
+    if is_plain:
+        state.told_over.add(over.uuid)
+        text = f"{called(over.step, over.name)} cannot be read: {over.why}"
+        draft = msgspec.structs.replace(
+            draft, kind="crash", rule=DAMAGED, confidence="high", sentence=text, ranks=(), nodes=()
+        )
+    return msgspec.structs.replace(verdict, draft=draft, heals=verdict.heals or may_heal)
+
+
+def reason(state: JobState) -> str:
+    """Return what follows from that, as a clause."""
+    over = state.passed_over[state.found_damaged]
+    return f"{called(over.step, over.name)} is passed over"

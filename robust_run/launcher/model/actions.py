@@ -1,0 +1,144 @@
+"""What is done about what happens to a job (actions), and what agents are told (orders). No behaviour.
+
+Times, ranks and nodes are named as in `events`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from robust_run.launcher.model.check_events import CheckAction, CheckOrder
+from robust_run.launcher.model.code_events import CodeUse, StageCode
+from robust_run.launcher.model.health_events import RuleSpoke
+from robust_run.launcher.model.job import Placement, VerdictDraft
+from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint
+
+
+class OpenStore(msgspec.Struct, frozen=True, tag="open_store", kw_only=True):
+    """Listen on the node of rank 0 for the workers of an attempt; then report `StoreOpened`."""
+
+    attempt: int
+    node: str
+
+
+class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=True):
+    """Start all ranks of these nodes; each reports `AttemptStarted`."""
+
+    attempt: int
+    address: str
+    port: int
+    placements: tuple[Placement, ...]
+    """Whom it is for. The world may be larger: a node that missed the first order is told again alone."""
+    world_size: int
+    nodes: int
+    """Nodes of the world."""
+    peers: tuple[str, ...] = ()
+    """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
+    code: CodeUse | None = None
+    """The version that all of them run; None: what is in the user's folder."""
+    resume: ResumePoint | None = None
+    """Where all ranks start from; None: nobody was given a folder of checkpoints."""
+    replay_steps: int = 0
+    """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
+
+
+class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):
+    """End every process of the attempt, escaped grandchildren included; then report `AttemptEnded`.
+
+    Again with no grace: end them now.
+    """
+
+    attempt: int
+    signal: int = 0
+    """Workers get it first, and SIGCONT, so that a stopped one can act on it. 0: they have all ended by themselves."""
+    grace_s: float = 0.0
+    """From there to SIGKILL for the workers."""
+    leftovers_s: float = 0.0
+    """What workers leave behind gets SIGTERM and this long before SIGKILL."""
+    only: tuple[str, ...] = ()
+    """Nodes that are told; empty: all of the attempt."""
+
+
+class Inquire(msgspec.Struct, frozen=True, tag="inquire", kw_only=True):
+    """Collect evidence of all ranks and judge it; then tell `Inquired`."""
+
+    attempt: int
+    after_s: float = 0.0
+    """How long a rank may be waited for in this job."""
+    leftovers: bool = False
+    """It is about ranks that still run when the others have ended, not about one that is waited for."""
+
+
+class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
+    """Look at all ranks of this node, and deliver what is seen."""
+
+    attempt: int
+    number: int
+    samples: int = 3
+    ops: int = 64
+    """Newest communication calls of each rank."""
+    flows: int = 256
+    """Connections of NCCL of each rank."""
+
+
+class KeepTraces(msgspec.Struct, frozen=True, tag="keep_traces", kw_only=True):
+    """Copy the rings of this node's ranks to the run directory."""
+
+    attempt: int
+
+
+class Dismiss(msgspec.Struct, frozen=True, tag="dismiss", kw_only=True):
+    """Let a node go: it ends all it has and exits with this code."""
+
+    node: str
+    exit_code: int
+    reason: str
+
+
+class WakeAt(msgspec.Struct, frozen=True, tag="wake_at"):
+    """Send a `Tick` at this time. A later WakeAt replaces an earlier one."""
+
+    at_s: float
+
+
+class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only=True):
+    """Write an incident and say it on the terminal. The shell turns monotonic times into wall times."""
+
+    attempt: int
+    symptom: str
+    onset_at_s: float
+    detected_at_s: float
+    verdict: VerdictDraft
+    action: Literal["relaunch", "evict", "diagnose", "rollback", "replay", "stop", "report"]
+    reason: str
+    act_at_s: float | None = None
+    """When something is done, if what is only reported goes on; None: nothing is."""
+
+
+class Say(msgspec.Struct, frozen=True, tag="say", kw_only=True):
+    """Tell the user something that is no incident."""
+
+    text: str
+    node: str = ""
+    """On whose terminal; empty: the controller's."""
+
+
+class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
+    """The job is over, on all nodes."""
+
+    exit_code: int
+    outcome: Literal["done", "failed", "stopped"]
+    reason: str = ""
+    sentence: str = ""
+    """The verdict, where there is one."""
+
+
+_Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
+
+Action = _Done | RuleSpoke | CheckAction | LookForCheckpoints
+
+_OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints
+Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
+"""What an agent carries out: actions, and questions of the controller."""

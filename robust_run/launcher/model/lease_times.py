@@ -1,0 +1,72 @@
+"""Heartbeat timeouts: how long a silent node, controller or leader is waited for, each derived once from the lease. Pure.
+
+    0 ── look_elsewhere_s ── stuck_s ── lease_s ── guard_s ── lost_s ── hold_s ──►  silence of the other side
+         agent: is there      its node:  agent:    guard:     controller:  new controller:
+         another leader?      replace    ends its  kills the  the node is  who is silent is
+                              the        workers   agent      lost         known to be lost
+                              controller
+
+Workers must be dead (`guard_s`) before the controller starts a replacement (`lost_s`), whatever happened to their agent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from robust_run.launcher.model.job import ManyNodes
+
+#: How long after the end of a lease the controller still waits: ending workers takes time, and so does looking.
+MARGIN_S = 0.5
+#: How long after the end of a lease the guard waits for the agent to act.
+GUARD_AFTER_S = 0.2
+#: A resumed controller begins no attempt for this much longer than it waits for nodes: who is silent is known to be lost by then.
+HOLD_MARGIN_S = 0.5
+#: Shortest lease of agents where etcd elects the controller: an election takes 2 to 3 s there, and workers that still train
+#: must outlive it.
+ETCD_LEASE_S = 5.0
+#: Part of a lease after which an agent looks for another controller, where there are candidates.
+LOOK_ELSEWHERE_PART = 0.6
+#: Part of a lease after which a controller that is silent is replaced by its own node.
+STUCK_PART = 2 / 3
+#: How long a dead leader blocks its successor, and how long one that is held up stays the leader: so long at least,
+LEADER_TTL_S = 1.0
+#: and as much of the lease of agents, which is longer where machines are busy.
+LEADER_TTL_PART = 1 / 3
+
+
+@dataclass(frozen=True)
+class LeaseTimes:
+    """What follows from one lease."""
+
+    lease_s: float
+    """An agent that has had no answer for so long ends its workers."""
+
+    @property
+    def look_elsewhere_s(self) -> float:
+        """Silence after which an agent asks whether another candidate leads."""
+        return self.lease_s * LOOK_ELSEWHERE_PART
+
+    @property
+    def stuck_s(self) -> float:
+        """Silence after which a controller is replaced by its own node: before the leases of all agents end."""
+        return self.lease_s * STUCK_PART
+
+    @property
+    def lost_s(self) -> float:
+        """Silence after which an agent has ended its workers for certain, and the controller counts its node as lost."""
+        return self.lease_s + MARGIN_S
+
+    @property
+    def hold_s(self) -> float:
+        """How long a controller that takes over begins no attempt."""
+        return self.lost_s + HOLD_MARGIN_S
+
+
+def lease_times(many: ManyNodes) -> LeaseTimes:
+    """Return the times of a job of several nodes, as its controller grants them."""
+    return LeaseTimes(max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s)
+
+
+def leader_ttl_s(lease_s: float) -> float:
+    """Return for how long a leader is elected where agents have this lease."""
+    return max(LEADER_TTL_S, lease_s * LEADER_TTL_PART)

@@ -1,0 +1,1 @@
+"""The HTTP API of the controller, the `robust` commands, and the pages of a run: for people."""

@@ -1,0 +1,1 @@
+"""`robust update` and `robust code`."""

@@ -1,0 +1,1 @@
+"""The `robust` commands. Bodies import what they need: `robust` must start fast."""

@@ -1,0 +1,108 @@
+"""`robust report`: what a job looks like afterwards, and while it runs, from its run directory alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from robust_run.report.startup.types import Startup
+
+NARROWEST = 60
+
+
+@click.command()
+@click.option(
+    "--startup", is_flag=True, help="What the start was spent on, by phase and rank, and what makes it shorter."
+)
+@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of this attempt; else the newest.")
+@click.option("--all", "every", is_flag=True, help="With --startup: every rank that is known.")
+@click.option(
+    "--html",
+    default="",
+    metavar="FILE",
+    help="Write the page to this file, too.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--log-dir", default="", metavar="FOLDER", help="Where runs are; ./robust-runs.")
+@click.argument("run", default="", metavar="[RUN]")
+def report(startup: bool, attempt: int | None, every: bool, html: str, as_json: bool, log_dir: str, run: str) -> int:
+    """Report on a job, dead or alive. RUN is a run directory or a run's name; without it, the newest."""
+    from robust_run.launcher.operator.reading.runs import find_run
+
+    path = find_run(run, log_dir, os.environ)
+    if startup:
+        return startup_report(path, attempt, every=every, html=html, as_json=as_json)
+    return job_report(path, html=html, as_json=as_json)
+
+
+def job_report(path: str, *, html: str, as_json: bool) -> int:
+    """Write the pages of the job in this run directory. Raises PlatformError, UserError."""
+    from robust_run.launcher.operator.commands.report_page_commands import write_pages
+
+    return write_pages(run=path, html=html, as_json=as_json)
+
+
+def startup_report(path: str, number: int | None, *, every: bool, html: str, as_json: bool) -> int:
+    """Show what a start was spent on. Raises PlatformError, UserError; exit code 1 where there is nothing to show."""
+    import msgspec
+
+    from robust_run.report.startup.advise import advise, chosen
+
+    startup = _read(path)
+    if startup is None or not startup.attempts:
+        click.echo(
+            "robust: nothing is known of its start yet, or it is not timed (ROBUST_STARTUP=0, ROBUST_TRACE=0)", err=True
+        )
+        return 1
+    if chosen(startup, number) is None:
+        known = ", ".join(str(each.attempt) for each in startup.attempts[-16:])
+        from robust_run.errors import UserError
+
+        raise UserError(f"--attempt {number}: nothing is known of that start; there are {known}")
+    if html:
+        _write(html, startup)
+    if as_json:
+        advice = msgspec.json.encode(advise(startup, number))
+        click.echo(msgspec.json.encode({"startup": startup, "advice": msgspec.Raw(advice)}))
+    elif not html:
+        _show(startup, number, every=every)
+    return 0
+
+
+def _read(path: str) -> Startup | None:
+    from robust_run.report.startup import file
+
+    return file.read(os.path.join(path, file.NAME))
+
+
+def _show(startup: Startup, number: int | None, *, every: bool) -> None:
+    import shutil
+
+    from robust_run.report.startup import text
+
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def paint(letters: str, colour: str) -> str:
+        return click.style(letters, fg=colour) if coloured and colour else letters
+
+    width = max(NARROWEST, shutil.get_terminal_size((100, 24)).columns)
+    for line in text.lines(startup, number, width, paint, every=every):
+        click.echo(line)
+
+
+def _write(path: str, startup: Startup) -> None:
+    from robust_run.errors import UserError
+    from robust_run.report.startup import draw
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(draw.page(startup))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--html {path!r}: {getattr(error, 'strerror', None) or error}; name a file that can be written"
+        ) from error
+    click.echo(f"robust: the starts of {startup.run_id} are in {path}")

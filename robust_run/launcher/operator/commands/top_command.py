@@ -1,0 +1,56 @@
+"""`robust top`. Its body imports what it needs: `robust` must start fast."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from robust_run.launcher.operator.commands.job_commands import about_a_run, has_colours
+
+if TYPE_CHECKING:
+    from robust_run.launcher.operator.views.live import LiveView
+
+#: Columns of a screen that is no terminal.
+PLAIN_WIDTH = 120
+
+
+@click.command()
+@about_a_run
+def top(as_json: bool, **which: str) -> int:
+    """Watch a job on the terminal: keys are shown below. Piped, it prints one screen and ends. RUN as for `robust status`."""
+    from rich.console import Console
+
+    from robust_run.launcher.operator.reading.which import subject
+    from robust_run.launcher.operator.top.screen import plain
+
+    about = subject(os.environ, **which)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(about.live()))
+        return 0
+    if not (sys.stdout.isatty() and sys.stdin.isatty()) or os.environ.get("TERM") == "dumb":
+        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else PLAIN_WIDTH
+        width = max(min(width, 1000), 40)
+        console = Console(width=width, color_system=None, highlight=False, emoji=False, force_terminal=False)
+        with console.capture() as captured:
+            console.print(plain(about.live(count=40), width))
+        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        return 0
+    from robust_run.launcher.operator.commands.top_loop import watch
+    from robust_run.launcher.operator.reading.client import NoAnswerError
+
+    def fetch(first: int, count: int) -> LiveView:
+        nonlocal about
+        try:
+            return about.live(first, count)
+        except NoAnswerError:  # it ended, or another controller took over
+            about = subject(os.environ, **which)
+            return about.live(first, count)
+
+    console = Console(highlight=False, emoji=False, no_color=not has_colours(sys.stdout, os.environ))
+    watch(fetch, console, sys.stdin.fileno())
+    return 0

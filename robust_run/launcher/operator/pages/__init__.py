@@ -1,0 +1,1 @@
+"""Pages of a run, drawn from its directory."""

@@ -1,0 +1,1 @@
+"""How commands reach a job: a live controller, or the run directory of a dead one."""

@@ -1,0 +1,107 @@
+"""The incidents of a run directory: each from its file, and where that cannot be read, from the journal."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from robust_run.errors import RobustRunError
+from robust_run.launcher.model.actions import RecordIncident
+from robust_run.launcher.model.events import FirstStep
+from robust_run.launcher.records.incident_record import incident_of
+from robust_run.launcher.records.journal import Entry, in_force, read
+from robust_run.report import incident as incident_file
+from robust_run.report.types import Incident
+
+#: Incidents that are read; a job with more is no job.
+MOST_INCIDENTS = 2000
+#: Times beyond it are none.
+MOST_S = 1e11
+_NAME = re.compile(r"([0-9]{4,6})\.json")
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The incidents of a run."""
+
+    incidents: tuple[Incident, ...] = ()
+    """Oldest first; the number of each is its `id`."""
+    from_journal: tuple[int, ...] = ()
+    """Those whose file cannot be read: what the journal says of them."""
+    lost: tuple[int, ...] = ()
+    """Those that the journal does not have either."""
+
+    def words(self) -> str:
+        """Say what could not be read, in a clause; empty if all could."""
+        broken = len(self.from_journal) + len(self.lost)
+        if not broken:
+            return ""
+        numbers = ", ".join(str(number) for number in sorted((*self.from_journal, *self.lost))[:8])
+        more = ", …" if broken > 8 else ""
+        kept = "" if self.lost else "; the journal has what was concluded"
+        left = f"; {len(self.lost)} left out" if self.lost else ""
+        return f"{broken} incident{'s' if broken > 1 else ''} unreadable ({numbers}{more}){kept}{left}"
+
+
+def read_incidents(folder: str, recorded: int = 0) -> Found:
+    """Return the incidents of a run directory. `recorded`: how many the journal has, where that is known.
+
+    The journal is read only where a file cannot be: it may be large.
+    """
+    numbers = _numbers(folder) | set(range(1, min(recorded, MOST_INCIDENTS) + 1))
+    found: dict[int, Incident] = {}
+    for number in sorted(numbers)[:MOST_INCIDENTS]:
+        try:
+            incident = incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
+            if _is_sane(incident):
+                found[number] = msgspec.structs.replace(incident, id=number)
+        except (OSError, ValueError):  # of another shape, no text, no regular file
+            continue
+    broken = sorted(numbers - set(found))[:MOST_INCIDENTS]
+    known = _recorded_in(folder) if broken else {}
+    found |= {number: known[number] for number in broken if number in known}
+    return Found(
+        incidents=tuple(found[number] for number in sorted(found)),
+        from_journal=tuple(number for number in broken if number in known),
+        lost=tuple(number for number in broken if number not in known),
+    )
+
+
+def _is_sane(incident: Incident) -> bool:
+    """Whether its times can be times: seconds since the epoch, of the last or next 3,000 years."""
+    times = (incident.onset_s, incident.detected_s, incident.decided_s, incident.resumed_s or 0.0)
+    return all(abs(at_s) <= MOST_S for at_s in times)
+
+
+def _numbers(folder: str) -> set[int]:
+    try:
+        names = os.listdir(os.path.join(folder, "incidents"))
+    except OSError:
+        return set()
+    return {int(match[1]) for name in names if (match := _NAME.fullmatch(name))} - {0}
+
+
+def _recorded_in(folder: str) -> dict[int, Incident]:
+    try:
+        _, entries = read(os.path.join(folder, "journal.jsonl"))
+        known = from_entries(in_force(entries))
+    except (OSError, RobustRunError):
+        return {}
+    return {number: each for number, each in known.items() if _is_sane(each)}
+
+
+def from_entries(entries: Iterable[Entry]) -> dict[int, Incident]:
+    """Return the incidents that a journal has, by number, with the moment that training went on."""
+    found: dict[int, Incident] = {}
+    for entry in entries:
+        if isinstance(entry.action, RecordIncident):
+            number = len(found) + 1
+            found[number] = incident_of(entry.action, number, entry.at - entry.mono, entry.at)
+        elif isinstance(entry.event, FirstStep) and found:
+            last = found[len(found)]
+            if entry.event.attempt == last.attempt + 1 and last.resumed_s is None:
+                resumed_s = entry.event.at_s + entry.at - entry.mono
+                found[len(found)] = msgspec.structs.replace(last, resumed_s=resumed_s)
+    return found

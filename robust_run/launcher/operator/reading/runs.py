@@ -1,0 +1,105 @@
+"""Which run a command is about: a path, the name of a run, or the newest one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.operator.reading.place import PLACE_NAME
+
+JOURNAL_NAME = "journal.jsonl"
+DEFAULT_FOLDER = "robust-runs"
+
+
+def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
+    """Return the run directory. Raises PlatformError if there is none, UserError for a name that is none."""
+    if run and (os.sep in run or run in (".", "..") or is_run(run)):
+        if not is_run(run):
+            raise PlatformError(_not_here(run) or f"{run!r} is no run directory: there is no {JOURNAL_NAME} in it")
+        return os.path.abspath(run)
+    if not run and not log_dir and is_run(env.get("ROBUST_RUN_DIR", "")):
+        return env["ROBUST_RUN_DIR"]  # inside a job
+    folder = runs_folder(log_dir, env)
+    if run:
+        if "\0" in run:
+            raise UserError(f"{run!r} is no name of a run")
+        path = os.path.join(folder, run)
+        if not is_run(path):
+            raise PlatformError(
+                _not_here(path) or f"no run {run!r} in {folder!r}; name its run directory or give --log-dir"
+            )
+        return os.path.abspath(path)
+    found = runs_in(folder)
+    if not found:
+        elsewhere = next(filter(None, map(_not_here, _folders_in(folder))), "")
+        raise PlatformError(elsewhere or f"no run in {folder!r}; name a run directory or give --log-dir")
+    return found[0]
+
+
+def sole_live_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
+    """Return the run to act on. Where several may be live, it must be named. Raises UserError, PlatformError."""
+    found = find_run(run, log_dir, env)
+    if run or found == env.get("ROBUST_RUN_DIR"):
+        return found
+    live = [path for path in runs_in(runs_folder(log_dir, env)) if os.path.exists(os.path.join(path, PLACE_NAME))]
+    if len(live) > 1:
+        names = ", ".join(os.path.basename(path) for path in live[:8])
+        raise UserError(f"several runs may be meant: {names}; name one of them")
+    return live[0] if live else found
+
+
+def runs_folder(log_dir: str, env: Mapping[str, str]) -> str:
+    """Return where runs are looked for: as told, else where the launcher puts them."""
+    told = log_dir or env.get("ROBUST_LOG_DIR") or env.get("PET_LOG_DIR")
+    if told:
+        return os.path.abspath(os.path.expanduser(told))
+    return os.path.abspath(DEFAULT_FOLDER)
+
+
+def runs_in(folder: str) -> list[str]:
+    """Return the run directories of a folder, the one with the latest news first."""
+    found: list[tuple[float, str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    written_s = os.stat(os.path.join(entry.path, JOURNAL_NAME)).st_mtime
+                except OSError:
+                    continue
+                found.append((written_s, os.path.abspath(entry.path)))
+    except OSError:
+        return []
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _not_here(path: str) -> str:
+    """Return what to say of a folder that a node of a run left whose controller is on another machine; else nothing."""
+    try:
+        names = os.listdir(path) if "\0" not in path else []
+    except OSError:
+        return ""
+    if not any(name.startswith("attempt_") or name == "store.log" for name in names):
+        return ""
+    return (
+        f"{path!r} has no journal: its controller is on another node; ask there, or give --url http://CONTROLLER:PORT"
+    )
+
+
+def _folders_in(folder: str) -> list[str]:
+    try:
+        return sorted((os.path.join(folder, name) for name in os.listdir(folder)), key=_changed_s, reverse=True)
+    except OSError:
+        return []
+
+
+def _changed_s(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def is_run(path: str) -> bool:
+    """Whether this is a run directory."""
+    return bool(path) and "\0" not in path and os.path.isfile(os.path.join(path, JOURNAL_NAME))

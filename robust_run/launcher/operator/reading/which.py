@@ -1,0 +1,250 @@
+"""What a command is about: a job that answers, or what a dead one left. The commands do not care which."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from robust_run.clock import Clock, SystemClock
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.operator.reading.client import NoAnswerError, Target, reach, remote, this_machine
+from robust_run.launcher.operator.reading.place import read_place
+from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run, sole_live_run
+from robust_run.launcher.operator.server.journal_pages import JournalPages
+from robust_run.launcher.operator.views.life import JobLife, LifeSigns, life_of
+from robust_run.launcher.operator.views.live import LiveView
+from robust_run.launcher.operator.views.operations import Wish
+from robust_run.launcher.operator.views.status import EventsView, JobView, NodesView
+from robust_run.report.types import Incident
+from robust_run.tracer.types import Scene
+
+if TYPE_CHECKING:
+    from robust_run.launcher.operator.reading.dead import DeadJob
+    from robust_run.launcher.operator.reading.incident_reading import Found
+
+
+_View = TypeVar("_View")
+
+#: How long nodes may take to look at their ranks.
+SCENE_S = 20.0
+
+#: How long a job that was started this moment may take until it answers.
+BEGIN_S = 3.0
+
+
+class Subject:
+    """A job to ask. Asking raises PlatformError or UserError."""
+
+    def __init__(self, run_directory: str, target: Target | None, silence: NoAnswerError | None = None) -> None:
+        self._run_directory = run_directory
+        self._target = target
+        self._silence = silence
+        """Why nobody answers."""
+        self._pages: JournalPages | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a controller answered, so far."""
+        return self._target is not None
+
+    def job(self) -> tuple[JobView, bytes]:
+        """Return its status, and that as JSON."""
+        if self._target is not None:
+            data = self._target.get("/v1/status")
+            return _decoded(data, JobView), data
+        dead = self._dead()
+        job = dead.job(time.time(), self._life_of(dead))
+        return job, msgspec.json.encode(job)
+
+    def life(self) -> JobLife:
+        """Return whether it lives, as far as that can be known here."""
+        if self._target is not None:
+            try:
+                is_over = bool(self.job()[0].outcome)
+            except NoAnswerError as error:  # it has ended since it was found, perhaps
+                self._target, self._silence = None, error
+            else:
+                return life_of(LifeSigns(run_directory=self._run_directory, is_over=is_over, answers=True))
+        return self._life_of(self._dead())
+
+    def _life_of(self, dead: DeadJob) -> JobLife:
+        from robust_run.launcher.operator.reading.life_signs import signs_of
+
+        return life_of(signs_of(dead, self._run_directory, self._silence))
+
+    def nodes(self) -> tuple[NodesView, bytes]:
+        """Return its nodes, and that as JSON."""
+        if self._target is not None:
+            data = self._target.get("/v1/nodes")
+            return _decoded(data, NodesView), data
+        nodes = self._dead().nodes()
+        return nodes, msgspec.json.encode(nodes)
+
+    def live(self, first: int = 0, count: int = 100) -> LiveView:
+        """Return what somebody who watches is shown, with `count` nodes from place `first` on."""
+        if self._target is not None:
+            return _decoded(self._target.get("/v1/live", {"first": first, "count": count}), LiveView)
+        from robust_run.launcher.operator.views.live import live_nodes, live_view
+
+        rows = live_nodes(self.nodes()[0], {})
+        found = self._found()
+        view = live_view(self.job()[0], rows, found.incidents, first=first, count=count)
+        said = found.words()
+        return msgspec.structs.replace(view, findings=(*view.findings, said)) if said else view
+
+    def incidents(self) -> tuple[Incident, ...]:
+        """Return its incidents, oldest first."""
+        if self._target is not None:
+            return _decoded(self._target.get("/v1/incidents"), tuple[Incident, ...])
+        return self._found().incidents
+
+    def _found(self) -> Found:
+        from robust_run.launcher.operator.reading.incident_reading import read_incidents
+
+        return read_incidents(self._run_directory)
+
+    def scene(self, samples: int = 1) -> Scene:
+        """Return what all ranks do now. Raises PlatformError where none runs, or nobody answers."""
+        if self._target is None:
+            why = f": {self._silence}" if self._silence is not None else ""
+            left = "robust incident shows what was seen" if self.incidents() else "robust status says how it was left"
+            raise PlatformError(f"nothing runs that could be looked at{why}; {left}")
+        return _decoded(self._target.get("/v1/scene", {"samples": samples}, SCENE_S), Scene)
+
+    def scene_of(self, number: int) -> Scene | None:
+        """Return what an incident was concluded from, if that was kept and is on this machine."""
+        from robust_run.report import incident as incident_file
+
+        if not self._run_directory:
+            return None
+        try:
+            return incident_file.read_scene(os.path.join(self._run_directory, "incidents", f"{number:04d}.scene.json"))
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep_traces(self) -> None:
+        """Have a job that runs copy its ranks' rings to the run directory."""
+        if self._target is not None:
+            self._target.post("/v1/traces", Wish())
+
+    @property
+    def folder(self) -> str:
+        """The run directory; empty where only an address is known."""
+        return self._run_directory
+
+    def events(self, after: int, wait_s: float = 0.0) -> EventsView:
+        """Return lines of the journal from this number on. When the controller goes, the run directory has the rest."""
+        if self._target is not None:
+            try:
+                data = self._target.get("/v1/events", {"after": after, "wait": wait_s}, wait_s)
+                return _decoded(data, EventsView)
+            except NoAnswerError as error:
+                self._target, self._silence = None, error
+                if not self._run_directory:
+                    raise
+        path = os.path.join(self._run_directory, JOURNAL_NAME)
+        try:
+            if self._pages is None:
+                self._pages = JournalPages(path)
+            self._pages.catch_up()
+            return self._pages.page(after)
+        except OSError as error:
+            raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
+
+    def _dead(self) -> DeadJob:
+        from robust_run.launcher.operator.reading.dead import read_dead
+
+        return read_dead(self._run_directory)
+
+
+def subject(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> Subject:
+    """Return the job the options name, dead or alive. Raises UserError, PlatformError."""
+    if url:
+        return Subject("", remote(url, token_file, tls_ca, env))
+    path = find_run(run, log_dir, env)
+    try:
+        return Subject(path, _reach(path, token_file, tls_ca, env))
+    except NoAnswerError as error:
+        return Subject(path, None, error)
+
+
+def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> Target:
+    """Return the way to the controller to act on. Raises UserError, PlatformError where none answers."""
+    if url:
+        return remote(url, token_file, tls_ca, env)
+    path = sole_live_run(run, log_dir, env)
+    try:
+        return _reach(path, token_file, tls_ca, env)
+    except NoAnswerError as error:
+        name = os.path.basename(path)
+        if over := _how_it_ended(path, error):
+            raise PlatformError(f"run {name!r} is over ({over}); robust status {name} says how it was left") from error
+        hint = f"; robust status {name} says how it was left" if error.refused else ""
+        raise PlatformError(f"run {name!r} cannot be told anything: {error}{hint}") from error
+
+
+def _reach(path: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Target:
+    """Return the way to a run's controller. Raises NoAnswerError."""
+    here = this_machine()
+    return patiently(
+        lambda: reach(path, token_file, tls_ca, env, here), lambda: _has_just_begun(path, here.host), SystemClock()
+    )
+
+
+def patiently(
+    ask: Callable[[], Target],
+    has_just_begun: Callable[[], bool],
+    clock: Clock,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Target:
+    """Ask, and ask again while the job has only just begun: its first workers are started before it answers anybody.
+
+    Raises NoAnswerError.
+    """
+    give_up_at_s = clock.monotonic_s() + BEGIN_S
+    while True:
+        try:
+            return ask()
+        except NoAnswerError:
+            if clock.monotonic_s() >= give_up_at_s or not has_just_begun():
+                raise
+        sleep(0.05)
+
+
+def _has_just_begun(path: str, host: str) -> bool:
+    """Whether a controller on this host has begun its journal a moment ago, and serves nothing yet."""
+    from robust_run.launcher.operator.reading.dead import read_dead
+    from robust_run.launcher.operator.reading.life_signs import may_be
+
+    try:
+        if read_place(path) is not None:
+            return False
+        left = read_dead(path)
+    except RobustRunError:
+        return False
+    age_s = time.time() - (left.started_unix_s or time.time())
+    began_on, pid = left.first_process
+    is_there = began_on == host and may_be(pid, left.started_unix_s)
+    return left.state.finish is None and abs(age_s) < BEGIN_S and is_there
+
+
+def _how_it_ended(path: str, silence: NoAnswerError) -> str:
+    """Return how a job ended that nobody answers for; empty if it did not, or its journal cannot be read."""
+    from robust_run.launcher.operator.reading.dead import read_dead
+
+    try:
+        finish = read_dead(path).state.finish if silence.refused else None
+    except RobustRunError:
+        return ""
+    return finish.outcome if finish is not None else ""
+
+
+def _decoded(data: bytes, kind: type[_View]) -> _View:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise PlatformError(f"the controller's answer is of another version of robust-run: {error}") from error

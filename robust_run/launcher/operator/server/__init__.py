@@ -1,0 +1,1 @@
+"""HTTP server of the API. Imports aiohttp, so nothing is imported before somebody has connected."""

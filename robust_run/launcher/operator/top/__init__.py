@@ -1,0 +1,1 @@
+"""The screen of `robust top`. Pure."""

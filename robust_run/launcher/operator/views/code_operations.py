@@ -1,0 +1,137 @@
+"""What follows from a wish about versions of the code: the event for the core and the answer, or why not. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from robust_run.errors import UserError
+from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core.state import JobState
+from robust_run.launcher.model.code_events import CodeVersion, Ledger, RollbackAsked, UpdateRefused, UpdateStaged
+from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
+from robust_run.launcher.operator.views.operations import GOING, Granted, RefusedError, one_line
+from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.records.code.settings import MOST_SETTINGS, check_variables
+
+LONGEST_DUE_S = 366 * 86400.0
+MOST_VERSIONS = 10_000
+MOST_LEFT_OUT = 32
+
+
+def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bool) -> Granted:
+    """Stage a version. Raises RefusedError: status 412 where another was staged meanwhile, so that it must be made anew."""
+    check_goes_on(state)
+    version = _clean(wish.version, now_unix_s)
+    if not has_code:
+        raise RefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
+    newest = ledger.head(state.code)
+    is_old = ledger.is_pending(state.code, version)
+    if (
+        state.code.records
+        and not is_old
+        and (version.parents[:1] != (newest,) or version.number != len(state.code.records) + 1)
+    ):
+        raise RefusedError(
+            MOVED, f"version {len(state.code.records)} came in between; the update is to be made from {newest}"
+        )
+    why = "" if is_old else ledger.why_not(state.code, version)
+    if why or len(state.code.records) >= MOST_VERSIONS:
+        raise RefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
+    if not (math.isfinite(wish.due_after_s) and 0 <= wish.due_after_s <= LONGEST_DUE_S):
+        raise RefusedError(400, f"due_after_s={wish.due_after_s} is no time")
+    due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
+    event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
+    name = ledger.all_words(ledger.staged(state.code, version, due_unix_s), version)
+    return Granted(event=event, answer=ActionView(done=f"{name} {_when(state, wish)}"))
+
+
+def _when(state: JobState, wish: UpdateWish) -> str:
+    if state.phase not in GOING:
+        return "is put in place by the next attempt"
+    if wish.now:
+        return f"is put in place now: attempt {state.attempt} is ended and {state.attempt + 1} runs it"
+    if not wish.due_after_s:
+        return "is staged: the next attempt runs it, whenever a failure comes"
+    return f"is staged: it runs from the next failure on, or in {_duration(wish.due_after_s)} at the latest"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length_s in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _clean(version: CodeVersion, now_unix_s: float) -> CodeVersion:
+    """Return a version as it may go on record. Raises RefusedError for one that may not."""
+    words = {*version.settings, *version.settings.values(), *version.env, *version.env.values()}
+    is_text = all("\0" not in word and len(word) <= 4096 for word in words)
+    if not is_text or len(version.settings) > MOST_SETTINGS or len(version.env) > MOST_SETTINGS or not all(version.env):
+        raise RefusedError(400, "the update's arguments or variables are too many, too long, or no text")
+    try:
+        check_variables(version.env)
+    except UserError as error:
+        raise RefusedError(400, str(error)) from None
+    return msgspec.structs.replace(
+        version,
+        by=one_line(version.by),
+        note=one_line(version.note),
+        source=one_line(version.source),
+        summary=one_line(version.summary),
+        commit=one_line(version.commit),
+        left_out=tuple(one_line(each) for each in version.left_out[:MOST_LEFT_OUT]),
+        at_unix_s=now_unix_s,
+    )
+
+
+def refused(wish: RefusedWish) -> Granted:
+    """Put an update on record that came to nothing."""
+    event = UpdateRefused(reason=one_line(wish.reason), by=one_line(wish.by), note=one_line(wish.note))
+    return Granted(event=event, answer=ActionView(done="noted"))
+
+
+def rollback(state: JobState, wish: RollbackWish) -> Granted:
+    """Take a version back. Raises RefusedError where there is nothing to go back to."""
+    check_goes_on(state)
+    code = state.code
+    target = ledger.rollback_target(code, wish.to)
+    if target is None:
+        if not code.records:
+            raise RefusedError(409, "the code of this job was not captured, so there is nothing to go back to")
+        if not wish.to:
+            raise RefusedError(
+                409, f"there is no version before {code.running} that was trusted; robust code log lists them"
+            )
+        raise RefusedError(409, _why_not_to(code, wish.to))
+    number = target.version.number
+    event = RollbackAsked(to=wish.to, reason=one_line(wish.reason), by=one_line(wish.by) or "operator")
+    if number == code.running:
+        done = f"version {code.pending} is taken back; version {number} goes on running"
+    else:
+        then = f"; attempt {state.attempt} is ended" if state.phase in GOING else ""
+        done = f"back to version {number}{then}"
+    return Granted(event=event, answer=ActionView(done=done))
+
+
+def _why_not_to(code: Ledger, to: int) -> str:
+    record = ledger.record_of(code, to)
+    if record is None:
+        return f"there is no version {to}; robust code log lists them"
+    if to == code.running:
+        return f"version {to} runs already"
+    if record.fate == "rolled_back":
+        return (
+            f"version {to} was rolled back: {record.why}; stage it again with robust update --again, and with --dir or --ref "
+            "for its code"
+        )
+    return f"version {to} never was trusted ({record.why or record.fate}); robust code log lists them"
+
+
+def check_goes_on(state: JobState) -> None:
+    """Raise RefusedError for a job that is over, or about to be."""
+    if state.phase == "over":
+        raise RefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
+    if state.stop_signal is not None:
+        raise RefusedError(409, "the job is being stopped")

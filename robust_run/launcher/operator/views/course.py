@@ -1,0 +1,294 @@
+"""The course of a job, from the lines of its journal: attempts, what ended them, how much of the time was training. Pure.
+
+What counts as training, and the ratio of it (ETTR), is defined in `report.effective`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+
+import msgspec
+
+from robust_run.launcher.operator.reading.incident_reading import MOST_S
+from robust_run.report import effective
+from robust_run.report.effective import Stretch
+from robust_run.report.spread import Spread
+
+#: Attempts that are told apart; of older ones only sums are kept.
+MOST_ATTEMPTS = 100
+#: Seconds. Waiting workers make their first step within one, loading a large checkpoint takes minutes.
+START_EDGES_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+
+#: Lines of a journal that tell the course; what is in others is known from the state, or to developers only.
+TELLING = frozenset(
+    b"job_started start_attempt attempt_started first_step record_incident end_attempt attempt_ended finish node_evicted "
+    b"node_readmitted node_lost node_left hang_suspected inquired controller_resumed update_staged update_refused".split()
+)
+_KIND = re.compile(rb'"type":"(\w+)"')
+#: The kind is within so many bytes of the beginning of a line.
+_HEAD_BYTES = 200
+
+
+class _Progress(msgspec.Struct):
+    steps: int | None = None
+
+
+class _Verdict(msgspec.Struct):
+    kind: str = ""
+    sentence: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+class _Fact(msgspec.Struct):
+    """What matters of any telling line; the rest is skipped."""
+
+    type: str
+    attempt: int = -1
+    node: str = ""
+    world_size: int = 0
+    nodes: int = 0
+    how: tuple[str, ...] = ()
+    at_s: float | None = None
+    onset_at_s: float | None = None
+    progress: _Progress | None = None
+    action: str = ""
+    verdict: _Verdict | None = None
+    outcome: str = ""
+    by: str = ""
+    only: tuple[str, ...] = ()
+    resumes_s: float | None = None
+
+
+class _Head(msgspec.Struct):
+    """What any line has."""
+
+    at: float
+    term: int = 1
+
+
+class _Line(msgspec.Struct):
+    at: float
+    mono: float = 0.0
+    term: int = 1
+    event: _Fact | None = None
+    action: _Fact | None = None
+
+
+class AttemptCourse(msgspec.Struct, kw_only=True):
+    """One attempt. Times are seconds since the epoch."""
+
+    number: int
+    began_s: float
+    """When the order to start its workers was given."""
+    ranks: int = 0
+    nodes: int = 0
+    started_s: float | None = None
+    """When all its workers ran."""
+    first_step_s: float | None = None
+    onset_s: float | None = None
+    """When what ended it began, where something failed."""
+    told_s: float | None = None
+    """When it was told to end."""
+    ended_s: float | None = None
+    """When it was over."""
+    resumed_s: float | None = None
+    """When the checkpoint was made that it began from, as far as is known."""
+    steps: int = 0
+    """Most optimizer steps of any rank, known when it is over."""
+    why: str = ""
+    """What ended it."""
+    rungs: dict[str, int] = {}
+    """Workers by how they were started: promote, fork, spawn."""
+    told: set[str] = set()
+    """Nodes that said how they started them; an agent that comes back says it again."""
+
+    last_end_s: float | None = None
+    """When the last of its nodes so far was done with it."""
+
+    def stretch(self) -> Stretch:
+        """Return what counts of it as training."""
+        return Stretch(
+            started_s=self.started_s,
+            first_step_s=self.first_step_s,
+            onset_s=self.onset_s,
+            told_s=self.told_s,
+            ended_s=self.ended_s,
+            resumed_s=self.resumed_s,
+        )
+
+    def over(self, at_s: float) -> None:
+        """Note that it is over; the first time counts."""
+        if self.ended_s is None:
+            self.ended_s = self.last_end_s if self.last_end_s is not None else at_s
+
+
+class Course:
+    """What a job did so far. Lines of a controller that had been replaced do not count."""
+
+    def __init__(self) -> None:
+        self.attempts: deque[AttemptCourse] = deque()
+        """The newest ones, oldest first."""
+        self.began_s: float | None = None
+        self.last_s = 0.0
+        """Of the newest line."""
+        self.over_s: float | None = None
+        self.counted: Counter[str] = Counter()
+        """Lines by kind."""
+        self.evictions: Counter[str] = Counter()
+        """By whom: operator, rule, list."""
+        self.restarts: Counter[str] = Counter()
+        """By the slowest way any worker of the attempt was started."""
+        self.worker_starts: Counter[str] = Counter()
+        self.starts_s = Spread(START_EDGES_S)
+        """From the order to start workers to the first step, of the attempts that made one."""
+        self.outcome = ""
+        """Of a job that is over."""
+        self._old: list[Stretch] = []
+        self._old_steps = 0
+        self._term = 0
+
+    def take(self, line: bytes) -> None:
+        """Take in a line of the journal. Of one that tells nothing of the course its time counts; of a damaged one nothing."""
+        kind = _KIND.search(line, 0, _HEAD_BYTES)
+        is_telling = kind is not None and kind[1] in TELLING
+        try:
+            entry: _Line | _Head = _DECODER.decode(line) if is_telling else _HEADS.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return
+        if entry.term < self._term or not abs(entry.at) <= MOST_S:
+            return
+        self._term = entry.term
+        self.last_s = max(self.last_s, entry.at)
+        if self.began_s is None:
+            self.began_s = entry.at
+        fact = (entry.event or entry.action) if isinstance(entry, _Line) else None
+        if isinstance(entry, _Line) and fact is not None:
+            self.counted[fact.type] += 1
+            self._apply(fact, entry.at, entry.at - entry.mono)
+
+    def _apply(self, fact: _Fact, at_s: float, offset_s: float) -> None:
+        """`offset_s`: what makes a monotonic time of this line one since the epoch."""
+        if fact.type == "start_attempt":
+            self._start(fact, at_s)
+        elif fact.type == "finish":
+            self.over_s, self.outcome = at_s, fact.outcome
+            for each in self.attempts:
+                each.over(at_s)
+        elif fact.type == "node_evicted":
+            by = "rule" if fact.by == "robust-run" else "operator" if self.counted["job_started"] else "list"
+            self.evictions[by] += 1
+        elif (attempt := self._attempt(fact.attempt)) is not None:
+            self._apply_to(attempt, fact, at_s, offset_s)
+
+    def _start(self, fact: _Fact, at_s: float) -> None:
+        if self._attempt(fact.attempt) is not None:
+            return  # a node that missed the order was told again
+        for each in self.attempts:
+            each.over(at_s)
+        if self.attempts:
+            self.attempts[-1].told.clear()
+        self.attempts.append(AttemptCourse(number=fact.attempt, began_s=at_s, ranks=fact.world_size, nodes=fact.nodes))
+        if len(self.attempts) > MOST_ATTEMPTS:
+            old = self.attempts.popleft()
+            self._old.append(old.stretch())
+            self._old_steps += old.steps
+
+    def _apply_to(self, attempt: AttemptCourse, fact: _Fact, at_s: float, offset_s: float) -> None:
+        match fact.type:
+            case "attempt_started":
+                self._started(attempt, fact, at_s)
+            case "first_step" if fact.at_s is not None:
+                first_s = max(min(fact.at_s + offset_s, at_s), attempt.began_s)
+                if attempt.first_step_s is None:
+                    self.starts_s.add(max(first_s - attempt.began_s, 0.0))
+                attempt.first_step_s = min(first_s, attempt.first_step_s or first_s)
+            case "record_incident" if fact.verdict is not None:
+                if fact.action == "evict":
+                    self.evictions["rule"] += len(fact.verdict.nodes)
+                if fact.action != "report":
+                    attempt.why = fact.verdict.sentence
+                    attempt.onset_s = min((fact.onset_at_s or 0.0) + offset_s, at_s) if fact.onset_at_s else at_s
+                    attempt.over(at_s)
+            case "end_attempt" if not fact.only and attempt.told_s is None:
+                attempt.told_s = at_s
+            case "attempt_ended":
+                attempt.last_end_s = at_s
+                attempt.steps = max(attempt.steps, (fact.progress.steps if fact.progress is not None else None) or 0)
+
+    def _started(self, attempt: AttemptCourse, fact: _Fact, at_s: float) -> None:
+        if fact.node in attempt.told:
+            return
+        attempt.told.add(fact.node)
+        if fact.resumes_s is not None:
+            attempt.resumed_s = max(fact.resumes_s, attempt.resumed_s or fact.resumes_s)
+        if len(attempt.told) == attempt.nodes:
+            attempt.started_s = at_s
+        rungs = dict(attempt.rungs)
+        for rung in fact.how:
+            rungs[rung] = rungs.get(rung, 0) + 1
+            self.worker_starts[rung] += 1
+        attempt.rungs = rungs
+        if attempt.number > 0 and len(attempt.told) == attempt.nodes and rungs:
+            self.restarts[slowest(rungs)] += 1
+
+    def _attempt(self, number: int) -> AttemptCourse | None:
+        return next((each for each in reversed(self.attempts) if each.number == number), None)
+
+    # --- questions
+
+    def until_s(self, now_unix_s: float, *, alive: bool) -> float:
+        """Return up to when the course is known: now, or the end of a job that is over or that nobody controls."""
+        if self.over_s is not None:
+            return self.over_s
+        return now_unix_s if alive else self.last_s
+
+    def ran_s(self, until_s: float) -> float:
+        """Return the time in which attempts ran after their first step, also what turned out to be in vain: this never falls."""
+        ran = [
+            msgspec.structs.replace(each, onset_s=None, ended_s=_end_of_run(each), told_s=None) for each in self._all
+        ]
+        return effective.seconds(ran, 0.0, until_s, counts_steps=self._counts_steps(until_s)).trained
+
+    def effective_s(self, until_s: float) -> float:
+        """Return the time of the steps that survived."""
+        return effective.seconds(self._all, 0.0, until_s, counts_steps=self._counts_steps(until_s)).effective
+
+    def ettr(self, until_s: float) -> float | None:
+        """Return the effective share of the time since the job started; None before it has begun to train."""
+        return self._share(until_s, float("inf"))
+
+    def ettr_hour(self, until_s: float) -> float | None:
+        """Return the same of the last hour; of a younger job since its start."""
+        return self._share(until_s, effective.WINDOW_S)
+
+    def _share(self, until_s: float, window_s: float) -> float | None:
+        if self.began_s is None:
+            return None
+        counts = self._counts_steps(until_s)
+        return effective.share(self._all, self.began_s, until_s, window_s, counts_steps=counts)
+
+    @property
+    def _all(self) -> list[Stretch]:
+        return [*self._old, *(each.stretch() for each in self.attempts)]
+
+    def _counts_steps(self, until_s: float) -> bool:
+        return effective.counts_steps(self._all, self.outcome, until_s)
+
+    def steps(self) -> int:
+        """Return the steps of all attempts that are over, most of any rank each."""
+        return self._old_steps + sum(each.steps for each in self.attempts)
+
+
+def slowest(rungs: Iterable[str]) -> str:
+    """Return the slowest of ways to start a worker."""
+    return next((rung for rung in ("spawn", "fork", "promote") if rung in rungs), "")
+
+
+def _end_of_run(stretch: Stretch) -> float | None:
+    return stretch.told_s if stretch.told_s is not None else stretch.ended_s
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+_HEADS = msgspec.json.Decoder(_Head)

@@ -1,0 +1,1 @@
+"""Versions of a job's code as files: captured, kept as trees, merged."""

@@ -1,0 +1,1 @@
+"""Delivers notifications to webhooks and commands, beside the job."""

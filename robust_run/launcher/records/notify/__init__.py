@@ -1,0 +1,1 @@
+"""Notifications of incidents as data: where to, what, how often. Pure."""

@@ -1,0 +1,165 @@
+"""The secret that all nodes of a job share, and what is made of it for one job.
+
+The secret is looked for in --token-file, then ROBUST_TOKEN, then a file of the user's own, which the first job makes:
+where home folders are shared, all nodes find the same one. A job's token is derived from it, so that who learns the
+token of one job (it is in its run directory) can join no other.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.model.world import shown
+
+VARIABLE = "ROBUST_TOKEN"
+SHORTEST = 16
+LONGEST = 4096
+"""Characters of a secret."""
+
+_RANDOM_BYTES = 32
+_EXPORT = f"export {VARIABLE} with {SHORTEST} or more random characters, the same on every node"
+_DOMAIN = b"robust-run job token\0"
+
+
+def find_secret(token_file: str, env: Mapping[str, str]) -> str:
+    """Return the secret; `token_file` is absolute, or empty if none was named. May make the user's own file.
+
+    Raises UserError if there is none, or one that others can read or guess.
+    """
+    if token_file:
+        secret = _read(token_file)
+        if secret is None:
+            raise UserError(f"--token-file {shown(token_file)} does not exist; make it with mode 0600, or {_EXPORT}")
+        return secret
+    if env.get(VARIABLE):
+        return _checked(env[VARIABLE], VARIABLE)
+    path = _own_file(env)
+    secret = _read(path)
+    return secret if secret is not None else _make(path)
+
+
+def job_name(many: ManyNodes) -> str:
+    """Return what all nodes of a job call it before they have talked: its name, else where they meet."""
+    return many.job or f"endpoint {many.host.lower().rstrip('.')}:{many.port}"
+
+
+def job_token(secret: str, name: str) -> str:
+    """Return the token of one job, 64 hexadecimal digits: it tells nothing of the secret or of other jobs' tokens."""
+    import hmac
+
+    return hmac.new(
+        secret.encode(errors="surrogateescape"), _DOMAIN + name.encode(errors="surrogateescape"), "sha256"
+    ).hexdigest()
+
+
+def write_token(run_directory_path: str, token: str) -> None:
+    """Put a job's token into its run directory, for its owner alone. Raises PlatformError."""
+    path = os.path.join(run_directory_path, "token")
+    draft = f"{path}.{os.urandom(8).hex()}"
+    try:
+        _write_new(draft, token)
+        os.replace(draft, path)
+    except OSError as error:
+        _remove(draft)
+        raise PlatformError(f"cannot write the job's token to {shown(path)}: {error.strerror}") from error
+
+
+def read_token(run_directory_path: str) -> str:
+    """Return the token of the job in a run directory. Raises UserError if it is not there or others can read it."""
+    path = os.path.join(run_directory_path, "token")
+    token = _read(path)
+    if token is None:
+        raise UserError(
+            f"no token in {shown(run_directory_path)}; is that the run directory of a job of several nodes?"
+        )
+    return token
+
+
+def _own_file(env: Mapping[str, str]) -> str:
+    folder = env.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):
+        home = env.get("HOME", "")
+        if not os.path.isabs(home):
+            raise UserError(f"no home folder to keep the job's secret in (HOME is not set); {_EXPORT}")
+        folder = os.path.join(home, ".config")
+    return os.path.join(folder, "robust-run", "token")
+
+
+def _make(path: str) -> str:
+    """Make the user's file, or return what another node wrote there meanwhile: the first link wins, whole."""
+    folder = os.path.dirname(path)
+    secret = os.urandom(_RANDOM_BYTES).hex()
+    draft = f"{path}.{os.urandom(8).hex()}"
+    try:
+        _make_folder(os.path.dirname(folder))
+        _make_folder(folder)
+        _write_new(draft, secret)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            _remove(draft)
+    except OSError as error:
+        raise UserError(f"cannot keep the job's secret in {shown(folder)}: {error.strerror}; {_EXPORT}") from error
+    found = _read(path)
+    if found is None:
+        raise UserError(f"{shown(path)} was removed as soon as it was made; run again, or {_EXPORT}")
+    return found
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+
+
+def _read(path: str) -> str | None:
+    """Return the secret in a file; None if there is no such file. Raises UserError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
+        try:
+            status = os.fstat(descriptor)
+            content = os.read(descriptor, LONGEST + 1) if stat.S_ISREG(status.st_mode) else b""
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read the secret in {shown(path)}: {error.strerror}; {_EXPORT}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"the secret {shown(path)} is not a file; {_EXPORT}")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise UserError(f"others can use the secret in {shown(path)} (mode {mode:04o}): chmod 600 {shown(path)}")
+    return _checked(content.decode(errors="surrogateescape"), shown(path))
+
+
+def _checked(text: str, where: str) -> str:
+    secret = text.strip()
+    if not SHORTEST <= len(secret) <= LONGEST:
+        raise UserError(
+            f"the secret in {where} has {len(secret)} characters, needs {SHORTEST} to {LONGEST}: write a random one there"
+        )
+    return secret
+
+
+def _write_new(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

@@ -1,0 +1,205 @@
+"""Keeps the controller's process alive on the node that hosts it, and makes a candidate's ready when its turn may come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.launcher.agent.workers import workers
+from robust_run.launcher.controller.config import Charge
+from robust_run.signals import describe_exit
+
+#: Exit code of a controller that another one has replaced: it is started again as a candidate.
+REPLACED = 75
+
+_BOOT = (
+    "import sys; del sys.path[0]; from robust_run.launcher.start.controller_process import main; main(int(sys.argv[1]))"
+)
+
+#: A controller that lived this long was well; one that did not is started again more slowly each time.
+WELL_S = 2.0
+SLOWEST_S = 5.0
+#: Deaths in a row, each soon after the start, of which is told.
+MOST_TOLD = 8
+#: How long the controller may take to speak its last word.
+LAST_WORD_S = 15.0
+#: One that is younger than this may be slow to answer: the machine is busy, or it has a long journal to read.
+YOUNG_S = 10.0
+
+
+class Keeper:
+    """The controller's process of this node, if it has one. A child of this process, which dies with it."""
+
+    def __init__(self, mask: Iterable[int], env: dict[str, str], say: Callable[[str], None]) -> None:
+        self.on_ended: Callable[[int], None] = lambda _: None
+        """Called with its exit code when it is not started again: the job is over, or it is left to a person."""
+        self._setup = workers.ChildSetup(mask)
+        self._env = env
+        self._say = say
+        self._worker: workers.Worker | None = None
+        self._charge: Charge | None = None
+        self._where: _Where | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started_at_s = 0.0
+        self._deaths = 0
+        self._ended: asyncio.Event | None = None
+        self._closing = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process."""
+        return self._worker is not None and self._worker.exit_code is None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT where the agent of this node reaches it; empty: there is none."""
+        return self._charge.address if self._charge is not None else ""
+
+    def pids(self) -> list[int]:
+        """Return what must be spared when an attempt's processes are ended."""
+        return [self._worker.pid] if self._worker is not None and self._worker.exit_code is None else []
+
+    def start(self, charge: Charge, listener: socket.socket) -> None:
+        """Start the process; it has the socket from now on. Raises PlatformError."""
+        self._charge = charge
+        self._where = _Where(listener)
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._launch(listener)
+
+    def _launch(self, listener: socket.socket) -> None:
+        assert self._charge is not None and self._loop is not None
+        memory = os.memfd_create("robust-run-charge", os.MFD_CLOEXEC)
+        try:
+            charge = msgspec.structs.replace(self._charge, listener=listener.fileno())
+            os.write(memory, msgspec.json.encode(charge))
+            argv = (sys.executable, "-c", _BOOT, str(memory))
+            self._worker = workers.start(
+                argv, self._env, self._setup, stdin=_nothing(), keep=(memory, listener.fileno())
+            )
+        finally:
+            os.close(memory)
+            listener.close()  # where no process holds it, dialing is refused, which tells agents that nobody controls
+        self._started_at_s = self._loop.time()
+        descriptor = self._worker.watch()
+        if descriptor >= 0:
+            self._loop.add_reader(descriptor, self._look)
+        else:
+            self._poll()
+
+    def _poll(self) -> None:
+        """Look now and then: for kernels without pidfd_open."""
+        self._look()
+        if self.is_running and self._loop is not None:
+            self._loop.call_later(0.1, self._poll)
+
+    def _look(self) -> None:
+        worker = self._worker
+        assert worker is not None and self._loop is not None and self._ended is not None
+        if not worker.poll(self._loop.time()):
+            return
+        if worker.pidfd >= 0:
+            self._loop.remove_reader(worker.pidfd)
+        worker.close()
+        if worker.exit_code in (0, 1, 2) or self._closing:
+            self._ended.set()
+            self.on_ended(worker.exit_code or 0)  # it has said why
+            return
+        self._deaths = 0 if self._loop.time() - self._started_at_s > WELL_S else self._deaths + 1
+        delay_s = min(SLOWEST_S, 0.02 * 2**self._deaths) if self._deaths > 1 else 0.0
+        if worker.exit_code != REPLACED and self._deaths < MOST_TOLD:
+            self._say(f"the controller {describe_exit(worker.exit_code)}; it is started again, workers are not touched")
+        elif self._deaths == MOST_TOLD:
+            often = f"{describe_exit(worker.exit_code)} {MOST_TOLD} times in a row"
+            self._say(f"the controller {often}; it is started again every {SLOWEST_S:g} s")
+        self._loop.call_later(delay_s, self._again)
+
+    def _again(self) -> None:
+        assert self._charge is not None and self._loop is not None and self._ended is not None
+        assert self._where is not None
+        if self._closing:
+            self._ended.set()
+            return
+        try:
+            listener = self._where.bind_again()
+        except OSError as error:
+            self._say(f"cannot have {self._charge.address} again for the controller: {error.strerror}; trying on")
+            self._loop.call_later(1.0, self._again)
+            return
+        self._charge = msgspec.structs.replace(self._charge, resume=True)
+        try:
+            self._launch(listener)
+        except PlatformError as error:
+            self._say(str(error))
+            self._loop.call_later(1.0, self._again)
+
+    def end_stuck(self, silent_s: float, limit_s: float) -> None:
+        """End a controller that has not answered for so long, so that it is started anew. A young one gets more time."""
+        if self._loop is None or not self.is_running or self._worker is None or self._closing:
+            return
+        if self._loop.time() - self._started_at_s < YOUNG_S and silent_s < YOUNG_S:
+            return
+        if silent_s >= limit_s:
+            self._say(f"the controller has not answered for {silent_s:.1f} s: it is ended")
+            self._worker.signal(9, self._loop.time())
+
+    async def close(self, *, wait: bool) -> None:
+        """Let the controller finish what it says, or end it."""
+        self._closing = True
+        if self._ended is None or self._worker is None:
+            return
+        if not wait:
+            self._worker.signal(9, 0.0)
+        try:
+            await asyncio.wait_for(self._ended.wait(), LAST_WORD_S)
+        except asyncio.TimeoutError:
+            self._worker.signal(9, 0.0)
+
+
+class _Where:
+    """What a listening socket was bound to, all interfaces or one, to bind another one there."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._family = listener.family
+        self._name = listener.getsockname()
+        self._only_v6 = self._family == socket.AF_INET6 and bool(
+            listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        )
+
+    def bind_again(self) -> socket.socket:
+        """Return a socket that is bound there and does not listen. Raises OSError."""
+        bound = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, self._only_v6)
+            bound.bind(self._name)
+        except OSError:
+            bound.close()
+            raise
+        return bound
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """Return a socket bound to an address and not listening. Raises OSError."""
+    family, _, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(where)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _nothing() -> int:
+    import subprocess
+
+    return subprocess.DEVNULL

@@ -1,0 +1,96 @@
+"""The lease of an agent, and the two fences that end its workers when it runs out.
+
+The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. So the
+workers here must be dead by that time, whatever happened:
+
+1. The agent ends them when its lease is over (`Lease`). It is renewed from the moment a heartbeat was sent that the controller
+   answered, so no clock of another machine and no travel time is involved.
+2. The agent may be stopped or stuck itself. The guard, which does nothing else, looks at the same time in shared memory and
+   kills the agent a moment later; the workers die with it. An agent that is awake and kills them is given the time it takes until
+   they are gone: all machines of a job may have stood still and go on at once (`scontrol suspend`), busy as never.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+
+from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes
+
+#: How long after its fence an agent may take until its workers are gone: those with memory of a device do not go at once.
+ENDING_S = 5.0
+
+_FORMAT = struct.Struct("=d")
+
+
+class Cell:
+    """A time in memory that guard and agent share; 0 is never. Made before the agent is forked."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def set(self, at_s: float) -> None:
+        """Note when the agent must have ended its workers (monotonic clock)."""
+        _FORMAT.pack_into(self._memory, 0, at_s)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the agent has missed that time."""
+        at_s: float = _FORMAT.unpack_from(self._memory, 0)[0]
+        return 0.0 < at_s < now_s - GUARD_AFTER_S
+
+
+class Lease:
+    """Until when this agent may let workers run. Pure but for the cell it keeps up to date."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.renewed_s: float | None = None
+        """The moment from which the newest renewal counts; None: never renewed."""
+        self.times = LeaseTimes(0.0)
+        self._cell = cell
+        self._sent: dict[int, float] = {}
+        self._guarded = False
+        self._fenced_for_s: float | None = None
+
+    def sent(self, number: int, now_s: float) -> None:
+        """Note when a heartbeat was sent."""
+        self._sent[number] = now_s
+
+    def answered(self, number: int) -> None:
+        """Renew the lease from when that heartbeat was sent."""
+        at_s = self._sent.get(number)
+        if at_s is not None:
+            self._sent = {key: value for key, value in self._sent.items() if key > number}
+            self.renew(at_s)
+
+    def renew(self, at_s: float) -> None:
+        """Renew from a moment at which no controller can have given this node up."""
+        if self.renewed_s is None or at_s > self.renewed_s:
+            self.renewed_s = at_s
+            self._note()
+
+    def fenced(self, now_s: float) -> None:
+        """Note that the agent is awake and kills its workers, at each look; the first counts."""
+        if self._guarded and self.renewed_s is not None and self._fenced_for_s != self.renewed_s:
+            self._fenced_for_s = self.renewed_s
+            self._cell.set(now_s + ENDING_S)
+
+    def guard(self, running: bool) -> None:
+        """Have the guard watch, as long as workers may run."""
+        self._guarded = running
+        self._note()
+
+    def forget(self) -> None:
+        """The connection is over: heartbeats on their way are not answered any more."""
+        self._sent.clear()
+
+    def silent_s(self, now_s: float) -> float:
+        """Return how long ago the newest renewal counts from; 0 if there was none."""
+        return 0.0 if self.renewed_s is None else now_s - self.renewed_s
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether workers must not run any more."""
+        return self.renewed_s is not None and self.silent_s(now_s) >= self.times.lease_s
+
+    def _note(self) -> None:
+        runs = self._guarded and self.renewed_s is not None
+        self._cell.set(self.renewed_s + self.times.lease_s if runs and self.renewed_s is not None else 0.0)

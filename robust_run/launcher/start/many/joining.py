@@ -1,0 +1,332 @@
+"""How a node comes into a job of several: it finds the controller, or becomes its host, and is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.agent.signals import ENDING
+from robust_run.launcher.control import tls
+from robust_run.launcher.control.client import Connection, dial
+from robust_run.launcher.control.errors import NotController, Refusal, WrongToken
+from robust_run.launcher.control.greeting import digest
+from robust_run.launcher.control.meeting import Guest, Host, SystemNetwork, meet, own_address
+from robust_run.launcher.control.messages import Hello, Leaving, Welcome
+from robust_run.launcher.control.sockets import spoken
+from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.leadership.leaders import ASK_AGAIN_S, led_elsewhere, not_here, refuse_if_led
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo
+from robust_run.launcher.model.lease_times import LeaseTimes
+from robust_run.launcher.model.world import as_text
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.launcher.start.many.controller_supervisor import Keeper, bind
+from robust_run.launcher.start.many.fence import Lease
+from robust_run.launcher.start.many.finding import DIAL_S, ONLY_DIAL_S, RETRY_S
+from robust_run.signals import signal_name
+from robust_run.version import __version__
+
+#: Tries of each of several ports before what is met there is believed.
+TRIES_PER_PORT = 20
+#: How long a node that is told to stop may take to learn that it is in.
+LET_IN_S = 0.5
+
+
+class Stopped(Exception):  # noqa: N818 - a signal, no error
+    """A signal came before this node was in."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is continued on this node."""
+
+    run_path: str
+    agent: str = ""
+    """Id of the job's agent that lives here already: only the controller is missing."""
+
+
+def charge_of(
+    spec: JobSpec, token: str, run_directory: RunDirectory, host_agent: str, guard: int, *, resume: bool
+) -> Charge:
+    """Return what a controller on this node is given, but for where it listens."""
+    many = spec.many
+    return Charge(
+        spec=spec,
+        token=token,
+        run_path=run_directory.path,
+        run_memory=run_directory.memory,
+        listener=-1,
+        address="",
+        host_agent=host_agent,
+        host=socket.gethostname(),
+        guard=guard,
+        resume=resume,
+        campaigns=many is not None and many.controller_standby > 0,
+        temporary=run_directory.temporary,
+    )
+
+
+class Joining:
+    """The way of one node to the controller, and back to it."""
+
+    def __init__(  # noqa: PLR0913 - all that it needs
+        self,
+        *,
+        spec: JobSpec,
+        many: ManyNodes,
+        token: str,
+        guard: int,
+        resumed: Resumed | None,
+        clock: Clock,
+        lease: Lease,
+        keeper: Keeper,
+        node_id: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self.candidate: socket.socket | None = None
+        """Where this node would serve as controller; the keeper's as soon as it is in line."""
+        self.block_port = 0
+        """Where this node gives blocks of the job's image; 0: nowhere."""
+        self.setup = b""
+        """The snapshot that this node has restored; empty: none."""
+        self._spec = spec
+        self._many = many
+        self._token = token
+        self._guard = guard
+        self._resumed = resumed
+        self._clock = clock
+        self._lease = lease
+        self._keeper = keeper
+        self._node_id = node_id
+        self._say = say
+        self._network = SystemNetwork()
+        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
+        self._place: Host | Guest = Guest(addresses=(), port=many.port)
+        self._candidate_port = 0
+        self._tries = 0
+        self._ask_again_at_s = 0.0
+        self._context = (
+            tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
+        )
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this node has started the controller."""
+        return isinstance(self._place, Host)
+
+    async def join(self) -> Connection:
+        """Find the controller, or become its host, and be let in. Raises RobustRunError."""
+        many = self._many
+        give_up_at_s = self._clock.monotonic_s() + many.join_timeout_s
+        said = False
+        if self._resumed is not None and many.controller_standby > 0:
+            await refuse_if_led(self._spec, many, self._resumed.run_path, self._clock)
+        while True:
+            if not self._keeper.is_running:
+                elsewhere = await self._led_elsewhere()
+                met = elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
+                self._place = met if elsewhere is not None else self._next_port(met)
+                if isinstance(self._place, Host):
+                    self._host(self._place)
+                elif self._resumed is not None:
+                    raise UserError(not_here(many))
+            trouble = ""
+            try:
+                return await self.dial("", self.hello())
+            except (Refusal, NotController) as refusal:
+                if not self._may_be_elsewhere(refusal):
+                    raise
+                trouble = str(refusal)
+            except (OSError, TimeoutError) as error:
+                trouble = str(error)
+            now_s = self._clock.monotonic_s()
+            if now_s >= give_up_at_s:
+                raise PlatformError(
+                    f"no controller at {many.host}:{many.port} within {many.join_timeout_s:g} s (join_timeout): {trouble}"
+                    f"{self._where_to_look()}"
+                )
+            if not said and not isinstance(self._place, Host) and now_s > give_up_at_s - many.join_timeout_s + 2.0:
+                said = True
+                self._say(f"waiting for the controller at {many.host}:{many.port}: {trouble}{self._where_to_look()}")
+            await asyncio.sleep(RETRY_S)
+
+    def _where_to_look(self) -> str:
+        """Return whose output says why there is no controller, where that is known: under Slurm, the first node starts it."""
+        return f"; see the output of the task on {self._many.host}" if self._many.is_host is False else ""
+
+    def _may_be_elsewhere(self, refusal: Refusal | NotController) -> bool:
+        """Whether trying again may help: where the job has several ports, some may be another job's or program's."""
+        if isinstance(refusal, Refusal) and not refusal.final:
+            return True
+        is_stranger = isinstance(refusal, (NotController, WrongToken))
+        is_young = self._tries < TRIES_PER_PORT * (len(self._many.more_ports) + 1)
+        return is_stranger and is_young and bool(self._many.more_ports) and not self.is_host
+
+    def _next_port(self, place: Host | Guest) -> Host | Guest:
+        """Let a guest try the other ports now and then, between tries of the first, which is nearly always right."""
+        self._tries += 1
+        if isinstance(place, Host) or not self._many.more_ports or self._tries % 2:
+            return place
+        more = self._many.more_ports
+        return msgspec.structs.replace(place, port=more[self._tries // 2 % len(more)])
+
+    async def _led_elsewhere(self) -> Guest | None:
+        """Return where another node controls the job that took it over, if it is time to ask."""
+        now_s = self._clock.monotonic_s()
+        if self._many.controller_standby == 0 or self._resumed is not None or now_s < self._ask_again_at_s:
+            return None
+        self._ask_again_at_s = now_s + ASK_AGAIN_S
+        return await led_elsewhere(self._spec, self._many, self._clock)
+
+    def _host(self, place: Host) -> None:
+        """Start the controller on this node. Raises RobustRunError."""
+        spec = self._spec
+        if self._resumed is not None:
+            run_directory = RunDirectory.resume(self._resumed.run_path)
+        else:
+            run_directory = RunDirectory.create(spec.log_dir, spec.run_id, self._guard).for_controller()
+        charge = charge_of(
+            spec, self._token, run_directory, self._node_id, self._guard, resume=self._resumed is not None
+        )
+        charge = msgspec.structs.replace(charge, address=spoken(place.addresses[0], place.port), setup=self.setup)
+        self._keeper.start(charge, place.socket)
+
+    def hello(self) -> Hello:
+        """Return what this node says of itself, as far as it is known."""
+        many = self._many
+        address = own_address(many, self._place, self._network, next(iter(self._place.addresses), ""))
+        node = NodeInfo(
+            id=self._node_id,
+            name=self._name,
+            nproc=self._spec.nproc,
+            address=address,
+            node_rank=many.node_rank,
+            candidate=self._candidate_address(address),
+            blocks=spoken(address, self.block_port) if self.block_port else "",
+            ckpt_dir=as_text(self._spec.ckpt_dir or ""),
+            pid=os.getpid(),
+            version=__version__,
+        )
+        return Hello(
+            nonce=b"",
+            proof=b"",
+            node=node,
+            job=many.job,
+            nnodes=f"{many.fewest}:{many.most}",
+            now_s=self._clock.monotonic_s(),
+        )
+
+    async def ask_setup(self, guest: Guest) -> bytes | None:
+        """Ask a controller which snapshot the job has, without joining; None: there is no controller yet. Raises Refusal."""
+        hello = msgspec.structs.replace(self.hello(), asks_setup=True)
+        for address in guest.addresses:
+            try:
+                connection = await dial(
+                    address, guest.port, self._token.encode(), hello, ssl_context=self._context, timeout_s=ONLY_DIAL_S
+                )
+            except Refusal as refusal:
+                if refusal.final:
+                    raise
+            except (OSError, TimeoutError):
+                continue
+            else:
+                connection.close()
+                return connection.welcome.setup
+        return None
+
+    def check_setup(self, welcome: Welcome) -> None:
+        """Raise PlatformError if the job has another environment than this node restored before there was a controller."""
+        if self._spec.setup is not None and welcome.setup_digest not in ("", digest(self.setup)):
+            raise PlatformError(
+                "this node has another snapshot of the set-up than the job, which has been built anew meanwhile, or where"
+                " this node does not look; name one --setup-store for all nodes, and start this node again"
+            )
+
+    def _candidate_address(self, address: str) -> str:
+        """Return where this node would serve as controller, if it may become it."""
+        if self._many.controller_standby == 0 or isinstance(self._place, Host):
+            return ""
+        if self.candidate is None:
+            try:
+                self.candidate = bind(address, 0)
+            except OSError:
+                return ""
+            self._candidate_port = int(self.candidate.getsockname()[1])
+        return spoken(address, self._candidate_port)
+
+    async def dial(self, where: str, hello: Hello) -> Connection:
+        """See `link.Dialer`."""
+        if where:
+            host, _, port = where.rpartition(":")
+            return await self._dial_one(host.strip("[]"), int(port), hello)
+        error: Exception = ConnectionRefusedError(f"{self._many.host} leads nowhere yet")
+        if not self._place.addresses and not isinstance(self._place, Host):
+            raise OSError(f"{self._many.host} cannot be resolved")
+        for address in self._place.addresses:
+            try:
+                return await self._dial_one(address, self._place.port, hello)
+            except (OSError, TimeoutError) as failure:
+                if isinstance(error, ConnectionRefusedError):  # proves nothing as long as another address is silent
+                    error = failure
+        raise error
+
+    async def _dial_one(self, host: str, port: int, hello: Hello) -> Connection:
+        sent_at_s = self._clock.monotonic_s()
+        patience_s = DIAL_S if self._many.controller_standby else ONLY_DIAL_S
+        connection = await dial(
+            host, port, self._token.encode(), hello, ssl_context=self._context, timeout_s=patience_s
+        )
+        self._lease.times = LeaseTimes(connection.welcome.lease_s)
+        self._lease.renew(sent_at_s)
+        return connection
+
+
+async def unless_stopped(joining: asyncio.Task[Connection], lifeline: int, end_signals: tuple[int, ...]) -> Connection:
+    """Wait until this node is in. Raises Stopped when a signal comes or the guard goes, else what joining raises."""
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[int] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if not stop.done():
+            stop.set_result(number)
+
+    def on_lifeline() -> None:
+        received = os.read(lifeline, 64)
+        on_signal(next((n for n in received if n in ENDING or n in end_signals), 0) if received else 9)
+
+    os.set_blocking(lifeline, False)
+    loop.add_reader(lifeline, on_lifeline)
+    for number in {*ENDING, *end_signals}:
+        if not (number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN):
+            loop.add_signal_handler(number, on_signal, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    both: list[asyncio.Future[Any]] = [joining, stop]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(lifeline)
+    if stop.done():
+        await _leave(joining, stop.result())
+        raise Stopped(stop.result())
+    return joining.result()
+
+
+async def _leave(joining: asyncio.Task[Connection], number: int) -> None:
+    """Take leave of the controller if it has let this node in, or just does so: else the node would count as lost."""
+    if not joining.done():
+        await asyncio.wait([joining], timeout=LET_IN_S)
+    if not joining.done():
+        joining.cancel()
+    elif not joining.cancelled() and joining.exception() is None:
+        connection = joining.result()
+        connection.send(Leaving(reason=f"it was told to by {signal_name(number)}"))
+        connection.close()
+        await asyncio.sleep(0)  # what has not gone out is sent now

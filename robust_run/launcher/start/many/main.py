@@ -1,0 +1,278 @@
+"""From a checked command line to an exit code, for one node of several: meets the others, joins, and works until dismissed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from robust_run.clock import Clock, SystemClock
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.agent.agent import Agent
+from robust_run.launcher.agent.loop import live
+from robust_run.launcher.agent.node import Node
+from robust_run.launcher.agent.workers.process_tree import become_subreaper
+from robust_run.launcher.control import tls
+from robust_run.launcher.control.client import Connection
+from robust_run.launcher.controller.leadership.leaders import where_led
+from robust_run.launcher.model.job import JobSpec, ManyNodes
+from robust_run.launcher.records import evictions
+from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
+from robust_run.launcher.records.token import find_secret, job_name, job_token, read_token
+from robust_run.launcher.start.console import Console
+from robust_run.launcher.start.guard import hold_signals, run_guarded
+from robust_run.launcher.start.many import presence
+from robust_run.launcher.start.many.alone import ControllerAlone
+from robust_run.launcher.start.many.controller_supervisor import Keeper
+from robust_run.launcher.start.many.fence import Cell, Lease
+from robust_run.launcher.start.many.joining import Joining, Resumed, Stopped, charge_of, unless_stopped
+from robust_run.launcher.start.many.link import Link
+
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.places.place import Opened
+    from robust_run.launcher.agent.signals import Scheduler
+
+
+def launch_many(
+    spec: JobSpec, env: Mapping[str, str], resumed: Resumed | None = None, scheduler: Scheduler | None = None
+) -> int:
+    """Be one node of a job and return the launcher's exit code. Raises UserError and PlatformError before anything runs."""
+    many = spec.many
+    assert many is not None
+    if many.evict_list:
+        evictions.load(many.evict_list)  # mistakes in it are said before anything is made
+    # Under Slurm all nodes are started anew and derive the job's token from what the new step is called.
+    token = _token(many, env, resumed if spec.slurm is None else None)
+    if many.tls_cert or many.tls_ca:
+        tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
+    cell = Cell()
+    guard = os.getpid()
+    mask = hold_signals(spec.end_signals)
+    remove_dead_memory()
+
+    def agent(lifeline: int) -> int:
+        if resumed is not None and resumed.agent:
+            charge = charge_of(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
+            return ControllerAlone(spec, many, env, mask, lifeline, charge).run()
+        return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
+
+    try:
+        try:
+            return run_guarded(
+                agent,
+                spec.end_signals,
+                mask,
+                must_end=cell.is_over,
+            )
+        finally:
+            remove_memory_folders(guard)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _token(many: ManyNodes, env: Mapping[str, str], resumed: Resumed | None) -> str:
+    """Return the job's token. A run that is resumed has it in its directory, wherever the secret is by now."""
+    if resumed is not None and not many.token_file and os.path.exists(os.path.join(resumed.run_path, "token")):
+        return read_token(resumed.run_path)
+    return job_token(find_secret(many.token_file, env), job_name(many))
+
+
+class _NodeOfMany:
+    """The agent process of one node."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - all that it is made of
+        self,
+        spec: JobSpec,
+        many: ManyNodes,
+        env: Mapping[str, str],
+        token: str,
+        cell: Cell,
+        guard: int,
+        mask: set[int],
+        lifeline: int,
+        resumed: Resumed | None,
+        scheduler: Scheduler | None,
+    ) -> None:
+        self._spec = spec
+        self._many = many
+        self._env = env
+        self._token = token
+        self._guard = guard
+        self._mask = mask
+        self._lifeline = lifeline
+        self._resumed = resumed
+        self._scheduler = scheduler
+        self._opened: Opened | None = None
+        self._ready_s: float | None = None
+        self._clock: Clock = SystemClock()
+        self._lease = Lease(cell)
+        self._console = Console(spec, self._clock)
+        self._keeper = Keeper(mask, dict(env), self._console.say)
+        self._node_id = os.urandom(8).hex()
+        self._mark = presence.show(self._node_id)
+        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
+        self._joining = Joining(
+            spec=spec,
+            many=many,
+            token=token,
+            guard=guard,
+            resumed=resumed,
+            clock=self._clock,
+            lease=self._lease,
+            keeper=self._keeper,
+            node_id=self._node_id,
+            say=self._console.say,
+        )
+
+    def run(self) -> int:
+        """Be the agent and return the exit code."""
+        try:
+            become_subreaper()
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            if self._spec.image is not None or self._spec.setup is not None:
+                from robust_run.launcher.agent.places.opening import timed
+
+                opened, opening = timed(self._clock, self._open_place)
+                self._opened = opened._replace(opening=opening)
+            self._ready_s = self._clock.monotonic_s()
+            # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
+            return asyncio.new_event_loop().run_until_complete(self._run())
+        except RobustRunError as error:
+            self._console.say(str(error))
+            return error.exit_code
+        finally:
+            self._console.close()
+
+    def _open_place(self) -> Opened:
+        """Make the workers' place before this node joins: one that cannot does not take part in the job. Raises PlatformError."""
+        if self._spec.setup is not None:
+            return self._open_setup()
+        from robust_run.launcher.agent.places.image_start import open_image
+
+        opened = open_image(
+            self._spec,
+            self._env,
+            self._clock,
+            self._spec.log_dir,  # the run directory will be in it
+            self._console.say,
+            self._lifeline,
+            token=self._token,
+        )
+        if opened.place is not None:
+            self._joining.block_port = opened.place.block_port
+        return opened
+
+    def _open_setup(self) -> Opened:
+        from robust_run.launcher.agent.places.setup_place import SetupPlace
+        from robust_run.launcher.agent.places.setup_start import open_setup
+        from robust_run.launcher.start.many.setup_news import NewsOfJob
+
+        run_path = self._resumed.run_path if self._resumed is not None else ""
+        news = NewsOfJob(self._spec, self._many, self._joining, self._clock, run_path)
+        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news)
+        assert isinstance(opened.place, SetupPlace)
+        self._joining.setup = opened.place.snapshot
+        return opened
+
+    async def _run(self) -> int:
+        self._console.router.attach(asyncio.get_running_loop())
+        joining = asyncio.ensure_future(self._joining.join())
+        try:
+            connection = await unless_stopped(joining, self._lifeline, self._spec.end_signals)
+        except Stopped as stopped:
+            await self._keeper.close(wait=False)
+            return 128 + stopped.number
+        except RobustRunError:
+            await self._keeper.close(wait=self._joining.is_host)
+            raise
+        return await self._work(connection)
+
+    # --- working
+
+    async def _work(self, connection: Connection) -> int:
+        welcome = connection.welcome
+        self._joining.check_setup(welcome)
+        spec = msgspec.structs.replace(self._spec, run_id=welcome.run_id, rdzv_id=welcome.rdzv_id)
+        run_directory = self._run_directory(welcome.run_id)
+        hello = self._joining.hello()
+        place = self._opened.place if self._opened is not None else None
+        if place is not None:
+            place.own = hello.node.blocks
+        node = Node(
+            spec,
+            self._env,
+            self._clock,
+            run_directory,
+            self._console.router,
+            self._console.complain,
+            lambda event: agent.report(event),  # noqa: PLW0108 - there is no agent yet
+            self._mask,
+            address=hello.node.address,
+            opened=self._opened,
+        )
+        node.spare = self._keeper.pids
+        node.workplace.ready_s = self._ready_s
+        agent = Agent(node, self._node_id)
+        link = Link(
+            agent=agent,
+            spec=spec,
+            many=self._many,
+            hello=hello,
+            dial=self._joining.dial,
+            lease=self._lease,
+            clock=self._clock,
+            say=self._console.say,
+            on_candidates=lambda candidates: self._stand_by(candidates, spec, run_directory),
+            own_controller=lambda: self._keeper.address,
+            on_silence=self._on_silence,
+            ask=lambda: where_led(spec, self._many, run_directory.path, self._clock),
+        )
+        agent.serve(link)
+        link.take(connection)
+        link.know_run(run_directory.shown(run_directory.path))
+        self._greet(spec, run_directory)
+        exit_code = await live(agent, node, link, self._lifeline, self._scheduler)
+        node.end_helpers(exit_code)
+        await self._keeper.close(wait=link.failure is None and link.is_led_from_here)
+        run_directory.remove_temporary()
+        if link.failure is not None:
+            raise link.failure
+        return exit_code
+
+    def _on_silence(self, where: str, silent_s: float) -> None:
+        """Replace this node's controller if it does not answer, before the leases of all agents end."""
+        leads_here = where == self._keeper.address or (not where and self._many.controller_standby == 0)
+        if leads_here:
+            self._keeper.end_stuck(silent_s, self._lease.times.stuck_s)
+
+    def _run_directory(self, run_id: str) -> RunDirectory:
+        if self._resumed is not None:
+            return RunDirectory.join(os.path.dirname(os.path.abspath(self._resumed.run_path)), run_id, self._guard)
+        return RunDirectory.join(self._spec.log_dir, run_id, self._guard)
+
+    def _stand_by(self, candidates: tuple[str, ...], spec: JobSpec, run_directory: RunDirectory) -> None:
+        """Be ready to take the controller over once this node is in line."""
+        address = self._joining.hello().node.candidate
+        if not address or address not in candidates or self._keeper.is_running or self._joining.candidate is None:
+            return
+        charge = charge_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
+        charge = msgspec.structs.replace(charge, address=address, setup=self._joining.setup)
+        try:
+            self._keeper.start(charge, self._joining.candidate)
+        except PlatformError as error:
+            self._console.say(f"this node cannot take the controller over: {error}")
+
+    def _greet(self, spec: JobSpec, run_directory: RunDirectory) -> None:
+        ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"
+        logs = "no logs kept" if run_directory.temporary else f"logs in {run_directory.shown(run_directory.path)}"
+        role = "hosts the controller" if self._joining.is_host else "joined"
+        self._console.say(f"{self._name} {role}: up to {ranks} of {spec.script} here, {logs}")
+        if self._opened is not None and self._opened.place is not None:
+            self._console.say(self._opened.place.sentence)
+        for note in spec.notes:
+            self._console.say(note)

@@ -1,0 +1,50 @@
+"""What a node of several learns of the job's snapshot before it joins: from the controller, or from the run it resumes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from robust_run.clock import Clock
+from robust_run.launcher.agent.places.setup_start import read_snapshot
+from robust_run.launcher.control.meeting import Guest, SystemNetwork, in_order, is_loopback
+from robust_run.launcher.controller.leadership.leaders import led_elsewhere
+from robust_run.launcher.model.job import JobSpec, ManyNodes
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.launcher.start.many.joining import Joining
+
+
+class NewsOfJob:
+    """See `setup_start.News`. For a thread without an event loop."""
+
+    def __init__(self, spec: JobSpec, many: ManyNodes, joining: Joining, clock: Clock, run_path: str) -> None:
+        """`run_path`: the run directory of a job that is resumed here; empty: it is not."""
+        self._spec, self._many, self._joining, self._clock, self._run_path = spec, many, joining, clock, run_path
+        self._network = SystemNetwork()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this node is rank 0 or hosts the controller, as far as is known before it is tried."""
+        many = self._many
+        if many.node_rank is not None:
+            return many.node_rank == 0
+        if many.is_host is not None:
+            return many.is_host
+        return any(self._is_own(address) for address in self._network.resolve(many.host))
+
+    def _is_own(self, address: str) -> bool:
+        try:
+            return is_loopback(address) or self._network.address_towards(address).partition("%")[0] == address
+        except OSError:
+            return False
+
+    def ask(self) -> bytes | None:
+        """See `setup_start.News`. Raises Refusal where this node does not belong to the job."""
+        if self._run_path:
+            return read_snapshot(RunDirectory(self._run_path, self._run_path).snapshot)
+        return asyncio.run(self._ask())
+
+    async def _ask(self) -> bytes | None:
+        many = self._many
+        guest = await led_elsewhere(self._spec, many, self._clock) if many.controller_standby else None
+        addresses = in_order(self._network.resolve(many.host))
+        return await self._joining.ask_setup(guest or Guest(addresses=addresses, port=many.port))

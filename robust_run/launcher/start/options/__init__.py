@@ -1,0 +1,1 @@
+"""The command line: the table of options, and how they become a JobSpec."""

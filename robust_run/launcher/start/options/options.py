@@ -1,0 +1,389 @@
+"""Every option of the command line in one table.
+
+The table is the only place that knows an option's names, kind, environment variable and help; the click command, the
+normalising of spellings and the help page are made from it. Defaults are the defaults of `Options`.
+"""
+
+from __future__ import annotations
+
+from robust_run.launcher.start.options.option_types import (
+    ENDINGS,
+    GROUPS,
+    HEALTH,
+    HELP,
+    IMAGES,
+    NODES,
+    OURS,
+    OUTPUT,
+    OWN,
+    RENDEZVOUS,
+    RESUMABLE,
+    SCRIPT,
+    SETUPS,
+    SLURM,
+    WORKERS,
+    Look,
+    OptionDescription,
+    Options,
+    describe,
+)
+
+__all__ = ["GROUPS", "HELP", "HELP_OPTIONS", "NODES", "OPTIONS", "OURS", "RESUMABLE", "OptionDescription", "Options"]
+
+_WHOLE = Look(kind="whole")
+_DECIMAL = Look(kind="decimal")
+
+OPTIONS: tuple[OptionDescription, ...] = (
+    describe(WORKERS, "nnodes", "N|MIN:MAX", "Nodes of the job; between MIN and MAX if it may shrink and grow."),
+    describe(WORKERS, "nproc-per-node", "N|auto|cpu|gpu|xpu", "Workers on this node."),
+    describe(
+        WORKERS,
+        "node-rank",
+        "N",
+        "Place of this node, for --rdzv-backend static; chosen by the controller unless given.",
+        _WHOLE,
+    ),
+    describe(WORKERS, "role", "TEXT", "Name of the workers' role; shown in the prefix of their lines."),
+    describe(
+        WORKERS,
+        "start-method",
+        "METHOD",
+        "Accepted for torchrun's sake; workers are always programs of their own.",
+        Look(choices=("spawn", "fork", "forkserver")),
+    ),
+    describe(
+        WORKERS,
+        "numa-binding",
+        "MODE",
+        "Keep each worker on the CPUs near its GPU: node, socket, exclusive or core-complex.",
+        Look(choices=("node", "socket", "exclusive", "core-complex"), env=False),
+    ),
+    describe(
+        WORKERS,
+        "virtual-local-rank",
+        "",
+        "Give every worker LOCAL_RANK=0 and a CUDA_VISIBLE_DEVICES with only its own GPU.",
+    ),
+    describe(SCRIPT, "module", "", "SCRIPT is a module, run as `python -m` does.", Look(kind="flag", short="m")),
+    describe(SCRIPT, "no-python", "", "SCRIPT is a program: run it as it is, without Python."),
+    describe(SCRIPT, "run-path", "", "Run SCRIPT with runpy.run_path. Wins over --no-python."),
+    describe(RENDEZVOUS, "standalone", "", "One node, a free port, a fresh id; other rendezvous options are ignored."),
+    describe(
+        RENDEZVOUS, "rdzv-backend", "NAME", "static or c10d: how the nodes find each other. One node needs neither."
+    ),
+    describe(
+        RENDEZVOUS,
+        "rdzv-endpoint",
+        "HOST:PORT",
+        "Where the nodes of a job meet: a machine of the job, the same on every node (c10d port: 29400).",
+    ),
+    describe(
+        RENDEZVOUS, "rdzv-id", "TEXT", "Name of the job, the same on every node; workers see it as TORCHELASTIC_RUN_ID."
+    ),
+    describe(
+        RENDEZVOUS,
+        "rdzv-conf",
+        "KEY=VALUE,...",
+        "join_timeout (600 s), last_call_timeout (30 s), is_host, keep_alive_interval, keep_alive_max_attempt.",
+    ),
+    describe(RENDEZVOUS, "master-addr", "HOST", "Machine where the nodes meet, for --rdzv-backend static."),
+    describe(
+        RENDEZVOUS,
+        "master-port",
+        "PORT",
+        "Port they meet at (29500); with one node the workers' port, a free one unless given.",
+        _WHOLE,
+    ),
+    describe(
+        RENDEZVOUS,
+        "local-addr",
+        "HOST",
+        "Address of this node for workers of others; found out unless given.",
+    ),
+    describe(
+        OUTPUT,
+        "log-dir",
+        "FOLDER",
+        "Where run directories go (default ./robust-runs). /dev/null keeps nothing.",
+    ),
+    describe(
+        OUTPUT,
+        "redirects",
+        "0-3|RANK:0-3,...",
+        "Streams that go to log files only: 1 stdout, 2 stderr, 3 both.",
+        Look(short="r"),
+    ),
+    describe(
+        OUTPUT,
+        "tee",
+        "0-3|RANK:0-3,...",
+        "Streams that go to log files and, prefixed line by line, to the console.",
+        Look(short="t"),
+    ),
+    describe(OUTPUT, "local-ranks-filter", "RANK,...", "Show only these local ranks on the console."),
+    describe(
+        OUTPUT,
+        "duplicate-stdout-filters",
+        "TEXT,...",
+        "Write tee'd stdout lines with one of these texts to filtered_stdout.log; `,,` is a comma.",
+    ),
+    describe(OUTPUT, "duplicate-stderr-filters", "TEXT,...", "The same for stderr and filtered_stderr.log."),
+    describe(OUTPUT, "logs-specs", "NAME", "Not supported: use --log-dir, --redirects and --tee.", Look(env=False)),
+    describe(OUTPUT, "event-log-handler", "NAME", "Accepted for torchrun's sake; the journal records every event."),
+    describe(
+        ENDINGS,
+        "max-restarts",
+        "N",
+        "Restarts in a row without progress before the job ends; 0 never restarts.",
+        _WHOLE,
+    ),
+    describe(
+        ENDINGS,
+        "monitor-interval",
+        "SECONDS",
+        "Accepted for torchrun's sake; exits are seen at once.",
+        _DECIMAL,
+    ),
+    describe(ENDINGS, "signals-to-handle", "NAME,...", "Signals that end the job and are forwarded to the workers."),
+    describe(
+        ENDINGS,
+        "shutdown-timeout",
+        "SECONDS",
+        "From the forwarded signal to SIGKILL (default $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30).",
+        _WHOLE,
+    ),
+    describe(OWN, "run-id", "TEXT", "Name of the run directory (default: date, time and four letters)."),
+    describe(OWN, "restart-grace", "SECONDS", "From SIGTERM to SIGKILL for survivors of a failure.", _DECIMAL),
+    describe(OWN, "progress-after", "SECONDS", "An attempt that lived this long counts as progress.", _DECIMAL),
+    describe(
+        OWN,
+        "progress-path",
+        "PATH",
+        "A file, folder or glob whose growth counts as progress (checkpoints). May be repeated.",
+        Look(kind="paths"),
+    ),
+    describe(OWN, "no-warm", "", "Start every worker from nothing, never from a pre-imported process."),
+    describe(
+        OWN, "preload", "MODULE,...|auto", "What the pre-imported process imports; auto: what the first attempt did."
+    ),
+    describe(
+        OWN,
+        "http-port",
+        "PORT",
+        "Port for the robust commands and the status page; 0 is a free one.",
+        _WHOLE,
+    ),
+    describe(
+        OWN,
+        "on-hang",
+        "auto|relaunch|evict|report",
+        "When ranks wait for one that is stuck: evict its node, or start again. auto: at once if it is proven, "
+        "else shortly before torch's own time limit.",
+        Look(choices=("auto", "relaunch", "evict", "report")),
+    ),
+    describe(
+        OWN,
+        "hang-after",
+        "SECONDS",
+        "A rank that is waited for so long is looked at and named; longer where steps are longer.",
+        _DECIMAL,
+    ),
+    describe(
+        OWN,
+        "on-slow",
+        "report|evict",
+        "When a rank or a node is slower than its peers for five rounds in a row.",
+        Look(choices=("report", "evict")),
+    ),
+    describe(
+        OWN,
+        "diagnose",
+        "auto|always|never",
+        "When a failure is unexplained: check the nodes, try again, roll back, replay; auto: not for the first plain crash.",
+        Look(choices=("auto", "always", "never")),
+    ),
+    describe(
+        OWN,
+        "replay",
+        "auto|always|never",
+        "Let groups of nodes run SCRIPT to find a bad one; auto: where SCRIPT minds ROBUST_REPLAY, so that it saves nothing.",
+        Look(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
+    ),
+    describe(
+        OWN, "diagnose-checks", "CHECK,...", "Which checks; all that make sense unless given. See robust check --list."
+    ),
+    describe(OWN, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE),
+    describe(OWN, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
+    describe(
+        OWN,
+        "trace-nccl",
+        "auto|on|off",
+        "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
+        Look(choices=("auto", "on", "off")),
+    ),
+    describe(
+        OWN,
+        "ckpt-dir",
+        "FOLDER",
+        "Checkpoints of robust_run.ckpt_io: each attempt starts from the newest that all its nodes see whole (ROBUST_RESUME).",
+    ),
+    describe(
+        OWN,
+        "code",
+        "auto|copy|in-place",
+        "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",
+        Look(choices=("auto", "copy", "in-place")),
+    ),
+    describe(OWN, "probation-steps", "N", "Optimizer steps after which a code update is trusted.", _WHOLE),
+    describe(
+        OWN,
+        "notify",
+        "URL|CMD|@FILE",
+        "Tell a webhook or a command of incidents; @FILE: the one in its first line, which keeps a secret. May be repeated.",
+        Look(kind="lines"),
+    ),
+    describe(
+        OWN,
+        "resume",
+        "RUN_DIR",
+        "Go on with the controller of a job that is in its journal; needs no SCRIPT.",
+        Look(env=False),
+    ),
+    describe(
+        NODES, "standby", "K|auto", "Idle nodes beyond MAX that replace lost ones; auto: enough for 99 days in 100."
+    ),
+    describe(
+        NODES,
+        "wait-for-nodes",
+        "SECONDS",
+        "After a loss without standby: wait so long for a node before going on with fewer.",
+        _DECIMAL,
+    ),
+    describe(
+        NODES,
+        "admission-checks",
+        "auto|always|never",
+        "Check nodes that no attempt needs before they are counted on; auto: with --standby.",
+        Look(choices=("auto", "always", "never")),
+    ),
+    describe(NODES, "evict-list", "FILE", "Remember evicted nodes in this file, and use none that is in it."),
+    describe(NODES, "controller-standby", "K", "Nodes that stand ready to take the controller over.", _WHOLE),
+    describe(
+        NODES,
+        "coordinator",
+        "etcd://HOST:PORT,...",
+        "Where they agree who leads; else in the run directory, which all nodes must share.",
+    ),
+    describe(
+        NODES,
+        "token-file",
+        "FILE",
+        "The secret all nodes share, mode 0600 (default $ROBUST_TOKEN, else ~/.config/robust-run/token).",
+    ),
+    describe(
+        NODES, "tls-cert", "FILE", "Certificate of the controller (PEM); with --tls-key, all connections use TLS."
+    ),
+    describe(NODES, "tls-key", "FILE", "Its private key (PEM)."),
+    describe(NODES, "tls-ca", "FILE", "Certificates that the controller's must be signed by (PEM)."),
+    describe(IMAGES, "image", "URL", "Run the workers inside this image: path or URL of a .sqsh or .sif file."),
+    describe(
+        IMAGES,
+        "image-writable",
+        "FOLDER",
+        "Let workers change what they see of it; changes are kept in FOLDER, or in memory until the job ends.",
+        Look(kind="maybe", alone="memory"),
+    ),
+    describe(
+        IMAGES,
+        "bind",
+        "SRC[:DST][:ro]",
+        "Show a file or folder of this machine inside the image. May be repeated.",
+        Look(kind="paths", env=False),
+    ),
+    describe(
+        IMAGES,
+        "image-cache",
+        "FOLDER",
+        "Where images and snapshots are kept, on a disk of this node (default /var/tmp/robust-run-UID).",
+    ),
+    describe(
+        IMAGES,
+        "record-window",
+        "SECONDS",
+        "What is read before the first optimizer step, or in this time, is fetched first the next time.",
+        _DECIMAL,
+    ),
+    describe(
+        IMAGES,
+        "prefetch-env",
+        "",
+        "No image: read ahead the files of the Python environment that earlier starts read.",
+    ),
+    describe(
+        SETUPS,
+        "setup",
+        "CMD",
+        "Run this command once, keep what it changes in the environment, and have that on every node. May be repeated.",
+        Look(kind="lines"),
+    ),
+    describe(SETUPS, "setup-file", "FILE", "The same with a shell script. May be repeated.", Look(kind="paths")),
+    describe(
+        SETUPS,
+        "setup-store",
+        "URL",
+        "Where it is kept; with several nodes a place that all of them reach (default: the user's cache).",
+    ),
+    describe(SETUPS, "setup-token-file", "FILE", "A secret that signs what is kept; what others made is refused."),
+    describe(SETUPS, "refresh-setup", "", "Run the commands anew, though what they brought is there."),
+    describe(
+        HEALTH, "no-sensors", "", "Start no process that watches GPUs, links, disks, memory and the kernel's log."
+    ),
+    describe(
+        HEALTH,
+        "health-rules",
+        "FILE",
+        "TOML that changes what follows from what is seen, and how sensors look; the same on every node.",
+    ),
+    describe(
+        HEALTH,
+        "max-evict-share",
+        "FRACTION",
+        "Rules evict no more than this of the nodes within an hour, but at least one; 0: none (default 0.1).",
+        _DECIMAL,
+    ),
+    describe(
+        HEALTH,
+        "metrics-from",
+        "FOLDER",
+        "Look for NaN, jumps and a loss of speed in event files of TensorBoard or wandb there. May be repeated.",
+        Look(kind="paths"),
+    ),
+    describe(
+        SLURM,
+        "requeue",
+        "auto|never",
+        "Put a batch job back into the queue when its time is over or too few nodes are left; it then goes on.",
+        Look(choices=("auto", "never")),
+    ),
+    describe(
+        SLURM,
+        "warn-before",
+        "SECONDS",
+        "How long before the time limit the script is warned; it may use all but what --shutdown-timeout needs.",
+        _DECIMAL,
+    ),
+    describe(
+        SLURM,
+        "revive",
+        "auto|never",
+        "Start an agent that died on a node that lives again, with srun.",
+        Look(choices=("auto", "never")),
+    ),
+)
+"""All options that end up in `Options`."""
+
+HELP_OPTIONS: tuple[OptionDescription, ...] = (
+    OptionDescription(name="help", group=HELP, help="Show this page.", kind="flag", short="h"),
+    OptionDescription(name="version", group=HELP, help="Show the version.", kind="flag"),
+)
+"""Options that answer instead of starting a job."""

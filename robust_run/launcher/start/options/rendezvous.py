@@ -1,0 +1,127 @@
+"""The rendezvous options of torchrun: how they are written, and what of them matters where there is one node.
+
+What several nodes make of them is in `many_nodes`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from robust_run.errors import UserError
+from robust_run.launcher.start.options.options import Options
+
+HIGHEST_PORT = 65535
+_HOST = re.compile(r"[\w.:%-]+")
+_UNSET_ID = "none"
+
+
+class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the rendezvous reaches the workers."""
+
+    master_addr: str = "127.0.0.1"
+    master_port: int | None = None
+    """None: a free port for each attempt."""
+    rdzv_id: str | None = None
+    """None: nobody named the job."""
+
+
+def resolve_rendezvous(options: Options) -> Rendezvous:
+    """Return what the options ask for. Raises UserError for backends that are not built and values that make no sense.
+
+    A port given for the workers (--master-port, or --rdzv-endpoint of a static rendezvous) is kept. The port of a c10d
+    endpoint is the meeting point's, not the workers', so they get a free one, as everybody does who gives no port.
+    """
+    if options.standalone:
+        return Rendezvous()
+    check_backend(options.rdzv_backend)
+    settings = parse_settings(options.rdzv_conf)
+    check_port("--master-port", options.master_port)
+    rdzv_id = job_id(options)
+    if options.rdzv_backend == "static" and options.rdzv_endpoint:
+        host, port = parse_endpoint(options.rdzv_endpoint)
+        if port is None:
+            raise UserError(f"--rdzv-endpoint {options.rdzv_endpoint!r} has no port; write HOST:PORT")
+        return Rendezvous(master_addr=host, master_port=port or None, rdzv_id=rdzv_id)
+    if options.rdzv_backend == "static" and options.master_port is not None:
+        host = parse_host("--master-addr", options.master_addr)
+        return Rendezvous(master_addr=host, master_port=options.master_port or None, rdzv_id=rdzv_id)
+    if settings.get("store_type") != "file":  # there the endpoint is a path
+        parse_endpoint(options.rdzv_endpoint)
+    local = parse_host("--local-addr", options.local_addr or Rendezvous().master_addr)
+    return Rendezvous(master_addr=local, rdzv_id=rdzv_id)
+
+
+def job_id(options: Options) -> str | None:
+    """Return the name that --rdzv-id gives the job; None: nobody named it."""
+    return options.rdzv_id if not options.standalone and options.rdzv_id not in ("", _UNSET_ID) else None
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int | None]:
+    """Split `host:port`, `host`, `[v6]:port` or `[v6]`; empty is this machine. Raises UserError for anything else."""
+    text = endpoint.strip()
+    if not text:
+        return Rendezvous().master_addr, None
+    bare_v6 = text.startswith("[") and text.endswith("]")
+    host, colon, port_text = (text, "", "") if bare_v6 else text.rpartition(":")
+    if not colon:
+        host = text
+    host = _unbracketed(host)
+    if not _HOST.fullmatch(host):
+        raise UserError(f"--rdzv-endpoint {endpoint!r}: {host!r} is not a host; write HOST:PORT")
+    if not colon:
+        return host, None
+    if not re.fullmatch(r"[0-9]{1,5}", port_text) or int(port_text) > HIGHEST_PORT:
+        raise UserError(
+            f"--rdzv-endpoint {endpoint!r}: {port_text!r} is not a port from 0 to {HIGHEST_PORT}; write HOST:PORT"
+        )
+    return host, int(port_text)
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """Split `key=value,key=value`, also with quotes a shell left around it. Raises UserError for any other part."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1].strip()
+    settings: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        key, _, value = (word.strip() for word in part.partition("="))
+        if not key or not value:
+            raise UserError(f"--rdzv-conf: {part!r} is not KEY=VALUE; write KEY=VALUE,KEY=VALUE")
+        settings[key] = value
+    return settings
+
+
+def check_backend(backend: str) -> None:
+    """Raise UserError for a backend that is not static or c10d."""
+    if backend in ("static", "c10d"):
+        return
+    if backend in ("etcd", "etcd-v2"):
+        raise UserError(
+            f"--rdzv-backend {backend}: nodes meet without etcd; use c10d, and --coordinator etcd://HOST:PORT if"
+            " another node shall be able to take the controller over"
+        )
+    from difflib import get_close_matches
+
+    near = get_close_matches(backend, ("static", "c10d"), n=1)
+    hint = f"did you mean {near[0]}?" if near else "use static or c10d, or leave the option out"
+    raise UserError(f"--rdzv-backend: there is no backend {backend!r}; {hint}")
+
+
+def check_port(name: str, port: int | None) -> None:
+    """Raise UserError for a port that is none. 0, a free one, is one."""
+    if port is not None and not 0 <= port <= HIGHEST_PORT:
+        raise UserError(f"{name} {port} is not a port; use 1 to {HIGHEST_PORT}, or 0 for a free one")
+
+
+def parse_host(name: str, text: str) -> str:
+    """Return the host that an option names, without the brackets of IPv6. Raises UserError if it is none."""
+    host = _unbracketed(text)
+    if not _HOST.fullmatch(host):
+        raise UserError(f"{name} {host!r} is not a host name or address")
+    return host
+
+
+def _unbracketed(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host

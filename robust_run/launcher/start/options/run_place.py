@@ -1,0 +1,85 @@
+"""Where a run keeps its files, and what the run is called. Decides only; folders are made when the job starts."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from robust_run.errors import UserError
+from robust_run.launcher.model.world import World, absolute, shown
+from robust_run.launcher.records.run_id import LONGEST_ID, is_run_id
+from robust_run.launcher.start.options.options import Options
+
+_FOLDER = "robust-runs"
+_LONGEST_RDZV_PART = 100
+
+
+def resolve_log_dir(options: Options, world: World) -> tuple[str | None, tuple[str, ...]]:
+    """Return the parent of run directories, absolute, or None to keep nothing; and notes for the user.
+
+    Raises UserError if the folder that was asked for cannot be written.
+    """
+    if options.log_dir:
+        if options.log_dir == os.devnull:
+            return None, ()
+        wanted = absolute(options.log_dir, world)
+        obstacle = _obstacle(wanted, world)
+        if obstacle:
+            raise UserError(f"--log-dir {options.log_dir!r} cannot be used: {obstacle}; choose another folder")
+        return wanted, ()
+    wanted = os.path.join(world.cwd, _FOLDER)
+    obstacle = _obstacle(wanted, world)
+    if not obstacle:
+        return wanted, ()
+    temporary = os.path.join(world.cwd, world.env.get("TMPDIR") or "/tmp")  # noqa: S108 - the last resort, per user
+    instead = os.path.join(temporary, world.user, _FOLDER)
+    worse = _obstacle(instead, world)
+    if worse:
+        raise UserError(
+            f"nowhere to keep logs: {obstacle}, and {worse}; give --log-dir FOLDER (/dev/null keeps nothing)"
+        )
+    return instead, (f"logs go to {shown(instead)}, because {obstacle}; --log-dir chooses another folder",)
+
+
+def resolve_run_id(
+    options: Options, rdzv_id: str | None, log_dir: str | None, world: World, shared: bool = False
+) -> str:
+    """Return the name of the run directory. Raises UserError for a --run-id that is no name or is taken.
+
+    `shared`: other nodes of the job may have made the directory already, so that one that exists proves nothing.
+    """
+    if options.run_id is not None:
+        _check_run_id(options.run_id, None if shared else log_dir, world)
+        return options.run_id
+    if rdzv_id is not None:
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", rdzv_id).lstrip(".-")[:_LONGEST_RDZV_PART]
+        return f"{readable or 'run'}_{world.random_hex(8)}"
+    now = world.local_time()
+    date = f"{now.tm_year:04d}{now.tm_mon:02d}{now.tm_mday:02d}"
+    return f"{date}-{now.tm_hour:02d}{now.tm_min:02d}{now.tm_sec:02d}-{world.random_hex(4)}"
+
+
+def _check_run_id(run_id: str, log_dir: str | None, world: World) -> None:
+    if len(run_id) > LONGEST_ID:
+        raise UserError(f"--run-id has {len(run_id)} characters; at most {LONGEST_ID} are allowed")
+    if not is_run_id(run_id):
+        raise UserError(f"--run-id {run_id!r} is no name for a folder; use letters, digits, '.', '_' and '-'")
+    if log_dir is None:
+        return
+    path = os.path.join(log_dir, run_id)
+    kind = world.files.kind(path)
+    if kind not in ("missing", "folder") or world.files.names(path):
+        raise UserError(
+            f"--run-id {run_id!r}: {shown(path)} exists and is not an empty folder; choose another id or move it away"
+        )
+
+
+def _obstacle(folder: str, world: World) -> str:
+    """Return why a folder can be neither written nor made; empty if it can."""
+    at = folder
+    while world.files.kind(at) == "missing" and at != os.path.dirname(at):
+        at = os.path.dirname(at)
+    kind = world.files.kind(at)
+    if kind != "folder":
+        return f"{shown(at)} may not be entered" if kind == "forbidden" else f"{shown(at)} is not a folder"
+    return "" if world.files.access(at, os.W_OK | os.X_OK) else f"{shown(at)} is not writable"

@@ -1,0 +1,1 @@
+"""The per-user warm process: found, leased, started and stopped (`robust warm`)."""

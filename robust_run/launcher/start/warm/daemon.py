@@ -1,0 +1,313 @@
+"""A per-user warm process: imports once, and then forks the agent of every job that fits, for as long as it is wanted.
+
+Like a job's own warm process it is an interpreter that stops before its program (see `start_up`); `main` returns only in a
+worker. It has one thread, always. Agents are its children; a job whose agent was killed leaves orphans, which are ours, since
+we are a subreaper, and are ended. A job does not need us once its agent runs: if we are killed, it goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+import msgspec
+
+from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, Refused, send
+from robust_run.launcher.agent.warm.process import WarmProcess
+from robust_run.launcher.agent.workers.process_tree import (
+    PR_SET_PDEATHSIG,
+    Killing,
+    Sweep,
+    become_subreaper,
+    children,
+    prctl,
+)
+from robust_run.launcher.start.warm import handover, origins, registry, surroundings
+from robust_run.launcher.start.warm.key import PROTOCOL, Announcement
+from robust_run.launcher.start.warm.lease import (
+    AskStatus,
+    Buried,
+    Config,
+    Listening,
+    Refusal,
+    Status,
+    TakeJob,
+    ToWarmProcess,
+)
+from robust_run.version import __version__
+
+#: All that an agent imports in time: it is imported here, once, and not in every agent.
+OF_AGENTS = (
+    "asyncio",
+    "robust_run.health.output",
+    "robust_run.launcher.controller.pacing",
+    "robust_run.launcher.agent.ending",
+    "robust_run.launcher.agent.warm.host",
+    "robust_run.launcher.agent.warm.known",
+    "robust_run.launcher.agent.watch",
+)
+
+BACKLOG = 64
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Job:
+    """One job that runs."""
+
+    def __init__(self, run_id: str, connection: socket.socket) -> None:
+        self.run_id = run_id
+        self.connection = connection
+
+
+class Daemon:
+    """Listens, forks, buries."""
+
+    def __init__(self, config: Config, modules: tuple[str, ...], lock: int) -> None:
+        self._config = config
+        self._modules = modules
+        self._lock = lock
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking: dict[int, socket.socket] = {}
+        """Connections that have not said what they want, by descriptor."""
+        self._jobs: dict[int, Job] = {}
+        """By the pid of the agent."""
+        self._served = 0
+        self._idle_since_s = time.monotonic()
+        self._retired = False
+        self._stops = 0
+        """How often we were told to end: the first time running jobs are waited for."""
+        self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def open(self) -> None:
+        """Listen, and be announced. Raises OSError."""
+        config = self._config
+        path = registry.path_of(config.folder, config.name, "sock")
+        if os.path.lexists(path):
+            os.unlink(path)  # of one that was killed: the lock is ours
+        umask = os.umask(0o177)
+        try:
+            self._listener.bind(path)
+        finally:
+            os.umask(umask)
+        self._listener.listen(BACKLOG)
+        self._listener.setblocking(False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in STOPPING:
+            signal.signal(number, self._on_stop)
+        announcement = Announcement(
+            protocol=PROTOCOL,
+            version=__version__,
+            pid=os.getpid(),
+            fingerprint=msgspec.structs.replace(config.fingerprint, preload=self._modules),
+            wanted=config.fingerprint.preload,
+            started_unix_s=time.time(),
+            idle_limit_s=config.idle_limit_s,
+            folders=origins.package_folders(),
+            files=origins.own_files(),
+        )
+        os.pwrite(self._lock, msgspec.json.encode(announcement), 0)
+
+    def _on_stop(self, number: int, frame: object) -> None:  # noqa: ARG002 - Python's signature
+        self._stops += 1
+
+    def _retire(self) -> None:
+        """Take no more jobs, and be found no more."""
+        self._retired = True
+        for ending in ("sock", "lock"):
+            _unlink(registry.path_of(self._config.folder, self._config.name, ending))
+        self._listener.close()
+        os.close(self._lock)
+
+    def serve(self) -> None:
+        """Do what is asked for. Returns in workers only; ends this process when it is no longer wanted."""
+        while True:
+            self._end_if_unwanted()
+            for descriptor in self._wait():
+                if descriptor == self._woken:
+                    os.read(self._woken, 4096)
+                elif not self._retired and descriptor == self._listener.fileno():
+                    self._accept()
+                elif descriptor in self._asking and self._answer(self._asking.pop(descriptor)):
+                    return
+            self._bury()
+
+    def _end_if_unwanted(self) -> None:
+        limit_s = self._config.idle_limit_s
+        if not self._retired and self._stops:
+            _say("is stopped")
+            self._retire()
+        elif not self._retired and limit_s is not None and self._idle_for_s() >= limit_s:
+            _say(f"had no job for {limit_s:g} s, which is its limit; ends")
+            self._retire()
+        if self._stops > 1 or (self._retired and not self._jobs):
+            os._exit(0)
+
+    def _wait(self) -> list[int]:
+        poll = select.poll()
+        listening = () if self._retired else (self._listener.fileno(),)
+        for descriptor in (self._woken, *listening, *self._asking):
+            poll.register(descriptor, select.POLLIN)
+        limit_s = self._config.idle_limit_s
+        forever = limit_s is None or self._jobs or self._retired
+        left_s = None if forever or limit_s is None else max(limit_s - self._idle_for_s(), 0.0)
+        # poll takes no more than some weeks; waking up now and then does no harm.
+        return [descriptor for descriptor, _ in poll.poll(None if left_s is None else min(left_s, 86400.0) * 1000 + 1)]
+
+    def _idle_for_s(self) -> float:
+        return 0.0 if self._jobs else time.monotonic() - self._idle_since_s
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        _, user = surroundings.peer(connection)
+        if user != os.getuid():
+            _say(f"user {user} was sent away")
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._asking[connection.fileno()] = connection
+
+    # --- what is asked for ---
+
+    def _answer(self, connection: socket.socket) -> bool:
+        """Read what a connection wants and do it. True in a worker."""
+        try:
+            data = connection.recv(LARGEST_BYTES)
+            wish = msgspec.json.decode(data, type=ToWarmProcess) if data else None
+            if isinstance(wish, AskStatus):
+                send(connection, self._status(connection))
+            elif isinstance(wish, TakeJob) and (reason := self._why_not(wish, connection)):
+                send(connection, Refusal(reason))
+            elif isinstance(wish, TakeJob):
+                return self._begin(wish, connection)
+        except (OSError, msgspec.MsgspecError) as error:
+            _say(f"a connection was dropped: {error}")
+        connection.close()
+        return False
+
+    def _status(self, connection: socket.socket) -> Status:
+        return Status(
+            idle_s=self._idle_for_s(),
+            running=tuple(job.run_id for job in self._jobs.values()),
+            served=self._served,
+            differs=surroundings.why_not(connection),
+        )
+
+    def _why_not(self, job: TakeJob, connection: socket.socket) -> str:
+        if (job.protocol, job.version) != (PROTOCOL, __version__):
+            return f"it is of robust-run {__version__}, this is {job.version}"
+        if self._retired:
+            return "it takes no more jobs"
+        if len(os.listdir("/proc/self/task")) != 1:
+            return "it has more than one thread"
+        return surroundings.why_not(connection)
+
+    def _begin(self, job: TakeJob, connection: socket.socket) -> bool:
+        """Fork an agent. True in a worker. Raises OSError."""
+        connection.setblocking(True)  # it is one for both of us
+        guard_pid, _ = surroundings.peer(connection)
+        daemon_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._let_go(connection)
+                handover.become_agent(
+                    handover.Taken(
+                        job=job,
+                        connection=connection.detach(),
+                        guard_pid=guard_pid,
+                        daemon_pid=daemon_pid,
+                        modules=self._modules,
+                    )
+                )
+            except BaseException as error:
+                handover.fail(error)
+            return True
+        self._jobs[pid] = Job(job.spec.run_id, connection)
+        self._served += 1
+        _say(f"job {job.spec.run_id}: agent {pid} for process {guard_pid}")
+        return False
+
+    def _let_go(self, connection: socket.socket) -> None:
+        """Close, in a fork, all that is the daemon's."""
+        signal.set_wakeup_fd(-1)
+        for sock in (self._listener, *self._asking.values(), *(job.connection for job in self._jobs.values())):
+            if sock is not connection:
+                sock.close()
+        for descriptor in (self._woken, self._waker) if self._retired else (self._woken, self._waker, self._lock):
+            os.close(descriptor)
+
+    # --- ends ---
+
+    def _bury(self) -> None:
+        """Collect agents that have ended, end what they left, and tell their guards."""
+        if not self._jobs and not children(os.getpid()):
+            return
+        ended: list[tuple[Job, int]] = []
+        for pid in list(self._jobs):
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                ended.append((self._jobs.pop(pid), os.waitstatus_to_exitcode(status)))
+        left = self._sweep()
+        for job, exit_code in ended:
+            self._served -= int(exit_code == handover.NOT_BEGUN)
+            self._idle_since_s = time.monotonic()
+            with suppress(OSError):  # the guard is gone
+                send(job.connection, Buried(exit_code=exit_code, left=left))
+            job.connection.close()
+            _say(f"job {job.run_id}: the agent ended ({exit_code})")
+
+    def _sweep(self) -> tuple[str, ...]:
+        """End every process below us but the agents that live and theirs: orphans of those that were killed."""
+        agents = tuple(self._jobs)
+        sweep = Sweep(os.getpid(), spare=lambda: agents, owned=lambda: agents)
+        killing = Killing(sweep, time.monotonic())
+        left, more = killing.round(time.monotonic())
+        while more:
+            time.sleep(0.001)
+            left, more = killing.round(time.monotonic())
+        return tuple(f"process {status.pid} ({status.name}, state {status.state})" for status in left)
+
+
+def _unlink(path: str) -> None:
+    with suppress(OSError):  # somebody tidied up before us
+        os.unlink(path)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def main(descriptor: str) -> None:
+    """Be a warm process, as the first message on an inherited descriptor says. Called by `start/sitecustomize.py`."""
+    control = socket.socket(fileno=int(descriptor))
+    os.set_inheritable(control.fileno(), False)
+    config = msgspec.json.decode(control.recv(LARGEST_BYTES), type=Config)
+    if config.ends_with_parent:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    lock = registry.lock(registry.path_of(config.folder, config.name, "lock"))
+    if lock is None:
+        send(control, Refused("another one was started at the same time"))
+        os._exit(0)
+    os.ftruncate(lock, 0)
+    become_subreaper()
+    for name in OF_AGENTS:
+        importlib.import_module(name)
+    WarmProcess(control, 0).preload(config.fingerprint.preload)
+    modules = tuple(name for name in config.fingerprint.preload if name in sys.modules)
+    daemon = Daemon(config, modules, lock)
+    daemon.open()
+    send(control, Listening())
+    control.close()
+    _say(f"listens; has imported {', '.join(modules)}")
+    daemon.serve()

@@ -1,0 +1,1 @@
+"""What Slurm says and is told, as text and data. Pure."""

@@ -1,0 +1,57 @@
+"""Questions to Slurm beside an event loop: in threads that nobody waits for, by processes that outlive attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from robust_run.launcher.agent.node import Node
+from robust_run.slurm.rules.types import JobFacts
+from robust_run.slurm.scontrol import Answer, ask, job_facts
+
+T = TypeVar("T")
+
+#: Between the questions of two nodes that ask for the same reason, and at most.
+SPREAD_S, LONGEST_SPREAD_S = 0.01, 10.0
+
+
+class Aside:
+    """Asks, and calls back in the loop. The processes of an attempt are ended by name; what is started here is spared."""
+
+    def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, env: Mapping[str, str]) -> None:
+        self.env = env
+        self._loop = loop
+        self._pids: set[int] = set()
+        place = node.spec.slurm.node_id if node.spec.slurm is not None else 0
+        self._spread_s = min(LONGEST_SPREAD_S, place * SPREAD_S)
+        others = node.spare
+        node.spare = lambda: [*others(), *self._pids]
+
+    def spare(self, pid: int) -> None:
+        """Let a process live on when attempts end."""
+        self._pids = {*self._pids, pid}
+
+    def job(self, job: str, then: Callable[[JobFacts | None, Answer], None]) -> None:
+        """Ask what is known of a job; not on all nodes of a large one at once."""
+
+        def now() -> None:
+            self.run(lambda: job_facts(job, self.env, self.spare), lambda found: then(*found))
+
+        self._loop.call_later(self._spread_s, now)
+
+    def ask(self, arguments: tuple[str, ...], then: Callable[[Answer], None]) -> None:
+        """Run `scontrol ARGUMENTS`."""
+        self.run(lambda: ask(arguments, self.env, started=self.spare), then)
+
+    def run(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do something that may block, and hand on what it returns. A loop that is closed meanwhile hears nothing."""
+
+        def within() -> None:
+            result = work()
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(then, result)
+
+        threading.Thread(target=within, name="slurm", daemon=True).start()
