@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from simulated_agents import Plan, id_of
 
-from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Std, Streams
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -68,7 +68,7 @@ class Rig:
         os.mkdir(self._run_path, 0o700)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1)
         self.port = listener.getsockname()[1]
-        self._charge = _charge(self._run_path, agents, nproc, self.port)
+        self._config = _config(self._run_path, agents, nproc, self.port)
         self.controller = self._start_controller(listener)
         self._earlier_cpu_s = 0.0
         fleets = max(2, math.ceil((agents + 1) / LARGEST_FLEET))
@@ -84,8 +84,8 @@ class Rig:
 
     def _start_controller(self, listener: socket.socket) -> subprocess.Popen[bytes]:
         """Start the controller as an agent does: what it is charged with is in memory, never on its command line."""
-        memory = os.memfd_create("charge")
-        os.write(memory, msgspec.json.encode(msgspec.structs.replace(self._charge, listener=listener.fileno())))
+        memory = os.memfd_create("config")
+        os.write(memory, msgspec.json.encode(msgspec.structs.replace(self._config, listener=listener.fileno())))
         with open(os.path.join(self._folder, "controller.log"), "ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-c", self._boot, str(memory)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -118,7 +118,7 @@ class Rig:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
-        self._charge = msgspec.structs.replace(self._charge, resume=True)
+        self._config = msgspec.structs.replace(self._config, resume=True)
         self.controller = self._start_controller(listener)
         return killed_at_s
 
@@ -198,7 +198,7 @@ class Rig:
             return "".join(file.readlines()[-15:])
 
 
-def _charge(run_path: str, agents: int, nproc: int, port: int) -> Charge:
+def _config(run_path: str, agents: int, nproc: int, port: int) -> ControllerConfig:
     spec = JobSpec(
         argv=("python", "train.py"),
         script="train.py",
@@ -210,7 +210,7 @@ def _charge(run_path: str, agents: int, nproc: int, port: int) -> Charge:
         streams=Streams(redirects=(Std(),) * nproc, tee=(Std(),) * nproc, shown=(True,) * nproc),
         many=ManyNodes(fewest=agents, most=agents, host="127.0.0.1", port=port, standby=1),
     )
-    return Charge(
+    return ControllerConfig(
         spec=spec,
         token=TOKEN,
         run_path=run_path,

@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.launcher.model.job import SlurmUse
 from robust_run.slurm.scontrol import Answer, fields
-from robust_run.slurm.scontrol_client import Aside
+from robust_run.slurm.scontrol_client import ScontrolClient
 
 NO_KILL, BAD_EXIT, WAIT = "--no-kill", "--kill-on-bad-exit=0", "--wait=0"
 
@@ -47,7 +47,7 @@ def missing(seen: Seen) -> tuple[str, ...]:
     return tuple(found)
 
 
-def advise(aside: Aside, use: SlurmUse, say: Callable[[str], None]) -> None:
+def advise(aside: ScontrolClient, use: SlurmUse, say: Callable[[str], None]) -> None:
     """Say once which options are missing. Asks Slurm twice; says nothing where nothing is known."""
 
     def told_step(step: Answer) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.model.events import NodeEvicted
 from robust_run.launcher.model.job import SlurmUse
-from robust_run.launcher.model.links import Superior
+from robust_run.launcher.model.links import ControllerLink
 from robust_run.launcher.records.journal import Entry
 from robust_run.slurm.node_state import answers, is_down, slurmd_at
 from robust_run.slurm.rules.deaths import Deaths
@@ -22,7 +22,7 @@ from robust_run.slurm.rules.invitation import JOIN, invitation
 from robust_run.slurm.rules.scrub import for_srun
 from robust_run.slurm.rules.surroundings import gpus_of
 from robust_run.slurm.scontrol import Answer, fields
-from robust_run.slurm.scontrol_client import Aside
+from robust_run.slurm.scontrol_client import ScontrolClient
 
 LOOK_S = 1.0
 MOST_TRIES = 3
@@ -38,11 +38,13 @@ DRAIN = "ROBUST_SLURM_DRAIN"
 class Reviver:
     """Follows the journal where the controller writes it."""
 
-    def __init__(self, aside: Aside, node: Node, superior: Superior, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, aside: ScontrolClient, node: Node, link: ControllerLink, loop: asyncio.AbstractEventLoop
+    ) -> None:
         assert node.spec.slurm is not None
         self._aside = aside
         self._node = node
-        self._superior = superior
+        self._link = link
         self._loop = loop
         self._use: SlurmUse = node.spec.slurm
         self._offset = 0
@@ -59,7 +61,7 @@ class Reviver:
         if now_s - self._looked_at_s > HELD_UP_S:
             self._not_before_s = now_s + PATIENCE_S
         self._looked_at_s = now_s
-        if self._superior.is_led_from_here:
+        if self._link.is_led_from_here:
             self._read()
             if now_s >= self._not_before_s and not self._reads_first and self._use.revive != "never":
                 for node, name in self._deaths.due():

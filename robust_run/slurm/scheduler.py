@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.signals import Reacts, Watches
-    from robust_run.launcher.model.links import Superior
+    from robust_run.launcher.model.links import ControllerLink
 
 
-def watch(agent: Reacts, node: Node, superior: Superior, loop: asyncio.AbstractEventLoop) -> Watches:
+def watch(agent: Reacts, node: Node, link: ControllerLink, loop: asyncio.AbstractEventLoop) -> Watches:
     """Begin to look after a job's time limit, its warnings and its lost agents: an `agent.signals.Scheduler`."""
     from robust_run.slurm.watch import Watch
 
-    return Watch(agent, node, superior, loop)
+    return Watch(agent, node, link, loop)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 SPREAD_S, LONGEST_SPREAD_S = 0.01, 10.0
 
 
-class Aside:
+class ScontrolClient:
     """Asks, and calls back in the loop. The processes of an attempt are ended by name; what is started here is spared."""
 
     def __init__(self, node: Node, loop: asyncio.AbstractEventLoop, env: Mapping[str, str]) -> None:

@@ -18,13 +18,13 @@ import msgspec
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.events import LimitNear
-from robust_run.launcher.model.links import Superior
+from robust_run.launcher.model.links import ControllerLink
 from robust_run.signals import signal_name
 from robust_run.slurm.pulse import PULSE_S, beat
 from robust_run.slurm.rules.reasons import SENTENCES, classify, end_of_work_s, is_over
 from robust_run.slurm.rules.types import JobFacts, Reason, Warned
 from robust_run.slurm.scontrol import Answer
-from robust_run.slurm.scontrol_client import Aside
+from robust_run.slurm.scontrol_client import ScontrolClient
 
 #: After the start, which has better things to do.
 FIRST_LOOK_S = 2.0
@@ -53,14 +53,14 @@ class Ends(Protocol):
 class Watch:
     """One node's view of Slurm."""
 
-    def __init__(self, agent: Ends, node: Node, superior: Superior, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, agent: Ends, node: Node, link: ControllerLink, loop: asyncio.AbstractEventLoop) -> None:
         assert node.spec.slurm is not None
         self._agent = agent
         self._node = node
-        self._superior = superior
+        self._link = link
         self._loop = loop
         self._use = node.spec.slurm
-        self._aside = Aside(node, loop, os.environ)
+        self._aside = ScontrolClient(node, loop, os.environ)
         self._timer: asyncio.TimerHandle | None = None
         self._warned: Warned | None = None
         self._is_ending = False
@@ -70,7 +70,7 @@ class Watch:
             self._pulse()
 
     def _pulse(self) -> None:
-        if self._superior.is_led_from_here:
+        if self._link.is_led_from_here:
             beat(self._node.run_directory.path)
         self._loop.call_later(PULSE_S, self._pulse)
 
@@ -87,7 +87,7 @@ class Watch:
     def _begin_more(self) -> None:
         from robust_run.slurm.revive import Reviver
 
-        Reviver(self._aside, self._node, self._superior, self._loop)
+        Reviver(self._aside, self._node, self._link, self._loop)
         if self._use.node_id == 0:
             from robust_run.slurm.flags import advise
 
@@ -138,8 +138,8 @@ class Watch:
         what = "it is ended and requeued" if goes_on else "Slurm ends it"
         self._warn("time_limit", deadline, by, f"the time limit is near: {what} in {deadline - time.time():.0f} s")
         if goes_on:
-            if self._superior.is_led_from_here and self._loop.time() - self._began_s >= EARLY_S:
-                self._superior.report(LimitNear())
+            if self._link.is_led_from_here and self._loop.time() - self._began_s >= EARLY_S:
+                self._link.report(LimitNear())
             self._at(deadline, lambda: self._aside.job(self._use.job, self._deadline))
 
     def _deadline(self, facts: JobFacts | None, _: Answer) -> None:
@@ -151,13 +151,13 @@ class Watch:
         ):
             self._warned = None
             self._remove()
-            if self._superior.is_led_from_here:
-                self._superior.report(LimitNear(near=False))
+            if self._link.is_led_from_here:
+                self._link.report(LimitNear(near=False))
             self._node.say("the time limit was moved, the job goes on")
             if facts.end_unix_s is not None:
                 self._plan(facts.end_unix_s)
             return
-        if self._superior.is_led_from_here:
+        if self._link.is_led_from_here:
             self._end()
         else:
             self._loop.call_later(LEADER_FIRST_S, self._end)
@@ -211,7 +211,7 @@ class Watch:
             os.replace(draft, path)
         except OSError as error:
             self._node.say(f"the warning could not be written to {path}: {error.strerror}")
-        if is_first and (self._superior.is_led_from_here or not self._node.spec.many):
+        if is_first and (self._link.is_led_from_here or not self._node.spec.many):
             self._node.say(text)
         if is_first and not by:
             self._agent.pass_on(int(signal.SIGUSR1))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
     from robust_run.launcher.agent.node import Node
-    from robust_run.launcher.model.links import Superior
+    from robust_run.launcher.model.links import ControllerLink
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.launcher.records.code.types import Parts
 
@@ -98,7 +98,7 @@ class Agent:
         self.node_id = node_id
         self._is_leaving = False
         self._node = node
-        self._superior: Superior | None = None
+        self._link: ControllerLink | None = None
         self.attempt: Attempt | None = None
         """The newest that was started here."""
         self._has_ended = True
@@ -111,9 +111,9 @@ class Agent:
         self._checks: AgentChecks | None = None
         self._checkpoints: AgentCheckpoints | None = None
 
-    def serve(self, superior: Superior) -> None:
+    def serve(self, link: ControllerLink) -> None:
         """Report to this one from now on."""
-        self._superior = superior
+        self._link = link
 
     @property
     def is_running(self) -> bool:
@@ -141,8 +141,8 @@ class Agent:
                 pass
         if getattr(event, "attempt", None) == self.newest_attempt:
             self.history.append(event)
-        assert self._superior is not None
-        self._superior.report(event)
+        assert self._link is not None
+        self._link.report(event)
         self._start_pending()
 
     def _with_save(self, event: AttemptEnded) -> AttemptEnded:
@@ -279,8 +279,8 @@ class Agent:
         return self._checks is None or self._checks.end()
 
     def _fetch_code(self, tree: str) -> bool:
-        assert self._superior is not None
-        return self._superior.fetch_code(tree)
+        assert self._link is not None
+        return self._link.fetch_code(tree)
 
     def forget_asked(self) -> None:
         """The connection was lost, and with it what was asked for."""
@@ -294,8 +294,8 @@ class Agent:
             self._start_pending()
 
     def _deliver(self, seen: Seen) -> None:
-        assert self._superior is not None
-        self._superior.deliver(seen)
+        assert self._link is not None
+        self._link.deliver(seen)
 
     def _collect(self, order: Collect) -> None:
         if self.attempt is not None and order.attempt == self._attempt_number and self._loop is not None:
@@ -321,8 +321,8 @@ class Agent:
         self._pending_start = None
         recorded = [event for event in self.history if isinstance(event, AttemptEnded) and event.attempt == attempt]
         if recorded:
-            assert self._superior is not None
-            self._superior.report(recorded[0])
+            assert self._link is not None
+            self._link.report(recorded[0])
             return
         if attempt > self.newest_attempt:
             self._begin(attempt)

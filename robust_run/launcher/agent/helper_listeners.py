@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.workers.store import StoreHost
 
 
-class Ears:
+class HelperListeners:
     """One agent's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: StoreHost) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ORPHAN_ROUNDS = 10
 
 
-class House:
+class Housekeeping:
     """One agent's."""
 
     def __init__(self, agent: Agent, node: Node) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from robust_run.errors import InternalError
-from robust_run.launcher.agent.helper_listeners import Ears
-from robust_run.launcher.agent.housekeeping import House
+from robust_run.launcher.agent.helper_listeners import HelperListeners
+from robust_run.launcher.agent.housekeeping import Housekeeping
 from robust_run.launcher.agent.signals import AgentSignals
 from robust_run.launcher.model.events import SignalPassedOn
 
@@ -21,24 +21,26 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.health import AgentHealth
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.signals import Scheduler
-    from robust_run.launcher.model.links import Superior
+    from robust_run.launcher.model.links import ControllerLink
 
 HOUSEKEEPING_S = 1.0
 #: Sensors wait so long for the first workers' sake.
 SENSORS_AFTER_S = 1.0
 
 
-def run(agent: Agent, node: Node, superior: Superior, lifeline: int, scheduler: Scheduler | None = None) -> int:
+def run(agent: Agent, node: Node, link: ControllerLink, lifeline: int, scheduler: Scheduler | None = None) -> int:
     """Serve until this node is no longer needed and return its exit code; `lifeline` is the guard's pipe (see `guard`).
 
     Raises InternalError: a fault of ours must end the job rather than leave it unwatched: the guard then ends its processes.
     """
-    return asyncio.run(live(agent, node, superior, lifeline, scheduler))
+    return asyncio.run(live(agent, node, link, lifeline, scheduler))
 
 
-async def live(agent: Agent, node: Node, superior: Superior, lifeline: int, scheduler: Scheduler | None = None) -> int:
+async def live(
+    agent: Agent, node: Node, link: ControllerLink, lifeline: int, scheduler: Scheduler | None = None
+) -> int:
     """Do what `run` does, in a loop that runs already."""
-    await AgentLoop(agent, node, superior, scheduler).live(lifeline)
+    await AgentLoop(agent, node, link, scheduler).live(lifeline)
     assert agent.exit_code is not None
     return agent.exit_code
 
@@ -46,15 +48,15 @@ async def live(agent: Agent, node: Node, superior: Superior, lifeline: int, sche
 class AgentLoop:
     """One agent's. Made within the loop, and served until the agent is no longer needed."""
 
-    def __init__(self, agent: Agent, node: Node, superior: Superior, scheduler: Scheduler | None) -> None:
+    def __init__(self, agent: Agent, node: Node, link: ControllerLink, scheduler: Scheduler | None) -> None:
         self._agent = agent
         self._node = node
-        self._superior = superior
+        self._link = link
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
-        self._ears = Ears(self._loop, node.store)
-        self._house = House(agent, node)
+        self._listeners = HelperListeners(self._loop, node.store)
+        self._housekeeping = Housekeeping(agent, node)
         self._health: AgentHealth | None = None
         """The agent's part in what sensors see; None: not begun, or switched off."""
         self._bug: BaseException | None = None
@@ -67,10 +69,10 @@ class AgentLoop:
         self._loop.set_exception_handler(self._on_bug)
         self._attach_signals(lifeline)
         self._node.router.attach(self._loop)
-        self._ears.listen_to_store()
-        self._node.starter.attach(self._ears.listen)
+        self._listeners.listen_to_store()
+        self._node.starter.attach(self._listeners.listen)
         self._agent.loop_runs(self)
-        self._superior.attach(self._loop)
+        self._link.attach(self._loop)
         if self._agent.exit_code is not None:
             self._done.set()
         self._keep_house()
@@ -79,8 +81,8 @@ class AgentLoop:
         await self._done.wait()
         if self._health is not None:
             self._health.end()
-        self._house.look_for_first_step()
-        await self._superior.close()
+        self._housekeeping.look_for_first_step()
+        await self._link.close()
         if self._bug is not None:
             raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
 
@@ -110,13 +112,13 @@ class AgentLoop:
     def attempt_began(self, attempt: Attempt) -> None:
         """Watch an attempt that was just started: its workers, its store, what its sensors see."""
         self.watch(attempt)
-        self._ears.listen_to_store()
+        self._listeners.listen_to_store()
         if self._health is not None:
             self._health.attempt_began(attempt)
 
     def attempt_is_ending(self) -> None:
         """Its end is about to be reported: what came before must be on record before."""
-        self._house.look_for_first_step()
+        self._housekeeping.look_for_first_step()
 
     def attempt_ended(self) -> None:
         """No workers run here any more."""
@@ -126,7 +128,7 @@ class AgentLoop:
     # --- every second
 
     def _keep_house(self, rounds: int = 1) -> None:
-        self._house.look(rounds, self._health)
+        self._housekeeping.look(rounds, self._health)
         self.later(HOUSEKEEPING_S, lambda: self._keep_house(rounds + 1))
 
     def _begin_health(self) -> None:
@@ -145,16 +147,16 @@ class AgentLoop:
     def _attach_signals(self, lifeline: int) -> None:
         signals = AgentSignals(self, self._node.spec, self._node.clock, self._node.say)
         if self._scheduler is not None and self._node.spec.slurm is not None:
-            signals.watch = self._scheduler(self, self._node, self._superior, self._loop)
+            signals.watch = self._scheduler(self, self._node, self._link, self._loop)
         signals.attach(self._loop, lifeline)
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """Leave it to whom the agent reports to."""
-        self._superior.told_to_end(number, again=again)
+        self._link.told_to_end(number, again=again)
 
     def guard_lost(self) -> None:
         """Leave it to whom the agent reports to."""
-        self._superior.guard_lost()
+        self._link.guard_lost()
 
     def resized(self) -> None:
         """Tell the workers' terminals and the workers."""

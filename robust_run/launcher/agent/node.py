@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import Opened
-    from robust_run.launcher.agent.warm.warm_handoff import WarmStart
+    from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
 RESTOCK_AFTER_S = 1.0
@@ -61,7 +61,7 @@ class Node:
         complain: Callable[[str, OSError], None],
         tell: Callable[[NodeEvent], None],
         mask: Iterable[int],
-        given: WarmStart | None = None,
+        given: WarmHandoff | None = None,
         address: str = "127.0.0.1",
         opened: Opened | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from robust_run.launcher.agent.node import Node
-    from robust_run.launcher.model.links import Superior
+    from robust_run.launcher.model.links import ControllerLink
 
 #: Signals that end the job whatever `--signals-to-handle` says.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -55,7 +55,7 @@ class Watches(Protocol):
 
 
 if TYPE_CHECKING:
-    Scheduler = Callable[[Reacts, Node, Superior, asyncio.AbstractEventLoop], Watches]
+    Scheduler = Callable[[Reacts, Node, ControllerLink, asyncio.AbstractEventLoop], Watches]
     """Begins what a scheduler (Slurm) wants to know and to say while a job runs. It is handed in: the launcher knows none."""
 
 

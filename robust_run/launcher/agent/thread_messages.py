@@ -11,7 +11,7 @@ import msgspec
 _MOST_LINES = 100
 
 
-class Aside:
+class ThreadMessages:
     """Lines that threads have to say: the agent's own thread says them, because the console is its alone."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.check_events import PlaceOpened
 
 
-class Drive(msgspec.Struct, kw_only=True, eq=False):
+class CheckSession(msgspec.Struct, kw_only=True, eq=False):
     """One session of checks."""
 
     number: int
@@ -23,7 +23,7 @@ class Drive(msgspec.Struct, kw_only=True, eq=False):
     wish: Wish
     agents: dict[str, str]
     """Agent by name of its host."""
-    done: Callable[[Drive, Judgement | None], None]
+    done: Callable[[CheckSession, Judgement | None], None]
     """None: it was given up."""
     began_s: float
     lines: list[str] = []
@@ -39,7 +39,7 @@ class Drive(msgspec.Struct, kw_only=True, eq=False):
     given_up: str = ""
 
 
-def note_gone(state: JobState, drive: Drive, question: Question) -> None:
+def note_gone(state: JobState, drive: CheckSession, question: Question) -> None:
     """Conclude nothing from the silence of who went while a question was open."""
     for name, node in drive.agents.items():
         why = "" if node in question.answers else question.gone.get(node, "")
@@ -52,7 +52,7 @@ def note_gone(state: JobState, drive: Drive, question: Question) -> None:
             drive.session.leave(name, why)
 
 
-def places_of(drive: Drive, made: Round, question: Question) -> dict[str, Place]:
+def places_of(drive: CheckSession, made: Round, question: Question) -> dict[str, Place]:
     """Return where the first of each group of a round listens, by its name; without those that could not."""
     found: dict[str, Place] = {}
     for group in made.groups:

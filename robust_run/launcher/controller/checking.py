@@ -21,7 +21,7 @@ from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orde
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import Judgement, NodeFacts
 from robust_run.launcher.controller.asking import Asking, Question, is_there
-from robust_run.launcher.controller.check_session import Drive, note_gone, places_of
+from robust_run.launcher.controller.check_session import CheckSession, note_gone, places_of
 from robust_run.launcher.controller.fleet_history import FleetHistory
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
@@ -68,7 +68,7 @@ class Checking:
         chosen: Sequence[str] = (),
     ) -> None:
         """`chosen`: the only checks that are wanted for admission; none: all."""
-        self.drives: list[Drive] = []
+        self.drives: list[CheckSession] = []
         self.chosen = chosen
         self._state = state
         self._clock = clock
@@ -86,10 +86,10 @@ class Checking:
         """Check the nodes of an attempt that failed; then tell `Diagnosed`."""
         wish = Wish(only=order.checks, seconds=order.seconds, limit_s=LIMIT_S + order.seconds)
         for each in [each for each in self.drives if each.purpose == "ladder"]:  # of agents that are not there any more
-            each.done = lambda _drive, _judged: None
+            each.done = lambda _session, _judged: None
             self.give_up(each, "it begins anew, with the agents that are there now")
 
-        def done(drive: Drive, judged: Judgement | None) -> None:
+        def done(drive: CheckSession, judged: Judgement | None) -> None:
             if judged is None and self._state.phase != "diagnosing":
                 return
             said = judged or Judgement(unchecked=(f"the checks were given up: {drive.given_up}",))
@@ -105,7 +105,7 @@ class Checking:
         if not self._is_idle(node) or any(node in each.agents.values() for each in self.drives):
             return
 
-        def done(drive: Drive, judged: Judgement | None) -> None:
+        def done(drive: CheckSession, judged: Judgement | None) -> None:
             if judged is None:
                 return
             name = next(iter(drive.agents))
@@ -126,9 +126,9 @@ class Checking:
         if only:
             self._begin("admission", msgspec.structs.replace(ADMISSION, only=only), self._named((node,)), done)
 
-    def ask(self, nodes: Sequence[str], wish: Wish) -> Drive:
+    def ask(self, nodes: Sequence[str], wish: Wish) -> CheckSession:
         """Check these nodes for a person."""
-        return self._begin("operator", wish, self._named(nodes), lambda _drive, _judged: None)
+        return self._begin("operator", wish, self._named(nodes), lambda _session, _judged: None)
 
     def idle(self) -> list[str]:
         """Return the agents that nothing runs on, and that nobody has checked."""
@@ -175,10 +175,10 @@ class Checking:
     # --- one session, step by step
 
     def _begin(
-        self, purpose: str, wish: Wish, agents: dict[str, str], done: Callable[[Drive, Judgement | None], None]
-    ) -> Drive:
+        self, purpose: str, wish: Wish, agents: dict[str, str], done: Callable[[CheckSession, Judgement | None], None]
+    ) -> CheckSession:
         self._number += 1
-        drive = Drive(
+        drive = CheckSession(
             number=self._number, purpose=purpose, wish=wish, agents=agents, done=done, began_s=self._clock.monotonic_s()
         )
         self.drives.append(drive)
@@ -190,7 +190,7 @@ class Checking:
         )
         return drive
 
-    def _got_facts(self, drive: Drive, question: Question) -> None:
+    def _got_facts(self, drive: CheckSession, question: Question) -> None:
         for node, told in question.answers.items():
             if isinstance(told, FactsTold):
                 drive.told[node] = told.facts
@@ -218,18 +218,18 @@ class Checking:
             drive, lambda: Session(facts, drive.wish, self._history.load()), lambda made: self._planned(drive, made)
         )
 
-    def _planned(self, drive: Drive, session: Session) -> None:
+    def _planned(self, drive: CheckSession, session: Session) -> None:
         drive.session = session
         for name, why in drive.gone.items():
             session.leave(name, why)
         self._next(drive)
 
-    def _next(self, drive: Drive) -> None:
+    def _next(self, drive: CheckSession) -> None:
         session = drive.session
         assert session is not None
         self._work(drive, session.next_round, lambda made: self._prepare(drive, made))
 
-    def _prepare(self, drive: Drive, made: Round | None) -> None:
+    def _prepare(self, drive: CheckSession, made: Round | None) -> None:
         if made is None:
             assert drive.session is not None
             self._work(drive, drive.session.judgement, lambda judged: self._judged(drive, judged))
@@ -241,11 +241,11 @@ class Checking:
         firsts = {drive.agents[group[0]]: OpenPlace(number=0) for group in made.groups}
         self._asking.ask(drive.number, firsts, ANSWER_S, lambda question: self._opened(drive, made, question))
 
-    def _opened(self, drive: Drive, made: Round, question: Question) -> None:
+    def _opened(self, drive: CheckSession, made: Round, question: Question) -> None:
         note_gone(self._state, drive, question)
         self._run(drive, made, places_of(drive, made, question))
 
-    def _run(self, drive: Drive, made: Round, places: Mapping[str, Place]) -> None:
+    def _run(self, drive: CheckSession, made: Round, places: Mapping[str, Place]) -> None:
         assert drive.session is not None
         groups = tuple(group for group in made.groups if not needs_places(made) or group[0] in places)
         ready = Round(check=made.check, number=made.number, groups=groups)
@@ -255,7 +255,7 @@ class Checking:
         limit_s = drive.wish.limit_s + SLACK_S
         self._asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question))
 
-    def _ran(self, drive: Drive, made: Round, question: Question) -> None:
+    def _ran(self, drive: CheckSession, made: Round, question: Question) -> None:
         note_gone(self._state, drive, question)
         session = drive.session
         assert session is not None
@@ -264,19 +264,19 @@ class Checking:
         drive.lines += [f"  {show.result_line(each)}" for each in session.results[before:]]
         self._next(drive)
 
-    def _judged(self, drive: Drive, judged: Judgement) -> None:
+    def _judged(self, drive: CheckSession, judged: Judgement) -> None:
         drive.judgement = judged
         if drive.session is not None:
             self._history.learn(tuple(drive.session.results), judged.passed)
         self._end(drive, judged)
 
-    def _end(self, drive: Drive, judged: Judgement | None) -> None:
+    def _end(self, drive: CheckSession, judged: Judgement | None) -> None:
         drive.is_over = True
         if drive in self.drives:
             self.drives.remove(drive)
             drive.done(drive, judged)
 
-    def give_up(self, drive: Drive, why: str) -> None:
+    def give_up(self, drive: CheckSession, why: str) -> None:
         """End a session before it is over."""
         if drive.is_over:
             return
@@ -286,7 +286,7 @@ class Checking:
             self._send(node, EndChecks())
         self._end(drive, None)
 
-    def _work(self, drive: Drive, work: Callable[[], Made], then: Callable[[Made], None]) -> None:
+    def _work(self, drive: CheckSession, work: Callable[[], Made], then: Callable[[Made], None]) -> None:
         """Do what takes a while with many nodes beside the loop: leases are to be renewed meanwhile."""
         if len(drive.agents) <= NODES_AT_ONCE:
             self._after_work(drive, _outcome(work), then)
@@ -304,13 +304,13 @@ class Checking:
 
         self._later(ASK_S, look)
 
-    def _after_work(self, drive: Drive, made: Made | Exception, then: Callable[[Made], None]) -> None:
+    def _after_work(self, drive: CheckSession, made: Made | Exception, then: Callable[[Made], None]) -> None:
         if isinstance(made, Exception):
             self.give_up(drive, f"{type(made).__name__}: {made}"[:300])
         elif not drive.is_over:
             then(made)
 
-    def _keep(self, drive: Drive) -> None:
+    def _keep(self, drive: CheckSession) -> None:
         """Write what was measured beside the incident."""
         session = drive.session
         if session is not None:

@@ -7,7 +7,7 @@ import msgspec
 from robust_run.launcher.model.job import JobSpec
 
 
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be controlled. It is handed over in memory, never on a command line: it holds the token."""
 
     spec: JobSpec

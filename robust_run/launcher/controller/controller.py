@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.launcher.controller.evidence_collector import Inquest
+from robust_run.launcher.controller.evidence_collector import EvidenceCollector
 from robust_run.launcher.core.membership import awaits_store, name_of
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.step import step
@@ -52,7 +52,7 @@ from robust_run.tracer.nccl.types import CommRate
 if TYPE_CHECKING:
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.code_staging import Staging
-    from robust_run.launcher.controller.fleet_comparison import Outlook
+    from robust_run.launcher.controller.fleet_comparison import FleetComparison
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
@@ -95,9 +95,11 @@ class Controller:
         self._later = later
         self._on_finish = on_finish
         self._on_change = on_change
-        self.inquest = Inquest(state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say)
+        self.collector = EvidenceCollector(
+            state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say
+        )
         self._pacing: Pacing | None = None
-        self.outlook: Outlook | None = None
+        self.comparison: FleetComparison | None = None
         """Compares nodes with their peers; None: nobody does."""
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
@@ -129,12 +131,12 @@ class Controller:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
             self._paces.take(node, seen)
-            if self.outlook is not None and seen.steps:
-                self.outlook.begin(
+            if self.comparison is not None and seen.steps:
+                self.comparison.begin(
                     seen.pace.attempt
                 )  # the controller before this one may have been told the first step
         elif isinstance(seen, Sights):
-            self.inquest.take(node, seen)
+            self.collector.take(node, seen)
         elif isinstance(seen, CheckAnswer):
             self.checking.take(node, seen)
         else:
@@ -150,8 +152,8 @@ class Controller:
 
     def see_usage(self, node: str, usage: Sequence[float]) -> None:
         """Take in what a node did in the last second."""
-        if self.outlook is not None:
-            self.outlook.take(node, usage)
+        if self.comparison is not None:
+            self.comparison.take(node, usage)
 
     @property
     def _paces(self) -> Pacing:
@@ -160,7 +162,7 @@ class Controller:
             from robust_run.launcher.controller.pacing import Pacing
 
             self._pacing = Pacing(
-                state=self.state, clock=self._clock, ask=self.inquest.ask, tell=self.tell, say=self.book.say
+                state=self.state, clock=self._clock, ask=self.collector.ask, tell=self.tell, say=self.book.say
             )
         return self._pacing
 
@@ -182,7 +184,7 @@ class Controller:
         return self._paces.steps
 
     def _take(self, event: Event) -> None:
-        found = self.inquest.before_end(event) if isinstance(event, AttemptEnded) else None
+        found = self.collector.before_end(event) if isinstance(event, AttemptEnded) else None
         if found is not None:
             self._take(found)
         now_s = self._clock.monotonic_s()
@@ -277,8 +279,8 @@ class Controller:
                 self.book.resume_chosen(event, self._later)
             case FirstStep():
                 self.book.first_step(event)
-                if self.outlook is not None:
-                    self.outlook.begin(event.attempt)
+                if self.comparison is not None:
+                    self.comparison.begin(event.attempt)
             case WarmReady():
                 for module in event.skipped:
                     self._say(f"--preload: left out {module}", event.node)
@@ -314,7 +316,7 @@ class Controller:
                     self._wake.cancel()
                 self._wake = self._later(max(action.at_s - now_s, 0.0), lambda: self.tell(Tick()))
             case Inquire():
-                self.inquest.begin(action)
+                self.collector.begin(action)
             case RecordIncident():
                 self._record(action)
             case Diagnose():
@@ -329,7 +331,7 @@ class Controller:
                 self.finish(action)
 
     def _record(self, action: RecordIncident) -> None:
-        self.book.record(action, self._later, self.inquest.scene_of(action))
+        self.book.record(action, self._later, self.collector.scene_of(action))
         if action.action == "report" and action.symptom != "health":
             self.keep_traces()
 
@@ -359,8 +361,8 @@ class Controller:
 
     def finish(self, action: Finish) -> None:
         """Tell every node that the job is over, and whoever runs us."""
-        if self.outlook is not None:
-            self.outlook.end()
+        if self.comparison is not None:
+            self.comparison.end()
         if self._starts is not None:
             self._starts.flush()
         for member in list(self.state.members.values()):

@@ -42,7 +42,7 @@ class Round(msgspec.Struct, kw_only=True):
     timer: Any = None
 
 
-class Inquest:
+class EvidenceCollector:
     """The questions under way."""
 
     def __init__(

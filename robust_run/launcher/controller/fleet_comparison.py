@@ -46,7 +46,7 @@ ENDED = "outlier.ended"
 USUAL = Comparing()
 
 
-class Outlook:
+class FleetComparison:
     """The comparing of one job's nodes; begins anew with each attempt."""
 
     def __init__(

@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.leadership.coordinator import Coordinator
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.core.state import JobState
@@ -25,7 +25,7 @@ from robust_run.launcher.model.links import Outbox
 SAVE_EVERY_S = 0.5
 
 
-class Office:
+class LeadershipHold:
     """The right to control. This one is for a job without candidates: nobody can take it away."""
 
     term = 0
@@ -56,8 +56,8 @@ class Office:
         """Say that the job is over."""
 
 
-class ElectedOffice(Office):
-    """The office of an elected controller."""
+class ElectedHold(LeadershipHold):
+    """The hold of an elected controller on its leadership."""
 
     def __init__(
         self, leadership: Leadership, coordinator: Coordinator, *, saves: bool, say: Callable[[str], None]
@@ -79,7 +79,7 @@ class ElectedOffice(Office):
 
     @property
     def leads_until_s(self) -> float:
-        """See `Office`."""
+        """See `LeadershipHold`."""
         return float("-inf") if self._leadership.lost.is_set() else self._leadership.valid_until_s
 
     @property
@@ -88,7 +88,7 @@ class ElectedOffice(Office):
         return self._leadership.reason
 
     async def load(self) -> JobState | None:
-        """See `Office`."""
+        """See `LeadershipHold`."""
         saved = await self._coordinator.load() if self._saves else None
         if saved is None:
             return None
@@ -96,14 +96,14 @@ class ElectedOffice(Office):
         return msgspec.msgpack.decode(saved.state, type=JobState)
 
     def changed(self, state: JobState, *, urgent: bool = False) -> None:
-        """See `Office`."""
+        """See `LeadershipHold`."""
         self._state = state
         self._dirty.set()
         if urgent:
             self._urgent.set()
 
     def outbox(self, outbox: Outbox) -> Outbox:
-        """See `Office`."""
+        """See `LeadershipHold`."""
         self._inner = outbox
         return self if self._saves else outbox
 
@@ -147,11 +147,11 @@ class ElectedOffice(Office):
                     continue
 
     async def lost(self) -> None:
-        """See `Office`."""
+        """See `LeadershipHold`."""
         await self._leadership.lost.wait()
 
     async def leave(self) -> None:
-        """See `Office`."""
+        """See `LeadershipHold`."""
         if self._saving is not None:
             self._saving.cancel()
         try:
@@ -162,16 +162,16 @@ class ElectedOffice(Office):
         await self._coordinator.close()
 
 
-async def take_office(charge: Charge, clock: Clock, say: Callable[[str], None]) -> Office:
+async def take_hold(config: ControllerConfig, clock: Clock, say: Callable[[str], None]) -> LeadershipHold:
     """Return at once where there are no candidates; else wait until elected. Raises PlatformError, UserError."""
-    many = charge.spec.many
+    many = config.spec.many
     if many is None or many.controller_standby == 0:
-        return Office()
+        return LeadershipHold()
     from robust_run.launcher.controller.leadership.choice import open_coordinator
     from robust_run.launcher.controller.leadership.types import Candidate
 
-    run_id = charge.run_path.rpartition("/")[2]
-    coordinator = open_coordinator(many.coordinator, many.tls_ca, charge.spec.rdzv_id, charge.run_path, clock, say)
-    me = Candidate(address=charge.address, host=charge.host, run_id=run_id)
+    run_id = config.run_path.rpartition("/")[2]
+    coordinator = open_coordinator(many.coordinator, many.tls_ca, config.spec.rdzv_id, config.run_path, clock, say)
+    me = Candidate(address=config.address, host=config.host, run_id=run_id)
     leadership = await coordinator.campaign(me, leader_ttl_s(many.lease_s))
-    return ElectedOffice(leadership, coordinator, saves=bool(many.coordinator), say=say)
+    return ElectedHold(leadership, coordinator, saves=bool(many.coordinator), say=say)

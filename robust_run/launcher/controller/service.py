@@ -24,7 +24,7 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.core.failure_detector import Roll
+from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
@@ -60,7 +60,7 @@ class Service:
         self.server: ControlServer | None = None
         self.controller: Controller | None = None
         self.times = lease_times(many)
-        self.roll = Roll(self.times.lost_s)
+        self.detector = FailureDetector(self.times.lost_s)
         self.leads_until_s = float("inf")
         self.code_folder = ""
         """Where versions of the code are kept."""
@@ -120,7 +120,7 @@ class Service:
         if old is not None:
             old.drop("the same agent connected again")
         self._peers[node.id] = peer
-        self.roll.heard(node.id, self._clock.monotonic_s())
+        self.detector.heard(node.id, self._clock.monotonic_s())
         for event in hello.events:
             controller.tell(rebase(event, peer.clock_ahead_s))
         if node.id in controller.state.members:
@@ -242,7 +242,7 @@ class Service:
         """Note that a connection ended; its agent may come back until it must have fenced itself."""
         if self._peers.get(peer.id) is peer:
             del self._peers[peer.id]
-            self.roll.heard(peer.id, peer.last_heard_s)
+            self.detector.heard(peer.id, peer.last_heard_s)
             controller = self.controller
             if controller is not None and controller.state.phase != "over":
                 self._note(f"the connection to {peer.name} ended: {why}")
@@ -256,9 +256,9 @@ class Service:
     def look(self) -> None:
         """Tell the controller of agents that have been silent for too long. Call every `LOOK_S`."""
         now_s = self._clock.monotonic_s()
-        self.roll.heard_all((node, peer.last_heard_s) for node, peer in self._peers.items())
-        for node, silent_s in self.roll.lost(now_s):
-            self.roll.forget(node)
+        self.detector.heard_all((node, peer.last_heard_s) for node, peer in self._peers.items())
+        for node, silent_s in self.detector.lost(now_s):
+            self.detector.forget(node)
             silent = self._peers.pop(node) if node in self._peers else None
             if silent is not None:
                 silent.drop(f"silent for {silent_s:.1f} s")

@@ -115,7 +115,7 @@ def _asked_ladder(
 ) -> Concluded | None:
     """Return what the ladder says of the end of an attempt. What cannot concern it does not even import it."""
     if policy.diagnose == "never" or (
-        not state.climb and (verdict is None or not _may_concern_ladder(policy, verdict))
+        not state.ladder_state and (verdict is None or not _may_concern_ladder(policy, verdict))
     ):
         return None
     from robust_run.launcher.core.ladder import ladder

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 NEARLY_S = 0.25
 
 
-class Roll:
+class FailureDetector:
     """The last signs of life of the agents that are part of the job.
 
     An agent without a connection is silent since the last thing it said; one that was there when an earlier controller died

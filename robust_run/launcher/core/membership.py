@@ -165,9 +165,9 @@ def ranks_of(placement: Placement) -> range:
 def awaits_store(state: JobState, attempt: int) -> bool:
     """Whether a store of this attempt is still to be opened."""
     if state.phase == "replaying":
-        from robust_run.launcher.core.ladder.ladder_state import climb_of
+        from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 
-        run = climb_of(state).replay
+        run = ladder_state_of(state).replay
         return run is not None and any(each.attempt == attempt and not each.outcome for each in run.runs)
     return state.phase == "opening" and attempt == state.attempt
 
@@ -175,9 +175,9 @@ def awaits_store(state: JobState, attempt: int) -> bool:
 def awaits_resume(state: JobState, attempt: int) -> bool:
     """Whether it is still to be chosen where this attempt starts from."""
     if state.phase == "replaying":
-        from robust_run.launcher.core.ladder.ladder_state import climb_of
+        from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 
-        run = climb_of(state).replay
+        run = ladder_state_of(state).replay
         runs = run.runs if run is not None else ()
         return any(each.attempt == attempt and each.looks and each.resume is None and not each.outcome for each in runs)
     return state.phase == "opening" and attempt == state.attempt and bool(state.looks_in) and state.resume is None

@@ -16,7 +16,7 @@ from robust_run.health.checks import replay as phases
 from robust_run.health.ladder.types import Replayed
 from robust_run.launcher.core import nodes as membership
 from robust_run.launcher.core.attempts import begin, stopped
-from robust_run.launcher.core.ladder.ladder_state import Climb, GroupRun, ReplayRun, climb_of, remember
+from robust_run.launcher.core.ladder.ladder_state import GroupRun, LadderState, ReplayRun, ladder_state_of, remember
 from robust_run.launcher.core.ladder.rungs import advance
 from robust_run.launcher.core.membership import awaits_resume, name_of, ranks_of
 from robust_run.launcher.core.resume import resuming
@@ -62,13 +62,15 @@ def start(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         limit_s=min(max(LEAST_S, 2 * state.progress.lived_s), MOST_S),
     )
     state.phase, state.ending = "replaying", None
-    return _next_pass(policy, state, climb_of(state), run, now_s)
+    return _next_pass(policy, state, ladder_state_of(state), run, now_s)
 
 
-def _next_pass(policy: Policy, state: JobState, climb: Climb, run: ReplayRun, now_s: float) -> list[Action]:
+def _next_pass(
+    policy: Policy, state: JobState, ladder_state: LadderState, run: ReplayRun, now_s: float
+) -> list[Action]:
     groups = phases.next_groups(run.replay)
     if not groups:
-        return _over(policy, state, climb, run, now_s)
+        return _over(policy, state, ladder_state, run, now_s)
     runs = []
     for group in groups:
         state.attempt += 1
@@ -78,7 +80,7 @@ def _next_pass(policy: Policy, state: JobState, climb: Climb, run: ReplayRun, no
         runs.append(GroupRun(group=group, attempt=state.attempt, layout=layout, looks=looks))
     state.unended = {placement.node for each in runs for placement in each.layout}
     state.deadline_at_s = now_s + run.limit_s
-    remember(state, msgspec.structs.replace(climb, replay=msgspec.structs.replace(run, runs=tuple(runs))))
+    remember(state, msgspec.structs.replace(ladder_state, replay=msgspec.structs.replace(run, runs=tuple(runs))))
     opens: list[Action] = [OpenStore(attempt=each.attempt, node=each.layout[0].node) for each in runs]
     questions: list[Action] = [_look(state, each) for each in runs if each.looks]
     sizes = f"{len(runs)} group{'s' if len(runs) > 1 else ''} of nodes ({groups[0].phase})"
@@ -101,21 +103,21 @@ def _layout(state: JobState, agents: Iterable[str]) -> tuple[Placement, ...]:
     return tuple(made)
 
 
-def _over(policy: Policy, state: JobState, climb: Climb, run: ReplayRun, now_s: float) -> list[Action]:
+def _over(policy: Policy, state: JobState, ladder_state: LadderState, run: ReplayRun, now_s: float) -> list[Action]:
     state.deadline_at_s = None
-    remember(state, msgspec.structs.replace(climb, replay=None))
+    remember(state, msgspec.structs.replace(ladder_state, replay=None))
     return advance(policy, state, Replayed(at_s=now_s, conclusion=phases.conclude(run.replay)), now_s)
 
 
 def pass_over(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     """Nothing of the pass can run any more: count it, and go on."""
-    climb = climb_of(state)
-    run = climb.replay
+    ladder_state = ladder_state_of(state)
+    run = ladder_state.replay
     if run is None or state.strays:
         return []
     if run.given_up:
-        fresh = msgspec.structs.replace(climb.ladder, decisions=(), failure=None, evicted=(), known=())
-        remember(state, msgspec.structs.replace(climb, replay=None, ladder=fresh))
+        fresh = msgspec.structs.replace(ladder_state.ladder, decisions=(), failure=None, evicted=(), known=())
+        remember(state, msgspec.structs.replace(ladder_state, replay=None, ladder=fresh))
         return [Say(text=f"the replay is given up: {run.given_up}"), *begin(policy, state, now_s)]
     failed = {each.group.number for each in run.runs if each.outcome == "failed"}
     after = phases.record(run.replay, [each.group for each in run.runs], failed)
@@ -126,7 +128,7 @@ def pass_over(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     ]
     text = f"replay: {len(failed)} of {len(run.runs)} groups failed" + (f" ({'; '.join(said[:4])})" if said else "")
     run = msgspec.structs.replace(run, replay=after, runs=())
-    return [Say(text=text), *_next_pass(policy, state, climb, run, now_s)]
+    return [Say(text=text), *_next_pass(policy, state, ladder_state, run, now_s)]
 
 
 # --- while groups run -----------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def pass_over(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:  # noqa: C901, PLR0912 - the table
     """Return what follows from an event of a replay; None where it is an event like any other."""
-    run = climb_of(state).replay
+    run = ladder_state_of(state).replay
     if run is None:
         return None
     match event:
@@ -180,10 +182,12 @@ def _of(run: ReplayRun, attempt: int) -> GroupRun | None:
 
 
 def _put(state: JobState, changed: GroupRun) -> None:
-    climb = climb_of(state)
-    assert climb.replay is not None
-    runs = tuple(changed if each.attempt == changed.attempt else each for each in climb.replay.runs)
-    remember(state, msgspec.structs.replace(climb, replay=msgspec.structs.replace(climb.replay, runs=runs)))
+    ladder_state = ladder_state_of(state)
+    assert ladder_state.replay is not None
+    runs = tuple(changed if each.attempt == changed.attempt else each for each in ladder_state.replay.runs)
+    remember(
+        state, msgspec.structs.replace(ladder_state, replay=msgspec.structs.replace(ladder_state.replay, runs=runs))
+    )
 
 
 def _opened(state: JobState, one: GroupRun | None, event: StoreOpened) -> list[Action]:
@@ -205,9 +209,9 @@ def _chosen(state: JobState, one: GroupRun | None, event: ResumeChosen) -> list[
 
 def _go(state: JobState, one: GroupRun) -> list[Action]:
     """Have the workers of a group started, once their store is open and it is known where they start from."""
-    climb = climb_of(state)
-    assert climb.replay is not None
-    return [_order(state, one, climb.replay.steps)] if one.port and not awaits_resume(state, one.attempt) else []
+    ladder_state = ladder_state_of(state)
+    assert ladder_state.replay is not None
+    return [_order(state, one, ladder_state.replay.steps)] if one.port and not awaits_resume(state, one.attempt) else []
 
 
 def _order(state: JobState, one: GroupRun, steps: int, only: str = "") -> StartAttempt:
@@ -292,7 +296,7 @@ def _time_is_up(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     if state.deadline_at_s is None or now_s < state.deadline_at_s:
         return []
     state.deadline_at_s = None
-    run = climb_of(state).replay
+    run = ladder_state_of(state).replay
     assert run is not None
     ends: list[Action] = []
     for each in run.runs:
@@ -302,12 +306,15 @@ def _time_is_up(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 
 def _give_up(policy: Policy, state: JobState, why: str) -> list[Action]:
-    climb = climb_of(state)
-    assert climb.replay is not None
-    if not climb.replay.given_up:
-        remember(state, msgspec.structs.replace(climb, replay=msgspec.structs.replace(climb.replay, given_up=why)))
+    ladder_state = ladder_state_of(state)
+    assert ladder_state.replay is not None
+    if not ladder_state.replay.given_up:
+        remember(
+            state,
+            msgspec.structs.replace(ladder_state, replay=msgspec.structs.replace(ladder_state.replay, given_up=why)),
+        )
     ends: list[Action] = []
-    for each in climb.replay.runs:
+    for each in ladder_state.replay.runs:
         ends += _end(policy, state, each, "broken", why)
     return ends
 
@@ -328,7 +335,7 @@ def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: f
 def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action]:
     if state.stop_signal is None:
         state.stop_signal, state.stopped_by = event.signal, event.by
-    run = climb_of(state).replay
+    run = ladder_state_of(state).replay
     assert run is not None
     ends = _give_up(policy, state, "the job is being stopped")
     if event.again:

@@ -116,7 +116,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """The rule of health that had it evicted; empty: none did."""
 
 
-class JobState(msgspec.Struct, kw_only=True):
+class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
     """Everything the core knows between two events."""
 
     phase: Phase = "new"
@@ -200,7 +200,7 @@ class JobState(msgspec.Struct, kw_only=True):
     finish: Finish | None = None
     """How it ended, once it is over."""
     trail: Trail = Trail()
-    climb: bytes = b""
+    ladder_state: bytes = b""
     """What the ladder remembers (`core.ladder.ladder_state`), packed: most jobs never need it."""
     code: Ledger = Ledger()
     """Versions of the code, and which run."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.model.start_notes import Seen
 
 
-class Superior(Protocol):
+class ControllerLink(Protocol):
     """Whom an agent reports to: the controller in the same process, or the connection to one."""
 
     @property

@@ -20,14 +20,14 @@ from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.code_staging import store_folder
-from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.eviction_list import EvictionList
-from robust_run.launcher.controller.fleet_comparison import Outlook
+from robust_run.launcher.controller.fleet_comparison import FleetComparison
 from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.leadership.types import JobFinished
-from robust_run.launcher.controller.leadership_hold import Office, take_office
+from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.core.diagnosis.rule_book import book_of
@@ -76,13 +76,13 @@ GOING_HOME_S = 5.0
 class ControllerProcess:
     """One life of the controller."""
 
-    def __init__(self, charge: Charge, console: Console, clock: Clock) -> None:
-        assert charge.spec.many is not None
-        self._charge = charge
+    def __init__(self, config: ControllerConfig, console: Console, clock: Clock) -> None:
+        assert config.spec.many is not None
+        self._config = config
         self._console = console
         self._clock = clock
-        self._many: ManyNodes = charge.spec.many
-        self._run_directory = RunDirectory(charge.run_path, charge.run_memory, charge.temporary, charge.guard)
+        self._many: ManyNodes = config.spec.many
+        self._run_directory = RunDirectory(config.run_path, config.run_memory, config.temporary, config.guard)
         self._finished: asyncio.Event | None = None
         self._finish: Finish | None = None
         self._started_unix_s = clock.unix_s()
@@ -91,16 +91,16 @@ class ControllerProcess:
 
     async def run(self) -> int:
         """Control the job until it is over, or another controller is elected. Raises RobustRunError."""
-        charge, spec = self._charge, self._charge.spec
+        config, spec = self._config, self._config.spec
         self._finished = asyncio.Event()
-        office = await take_office(charge, self._clock, self._console.say)
-        resumed = charge.resume or office.is_successor
+        hold = await take_hold(config, self._clock, self._console.say)
+        resumed = config.resume or hold.is_successor
         journal, book = self._records()
-        state = await self._past(office, journal, book) if resumed else JobState()
-        term = max(office.term, state.term + 1 if resumed else 1)
+        state = await self._past(hold, journal, book) if resumed else JobState()
+        term = max(hold.term, state.term + 1 if resumed else 1)
         journal.term = term
         if journal.is_empty():
-            journal.open_with(spec, charge.host)
+            journal.open_with(spec, config.host)
         service = self._service(term)
         controller = Controller(
             policy=policy_of(spec),
@@ -108,23 +108,23 @@ class ControllerProcess:
             journal=journal,
             book=book,
             clock=self._clock,
-            outbox=office.outbox(service),
+            outbox=hold.outbox(service),
             later=asyncio.get_running_loop().call_later,
             on_finish=self._on_finish,
-            on_change=lambda event: self._changed(event, office, state),
+            on_change=lambda event: self._changed(event, hold, state),
         )
         controller.admits = spec.admission_checks
-        await self._serve(controller, service, office, term)
+        await self._serve(controller, service, hold, term)
         if not resumed:
             await self._capture(controller)
         self._begin(controller, service, term, resumed=resumed)
         api = self._serve_people(controller, service)
         try:
-            await self._wait(office, service)
+            await self._wait(hold, service)
             if self._finish is None:
-                self._console.say(f"this controller (term {term}) stops: {office.reason}")
+                self._console.say(f"this controller (term {term}) stops: {hold.reason}")
                 return REPLACED
-            await self._close(service, office)
+            await self._close(service, hold)
         finally:
             await api.close()
         self._say_goodbye(self._finish, state, journal, book)
@@ -132,20 +132,20 @@ class ControllerProcess:
 
     def _records(self) -> tuple[Journal, IncidentBook]:
         """Return what is kept of the job. Raises UserError if another controller keeps it."""
-        charge, folders, console = self._charge, self._run_directory, self._console
+        config, folders, console = self._config, self._run_directory, self._console
         journal = Journal(folders.journal, self._clock, on_error=console.complain)
-        if not charge.campaigns and not journal.claim(GONE_S):
+        if not config.campaigns and not journal.claim(GONE_S):
             raise UserError(
-                f"the run in {charge.run_path!r}: another controller runs this job already; robust status shows it. "
+                f"the run in {config.run_path!r}: another controller runs this job already; robust status shows it. "
                 "Is --node-rank 0 given on two nodes?"
             )
-        tells = telling(charge.spec, folders, self._clock, console)
+        tells = telling(config.spec, folders, self._clock, console)
         return journal, IncidentBook(self._clock, folders, console.say, console.complain, tells, drawing)
 
     def _service(self, term: int) -> Service:
-        charge, spec = self._charge, self._charge.spec
+        config, spec = self._config, self._config.spec
         service = Service(
-            spec, self._many, spec.run_id, self._clock, self._note, charge.host_agent, term, self._snapshot()
+            spec, self._many, spec.run_id, self._clock, self._note, config.host_agent, term, self._snapshot()
         )
         service.code_folder = store_folder(self._run_directory.journal)
         return service
@@ -166,8 +166,8 @@ class ControllerProcess:
 
     def _snapshot(self) -> bytes | None:
         """Return the job's snapshot, as this node has restored it or the run directory says; None: it is too large to be told."""
-        found = self._charge.setup
-        if self._charge.spec.setup is not None and not found:
+        found = self._config.setup
+        if self._config.spec.setup is not None and not found:
             try:
                 with open(self._run_directory.snapshot, "rb") as file:
                     found = file.read(LARGEST_SNAPSHOT_BYTES + 1)
@@ -175,25 +175,25 @@ class ControllerProcess:
                 return b""
         return found if len(found) <= LARGEST_SNAPSHOT_BYTES else None
 
-    async def _past(self, office: Office, journal: Journal, book: IncidentBook) -> JobState:
+    async def _past(self, hold: LeadershipHold, journal: Journal, book: IncidentBook) -> JobState:
         """Return the state to continue from: what the journal says or, where it is not shared, what was saved."""
         past = [] if journal.is_empty() else journal.past()  # it may have been lost before it began anything
         book.load(past)
         if past:
             self._started_unix_s = past[0].at
-        saved = await office.load()
-        return saved if saved is not None else replay(policy_of(self._charge.spec), events_of(past))
+        saved = await hold.load()
+        return saved if saved is not None else replay(policy_of(self._config.spec), events_of(past))
 
-    async def _serve(self, controller: Controller, service: Service, office: Office, term: int) -> None:
+    async def _serve(self, controller: Controller, service: Service, hold: LeadershipHold, term: int) -> None:
         raise_file_limit()
         many = self._many
         context = tls.controller_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
-        server = ControlServer(self._charge.token.encode(), service, self._clock, ssl_context=context)
+        server = ControlServer(self._config.token.encode(), service, self._clock, ssl_context=context)
         server.beat_term = term
         server.on_refused = self._refusals
         service.server, service.controller = server, controller
-        if self._charge.spec.sensors:
-            controller.outlook = Outlook(
+        if self._config.spec.sensors:
+            controller.comparison = FleetComparison(
                 controller.state,
                 self._clock,
                 asyncio.get_running_loop(),
@@ -201,32 +201,32 @@ class ControllerProcess:
                 book_of(controller.policy).outliers,
                 many.heartbeat_s,
             )
-        listener = socket.socket(fileno=self._charge.listener)
+        listener = socket.socket(fileno=self._config.listener)
         listener.listen(65535)
         await server.start(listener)
-        self._look(service, office)
+        self._look(service, hold)
 
-    def _look(self, service: Service, office: Office) -> None:
+    def _look(self, service: Service, hold: LeadershipHold) -> None:
         """Look for silent agents, and carry the end of the leadership to where it is acted on."""
-        service.leads_until_s = office.leads_until_s
+        service.leads_until_s = hold.leads_until_s
         if service.server is not None:
-            service.server.beat_until_s = office.leads_until_s
-        if self._clock.monotonic_s() < office.leads_until_s:
+            service.server.beat_until_s = hold.leads_until_s
+        if self._clock.monotonic_s() < hold.leads_until_s:
             service.look()
-        asyncio.get_running_loop().call_later(LOOK_S, self._look, service, office)
+        asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
 
     def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:
         now_s = self._clock.monotonic_s()
-        restart = self._charge.spec.slurm.restart if self._charge.spec.slurm is not None else 0
+        restart = self._config.spec.slurm.restart if self._config.spec.slurm is not None else 0
         if resumed and restart > controller.state.restart:
             self._console.say(f"the job goes on after attempt {controller.state.attempt}; it was requeued")
-            controller.tell(ControllerResumed(term=term, host=self._charge.host, restart=restart))
+            controller.tell(ControllerResumed(term=term, host=self._config.host, restart=restart))
         elif resumed:
             present = [member.info.id for member in controller.state.members.values() if member.present]
-            service.roll.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
+            service.detector.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
             controller.book.say_again()
-            controller.tell(ControllerResumed(term=term, host=self._charge.host, hold_s=service.times.hold_s))
+            controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=service.times.hold_s))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
             controller.tell(JobStarted(restart=restart))
@@ -238,30 +238,30 @@ class ControllerProcess:
         from robust_run.launcher.agent.code_versions.node_code import NodeCode
         from robust_run.launcher.controller.code_staging import capture_first
 
-        code = NodeCode(self._charge.spec, os.environ, self._run_directory, self._console.say)
+        code = NodeCode(self._config.spec, os.environ, self._run_directory, self._console.say)
         await capture_first(code.place, controller.tell, self._clock)
 
     def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
-        charge, many = self._charge, self._many
-        path = "" if charge.temporary else charge.run_path
-        facts = job_facts(charge.spec, controller, charge.host, self._started_unix_s, path)
+        config, many = self._config, self._many
+        path = "" if config.temporary else config.run_path
+        facts = job_facts(config.spec, controller, config.host, self._started_unix_s, path)
         handle = Handle(
             facts,
             controller,
             self._run_directory.journal,
-            lambda node: service.roll.silent_s(node, self._clock.monotonic_s()),
+            lambda node: service.detector.silent_s(node, self._clock.monotonic_s()),
         )
         http = HttpPlace(
             address="",
-            port=charge.spec.http_port or 0,
-            name=charge.address.rpartition(":")[0].strip("[]"),
+            port=config.spec.http_port or 0,
+            name=config.address.rpartition(":")[0].strip("[]"),
             tls_cert=many.tls_cert,
             tls_key=many.tls_key,
             tls_ca=many.tls_ca,
         )
-        api = ApiServer(handle, self._run_directory.path, self._charge.token, self._clock, self._console.say, http)
+        api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, http)
         try:
-            write_token(self._run_directory.path, self._charge.token)
+            write_token(self._run_directory.path, self._config.token)
         except PlatformError as error:
             self._console.say(str(error))
         api.start()
@@ -272,27 +272,27 @@ class ControllerProcess:
         if self._finished is not None:
             self._finished.set()
 
-    def _changed(self, event: Event, office: Office, state: JobState) -> None:
-        office.changed(state, urgent=isinstance(event, URGENT))
+    def _changed(self, event: Event, hold: LeadershipHold, state: JobState) -> None:
+        hold.changed(state, urgent=isinstance(event, URGENT))
         self._eviction_list.after(event, state)
 
-    async def _wait(self, office: Office, service: Service) -> None:
+    async def _wait(self, hold: LeadershipHold, service: Service) -> None:
         """Return when the job is over or somebody else leads."""
         assert self._finished is not None
         over = asyncio.ensure_future(self._finished.wait())
-        lost = asyncio.ensure_future(office.lost())
+        lost = asyncio.ensure_future(hold.lost())
         await asyncio.wait({over, lost}, return_when=asyncio.FIRST_COMPLETED)
         for task in (over, lost):
             task.cancel()
         if self._finish is None:
             service.leads_until_s = float("-inf")
 
-    async def _close(self, service: Service, office: Office) -> None:
+    async def _close(self, service: Service, hold: LeadershipHold) -> None:
         """Let the agents go home first, so that none finds nobody and wonders."""
         give_up_at_s = self._clock.monotonic_s() + GOING_HOME_S
         while service.connected and self._clock.monotonic_s() < give_up_at_s:
             await asyncio.sleep(0.01)
-        await office.leave()
+        await hold.leave()
         if service.server is not None:
             await service.server.close("the job is over")
 
@@ -308,14 +308,14 @@ def main(descriptor: int) -> None:
     """Be the controller, charged by what `descriptor` holds; never returns."""
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
-        charge = msgspec.json.decode(file.read(), type=Charge)
+        config = msgspec.json.decode(file.read(), type=ControllerConfig)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     clock = SystemClock()
-    console = Console(charge.spec, clock)
+    console = Console(config.spec, clock)
     code = 70
     try:
-        code = asyncio.run(_guarded(charge, console, clock))
+        code = asyncio.run(_guarded(config, console, clock))
     except JobFinished:
         code = 0
     except RobustRunError as error:
@@ -331,7 +331,7 @@ def main(descriptor: int) -> None:
         os._exit(code)
 
 
-async def _guarded(charge: Charge, console: Console, clock: Clock) -> int:
+async def _guarded(config: ControllerConfig, console: Console, clock: Clock) -> int:
     """Run; a fault of ours ends the process, and the agent starts another one from the journal."""
     loop = asyncio.get_running_loop()
     console.router.attach(loop)
@@ -343,6 +343,6 @@ async def _guarded(charge: Charge, console: Console, clock: Clock) -> int:
             fault.set_result(70)
 
     loop.set_exception_handler(on_bug)
-    run = asyncio.ensure_future(ControllerProcess(charge, console, clock).run())
+    run = asyncio.ensure_future(ControllerProcess(config, console, clock).run())
     await asyncio.wait({run, fault}, return_when=asyncio.FIRST_COMPLETED)
     return run.result() if run.done() else fault.result()

@@ -35,7 +35,7 @@ from robust_run.version import __version__
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.place import Opened
     from robust_run.launcher.agent.signals import Scheduler
-    from robust_run.launcher.agent.warm.warm_handoff import WarmStart
+    from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
 
 def launch(spec: JobSpec, env: Mapping[str, str], scheduler: Scheduler | None = None) -> int:
@@ -92,7 +92,7 @@ def run_agent(
     run_directory: RunDirectory,
     lifeline: int,
     mask: set[int],
-    given: WarmStart | None = None,
+    given: WarmHandoff | None = None,
     *,
     resumed: bool = False,
     scheduler: Scheduler | None = None,
@@ -169,7 +169,7 @@ class _Job:
         run_directory: RunDirectory,
         console: Console,
         mask: set[int],
-        given: WarmStart | None,
+        given: WarmHandoff | None,
         opened: Opened | None,
         *,
         resumed: bool,

@@ -39,7 +39,7 @@ class OneNode:
 
     @property
     def is_led_from_here(self) -> bool:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         return True
 
     def _tell(self, event: Event) -> None:
@@ -47,24 +47,24 @@ class OneNode:
             self.controller.tell(event)
 
     def report(self, event: NodeEvent) -> None:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         self._tell(event)
 
     def deliver(self, seen: Seen) -> None:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         if self.controller is not None:
             self.controller.see(self._agent.node_id, seen)
 
     def told_to_end(self, number: int, *, again: bool) -> None:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         self._tell(SignalReceived(signal=number, again=again))
 
     def guard_lost(self) -> None:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         self._tell(GuardLost())
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         self._loop = loop
         for waiting in self._waiting:
             waiting.start(loop)
@@ -91,11 +91,11 @@ class OneNode:
         self._api = api
 
     def fetch_code(self, tree: str) -> bool:  # noqa: ARG002
-        """See `Superior`: what this node lacks, nobody has."""
+        """See `ControllerLink`: what this node lacks, nobody has."""
         return False
 
     async def close(self) -> None:
-        """See `Superior`."""
+        """See `ControllerLink`."""
         if self._api is not None:
             await self._api.close()
 

@@ -10,7 +10,7 @@ import msgspec
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.controller.evidence_collector import ANSWER_S, FLOWS_AT_ONCE, Inquest
+from robust_run.launcher.controller.evidence_collector import ANSWER_S, FLOWS_AT_ONCE, EvidenceCollector
 from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.model.actions import Collect, Inquire, RecordIncident
 from robust_run.launcher.model.events import AttemptEnded, Event, Inquired
@@ -41,7 +41,7 @@ class World:
         self.said: list[str] = []
         self.timers: list[Timer] = []
         self.clock = SystemClock()
-        self.inquest = Inquest(
+        self.collector = EvidenceCollector(
             state=self.story.state,
             clock=self.clock,
             send=lambda node, order: self.sent.append((node, order)),
@@ -50,7 +50,7 @@ class World:
             say=self.said.append,
         )
         told, said = self.told.append, self.said.append
-        self.pacing = Pacing(state=self.story.state, clock=self.clock, ask=self.inquest.ask, tell=told, say=said)
+        self.pacing = Pacing(state=self.story.state, clock=self.clock, ask=self.collector.ask, tell=told, say=said)
 
     def later(self, delay_s: float, call: Callable[[], None]) -> Timer:
         self.timers.append(Timer(delay_s, call))
@@ -85,12 +85,12 @@ class World:
 
     def answers(self, node: str, number: int, attempt: int = 0) -> None:
         ranks = {"a": (0, 1), "b": (2, 3)}[node]
-        self.inquest.take(node, Sights(attempt=attempt, number=number, sights=tuple(map(self.sight, ranks))))
+        self.collector.take(node, Sights(attempt=attempt, number=number, sights=tuple(map(self.sight, ranks))))
 
 
 def test_all_nodes_are_asked_and_a_verdict_comes_when_all_have_answered() -> None:
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    world.collector.begin(Inquire(attempt=0, after_s=5.0))
     asked = world.asked()
     assert [node for node, _ in asked] == ["a", "b"]
     number = asked[0][1].number
@@ -103,16 +103,16 @@ def test_all_nodes_are_asked_and_a_verdict_comes_when_all_have_answered() -> Non
     assert isinstance(found, Inquired)
     assert found.verdict is not None
     assert (found.verdict.ranks, found.verdict.nodes) == ((3,), ("b",)), "the controller knows what nodes are called"
-    assert world.inquest.scene is not None
+    assert world.collector.scene is not None
 
 
 def test_what_ranks_did_belongs_to_the_incident_that_was_concluded_from_it_and_to_no_later_one() -> None:
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    world.collector.begin(Inquire(attempt=0, after_s=5.0))
     number = world.asked()[0][1].number
     world.answers("a", number)
     world.answers("b", number)
-    scene, (found,) = world.inquest.scene, world.told
+    scene, (found,) = world.collector.scene, world.told
     assert scene is not None and isinstance(found, Inquired) and found.verdict is not None
     assert abs(scene.at_unix_s - world.clock.unix_s()) < 60.0, "people are told when that was"
     onset_s = found.verdict.onset_s
@@ -130,15 +130,15 @@ def test_what_ranks_did_belongs_to_the_incident_that_was_concluded_from_it_and_t
             reason="",
         )
 
-    assert world.inquest.scene_of(incident(onset_s)) is scene
-    assert world.inquest.scene_of(incident(scene.at_s + 470.0)) is None, "a crash of which ranks were not looked at"
-    assert world.inquest.scene_of(incident(onset_s, attempt=1)) is None
+    assert world.collector.scene_of(incident(onset_s)) is scene
+    assert world.collector.scene_of(incident(scene.at_s + 470.0)) is None, "a crash of which ranks were not looked at"
+    assert world.collector.scene_of(incident(onset_s, attempt=1)) is None
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     world = World()
     seen: list[Scene] = []
-    assert world.inquest.ask(seen.append)
+    assert world.collector.ask(seen.append)
     number = world.asked()[0][1].number
     world.answers("a", number)
     assert [timer.delay_s for timer in world.timers] == [ANSWER_S]
@@ -152,7 +152,7 @@ def test_a_node_that_does_not_answer_is_not_waited_for_for_ever() -> None:
 
 def test_it_looks_again_until_there_is_a_verdict_and_says_so_once() -> None:
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=30.0))  # nothing is seen of its process: twice that is needed
+    world.collector.begin(Inquire(attempt=0, after_s=30.0))  # nothing is seen of its process: twice that is needed
     for _ in range(3):
         number = world.asked()[0][1].number
         world.answers("a", number)
@@ -171,7 +171,7 @@ def test_who_is_slow_inside_nccl_is_told_and_the_question_is_answered() -> None:
     model = Model(one_group(4, "ring", 6, 1), None, 1)
     assert not model.run()
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    world.collector.begin(Inquire(attempt=0, after_s=5.0))
     (_, order), _ = world.asked()
     assert order.flows >= 1024
     for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
@@ -181,7 +181,7 @@ def test_who_is_slow_inside_nccl_is_told_and_the_question_is_answered() -> None:
             late_s = 1.5 if seen.rank == 2 else 0.0
             ops = tuple(msgspec.structs.replace(op, started_s=op.started_s + late_s) for op in seen.trace.ops)
             sights.append(RankSight(rank=seen.rank, node="", nccl=msgspec.structs.replace(seen.trace, ops=ops)))
-        world.inquest.take(node, Sights(attempt=0, number=order.number, sights=tuple(sights)))
+        world.collector.take(node, Sights(attempt=0, number=order.number, sights=tuple(sights)))
     slow, answer = world.told
     assert isinstance(slow, Inquired) and isinstance(answer, Inquired)
     assert slow.verdict is not None and answer.verdict is None
@@ -196,7 +196,7 @@ def test_a_scene_that_is_large_is_judged_beside_so_that_leases_are_renewed() -> 
     model = Model(one_group(4, "ring", 6, 1), Broken("gpu", 1, 1), 1)
     assert not model.run()
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    world.collector.begin(Inquire(attempt=0, after_s=5.0))
     (_, order), _ = world.asked()
     for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
         sights = []
@@ -210,7 +210,7 @@ def test_a_scene_that_is_large_is_judged_beside_so_that_leases_are_renewed() -> 
             ]
             trace = msgspec.structs.replace(seen.trace, glance=glance, flows=(*seen.trace.flows, *idle))
             sights.append(RankSight(rank=seen.rank, node="", nccl=trace))
-        world.inquest.take(node, Sights(attempt=0, number=order.number, sights=tuple(sights)))
+        world.collector.take(node, Sights(attempt=0, number=order.number, sights=tuple(sights)))
     assert world.told == []
     give_up_at_s = time.monotonic() + 60
     while not world.told and time.monotonic() < give_up_at_s:
@@ -224,14 +224,14 @@ def test_a_scene_that_is_large_is_judged_beside_so_that_leases_are_renewed() -> 
 
 def test_an_attempt_that_ended_meanwhile_is_not_judged() -> None:
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    world.collector.begin(Inquire(attempt=0, after_s=5.0))
     number = world.asked()[0][1].number
     world.story.is_lost("b")
     world.answers("a", number)
     world.answers("b", number)
     assert world.told == []
     world.story.all_end()
-    assert not world.inquest.ask(lambda _: None), "where nothing runs nobody is asked"
+    assert not world.collector.ask(lambda _: None), "where nothing runs nobody is asked"
 
 
 def test_what_died_ranks_left_is_judged_when_the_last_node_has_ended() -> None:
@@ -240,13 +240,13 @@ def test_what_died_ranks_left_is_judged_when_the_last_node_has_ended() -> None:
     ends = {
         node: AttemptEnded(attempt=0, node=node, started_at_s=0.0, ranks=(), progress=Progress()) for node in ("a", "b")
     }
-    assert world.inquest.before_end(ends["a"]) is None
+    assert world.collector.before_end(ends["a"]) is None
     world.answers("a", -1)
     world.answers("b", -1)
     world.story.ends("a")
-    assert world.inquest.before_end(ends["a"]) is None, "it has been counted"
+    assert world.collector.before_end(ends["a"]) is None, "it has been counted"
     world.answers("a", -1, attempt=7)
-    assert world.inquest.before_end(ends["b"]) is None, "that was of another attempt"
+    assert world.collector.before_end(ends["b"]) is None, "that was of another attempt"
 
 
 def paces(node: str, number: int, slow: int = -1) -> Paces:
@@ -287,10 +287,10 @@ def test_a_round_counts_when_all_nodes_have_spoken_and_the_attempt_goes_on() -> 
 
 def test_a_fault_of_ours_is_said_once_and_ends_nothing() -> None:
     world = World()
-    world.inquest.begin(Inquire(attempt=0, after_s=5.0))
+    world.collector.begin(Inquire(attempt=0, after_s=5.0))
     number = world.asked()[0][1].number
     garbled = RankSight(rank=0, node="", trace="no trace at all")  # type: ignore[arg-type]
-    world.inquest.take("a", Sights(attempt=0, number=number, sights=(garbled,)))
+    world.collector.take("a", Sights(attempt=0, number=number, sights=(garbled,)))
     world.answers("b", number)
     (found,) = world.told
     assert found == Inquired(attempt=0, reason="a fault of robust-run", at_unix_s=found.at_unix_s)  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from robust_run.launcher.controller.leadership.types import (
     LostLeadership,
     SavedState,
 )
-from robust_run.launcher.controller.leadership_hold import SAVE_EVERY_S, ElectedOffice, Office
+from robust_run.launcher.controller.leadership_hold import SAVE_EVERY_S, ElectedHold, LeadershipHold
 from robust_run.launcher.core.state import Eviction, JobState
 from robust_run.launcher.model.actions import EndAttempt, OpenStore, Order
 from robust_run.launcher.model.lease_times import LEADER_TTL_S as TTL_S
@@ -77,11 +77,11 @@ class Sent:
         self.orders.append((order, len(self.hold.saved)))
 
 
-def elected(hold: Hold, said: list[str], *, saves: bool, term: int = 1) -> ElectedOffice:
+def elected(hold: Hold, said: list[str], *, saves: bool, term: int = 1) -> ElectedHold:
     host = Host("host", Network(1))
     record = LeaderRecord(term=term, address="a:1", host="a", run_id="run")
     leadership = Leadership(record, hold, TTL_S, host.monotonic_s(), host, host.sleep)
-    return ElectedOffice(leadership, hold, saves=saves, say=said.append)
+    return ElectedHold(leadership, hold, saves=saves, say=said.append)
 
 
 OPEN, END = OpenStore(attempt=3, node="a"), EndAttempt(attempt=2)
@@ -93,7 +93,7 @@ def test_agents_with_a_longer_lease_give_their_leader_more_time_too() -> None:
 
 def test_without_candidates_nobody_can_take_the_office_away() -> None:
     async def main() -> None:
-        office, sent = Office(), Sent(Hold())
+        office, sent = LeadershipHold(), Sent(Hold())
         assert office.outbox(sent) is sent
         assert (office.term, office.leads_until_s, await office.load()) == (0, float("inf"), None)
         await office.leave()

@@ -15,7 +15,7 @@ from stories import Story, several_nodes
 from robust_run.clock import Clock
 from robust_run.health.rules.types import Comparing
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.controller.fleet_comparison import STEPLESS_S, USUAL, Outlook
+from robust_run.launcher.controller.fleet_comparison import STEPLESS_S, USUAL, FleetComparison
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.pace.types import NodePace
@@ -43,18 +43,20 @@ async def lives(
     """Let a fleet live for so many intervals, and return what is said of it."""
     pytest.importorskip("numpy", reason="robust outliers needs numpy")
     clock, said = Hand(), list[HealthSeen]()
-    outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append, comparing, interval_s)
-    outlook.begin(0)
+    comparison = FleetComparison(story.state, clock, asyncio.get_running_loop(), said.append, comparing, interval_s)
+    comparison.begin(0)
     chance = random.Random(5)
     for second in range(seconds):
         clock.now_s += interval_s
         for name in NAMES:
-            while not outlook.take(name, (cpu(name, second) + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)):
+            while not comparison.take(
+                name, (cpu(name, second) + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)
+            ):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
-    outlook.finish_rows()
-    await until(lambda: not outlook.is_running)
-    outlook.end()
+    comparison.finish_rows()
+    await until(lambda: not comparison.is_running)
+    comparison.end()
     return said
 
 
@@ -98,14 +100,14 @@ def test_three_nodes_whose_heartbeats_come_early_and_late_are_compared_all_the_s
     beats = [(1000 + second + chance.uniform(-0.3, 0.3), name) for second in range(300) for name in "abc"]
 
     async def live() -> None:
-        outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append)
-        outlook.begin(0)
+        comparison = FleetComparison(story.state, clock, asyncio.get_running_loop(), said.append)
+        comparison.begin(0)
         for clock.now_s, name in sorted(beats):
             cpu = 15.0 if name == "b" and clock.now_s > 1200 else 60.0
-            while not outlook.take(name, (cpu + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)):
+            while not comparison.take(name, (cpu + chance.gauss(0, 0.5), 50 + chance.gauss(0, 0.2), 0, 1e6)):
                 await asyncio.sleep(0.01)
-        outlook.finish_rows()
-        await until(lambda: not outlook.is_running)
+        comparison.finish_rows()
+        await until(lambda: not comparison.is_running)
 
     asyncio.run(live())
     (seen,) = said
@@ -113,7 +115,7 @@ def test_three_nodes_whose_heartbeats_come_early_and_late_are_compared_all_the_s
     assert int(seen.event.detail.partition(", for ")[2].partition(" s now")[0]) < 20, seen.event.detail
 
 
-Scenario = Callable[[Outlook, Hand, list[HealthSeen]], Awaitable[None]]
+Scenario = Callable[[FleetComparison, Hand, list[HealthSeen]], Awaitable[None]]
 
 
 def play(scenario: Scenario, comparing: Comparing = USUAL) -> None:
@@ -122,18 +124,18 @@ def play(scenario: Scenario, comparing: Comparing = USUAL) -> None:
     story, clock, said = several_nodes("a", "b", "c", "d"), Hand(), list[HealthSeen]()
 
     async def alone() -> None:
-        outlook = Outlook(story.state, clock, asyncio.get_running_loop(), said.append, comparing)
+        comparison = FleetComparison(story.state, clock, asyncio.get_running_loop(), said.append, comparing)
         try:
-            await scenario(outlook, clock, said)
+            await scenario(comparison, clock, said)
         finally:
-            outlook.end()
+            comparison.end()
 
     asyncio.run(alone())
 
 
 def test_comparing_that_ends_by_itself_is_told_with_its_last_words() -> None:
-    async def scenario(outlook: Outlook, _: Hand, said: list[HealthSeen]) -> None:
-        outlook.begin(0)
+    async def scenario(comparison: FleetComparison, _: Hand, said: list[HealthSeen]) -> None:
+        comparison.begin(0)
         await until(lambda: bool(said))
         (seen,) = said
         assert (seen.event.name, seen.event.kind, seen.node) == ("outlier.ended", "note", "a")
@@ -144,28 +146,28 @@ def test_comparing_that_ends_by_itself_is_told_with_its_last_words() -> None:
 
 
 def test_a_program_whose_steps_nobody_counts_is_compared_after_a_while() -> None:
-    async def scenario(outlook: Outlook, clock: Hand, _: list[HealthSeen]) -> None:
-        outlook.take("a", (1.0,) * 4)
+    async def scenario(comparison: FleetComparison, clock: Hand, _: list[HealthSeen]) -> None:
+        comparison.take("a", (1.0,) * 4)
         clock.now_s += STEPLESS_S / 2
-        outlook.take("a", (1.0,) * 4)
-        assert not outlook.is_running
+        comparison.take("a", (1.0,) * 4)
+        assert not comparison.is_running
         clock.now_s += STEPLESS_S
-        outlook.take("a", (1.0,) * 4)
-        assert outlook.is_running
+        comparison.take("a", (1.0,) * 4)
+        assert comparison.is_running
 
     play(scenario)
 
 
 def test_comparing_may_be_switched_off_and_an_attempt_that_is_over_is_not_compared() -> None:
-    async def scenario(outlook: Outlook, _: Hand, __: list[HealthSeen]) -> None:
-        outlook.begin(0)
-        assert not outlook.is_running
+    async def scenario(comparison: FleetComparison, _: Hand, __: list[HealthSeen]) -> None:
+        comparison.begin(0)
+        assert not comparison.is_running
 
     play(scenario, Comparing(on=False))
 
-    async def other(outlook: Outlook, _: Hand, __: list[HealthSeen]) -> None:
-        outlook.begin(1)
-        assert not outlook.is_running
+    async def other(comparison: FleetComparison, _: Hand, __: list[HealthSeen]) -> None:
+        comparison.begin(1)
+        assert not comparison.is_running
 
     play(other)
 
@@ -185,8 +187,8 @@ def test_a_controller_that_takes_over_compares_the_attempt_that_runs() -> None:
         on_finish=lambda _: None,
     )
     begun: list[int] = []
-    outlook: Any = SimpleNamespace(begin=begun.append)
-    controller.outlook = outlook
+    comparison: Any = SimpleNamespace(begin=begun.append)
+    controller.comparison = comparison
     controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ())))
     assert begun == []
     controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ()), steps=5, since_step_s=0.1))
@@ -197,8 +199,8 @@ def test_two_nodes_are_no_fleet() -> None:
     story = several_nodes("a", "b")
 
     async def live() -> bool:
-        outlook = Outlook(story.state, Hand(), asyncio.get_running_loop(), lambda _: None)
-        outlook.begin(0)
-        return outlook.is_running
+        comparison = FleetComparison(story.state, Hand(), asyncio.get_running_loop(), lambda _: None)
+        comparison.begin(0)
+        return comparison.is_running
 
     assert asyncio.run(live()) is False

@@ -12,7 +12,7 @@ from stories import BUG, Story, evidence, incident_of, one_node, several_nodes, 
 
 from robust_run.health.checks.types import Ambiguity, Judgement, Suspect
 from robust_run.health.types import Finding
-from robust_run.launcher.core.ladder.ladder_state import climb_of
+from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 from robust_run.launcher.core.state import LADDER, JobState
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
@@ -83,7 +83,7 @@ def suspect(node: str, confidence: str = "high") -> Suspect:
 
 
 def rungs(story: Story) -> list[str]:
-    return list(climb_of(story.state).ladder.rungs)
+    return list(ladder_state_of(story.state).ladder.rungs)
 
 
 def again(story: Story, **more: Any) -> list[Any]:
@@ -142,7 +142,7 @@ def test_what_explains_itself_never_begins_it(code: int, finding: Finding | None
     crash(story, code, finding)
     for _ in range(4):
         assert incident_of(again(story, code=code, finding=finding)).action == "relaunch"
-    assert story.state.climb == b""
+    assert story.state.ladder_state == b""
 
 
 def test_a_user_s_exception_stops_as_ever() -> None:
@@ -509,7 +509,7 @@ def test_groups_that_live_for_long_enough_have_passed() -> None:
         story.happens(StoreOpened(attempt=order.attempt, node=order.node, address="h", port=1))
     ends = of(EndAttempt, story.happens(Tick(), after_s=61))
     assert len(ends) == 2
-    assert all(each.outcome == "passed" for each in climb_of(story.state).replay.runs)  # type: ignore[union-attr]
+    assert all(each.outcome == "passed" for each in ladder_state_of(story.state).replay.runs)  # type: ignore[union-attr]
 
 
 def test_a_node_that_is_lost_ends_the_replay_and_the_job_tries_without_it() -> None:
@@ -594,7 +594,7 @@ def test_whatever_happens_it_can_be_replayed_and_eats_no_job(told: list[tuple[st
     copied = replay(story.policy, story.told)
     assert msgspec.to_builtins(copied, order="deterministic") == msgspec.to_builtins(story.state, order="deterministic")
     kept = msgspec.msgpack.decode(msgspec.msgpack.encode(story.state), type=JobState)
-    assert climb_of(kept) == climb_of(story.state)
+    assert ladder_state_of(kept) == ladder_state_of(story.state)
     events = [msgspec.json.decode(msgspec.json.encode(event), type=Event) for event, _ in story.told]  # type: ignore[arg-type]
     assert events == [event for event, _ in story.told], "a journal says the same"
 
@@ -625,7 +625,7 @@ def _happens(story: Story, kind: str, name: str, steps: int) -> None:
 
 def _groups_end(story: Story) -> None:
     """Nodes that were told to end a group do so."""
-    run = climb_of(story.state).replay
+    run = ladder_state_of(story.state).replay
     if story.state.phase != "replaying" or run is None:
         return
     for one in run.runs:

@@ -20,7 +20,7 @@ from robust_run.clock import SystemClock
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import Orders, Welcome
 from robust_run.launcher.controller.service import Service
-from robust_run.launcher.core.failure_detector import Roll
+from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.state import JobState, Member
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.job import ManyNodes
@@ -148,10 +148,10 @@ def test_workers_are_dead_before_the_controller_counts_the_node_as_lost(
 ) -> None:
     """Heartbeats take their time, arrive or not, are answered or not, and connections are lost in between."""
     cell = Cell()
-    lease, roll = Lease(cell), Roll(LeaseTimes(LENGTH_S).lost_s)
+    lease, detector = Lease(cell), FailureDetector(LeaseTimes(LENGTH_S).lost_s)
     lease.times = LeaseTimes(LENGTH_S)
     now_s, answers = NOW_S, []
-    roll.heard("node", NOW_S + travel_s)  # its Hello
+    detector.heard("node", NOW_S + travel_s)  # its Hello
     lease.renew(NOW_S)
     lease.guard(running=True)
     for number, (pause_s, there_s, back_s, is_lost) in enumerate(beats):
@@ -163,7 +163,7 @@ def test_workers_are_dead_before_the_controller_counts_the_node_as_lost(
             lease.forget()
             continue
         lease.sent(number, now_s)
-        roll.heard("node", now_s + there_s)
+        detector.heard("node", now_s + there_s)
         if back_s is not None:
             answers.append((now_s + there_s + back_s, number))
     for _, answered in sorted(answers):
@@ -171,10 +171,10 @@ def test_workers_are_dead_before_the_controller_counts_the_node_as_lost(
     assert lease.renewed_s is not None
     both_fences_s = lease.renewed_s + LENGTH_S + GUARD_AFTER_S
     assert lease.is_over(both_fences_s) and cell.is_over(both_fences_s + 0.001)
-    roll.lost(both_fences_s - 0.1)  # it looks more than once
-    assert not roll.lost(both_fences_s), "the controller was faster"
-    roll.lost(1e9)
-    assert roll.lost(1e9 + 0.1)
+    detector.lost(both_fences_s - 0.1)  # it looks more than once
+    assert not detector.lost(both_fences_s), "the controller was faster"
+    detector.lost(1e9)
+    assert detector.lost(1e9 + 0.1)
 
 
 # --- a machine that was suspended, clocks and all -----------------------------------------------------------------------

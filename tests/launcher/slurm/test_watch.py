@@ -29,8 +29,8 @@ class Site:
         )
         agent: Any = SimpleNamespace(pass_on=lambda _: ([], []))
         loop: Any = SimpleNamespace(time=lambda: self.now_s, call_later=self._later)
-        superior: Any = SimpleNamespace(is_led_from_here=True, report=self.reported.append)
-        self.watch = Watch(agent, node, superior, loop)
+        link: Any = SimpleNamespace(is_led_from_here=True, report=self.reported.append)
+        self.watch = Watch(agent, node, link, loop)
 
     def _later(self, _delay_s: float, _call: Callable[..., None], *_: object) -> Any:
         return SimpleNamespace(cancel=lambda: None)

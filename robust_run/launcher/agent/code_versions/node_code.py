@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from robust_run.launcher.agent.code_versions.place import CodePlace, Ground, seen_by_program, seen_by_tracer
+from robust_run.launcher.agent.code_versions.place import CodePlace, CodeSource, seen_by_program, seen_by_tracer
 from robust_run.launcher.model.code_events import CodeUse
 from robust_run.launcher.model.job import (
     JobSpec,
@@ -39,7 +39,7 @@ class NodeCode:
     ) -> None:
         user = env.get("USER") or env.get("LOGNAME") or _user_name()
         self.place = CodePlace(spec, os.getcwd(), run_directory.path, time.monotonic, socket.gethostname(), user)
-        self.ground: Ground | None = None
+        self.ground: CodeSource | None = None
         """Of the newest attempt."""
         self._spec = spec
         self._run_directory = run_directory

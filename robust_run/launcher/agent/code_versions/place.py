@@ -36,7 +36,7 @@ FOLDER = "code"
 """Of the store, in the run directory."""
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
+class CodeSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where an attempt's workers find their code."""
 
     use: CodeUse
@@ -156,10 +156,10 @@ class CodePlace:
 
     # --- running
 
-    def ground(self, use: CodeUse) -> Ground:
+    def ground(self, use: CodeUse) -> CodeSource:
         """Put a version in place and return where. Raises LackingError, StoreError, CodeError."""
         if not use.tree or not self._roots:
-            return Ground(use=use)
+            return CodeSource(use=use)
         scan: Scan | None = None
         self._settle(use.tree)
         try:
@@ -169,14 +169,14 @@ class CodePlace:
         if self._mode == "auto" and scan is not None and self._is_in(root, scan, use):
             if self.store.has(use.tree):
                 self._keep_steady(use.tree, scan)
-            return Ground(use=use, root=root.folder, steady=self.steady)
+            return CodeSource(use=use, root=root.folder, steady=self.steady)
         if not self.store.has(use.tree):
             raise LackingError(f"the code {use.tree[:SHORT]} is not here")
         links = links_to(root.folder, scan.left) if scan is not None else {}
         copy = self.store.materialise(use.tree, links)
         if root.entry and not os.path.exists(os.path.join(copy, root.entry)):
             raise LackingError(f"version {use.number} has no {root.entry}, which is the job's script")
-        return Ground(use=use, copy=copy, root=root.folder)
+        return CodeSource(use=use, copy=copy, root=root.folder)
 
     def _keep_steady(self, tree_id: str, scan: Scan) -> None:
         """Have the workers that run in the user's folder import what that holds now, whatever is edited from now on."""
@@ -191,7 +191,7 @@ class CodePlace:
             return True
         return use.is_only and self.store.has(use.tree) and is_intact(self.store.tree(use.tree), root.folder, is_weak)
 
-    def argv(self, argv: Sequence[str], ground: Ground) -> tuple[str, ...]:
+    def argv(self, argv: Sequence[str], ground: CodeSource) -> tuple[str, ...]:
         """Return a worker's command line for a version."""
         words = with_settings(argv, self._program, ground.use.settings)
         if not ground.copy or self._root is None:
@@ -199,7 +199,7 @@ class CodePlace:
         return in_folder(words, self._program, os.path.join(ground.copy, self._root.entry))
 
 
-def seen_by_program(ground: Ground | None) -> dict[str, str]:
+def seen_by_program(ground: CodeSource | None) -> dict[str, str]:
     """Return the variables of a version that the program sees."""
     if ground is None:
         return {}
@@ -207,7 +207,7 @@ def seen_by_program(ground: Ground | None) -> dict[str, str]:
     return {**use.env, "ROBUST_CODE_VERSION": label(use.number, use.tree)}
 
 
-def seen_by_tracer(ground: Ground | None, probation_steps: int) -> Mapping[str, str]:
+def seen_by_tracer(ground: CodeSource | None, probation_steps: int) -> Mapping[str, str]:
     """Return the variables that tell what is armed in a worker where modules come from, and whether to look for NaN."""
     if ground is None:
         return {}

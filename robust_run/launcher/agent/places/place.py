@@ -21,7 +21,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.places.opening import Opening
-from robust_run.launcher.agent.thread_messages import Aside
+from robust_run.launcher.agent.thread_messages import ThreadMessages
 from robust_run.launcher.agent.workers.process_tree import children
 from robust_run.launcher.model.job import JobSpec
 from robust_run.signals import describe_exit
@@ -122,7 +122,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self.name = name
         self._spec = spec
         self._clock = clock
-        self._say = Aside(say)
+        self._say = ThreadMessages(say)
         self._start = start
         self._cwd = os.getcwd()
         self._troubles: deque[tuple[float, str]] = deque(maxlen=8)

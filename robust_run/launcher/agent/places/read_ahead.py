@@ -14,7 +14,7 @@ from typing import Protocol
 
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
-from robust_run.launcher.agent.thread_messages import Aside, write_report
+from robust_run.launcher.agent.thread_messages import ThreadMessages, write_report
 from robust_run.launcher.model.job import ImageUse, JobSpec
 from robust_run.prefetch import hotlist
 from robust_run.prefetch.environment.lists import default_folder, roots_of
@@ -60,7 +60,7 @@ class EnvironmentAhead:
         self, spec: JobSpec, env: Mapping[str, str], clock: Clock, notes: str, report: str, say: Callable[[str], None]
     ) -> None:
         """Begins to read. `notes`, `report`: files for what a worker opens, and for what it all brought."""
-        self._say, self._report, self._notes = Aside(say), report, notes
+        self._say, self._report, self._notes = ThreadMessages(say), report, notes
         self._clock, self._window_s = clock, spec.record_window_s
         self._window: Window | None = None
         """From the first attempt on: nodes may wait for each other before."""
@@ -134,7 +134,7 @@ class MountedAhead:
 
     def __init__(self, spec: JobSpec, image: ImageUse, clock: Clock, say: Callable[[str], None]) -> None:
         """Begins to read."""
-        self._say, self._clock, self._began_s = Aside(say), clock, clock.monotonic_s()
+        self._say, self._clock, self._began_s = ThreadMessages(say), clock, clock.monotonic_s()
         self._window_s = spec.record_window_s
         self._window: Window | None = None
         self._stop = threading.Event()

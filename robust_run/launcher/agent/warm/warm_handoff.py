@@ -6,7 +6,7 @@ import socket
 from typing import NamedTuple
 
 
-class WarmStart(NamedTuple):
+class WarmHandoff(NamedTuple):
     """Two children of the agent, forked before it had a thread, each with our end of the socket it is told by."""
 
     daemon_pid: int

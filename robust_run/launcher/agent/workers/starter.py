@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.output.wiring import ChildFds
     from robust_run.launcher.agent.warm.host import Standby, StartsWarm, WarmHost, Watches
     from robust_run.launcher.agent.warm.identity import Identity
-    from robust_run.launcher.agent.warm.warm_handoff import WarmStart
+    from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
 #: A warm process that died is started again at most so many times in a job.
 WARM_LAUNCHES = 3
@@ -61,7 +61,7 @@ class Starter:
         setup: workers.ChildSetup,
         start_helper: StartsWarm,
         tell: Callable[[NodeEvent], None],
-        given: WarmStart | None = None,
+        given: WarmHandoff | None = None,
     ) -> None:
         self.off = self._why_off(spec, env)
         """Why nothing is forked; empty: it may be. With an image the node says so, once it is known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robust_run.health.checks.types import CHECKS, CheckName
 from robust_run.health.ladder.types import Decision
-from robust_run.launcher.core.ladder.ladder_state import climb_of
+from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 from robust_run.launcher.core.ladder.rungs import decided
 from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.state import JobState, Policy
@@ -52,5 +52,5 @@ def replaced(policy: Policy, state: JobState, name: str) -> list[Action]:
 
 def begin_again(policy: Policy, state: JobState) -> list[Action]:
     """Begin a diagnosis anew: whoever was about to carry it out is gone."""
-    decisions = climb_of(state).ladder.decisions
+    decisions = ladder_state_of(state).ladder.decisions
     return begin(policy, state, decisions[-1])[1:] if decisions else []

@@ -24,7 +24,7 @@ from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.diagnosis import failure as diagnosis
 from robust_run.launcher.core.diagnosis.judge import Judgement as Verdict
 from robust_run.launcher.core.diagnosis.judge import is_nan, was_sent_a_signal
-from robust_run.launcher.core.ladder.ladder_state import Climb, climb_of, remember
+from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
 from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop
 from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.state import JobState, Policy
@@ -60,28 +60,28 @@ def concluded(
     policy: Policy, state: JobState, verdict: Verdict | None, *, progressed: bool, may_go_on: bool, now_s: float
 ) -> Concluded:
     """Take in how an attempt ended (`verdict` None: well); return what follows. `may_go_on`: it would be started again."""
-    climb = climb_of(state)
+    ladder_state = ladder_state_of(state)
     said: list[Action] = []
-    if (progressed or verdict is None) and climb.ladder.decisions:
-        climb, settled = next_rung(policy, state, climb, Settled(at_s=now_s))
+    if (progressed or verdict is None) and ladder_state.ladder.decisions:
+        ladder_state, settled = next_rung(policy, state, ladder_state, Settled(at_s=now_s))
         said = [] if settled is None else [decided(state, settled)]
         if settled is None:
-            ladder = msgspec.structs.replace(climb.ladder, decisions=(), failure=None, evicted=(), known=())
-            climb = msgspec.structs.replace(climb, ladder=ladder)
+            ladder = msgspec.structs.replace(ladder_state.ladder, decisions=(), failure=None, evicted=(), known=())
+            ladder_state = msgspec.structs.replace(ladder_state, ladder=ladder)
     if verdict is None:
-        remember(state, climb)
+        remember(state, ladder_state)
         return Concluded(said=tuple(said))
     draft = verdict.draft
-    kind, crashed, at_once = what_it_is(policy, climb, draft, progressed=progressed)
-    evicted_before = climb.evicted
-    climb = msgspec.structs.replace(
-        climb, crashed=crashed, evicted=state.evicted_for if verdict.evicts else (), exit_code=draft.exit_code
+    kind, crashed, at_once = what_it_is(policy, ladder_state, draft, progressed=progressed)
+    evicted_before = ladder_state.evicted
+    ladder_state = msgspec.structs.replace(
+        ladder_state, crashed=crashed, evicted=state.evicted_for if verdict.evicts else (), exit_code=draft.exit_code
     )
-    is_climbing = bool(climb.ladder.decisions) and climb.ladder.rungs[-1] != "stop"
+    is_climbing = bool(ladder_state.ladder.decisions) and ladder_state.ladder.rungs[-1] != "stop"
     in_vain = evicted_before if not progressed else ()
     if kind is None or verdict.heals or not may_go_on or not (at_once or is_climbing or in_vain):
-        remember(state, climb)
-        known = everything_known(climb.ladder) if is_climbing and not may_go_on else ""
+        remember(state, ladder_state)
+        known = everything_known(ladder_state.ladder) if is_climbing and not may_go_on else ""
         return Concluded(said=tuple(said), known=known)
     event = Failed(
         at_s=now_s,
@@ -91,13 +91,13 @@ def concluded(
         code=_code(state),
         evicted_before=in_vain,
     )
-    climb, decision = next_rung(policy, state, climb, event)
-    remember(state, climb)
+    ladder_state, decision = next_rung(policy, state, ladder_state, event)
+    remember(state, ladder_state)
     return Concluded(said=tuple(said), decision=decision)
 
 
 def what_it_is(
-    policy: Policy, climb: Climb, draft: VerdictDraft, *, progressed: bool
+    policy: Policy, ladder_state: LadderState, draft: VerdictDraft, *, progressed: bool
 ) -> tuple[FailureKind | None, str, bool]:
     """Return what the ladder calls a failure (None: none of its business), how it is remembered, and whether it begins it."""
     always = policy.diagnose == "always"
@@ -106,12 +106,12 @@ def what_it_is(
     if draft.kind not in ("crash", "unknown"):
         return None, "", False
     finding = draft.culprit.finding if draft.culprit is not None else None
-    again = bool(climb.crashed) and not progressed
+    again = bool(ladder_state.crashed) and not progressed
     if draft.rule == "died_of_signal" and draft.culprit is not None:
         number = -(draft.culprit.exit_code or 0)
         if was_sent_a_signal(draft):
             return ("crash", "", True) if always else (None, "", False)
-        repeated = again or (number in OF_MEMORY and climb.crashed == "memory")
+        repeated = again or (number in OF_MEMORY and ladder_state.crashed == "memory")
         return "crash", "memory" if number in OF_MEMORY else "signal", always or repeated
     if finding is not None and finding.kind in EXPLAINED:
         return None, "", False
@@ -138,8 +138,8 @@ def follow(policy: Policy, state: JobState, decision: Decision, incident: Record
         back = _roll_back(state, decision)
         if not back:
             event = RollbackRefused(at_s=now_s, reason="the version is not there any more")
-            climb, other = next_rung(policy, state, climb_of(state), event)
-            remember(state, climb)
+            ladder_state, other = next_rung(policy, state, ladder_state_of(state), event)
+            remember(state, ladder_state)
             first = decided(state, decision)
             return [first, *(follow(policy, state, other, incident, now_s) if other is not None else [])]
         record = msgspec.structs.replace(incident, action="rollback", reason=decision.sentence)

@@ -1,6 +1,6 @@
 """What the ladder remembers between two events, and how it is kept in the job's state. No behaviour.
 
-It is kept packed (`JobState.climb`): a job in which nothing goes wrong never imports any of this.
+It is kept packed (`JobState.ladder_state`): a job in which nothing goes wrong never imports any of this.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ReplayRun(msgspec.Struct, frozen=True, kw_only=True):
     """Why; empty: it goes on."""
 
 
-class Climb(msgspec.Struct, frozen=True, kw_only=True):
+class LadderState(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     ladder: State = State()
@@ -64,11 +64,11 @@ class Climb(msgspec.Struct, frozen=True, kw_only=True):
     replay: ReplayRun | None = None
 
 
-def climb_of(state: JobState) -> Climb:
+def ladder_state_of(state: JobState) -> LadderState:
     """Return what the ladder remembers."""
-    return msgspec.json.decode(state.climb, type=Climb) if state.climb else Climb()
+    return msgspec.json.decode(state.ladder_state, type=LadderState) if state.ladder_state else LadderState()
 
 
-def remember(state: JobState, climb: Climb) -> None:
+def remember(state: JobState, ladder_state: LadderState) -> None:
     """Keep it."""
-    state.climb = msgspec.json.encode(climb) if climb != Climb() else b""
+    state.ladder_state = msgspec.json.encode(ladder_state) if ladder_state != LadderState() else b""

@@ -10,7 +10,7 @@ from robust_run.health.ladder.types import Decision
 from robust_run.health.ladder.types import Event as LadderEvent
 from robust_run.health.ladder.types import Policy as LadderPolicy
 from robust_run.launcher.core.attempts import begin, finish
-from robust_run.launcher.core.ladder.ladder_state import Climb, climb_of, remember
+from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
 from robust_run.launcher.core.membership import recount
 from robust_run.launcher.core.state import LADDER, Eviction, JobState, Policy
 from robust_run.launcher.model.actions import Action, Finish, Say
@@ -50,8 +50,8 @@ def limits(policy: Policy, state: JobState) -> LadderPolicy:
 
 def advance(policy: Policy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0) -> list[Action]:
     """Take in what came of a rung that was waited for, and take the next."""
-    climb, decision = next_rung(policy, state, climb_of(state), event)
-    remember(state, climb)
+    ladder_state, decision = next_rung(policy, state, ladder_state_of(state), event)
+    remember(state, ladder_state)
     if decision is None:
         return begin(policy, state, now_s)
     if decision.rung == "stop":
@@ -75,10 +75,10 @@ def evict(state: JobState, name: str, why: str, by: str, at_unix_s: float) -> li
 
 def stop(state: JobState, decision: Decision) -> list[Action]:
     """End the job, with what was tried and found."""
-    climb = climb_of(state)
-    failure = climb.ladder.failure
+    ladder_state = ladder_state_of(state)
+    failure = ladder_state.ladder.failure
     end = Finish(
-        exit_code=climb.exit_code,
+        exit_code=ladder_state.exit_code,
         outcome="failed",
         reason=f"{rules.RULES[decision.rule]}; {decision.sentence}",
         sentence=failure.sentence if failure is not None else "",
@@ -86,10 +86,12 @@ def stop(state: JobState, decision: Decision) -> list[Action]:
     return [decided(state, decision), *finish(state, end)]
 
 
-def next_rung(policy: Policy, state: JobState, climb: Climb, event: LadderEvent) -> tuple[Climb, Decision | None]:
+def next_rung(
+    policy: Policy, state: JobState, ladder_state: LadderState, event: LadderEvent
+) -> tuple[LadderState, Decision | None]:
     """Return what the ladder remembers after an event, and the rung that follows, if one does."""
-    after, decision = ladder.step(limits(policy, state), climb.ladder, event)
-    return msgspec.structs.replace(climb, ladder=after), decision
+    after, decision = ladder.step(limits(policy, state), ladder_state.ladder, event)
+    return msgspec.structs.replace(ladder_state, ladder=after), decision
 
 
 def decided(state: JobState, decision: Decision) -> Decided:

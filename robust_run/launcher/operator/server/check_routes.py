@@ -23,7 +23,7 @@ from robust_run.launcher.operator.views.check_words import CheckBegun, CheckView
 from robust_run.launcher.operator.views.operations import RefusedError
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.check_session import Drive
+    from robust_run.launcher.controller.check_session import CheckSession
 
 #: Sessions that are remembered.
 MOST_KEPT = 8
@@ -37,7 +37,7 @@ class CheckRoutes:
 
     def __init__(self, controller: ControllerHandle) -> None:
         self._controller = controller
-        self._kept: OrderedDict[int, Drive] = OrderedDict()
+        self._kept: OrderedDict[int, CheckSession] = OrderedDict()
         self._number = 0
 
     def add_to(self, app: web.Application) -> None:
@@ -84,7 +84,7 @@ class CheckRoutes:
         return web.Response(body=msgspec.json.encode(view), content_type="application/json")
 
 
-def _report(drive: Drive) -> Report | None:
+def _report(drive: CheckSession) -> Report | None:
     if not drive.is_over or drive.session is None:
         return None
     judged = drive.judgement or Judgement(unchecked=(f"given up: {drive.given_up}",))

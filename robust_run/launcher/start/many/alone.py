@@ -19,25 +19,31 @@ from robust_run.launcher.agent.signals import ENDING
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.control.meeting import Host, SystemNetwork, meet
 from robust_run.launcher.control.sockets import spoken
-from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.leadership.leaders import not_here
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.start.console import Console
-from robust_run.launcher.start.many.controller_supervisor import Keeper
+from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor
 
 
 class ControllerAlone:
     """The process between the guard and the controller. Told to end, it ends the controller and leaves the job alone."""
 
     def __init__(
-        self, spec: JobSpec, many: ManyNodes, env: Mapping[str, str], mask: set[int], lifeline: int, charge: Charge
+        self,
+        spec: JobSpec,
+        many: ManyNodes,
+        env: Mapping[str, str],
+        mask: set[int],
+        lifeline: int,
+        config: ControllerConfig,
     ) -> None:
         self._spec = spec
         self._many = many
         self._mask = mask
         self._env = env
         self._lifeline = lifeline
-        self._charge = charge
+        self._config = config
         self._console = Console(spec, SystemClock())
 
     def run(self) -> int:
@@ -69,16 +75,16 @@ class ControllerAlone:
         place = await asyncio.to_thread(meet, self._many, SystemNetwork())
         if not isinstance(place, Host):
             raise UserError(not_here(self._many))
-        keeper = Keeper(self._mask, dict(self._env), self._console.say)
-        keeper.on_ended = end
+        supervisor = ControllerSupervisor(self._mask, dict(self._env), self._console.say)
+        supervisor.on_ended = end
         os.set_blocking(self._lifeline, False)
         loop.add_reader(self._lifeline, on_lifeline)
         for number in {*ENDING, *self._spec.end_signals}:
             loop.add_signal_handler(number, end, 128 + number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
         address = spoken(place.addresses[0], place.port)
-        keeper.start(msgspec.structs.replace(self._charge, address=address), place.socket)
+        supervisor.start(msgspec.structs.replace(self._config, address=address), place.socket)
         self._console.say("the agent of this node is alive: only its controller is started")
         code = await over
-        await keeper.close(wait=False)
+        await supervisor.close(wait=False)
         return code

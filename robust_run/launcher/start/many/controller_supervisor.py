@@ -12,7 +12,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.workers import workers
-from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.signals import describe_exit
 
 #: Exit code of a controller that another one has replaced: it is started again as a candidate.
@@ -33,7 +33,7 @@ LAST_WORD_S = 15.0
 YOUNG_S = 10.0
 
 
-class Keeper:
+class ControllerSupervisor:
     """The controller's process of this node, if it has one. A child of this process, which dies with it."""
 
     def __init__(self, mask: Iterable[int], env: dict[str, str], say: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class Keeper:
         self._env = env
         self._say = say
         self._worker: workers.Worker | None = None
-        self._charge: Charge | None = None
+        self._config: ControllerConfig | None = None
         self._where: _Where | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started_at_s = 0.0
@@ -59,26 +59,26 @@ class Keeper:
     @property
     def address(self) -> str:
         """HOST:PORT where the agent of this node reaches it; empty: there is none."""
-        return self._charge.address if self._charge is not None else ""
+        return self._config.address if self._config is not None else ""
 
     def pids(self) -> list[int]:
         """Return what must be spared when an attempt's processes are ended."""
         return [self._worker.pid] if self._worker is not None and self._worker.exit_code is None else []
 
-    def start(self, charge: Charge, listener: socket.socket) -> None:
+    def start(self, config: ControllerConfig, listener: socket.socket) -> None:
         """Start the process; it has the socket from now on. Raises PlatformError."""
-        self._charge = charge
+        self._config = config
         self._where = _Where(listener)
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._launch(listener)
 
     def _launch(self, listener: socket.socket) -> None:
-        assert self._charge is not None and self._loop is not None
-        memory = os.memfd_create("robust-run-charge", os.MFD_CLOEXEC)
+        assert self._config is not None and self._loop is not None
+        memory = os.memfd_create("robust-run-controller", os.MFD_CLOEXEC)
         try:
-            charge = msgspec.structs.replace(self._charge, listener=listener.fileno())
-            os.write(memory, msgspec.json.encode(charge))
+            config = msgspec.structs.replace(self._config, listener=listener.fileno())
+            os.write(memory, msgspec.json.encode(config))
             argv = (sys.executable, "-c", _BOOT, str(memory))
             self._worker = workers.start(
                 argv, self._env, self._setup, stdin=_nothing(), keep=(memory, listener.fileno())
@@ -121,7 +121,7 @@ class Keeper:
         self._loop.call_later(delay_s, self._again)
 
     def _again(self) -> None:
-        assert self._charge is not None and self._loop is not None and self._ended is not None
+        assert self._config is not None and self._loop is not None and self._ended is not None
         assert self._where is not None
         if self._closing:
             self._ended.set()
@@ -129,10 +129,10 @@ class Keeper:
         try:
             listener = self._where.bind_again()
         except OSError as error:
-            self._say(f"cannot have {self._charge.address} again for the controller: {error.strerror}; trying on")
+            self._say(f"cannot have {self._config.address} again for the controller: {error.strerror}; trying on")
             self._loop.call_later(1.0, self._again)
             return
-        self._charge = msgspec.structs.replace(self._charge, resume=True)
+        self._config = msgspec.structs.replace(self._config, resume=True)
         try:
             self._launch(listener)
         except PlatformError as error:

@@ -21,13 +21,13 @@ from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.meeting import Guest, Host, SystemNetwork, meet, own_address
 from robust_run.launcher.control.messages import Hello, Leaving, Welcome
 from robust_run.launcher.control.sockets import spoken
-from robust_run.launcher.controller.config import Charge
+from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.leadership.leaders import ASK_AGAIN_S, led_elsewhere, not_here, refuse_if_led
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo
 from robust_run.launcher.model.lease_times import LeaseTimes
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.start.many.controller_supervisor import Keeper, bind
+from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, bind
 from robust_run.launcher.start.many.fence import Lease
 from robust_run.launcher.start.many.finding import DIAL_S, ONLY_DIAL_S, RETRY_S
 from robust_run.signals import signal_name
@@ -55,12 +55,12 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the job's agent that lives here already: only the controller is missing."""
 
 
-def charge_of(
+def config_of(
     spec: JobSpec, token: str, run_directory: RunDirectory, host_agent: str, guard: int, *, resume: bool
-) -> Charge:
+) -> ControllerConfig:
     """Return what a controller on this node is given, but for where it listens."""
     many = spec.many
-    return Charge(
+    return ControllerConfig(
         spec=spec,
         token=token,
         run_path=run_directory.path,
@@ -89,12 +89,12 @@ class Joining:
         resumed: Resumed | None,
         clock: Clock,
         lease: Lease,
-        keeper: Keeper,
+        supervisor: ControllerSupervisor,
         node_id: str,
         say: Callable[[str], None],
     ) -> None:
         self.candidate: socket.socket | None = None
-        """Where this node would serve as controller; the keeper's as soon as it is in line."""
+        """Where this node would serve as controller; the supervisor's as soon as it is in line."""
         self.block_port = 0
         """Where this node gives blocks of the job's image; 0: nowhere."""
         self.setup = b""
@@ -106,7 +106,7 @@ class Joining:
         self._resumed = resumed
         self._clock = clock
         self._lease = lease
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._node_id = node_id
         self._say = say
         self._network = SystemNetwork()
@@ -132,7 +132,7 @@ class Joining:
         if self._resumed is not None and many.controller_standby > 0:
             await refuse_if_led(self._spec, many, self._resumed.run_path, self._clock)
         while True:
-            if not self._keeper.is_running:
+            if not self._supervisor.is_running:
                 elsewhere = await self._led_elsewhere()
                 met = elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
                 self._place = met if elsewhere is not None else self._next_port(met)
@@ -195,11 +195,11 @@ class Joining:
             run_directory = RunDirectory.resume(self._resumed.run_path)
         else:
             run_directory = RunDirectory.create(spec.log_dir, spec.run_id, self._guard).for_controller()
-        charge = charge_of(
+        config = config_of(
             spec, self._token, run_directory, self._node_id, self._guard, resume=self._resumed is not None
         )
-        charge = msgspec.structs.replace(charge, address=spoken(place.addresses[0], place.port), setup=self.setup)
-        self._keeper.start(charge, place.socket)
+        config = msgspec.structs.replace(config, address=spoken(place.addresses[0], place.port), setup=self.setup)
+        self._supervisor.start(config, place.socket)
 
     def hello(self) -> Hello:
         """Return what this node says of itself, as far as it is known."""

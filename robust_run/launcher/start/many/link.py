@@ -59,7 +59,7 @@ SIGKILL = 9
 
 
 class Link:
-    """The superior of an agent on one of several nodes."""
+    """The tie of an agent on one of several nodes to its controller: a `ControllerLink`."""
 
     def __init__(  # noqa: PLR0913 - the parts of a tie
         self,
@@ -125,7 +125,7 @@ class Link:
         """Whether the controller that was obeyed last is this node's."""
         return bool(self._where) and self._where == self._own_controller()
 
-    # --- Superior
+    # --- ControllerLink
 
     def report(self, event: NodeEvent) -> None:
         """Pass on what happened here."""

@@ -28,9 +28,9 @@ from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.guard import hold_signals, run_guarded
 from robust_run.launcher.start.many import presence
 from robust_run.launcher.start.many.alone import ControllerAlone
-from robust_run.launcher.start.many.controller_supervisor import Keeper
+from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor
 from robust_run.launcher.start.many.fence import Cell, Lease
-from robust_run.launcher.start.many.joining import Joining, Resumed, Stopped, charge_of, unless_stopped
+from robust_run.launcher.start.many.joining import Joining, Resumed, Stopped, config_of, unless_stopped
 from robust_run.launcher.start.many.link import Link
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def launch_many(
 
     def agent(lifeline: int) -> int:
         if resumed is not None and resumed.agent:
-            charge = charge_of(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
-            return ControllerAlone(spec, many, env, mask, lifeline, charge).run()
+            config = config_of(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
+            return ControllerAlone(spec, many, env, mask, lifeline, config).run()
         return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
 
     try:
@@ -112,7 +112,7 @@ class _NodeOfMany:
         self._clock: Clock = SystemClock()
         self._lease = Lease(cell)
         self._console = Console(spec, self._clock)
-        self._keeper = Keeper(mask, dict(env), self._console.say)
+        self._supervisor = ControllerSupervisor(mask, dict(env), self._console.say)
         self._node_id = os.urandom(8).hex()
         self._mark = presence.show(self._node_id)
         self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
@@ -124,7 +124,7 @@ class _NodeOfMany:
             resumed=resumed,
             clock=self._clock,
             lease=self._lease,
-            keeper=self._keeper,
+            supervisor=self._supervisor,
             node_id=self._node_id,
             say=self._console.say,
         )
@@ -185,10 +185,10 @@ class _NodeOfMany:
         try:
             connection = await unless_stopped(joining, self._lifeline, self._spec.end_signals)
         except Stopped as stopped:
-            await self._keeper.close(wait=False)
+            await self._supervisor.close(wait=False)
             return 128 + stopped.number
         except RobustRunError:
-            await self._keeper.close(wait=self._joining.is_host)
+            await self._supervisor.close(wait=self._joining.is_host)
             raise
         return await self._work(connection)
 
@@ -215,7 +215,7 @@ class _NodeOfMany:
             address=hello.node.address,
             opened=self._opened,
         )
-        node.spare = self._keeper.pids
+        node.spare = self._supervisor.pids
         node.workplace.ready_s = self._ready_s
         agent = Agent(node, self._node_id)
         link = Link(
@@ -228,7 +228,7 @@ class _NodeOfMany:
             clock=self._clock,
             say=self._console.say,
             on_candidates=lambda candidates: self._stand_by(candidates, spec, run_directory),
-            own_controller=lambda: self._keeper.address,
+            own_controller=lambda: self._supervisor.address,
             on_silence=self._on_silence,
             ask=lambda: where_led(spec, self._many, run_directory.path, self._clock),
         )
@@ -238,7 +238,7 @@ class _NodeOfMany:
         self._greet(spec, run_directory)
         exit_code = await live(agent, node, link, self._lifeline, self._scheduler)
         node.end_helpers(exit_code)
-        await self._keeper.close(wait=link.failure is None and link.is_led_from_here)
+        await self._supervisor.close(wait=link.failure is None and link.is_led_from_here)
         run_directory.remove_temporary()
         if link.failure is not None:
             raise link.failure
@@ -246,9 +246,9 @@ class _NodeOfMany:
 
     def _on_silence(self, where: str, silent_s: float) -> None:
         """Replace this node's controller if it does not answer, before the leases of all agents end."""
-        leads_here = where == self._keeper.address or (not where and self._many.controller_standby == 0)
+        leads_here = where == self._supervisor.address or (not where and self._many.controller_standby == 0)
         if leads_here:
-            self._keeper.end_stuck(silent_s, self._lease.times.stuck_s)
+            self._supervisor.end_stuck(silent_s, self._lease.times.stuck_s)
 
     def _run_directory(self, run_id: str) -> RunDirectory:
         if self._resumed is not None:
@@ -258,12 +258,12 @@ class _NodeOfMany:
     def _stand_by(self, candidates: tuple[str, ...], spec: JobSpec, run_directory: RunDirectory) -> None:
         """Be ready to take the controller over once this node is in line."""
         address = self._joining.hello().node.candidate
-        if not address or address not in candidates or self._keeper.is_running or self._joining.candidate is None:
+        if not address or address not in candidates or self._supervisor.is_running or self._joining.candidate is None:
             return
-        charge = charge_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
-        charge = msgspec.structs.replace(charge, address=address, setup=self._joining.setup)
+        config = config_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
+        config = msgspec.structs.replace(config, address=address, setup=self._joining.setup)
         try:
-            self._keeper.start(charge, self._joining.candidate)
+            self._supervisor.start(config, self._joining.candidate)
         except PlatformError as error:
             self._console.say(f"this node cannot take the controller over: {error}")
 

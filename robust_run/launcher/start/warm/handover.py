@@ -21,7 +21,7 @@ from robust_run.launcher.agent.warm import become, command_line
 from robust_run.launcher.agent.warm.identity import unarmed
 from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, packet_socketpair, send
 from robust_run.launcher.agent.warm.process import WarmProcess
-from robust_run.launcher.agent.warm.warm_handoff import WarmStart
+from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 from robust_run.launcher.agent.workers import store_process
 from robust_run.launcher.agent.workers.environment import worker_argv
 from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, become_subreaper, prctl, read_status
@@ -164,7 +164,7 @@ def _run(taken: Taken, connection: socket.socket, lifeline: int, after_imports: 
         sock.close()
     os.close(log)
     store_ours.setblocking(False)
-    given = WarmStart(taken.daemon_pid, taken.modules, warm_pid, warm_ours, store_pid, store_ours)
+    given = WarmHandoff(taken.daemon_pid, taken.modules, warm_pid, warm_ours, store_pid, store_ours)
     hold_signals(job.spec.end_signals)
     return run_agent(job.spec, job.env, run_directory, lifeline, set(job.mask), given)
 
