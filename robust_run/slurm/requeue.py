@@ -106,7 +106,7 @@ def _unwanted(
 ) -> tuple[str, ...]:
     """Return the nodes that the job is to be kept from."""
     from robust_run.launcher.core.ladder.rungs import evict_share
-    from robust_run.launcher.core.policy import policy_of
+    from robust_run.launcher.core.state import policy_of
 
     nodes = spec.many.most + spec.many.standby if spec.many is not None else 1
     candidates = exclusion.Candidates(

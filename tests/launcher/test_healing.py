@@ -197,8 +197,8 @@ finally:
 #: Before a job's command: who says why may be a minute later than those who lose a connection, as on a busy machine.
 LISTENING = (
     *PATIENT[:2],
-    "import msgspec; from robust_run.launcher.core import policy; made = policy.policy_of; "
-    f"policy.policy_of = lambda spec: msgspec.structs.replace(made(spec), patience_s=60.0); {PATIENT[2]}",
+    "import msgspec; from robust_run.launcher.core import state; made = state.policy_of; "
+    f"state.policy_of = lambda spec: msgspec.structs.replace(made(spec), patience_s=60.0); {PATIENT[2]}",
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import UserError
-from robust_run.launcher.core.policy import policy_of
+from robust_run.launcher.core.state import policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import OpenStore
 from robust_run.launcher.model.events import JobStarted, NodeJoined, RankExited, StoreOpened

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent import evidence, progress
+from robust_run.launcher.agent import progress
 from robust_run.launcher.agent.workers.process_tree import send_group
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect, EndAttempt
@@ -171,6 +171,8 @@ class Attempt:
         exit_code = worker.exit_code if worker.exit_code is not None else 0
         finding = None
         if exit_code != 0:
+            from robust_run.launcher.agent import evidence
+
             stderr, _ = self._node.router.tail(self.number, worker.rank)
             finding = evidence.find(self._node.run_directory.error_file(self.number, worker.rank), stderr, exit_code)
         self._report(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
@@ -272,6 +274,8 @@ class Attempt:
         watch.forget()
 
     def _evidence(self, worker: Worker) -> RankEvidence:
+        from robust_run.launcher.agent import evidence
+
         stderr, spoke_at_s = self._node.router.tail(self.number, worker.rank)
         found = evidence.gather(worker, self.number, self._node.run_directory, stderr, spoke_at_s)
         finding = self._node.workplace.blame(found.finding, found.exit_code)

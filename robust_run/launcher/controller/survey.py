@@ -17,10 +17,10 @@ import msgspec
 
 from robust_run.ckpt_io.newest import written_by
 from robust_run.clock import Clock
-from robust_run.launcher.core.diagnosis.looks import Asked, Choosing
 from robust_run.launcher.core.membership import awaits_resume, name_of
 from robust_run.launcher.core.resume import choosing
 from robust_run.launcher.core.resume.choosing import Again, Choice, Nothing, Wait
+from robust_run.launcher.core.resume.looks import Asked, Choosing
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen

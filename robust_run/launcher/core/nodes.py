@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
-from robust_run.launcher.core.diagnosis.verdict import own_failure
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
-from robust_run.launcher.core.unknown_attempts import stray_ended, strayed
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.model.events import (
     AttemptEnded,
@@ -30,12 +28,12 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
     """Take in what happened to a node; None: that is not what the event is about."""
     match event:
         case NodeJoined():
-            ends = strayed(policy, state, event.node.id, event.attempt, now_s)
+            ends = _strayed(policy, state, event.node.id, event.attempt, now_s)
             return ends + joined(policy, state, event, now_s)
         case NodeReturned():
             from robust_run.launcher.core import controller_recovery as away
 
-            ends = strayed(policy, state, event.node, event.attempt, now_s)
+            ends = _strayed(policy, state, event.node, event.attempt, now_s)
             missed = away.repeat(state, event.node)  # before its return opens an attempt
             return ends + missed + returned(policy, state, event, now_s)
         case NodeLost():
@@ -111,6 +109,8 @@ def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list
     if was_there:
         _goes(state, member, "lost", f"silent for {event.silent_s:.1f} s" if event.silent_s else "gone", now_s)
     if event.node in state.strays:
+        from robust_run.launcher.core.unknown_attempts import stray_ended
+
         return stray_ended(policy, state, event.node, now_s)
     if event.node in state.unended:
         text = f"node {member.info.name} {_silence(event.silent_s)}"
@@ -182,13 +182,25 @@ def restart_asked(policy: Policy, state: JobState, event: RestartAsked, now_s: f
     return _end_because(policy, state, Cause(kind="asked", at_s=now_s, text=text), now_s)
 
 
+def _strayed(policy: Policy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
+    if attempt < 0:
+        return []
+    from robust_run.launcher.core.unknown_attempts import strayed  # a node that is new to the job runs none
+
+    return strayed(policy, state, node, attempt, now_s)
+
+
 def note_own_end(state: JobState, event: AttemptEnded, now_s: float) -> None:
     """A node ended its workers unasked: it was cut off and is back already, or it leaves and could not say so in time."""
     name, after_s = name_of(state, event.node), event.fenced_after_s
     if after_s is not None:
         text = f"node {name} could not reach the controller for {after_s:.1f} s and ended its workers"
         state.causes.append(_cause(state, "fenced", event.node, text, now_s - after_s))
-    elif state.ending is None and not any(map(own_failure, event.ranks)):
+    elif state.ending is None:
+        from robust_run.launcher.core.diagnosis.verdict import own_failure
+
+        if any(map(own_failure, event.ranks)):
+            return
         state.causes.append(_cause(state, "left", event.node, f"node {name} ended its workers by itself", now_s))
     else:
         return

@@ -16,6 +16,7 @@ from robust_run.launcher.model.code_events import Ledger
 from robust_run.launcher.model.events import RankExited
 from robust_run.launcher.model.health_events import HealthRecord
 from robust_run.launcher.model.job import (
+    JobSpec,
     NodeInfo,
     Placement,
     Progress,
@@ -114,6 +115,38 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     rule: str = ""
     """The rule of health that had it evicted; empty: none did."""
+
+
+def policy_of(spec: JobSpec) -> Policy:
+    """Return the core's policy for a job."""
+    base = Policy(
+        job=spec.run_id,
+        max_restarts=spec.max_restarts,
+        progress_after_s=spec.progress_after_s,
+        restart_grace_s=spec.restart_grace_s,
+        shutdown_timeout_s=spec.shutdown_timeout_s,
+        on_hang=spec.on_hang,
+        on_slow=spec.on_slow,
+        hang_after_s=spec.hang_after_s,
+        health_rules=spec.health_rules,
+        diagnose=spec.diagnose,
+        diagnose_checks=spec.diagnose_checks,
+        no_replay=spec.no_replay,
+        replay_unit=spec.replay_unit,
+        max_evict_share=spec.max_evict_share,
+    )
+    many = spec.many
+    if many is None:
+        return base
+    return msgspec.structs.replace(
+        base,
+        fewest=many.fewest,
+        most=many.most,
+        join_timeout_s=many.join_timeout_s,
+        last_call_s=many.last_call_s,
+        wait_for_nodes_s=many.wait_for_nodes_s,
+        many=True,
+    )
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it

@@ -30,7 +30,6 @@ from robust_run.launcher.core.attempts import (
 )
 from robust_run.launcher.core.membership import awaits_resume, placement_of
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.core.unknown_attempts import end_strays_now, stray_ended
 from robust_run.launcher.model.actions import Action, EndAttempt, WakeAt
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import (
@@ -157,6 +156,8 @@ def _take_of_attempt(policy: Policy, state: JobState, event: Event, now_s: float
         case AttemptEnded(attempt=attempt, node=node) if attempt == state.attempt and node in state.unended:
             return _attempt_ended(policy, state, event, now_s)
         case AttemptEnded(attempt=attempt, node=node) if attempt >= state.strays.get(node, attempt + 1):
+            from robust_run.launcher.core.unknown_attempts import stray_ended
+
             return stray_ended(policy, state, node, now_s)
         case StoreOpened(attempt=attempt, node=node) if _is_awaited_store(state, attempt, node):
             return _store_opened(policy, state, event, now_s)
@@ -345,6 +346,8 @@ def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action
         return stopped(state)
     before, state.phase = state.phase, "stopping"
     if event.again:
+        from robust_run.launcher.core.unknown_attempts import end_strays_now
+
         return end_attempt(state, EndAttempt(attempt=state.attempt)) + end_strays_now(state)
     if before == "stopping" or (before == "ending" and not _is_ended_by_leaving(state)):
         return []

@@ -20,7 +20,7 @@ def strayed(policy: Policy, state: JobState, node: str, attempt: int, now_s: flo
     is_same_number = attempt == state.attempt > state.told_of and node not in state.places  # of another attempt
     is_proof = attempt > max(state.attempt, state.told_of) or is_same_number
     may_run_it = node not in state.unended and (is_held(state, now_s) or node in state.strays)
-    if attempt < 0 or not (is_proof or attempt > state.attempt or may_run_it):
+    if not (is_proof or attempt > state.attempt or may_run_it):
         return []
     placement = placement_of(state, node) if node in state.unended else None
     if placement is not None:

@@ -33,16 +33,24 @@ it can remove them without knowing which run they are of.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.records.run_id import is_run_id
 
 _MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
 _PREFIX = "robust-run-"
 
 _IGNORE = ".gitignore"
+
+LONGEST_ID = 128
+_ID = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a text is the name of a folder and of nothing else: no path, and not too long."""
+    return _ID.fullmatch(text) is not None and text not in (".", "..") and len(text) <= LONGEST_ID
 
 
 class RunDirectory:

@@ -31,8 +31,7 @@ from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.core.diagnosis.rule_book import book_of
-from robust_run.launcher.core.policy import policy_of
-from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.code_events import CodeCaptured, RollbackAsked, UpdateStaged

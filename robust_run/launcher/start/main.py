@@ -17,8 +17,7 @@ from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.core.policy import policy_of
-from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.events import ControllerResumed, JobStarted, NodeEvent, NodeJoined, NodeLost
 from robust_run.launcher.model.job import JobSpec, NodeInfo

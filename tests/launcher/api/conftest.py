@@ -19,8 +19,7 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.controller.steps import StepBook
-from robust_run.launcher.core.policy import policy_of
-from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import (

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.ckpt_io.seen import Look, Seen
-from robust_run.launcher.core.diagnosis.looks import ANSWER_S, DELAY_S, MOST_OF_ALL, NOTHING_S, Asked, Choosing
 from robust_run.launcher.core.resume.choosing import LEAST_S, TROUBLE_S, Again, Choice, Next, Nothing, Wait, decide
+from robust_run.launcher.core.resume.looks import ANSWER_S, DELAY_S, MOST_OF_ALL, NOTHING_S, Asked, Choosing
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 
 NOW_UNIX_S = 1e9

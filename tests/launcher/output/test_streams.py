@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from robust_run.launcher.agent.output.streams import copy_window_size, make_pipe, make_pty, read_available
+from robust_run.launcher.agent.output.wiring import copy_window_size, make_pipe, make_pty, read_available
 
 
 @pytest.fixture

@@ -11,8 +11,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from robust_run.launcher.agent.output.lines import Tail
-from robust_run.launcher.agent.output.streams import copy_window_size, read_available
-from robust_run.launcher.agent.output.wiring import AttemptLogs, ChildFds, Source, Wiring
+from robust_run.launcher.agent.output.wiring import (
+    AttemptLogs,
+    ChildFds,
+    Source,
+    Wiring,
+    copy_window_size,
+    read_available,
+)
 from robust_run.launcher.model.job import Std, Streams
 
 if TYPE_CHECKING:

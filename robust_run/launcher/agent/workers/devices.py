@@ -11,10 +11,13 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
-from robust_run.health.sensors.visible_gpus import Gpu, choose
 from robust_run.launcher.model.world import Files, World
+
+if TYPE_CHECKING:
+    from robust_run.health.sensors.visible_gpus import Gpu
 
 _GPU_FOLDER = "/proc/driver/nvidia/gpus"
 _ACCELERATOR_TRACES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel", "/dev/davinci_manager")
@@ -64,6 +67,8 @@ def visible_gpus(files: Files, env: Mapping[str, str]) -> tuple[Gpu, ...] | None
     chosen = env.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return node
+    from robust_run.health.sensors.visible_gpus import choose
+
     return choose(node, chosen)
 
 
@@ -128,6 +133,8 @@ def _known_gpu_count(world: World, *, in_image: bool) -> int | None:
 
 def _gpus_of_node(files: Files) -> tuple[Gpu, ...] | None:
     """Return all GPUs the driver lists, by PCI address; None where its list is not what CUDA will find."""
+    from robust_run.health.sensors.visible_gpus import Gpu  # seldom on the way to the first worker
+
     found: list[Gpu] = []
     for address in files.names(_GPU_FOLDER):
         facts = dict(_facts(files.text(f"{_GPU_FOLDER}/{address}/information")))

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.ckpt_io.seen import Seen
-from robust_run.launcher.core.diagnosis.looks import (
+from robust_run.launcher.core.resume.looks import (
     ANSWER_S,
     DELAY_S,
     MOST_OF_ALL,

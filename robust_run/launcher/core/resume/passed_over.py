@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from robust_run.launcher.core.diagnosis.looks import NAMED, Candidate, Situation, called
+from robust_run.launcher.core.resume.looks import NAMED, Candidate, Situation, called
 from robust_run.launcher.model.resume_events import PassedOver
 
 

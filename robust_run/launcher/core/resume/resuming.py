@@ -7,12 +7,12 @@ folder of checkpoints (--ckpt-dir).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.launcher.core.diagnosis.judge import Judgement
-from robust_run.launcher.core.diagnosis.looks import called
 from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.resume.looks import called
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.events import AttemptEnded, AttemptStarted
@@ -25,6 +25,9 @@ from robust_run.launcher.model.resume_events import (
     SavedCheckpoint,
 )
 from robust_run.report.summary import duration
+
+if TYPE_CHECKING:
+    from robust_run.launcher.core.diagnosis.judge import Judgement
 
 #: Names of exceptions that a worker raises where a checkpoint cannot be read: ours, and torch's around them.
 OURS, OF_TORCH = "robust_run.ckpt_io.", "torch.distributed.checkpoint.api.CheckpointException"

@@ -15,7 +15,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.controller.handle_types import JobFacts
-from robust_run.launcher.core.policy import policy_of
+from robust_run.launcher.core.state import policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.operator.pages.page_reading import (
     JournalTail,

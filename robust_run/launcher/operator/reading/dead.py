@@ -9,8 +9,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.controller.handle_types import JobFacts
-from robust_run.launcher.core.policy import policy_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import JobState, Policy, policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import ControllerResumed

@@ -7,7 +7,7 @@ import re
 
 from robust_run.errors import UserError
 from robust_run.launcher.model.world import World, absolute, shown
-from robust_run.launcher.records.run_id import LONGEST_ID, is_run_id
+from robust_run.launcher.records.run_directory import LONGEST_ID, is_run_id
 from robust_run.launcher.start.options.options import Options
 
 _FOLDER = "robust-runs"

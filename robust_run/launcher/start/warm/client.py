@@ -74,7 +74,7 @@ def look(spec: JobSpec, env: Mapping[str, str]) -> Offer:
     setting = env.get(VARIABLE, "")
     if setting == "off" or not spec.warm or not _is_announced(env):
         return Offer(None, "", 0.0)
-    from robust_run.launcher.start.warm import key, origins, registry
+    from robust_run.launcher.start.warm import registry
 
     found, distrusted = registry.find(env, os.getuid())
     if not found:
@@ -85,6 +85,8 @@ def look(spec: JobSpec, env: Mapping[str, str]) -> Offer:
     if not ours:
         other = f"it is of robust-run {found[0].version}"
         return Offer(None, f"the warm process (pid {found[0].pid}) was not used: {other}; start it anew", 0.0)
+    from robust_run.launcher.start.warm import key, origins
+
     mine = origins.fingerprint(env, spec.preload, os.getcwd(), omp_threads_defaulted=spec.omp_threads_defaulted)
     fitting, note = key.closest([each.announcement for each in ours if each.announcement], mine)
     if fitting is None:
