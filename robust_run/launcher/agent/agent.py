@@ -1,4 +1,4 @@
-"""The agent: one node's hands. Carries out the controller's orders and reports what happens.
+"""Agent of a node: carries out the controller's orders and reports what happens.
 
 The first workers of a one-node job are started before the event loop exists, because importing asyncio takes longer than
 starting them. What comes with the loop is in `agent.loop`.

@@ -1,4 +1,4 @@
-"""An agent's part in where attempts start from: looks at its folder of checkpoints, knows where what was chosen lies here, and
+"""Checkpoint lookup on a node: looks at its folder of checkpoints, knows where what was chosen lies here, and
 what its ranks have saved.
 
 Looking is done by a thread, because a file system that hangs must hold up nothing else. Imported where there is such a folder.

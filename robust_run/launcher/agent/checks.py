@@ -1,4 +1,4 @@
-"""An agent's part in checks: says what this node has, listens for a round, and has one runner of checks as a child.
+"""Node checks, the agent's side: says what this node has, listens for a round, and has one runner of checks as a child.
 
 The runner is no worker: an attempt that is swept spares it, and it ends with the agent, with the connection that asked for it,
 with the lease, and before an attempt begins here. Nothing is waited for: the agent's loop renews the lease.

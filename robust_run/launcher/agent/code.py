@@ -1,4 +1,4 @@
-"""An agent's part in versions of the code: gets what it lacks before workers start, and reports what becomes of it."""
+"""Code versions, the agent's side: gets what it lacks before workers start, and reports what becomes of it."""
 
 from __future__ import annotations
 

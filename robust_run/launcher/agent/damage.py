@@ -1,4 +1,4 @@
-"""What ranks said of the checkpoint that they were told to start from, read from their folders when their attempt has ended.
+"""Damage reports of ranks about their resume checkpoint, read from their folders when their attempt has ended.
 
 Imported where an attempt started from a checkpoint.
 """

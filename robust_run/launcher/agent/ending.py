@@ -1,4 +1,4 @@
-"""How an attempt's processes on this node end: workers are asked and given their time, so is what they leave behind, and then all
+"""Shutdown of an attempt on a node: workers are asked and given their time, so is what they leave behind, and then all
 are killed until nothing is left.
 
 Imported after the first workers have been started.

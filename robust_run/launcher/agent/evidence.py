@@ -1,4 +1,4 @@
-"""Collects what is known of a rank once it has ended: its exit, its last words, its error file, its steps."""
+"""Evidence of a rank that has ended: its exit, its last words, its error file, its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's part in its node's health: starts the sensors' process, passes on what it says, and knows why a rank was killed.
+"""Node health, the agent's side: starts the sensors' process, passes on what it says, and knows why a rank was killed.
 
 Nothing here waits: all that may hang is in the sensors' process. Imported after the first workers have been started.
 """

@@ -1,4 +1,4 @@
-"""Which sockets of helpers an agent's loop listens to. Imported after the first workers have been started."""
+"""Listeners on the sockets of helper processes. Imported after the first workers have been started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent looks at once a second: whether its ranks got going, what can be prepared for the next attempt, orphans.
+"""Housekeeping of an agent, once a second: whether its ranks got going, what can be prepared for the next attempt, orphans.
 
 Imported after the first workers have been started.
 """

@@ -1,4 +1,4 @@
-"""Work that must be done before anything else of a job is there, and that a signal ends."""
+"""Interruptible set-up work before a job's first process: a signal ends it."""
 
 from __future__ import annotations
 

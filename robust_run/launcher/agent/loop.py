@@ -1,4 +1,4 @@
-"""An agent once its event loop runs: the loop, who is listened to, signals, sensors, what is looked at every second.
+"""Event loop of an agent: the loop, who is listened to, signals, sensors, what is looked at every second.
 
 Imported after the first workers of a one-node job have been started.
 """

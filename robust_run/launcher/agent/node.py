@@ -1,4 +1,4 @@
-"""What an attempt needs of its node: the run directory, the output router, the store, and the means to start processes."""
+"""Node resources of an attempt: the run directory, the output router, the store, and the means to start processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt achieves, seen from outside: optimizer steps of its ranks, and checkpoint files that grow."""
+"""Progress of an attempt, seen from outside: optimizer steps of its ranks, and checkpoint files that grow."""
 
 from __future__ import annotations
 

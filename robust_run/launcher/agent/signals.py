@@ -1,4 +1,4 @@
-"""The signals of an agent: which of them end the job, which are the workers' business, and when somebody asks again."""
+"""Signal handling of an agent: which of them end the job, which are the workers' business, and when somebody asks again."""
 
 from __future__ import annotations
 

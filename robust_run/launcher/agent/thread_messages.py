@@ -1,4 +1,4 @@
-"""What threads beside the agent's have to say, and the reports that they write."""
+"""Messages of helper threads to the agent, and the reports that they write."""
 
 from __future__ import annotations
 

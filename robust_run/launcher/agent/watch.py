@@ -1,4 +1,4 @@
-"""An agent's eyes on its ranks: looks at their rings, says when one waits too long, and collects evidence when it is asked to.
+"""Hang detector of a node: looks at its ranks' rings, says when one waits too long, collects evidence when it is asked to.
 
 What it reads was written by the user's processes: the readers never raise for what they find. Reading costs microseconds, and
 only what changes is reported.

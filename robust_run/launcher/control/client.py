@@ -1,4 +1,4 @@
-"""An agent's end of its connection to the controller."""
+"""Control protocol, the agent's end of the connection."""
 
 from __future__ import annotations
 

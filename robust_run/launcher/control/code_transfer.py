@@ -1,4 +1,4 @@
-"""A tree on its way to another node, in parts that fit a message; what arrives is known by its digests, not by what it says."""
+"""Transfer of a code tree to another node, in parts that fit a message; what arrives is verified by its digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways a connection between agent and controller can fail, besides those of the network itself."""
+"""Errors of a control connection, besides those of the network itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as bytes: four bytes of length, big-endian, then a msgpack map.
+"""Framing of control messages: four bytes of length, big-endian, then a msgpack map.
 
 Ten thousand agents talk to one controller on one core, so nothing is copied that need not be, and each process has one
 encoder and one decoder a direction.

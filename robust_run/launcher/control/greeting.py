@@ -1,4 +1,4 @@
-"""The two halves of a handshake as they follow from what is received. No sockets: bytes go in, bytes come out.
+"""State machine of the handshake, both halves. No sockets: bytes go in, bytes come out.
 
 A half is fed with `take`, which returns what to send; it is done when its result (`hello`, `welcome`) is there. From then
 on its `reader` has the bytes that followed.

@@ -1,4 +1,4 @@
-"""How two peers find out that they speak the same protocol and know the same secret. No sockets, no clock.
+"""Authentication handshake: two peers find out that they speak the same protocol and know the same secret. No sockets, no clock.
 
 Each side sends one line first, `robust-run PROTOCOL VERSION`, in a form that no later version may change. A controller
 that cannot talk to an agent answers with its own line and `refused TEXT`, which every version can read.

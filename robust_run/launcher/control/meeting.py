@@ -1,4 +1,6 @@
-"""Who hosts the controller: the node that can listen where the nodes meet. No comparing of host names, where it can be helped.
+"""Rendezvous: the controller is hosted by the node that can listen where the nodes meet.
+
+Host names are not compared, where that can be helped.
 
 An address can be listened on only by the machine that has it, and only once. So every node tries, and whoever succeeds is
 the host; "in use" means that somebody on this machine was faster, "not available" that it is another machine's.

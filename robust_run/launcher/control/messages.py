@@ -1,4 +1,4 @@
-"""What agents and the controller say to each other. No behaviour.
+"""Messages between agents and the controller. No behaviour.
 
 An agent dials; nobody dials an agent. Each side first sends one line of ASCII (see `preamble`), so that peers of different
 versions can refuse each other in words; then frames follow: four bytes of length, big-endian, and a msgpack map.

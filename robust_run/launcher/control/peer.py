@@ -1,4 +1,4 @@
-"""One agent's connection, as the controller has it. It never decides who may join: see `Handler`."""
+"""One agent's connection, at the controller's end. It never decides who may join: see `Handler`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's port: accepts agents, keeps strangers from taking its places, answers heartbeats.
+"""Control server: accepts agents, keeps strangers from taking its places, answers heartbeats.
 
 One process, one event loop, plain asyncio protocols: a heartbeat costs one read, one decode, one encode and one write.
 """

@@ -1,4 +1,4 @@
-"""What both ends of a connection set on their sockets, and how many of them a process may have."""
+"""Socket options of control connections, and how many sockets a process may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions about checks to agents, and their answers: each has a time limit, and nobody waits for an agent that is gone."""
+"""Check requests to agents, with their answers: each has a time limit, and an agent that is gone is not waited for."""
 
 from __future__ import annotations
 

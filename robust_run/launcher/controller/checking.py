@@ -1,4 +1,4 @@
-"""Has checks carried out by agents, and judged: for the ladder, before a standby is counted on, and for a person who asks.
+"""Node checks, the controller's side: for the ladder, before a standby is counted on, and for a person who asks.
 
 The plan, the rounds and the judging are pure (`health.checks.session`); here is only the asking, each question with a time
 limit: a node that does not answer is one that hung. Results are too much for the journal; it gets what they say, and a file

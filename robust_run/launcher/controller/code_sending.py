@@ -1,4 +1,4 @@
-"""Gives nodes the versions of the code that they lack: few nodes at a time, part by part, so that heartbeats pass between."""
+"""Distribution of code versions to nodes that lack them: few nodes at a time, part by part, so that heartbeats pass between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's part in versions of the code: records the first, gives nodes what they will need, minds what is due."""
+"""Code versions, the controller's side: records the first, gives nodes what they will need, minds what is due."""
 
 from __future__ import annotations
 

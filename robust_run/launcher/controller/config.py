@@ -1,4 +1,4 @@
-"""What the controller's process is given when it is started. No behaviour."""
+"""Configuration of the controller's process, handed over when it is started. No behaviour."""
 
 from __future__ import annotations
 

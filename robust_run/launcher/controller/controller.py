@@ -1,4 +1,4 @@
-"""The controller: takes in what happens, lets the core decide, puts both on record, and passes the orders on.
+"""Controller of a job: takes in events, lets the core decide, puts both on record, and passes the orders on.
 
 It is the same for one node, where it lives in the agent's process, and for many, where orders travel over connections.
 """

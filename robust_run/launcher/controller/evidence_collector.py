@@ -1,5 +1,5 @@
-"""Asks the agents what they see of their ranks and has it judged: when a rank waits too long, when an attempt died, and when a
-person wants to know. The judging is pure (`tracer.verdict`); here is only the asking.
+"""Evidence collector: asks the agents what they see of their ranks and has it judged: when a rank waits too long, when
+an attempt died, and when a person wants to know. The judging is pure (`tracer.verdict`); here is only the asking.
 
 What is seen is too much for the journal, so it lives here; the journal gets what it says (`Inquired`).
 """

@@ -1,4 +1,4 @@
-"""Compares what nodes do with what their peers do, while an attempt trains: the live form of `robust outliers`.
+"""Fleet comparison: nodes against their peers, while an attempt trains: the live form of `robust outliers`.
 
 The comparing is done in a child process, so that the controller never imports numpy; a row that the child does not take at once
 is left out. What it says becomes an event like that of any sensor, and the rules say what follows. A node that stands out is a

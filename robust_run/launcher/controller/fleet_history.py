@@ -1,4 +1,4 @@
-"""What this fleet measured before, as the controller reads and keeps it. Without it, checks have less to compare with."""
+"""Check results of this fleet in the past, read and kept by the controller. Without them, checks have less to compare with."""
 
 from __future__ import annotations
 

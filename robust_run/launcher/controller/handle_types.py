@@ -1,4 +1,4 @@
-"""What the API needs of the controller it serves. No behaviour."""
+"""Interface of the controller for the API. No behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Being the one controller: for a job without candidates always, else as long as the leadership lasts.
+"""The controller's hold on its leadership: for a job without candidates always, else as long as the election lasts.
 
 With candidates and no shared journal, what a successor needs is saved where the candidates meet, before an order that begins an
 attempt leaves this process.

@@ -1,4 +1,4 @@
-"""Compares how long the ranks' own work takes, round by round, and says when one is persistently slow. The judging is pure
+"""Straggler detector: compares the own time of ranks, round by round, and says when one is persistently slow. The judging is pure
 (`tracer.pace`); here rounds are gathered: one is complete when every node of the attempt has spoken. What NCCL completed comes
 with them and is added up, for whoever asks for metrics.
 """

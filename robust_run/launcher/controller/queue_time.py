@@ -1,4 +1,4 @@
-"""What Slurm says of the time before a job's launcher was started. Asking it may take seconds: never on the way to a worker."""
+"""Queue time of a job, as Slurm tells it. Asking it may take seconds: never on the way to a worker."""
 
 from __future__ import annotations
 

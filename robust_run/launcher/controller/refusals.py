@@ -1,4 +1,4 @@
-"""What the user hears of agents that were turned away: each reason once for each host, and not too often."""
+"""Messages about agents that were turned away: each reason once for each host, and not too often."""
 
 from __future__ import annotations
 

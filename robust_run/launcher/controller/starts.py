@@ -1,4 +1,4 @@
-"""What became of the starts of a job: gathers what all nodes tell, writes startup.json, and says one sentence for each attempt.
+"""Startup profile of a job: gathers what all nodes tell, writes startup.json, and says one sentence for each attempt.
 
 It is gathered in memory and written when all nodes have told their last, or a while after the first did. Nothing of it decides
 anything, and a fault in it ends only this.

@@ -1,4 +1,4 @@
-"""What the nodes of an attempt say of their steps, kept for whoever watches: the newest step, how long steps take, which node is
+"""Step statistics of an attempt, as its nodes report them: the newest step, how long steps take, which node is
 slower by itself. Nothing here decides anything; times are of the controller's monotonic clock.
 """
 

@@ -1,5 +1,5 @@
-"""Asks the nodes of an attempt which checkpoints they see, until it is chosen where all of them start. The choosing is pure
-(`core.resume.choosing`); here is only the asking.
+"""Checkpoint survey: asks the nodes of an attempt which checkpoints they see, until a resume point is chosen. The choosing
+is pure (`core.resume.choosing`); here is only the asking.
 
 What nodes see is much, so it lives here; the journal gets what was chosen (`ResumeChosen`). Imported where nodes were given a
 folder of checkpoints.

@@ -1,4 +1,4 @@
-"""Which version runs, which is suspect, which is trusted: the rules. Pure.
+"""Ledger of code versions: which one runs, which is suspect, which is trusted. Pure.
 
 A version is staged (pending), runs from the next attempt on (probation), and is trusted when all nodes of one attempt have
 survived its first steps at the usual pace, or the job has ended well. Whatever else ends an attempt of it that a change of code

@@ -1,4 +1,4 @@
-"""A controller that was away: its waits begin anew, and nodes are told again what they may have missed.
+"""After a controller restart: reset deadlines, resend orders that nodes may have missed.
 
 Imported by a job of several nodes, and by one whose controller was restarted.
 """

@@ -1,4 +1,4 @@
-"""Who has been heard when: which agents have been silent for so long that they have fenced themselves. Pure."""
+"""Failure detector: which agents have been silent for so long that they have fenced themselves. Pure."""
 
 from __future__ import annotations
 

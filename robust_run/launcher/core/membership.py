@@ -1,4 +1,4 @@
-"""Which nodes make up the next attempt, and in which order. Pure.
+"""Membership: which nodes make up the next attempt, and in which order. Pure.
 
 Ranks stay where they are as far as that is possible: a node that was part of the attempt before keeps its place, because its
 page cache and its copies of checkpoints are worth something, and a newcomer takes the place of the one that went.

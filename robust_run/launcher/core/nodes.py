@@ -1,4 +1,4 @@
-"""What follows when a node joins, returns, goes, or is taken out."""
+"""Node events: a node joins, returns, is lost, or is evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns the times in an agent's reports into the controller's. Pure."""
+"""Clock offset correction: turns the times in an agent's reports into the controller's. Pure."""
 
 from __future__ import annotations
 

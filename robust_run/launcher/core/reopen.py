@@ -1,4 +1,4 @@
-"""A job that a scheduler ended and started again: on other nodes, with nothing of the old ones left."""
+"""Requeue of a job by its scheduler: on other nodes, with nothing of the old ones left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a failed job is started again. Pure.
+"""Restart policy: whether a failed job is started again. Pure.
 
 `--max-restarts` counts restarts in a row that brought nothing, not restarts: a job that loses a worker every hour for a
 month and gets further each time goes on, one that dies at the same place three times ends with what is known.

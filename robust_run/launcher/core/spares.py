@@ -1,4 +1,4 @@
-"""How many idle nodes are worth having. Pure."""
+"""Number of standby nodes worth having. Pure."""
 
 from __future__ import annotations
 

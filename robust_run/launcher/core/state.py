@@ -1,4 +1,4 @@
-"""What the core knows and by what it decides. No behaviour but small questions to the state.
+"""State and policy of the job state machine. No behaviour but small questions to the state.
 
 The state is changed in place by `core.step`: with 10,000 nodes a copy per event would cost more than the decision. Whoever
 wants to keep one copies it.

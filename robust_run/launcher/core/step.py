@@ -1,4 +1,4 @@
-"""From one event to the next state and what is to be done.
+"""Transition function of the job state machine: from one event to the next state and its actions.
 
     gathering ──enough nodes──► opening ──StoreOpened──► running ──all ranks ended well──► ending ──► Finish
         ▲                          │        a rank lost its connection, peers alive │

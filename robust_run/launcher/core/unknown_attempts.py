@@ -1,4 +1,4 @@
-"""Nodes that may run what is not on record: the journal ends before attempts that they were told of.
+"""Nodes that may run an attempt the journal does not know: it ends before attempts that they were told of.
 
 A full disk or a deleted run directory takes records away; the agents are the witnesses. What they may run ends, and the next
 attempt gets a number that none of them has heard.

@@ -1,4 +1,4 @@
-"""What follows from versions of the code: captured, staged, due, proven, failed, taken back. Pure.
+"""Rollout of code versions in a job: captured, staged, due, proven, failed, taken back. Pure.
 
 Which version runs is `core.code_ledger`'s to say; here it is what that means for attempts.
 """

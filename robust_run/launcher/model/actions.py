@@ -1,4 +1,4 @@
-"""What is done about what happens to a job (actions), and what agents are told (orders). No behaviour.
+"""Output actions of the job state machine, and the orders to agents among them. No behaviour.
 
 Times, ranks and nodes are named as in `events`.
 """

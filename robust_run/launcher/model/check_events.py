@@ -1,4 +1,4 @@
-"""The words of checks and of the ladder in the launcher: what is asked of agents, what they answer, what the core decides.
+"""Events and orders about node checks and the recovery ladder: what is asked of agents, what they answer, what the core decides.
 
 Results are much, and for the controller alone (`CheckAnswer`); the journal gets what they say (`Diagnosed`, `StandbyChecked`).
 No behaviour.

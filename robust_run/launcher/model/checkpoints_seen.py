@@ -1,4 +1,4 @@
-"""What an agent answers to `LookForCheckpoints`: delivered, not reported. No behaviour; not imported where nobody asks."""
+"""Answer to `LookForCheckpoints`: delivered, not reported. No behaviour; not imported where nobody asks."""
 
 from __future__ import annotations
 

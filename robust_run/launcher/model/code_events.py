@@ -1,4 +1,4 @@
-"""The words of versions of a job's code: what a version is and became, what happens to versions, what nodes are told.
+"""Events and records of code versions: what a version is and became, what happens to versions, what nodes are told.
 
 The rules are in `core.code_ledger`, what they mean for a job in `core.versions`. No behaviour.
 """

@@ -1,4 +1,4 @@
-"""What happens to a job: half of the words the core speaks; `actions` are the other. No behaviour.
+"""Input events of the job state machine; its outputs are in `actions`. No behaviour.
 
 Times are seconds of the controller's monotonic clock (`_at_s`); what an agent reports in its own time is rebased on the way.
 Ranks are global. A node is named by the id of its agent (`NodeInfo.id`) unless a field says `name`.

@@ -1,4 +1,4 @@
-"""What health adds to the core's words: what sensors said, and what a rule made of it. No behaviour."""
+"""Health events: what sensors said, and what a rule made of it. No behaviour."""
 
 from __future__ import annotations
 

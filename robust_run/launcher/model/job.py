@@ -1,4 +1,4 @@
-"""The words of the launcher: what a job is, what happens to it, what is done about it. No behaviour.
+"""Job specification, and what agents report of nodes, ranks and steps. No behaviour.
 
 Times are seconds of the machine's monotonic clock (`_at_s`) or durations (`_s`), unless a name says `unix`.
 An exit code is as `subprocess` gives it: 0-255, or minus the signal that ended the process.

@@ -1,4 +1,4 @@
-"""What agents and controllers are given: whom an agent reports to, the way to the agents, timers. No behaviour."""
+"""Interfaces between agent and controller: the agent's link, the controller's outbox, timers. No behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of where an attempt starts from: what is asked of agents, what was chosen, what was passed over. No behaviour.
+"""Events and orders about the resume point of an attempt: what is asked of agents, what was chosen, what was passed over.
 
 What agents see is for the controller alone (`checkpoints_seen.CheckpointsSeen`); the journal gets what was chosen.
 """

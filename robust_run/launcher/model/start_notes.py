@@ -1,4 +1,4 @@
-"""What an agent tells its controller of starts. No behaviour. Not imported on the way to the first worker of a one-node job."""
+"""Startup reports of agents to their controller. No behaviour. Not imported on the way to the first worker of a one-node job."""
 
 from __future__ import annotations
 

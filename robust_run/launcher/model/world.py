@@ -1,4 +1,4 @@
-"""What the checks of a command line may know of the machine, as one value that tests make up."""
+"""The machine as an argument: environment, files, time, as one value that tests make up."""
 
 from __future__ import annotations
 

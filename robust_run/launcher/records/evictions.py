@@ -1,4 +1,4 @@
-"""The list of evicted nodes that outlives jobs (`--evict-list FILE`): written by jobs, read and edited by people.
+"""Eviction list shared by jobs (`--evict-list FILE`): written by jobs, read and edited by people.
 
     {"node":"gpu-17","reason":"GPU fell off the bus","by":"operator","at":1767225600.0}
     {"node":"gpu-17","by":"operator","at":1767312000.0,"readmitted":true}

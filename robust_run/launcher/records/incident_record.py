@@ -1,4 +1,4 @@
-"""From an incident as the core records it in the journal to the incident that people read. Pure."""
+"""Incident file contents, from the incident that the core records in the journal. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the incidents of a run: writes each one's file, says it on the terminal, and notes when training went on."""
+"""Incident log of a run: writes each one's file, says it on the terminal, and notes when training went on."""
 
 from __future__ import annotations
 

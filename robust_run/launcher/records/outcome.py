@@ -1,4 +1,4 @@
-"""How a job ended, where its journal could not be told: a symbolic link in the run directory that leads nowhere.
+"""Outcome of a job whose journal could not be written: a symbolic link in the run directory that leads nowhere.
 
 A link's target is kept in its inode, so that it can be made on a disk that has no room for a byte. It is made only for a job
 whose journal has gaps: elsewhere the journal says it.

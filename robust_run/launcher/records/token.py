@@ -1,4 +1,4 @@
-"""The secret that all nodes of a job share, and what is made of it for one job.
+"""Shared secret of a job's nodes, and the token derived from it for one job.
 
 The secret is looked for in --token-file, then ROBUST_TOKEN, then a file of the user's own, which the first job makes:
 where home folders are shared, all nodes find the same one. A job's token is derived from it, so that who learns the

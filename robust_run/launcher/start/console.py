@@ -1,4 +1,4 @@
-"""What a launcher process says and keeps: the console, the workers' output, and the one complaint about a full disk."""
+"""Console of a launcher process: its lines, the workers' output, and the one complaint about a full disk."""
 
 from __future__ import annotations
 

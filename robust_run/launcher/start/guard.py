@@ -1,4 +1,4 @@
-"""The process the user started: it forks the agent and outlives it, so that a SIGKILL of either leaves nothing behind.
+"""Guard process, which the user started: it forks the agent and outlives it, so that a SIGKILL of either leaves nothing behind.
 
     guard (the pid in the user's shell)      waits, forwards signals, passes the exit code on
       └─ agent                               does everything else

@@ -1,4 +1,4 @@
-"""A job of one node: its agent and its controller live in one process, and talk by calling each other."""
+"""In-process link of a one-node job: its agent and its controller live in one process, and talk by calling each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the workers of a node come to be traced inside NCCL: whether they are, and then a file and some variables for each of them.
+"""Arms NCCL tracing in the workers of a node: whether it is done, and then a file and some variables for each of them.
 
 NCCL loads the plugin that NCCL_PROFILER_PLUGIN names when it makes its first communicator; the plugin writes into the file that
 ROBUST_NCCL_TRACE names (see `tracer.nccl`). Neither can be taken back before the program runs, so children of a worker inherit

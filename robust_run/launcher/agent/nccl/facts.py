@@ -1,4 +1,4 @@
-"""What decides whether NCCL can be traced on a node: its devices, its NCCL, a plugin of the user's own, room, our plugin.
+"""Preconditions of NCCL tracing on a node: its devices, its NCCL, a plugin of the user's own, room, our plugin.
 
 All of it is read from names of files, before the first worker starts, in one or two milliseconds; torch is not asked. A machine
 without NVIDIA's driver does not even import this (see `node`).

@@ -1,4 +1,4 @@
-"""An agent's eyes on what NCCL does inside its ranks: who waits there, how a stall comes about, and what has become slow.
+"""NCCL monitor of a node: which rank waits inside NCCL, how a stall comes about, and what has become slow.
 
 All of it is cheap, for it goes on as long as training does: four reads of 112 bytes a second for each rank, and every ten
 seconds a whole trace of a few of them (Mycroft's sampling, arXiv 2509.03018, section 4.1).

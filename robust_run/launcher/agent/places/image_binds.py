@@ -1,4 +1,4 @@
-"""What workers in an image see of this machine: which folders of a job are bound into it."""
+"""Bind mounts of a job's folders into its image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has the image of a job mounted on this node, before anything else of the job is there; a signal ends that."""
+"""Mounts the image of a job on this node, before anything else of the job is there; a signal ends that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether workers in a place can be forked from a warm process there: that needs robust_run and msgspec for its Python.
+"""Warm processes inside an image or environment: that needs robust_run and msgspec for the Python there.
 
 It is asked of that Python, in a process of its own, beside the first attempt.
 """

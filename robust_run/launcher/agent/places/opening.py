@@ -1,4 +1,4 @@
-"""How long the place of workers took to make (`--image`, `--setup`), for who wants to know where a start's time went."""
+"""Time that the image or environment of workers took to make (`--image`, `--setup`), for the startup profile."""
 
 from __future__ import annotations
 

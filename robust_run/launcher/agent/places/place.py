@@ -1,4 +1,4 @@
-"""A place that workers of a node run in, other than the machine as it is: made before the first worker, let go after the last.
+"""Container image or prepared environment that workers run in: made before the first worker, let go after the last.
 
 `HeldPlace` is what images and set-ups have in common: what a start reads of them is recorded until the first step, and one that
 is lost is made anew for the next attempt. The agent's loop is never held up: what asks a block server runs in threads. Everything

@@ -1,4 +1,4 @@
-"""What is read ahead of workers that run where we do: files of their environment (`--prefetch-env`), or an image we are in.
+"""Read-ahead for workers that run where the agent does: files of their environment (`--prefetch-env`), or an image we are in.
 
 Both are hints: the job runs as it would without them, whatever goes wrong here.
 """

@@ -1,4 +1,4 @@
-"""Has the set-up of a job done on this node, before anything else of the job is there: found, built or waited for, then restored.
+"""Does the set-up of a job on this node, before anything else of the job is there: found, built or waited for, then restored.
 
 The first node runs the commands unless a snapshot is there; the others are told by it which snapshot the job has, or find it in
 the store. A node that comes later and a job that is resumed only restore. A signal ends it, and gives the lease of a build back.

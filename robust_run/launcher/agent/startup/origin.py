@@ -1,4 +1,4 @@
-"""When a launcher was started: when its process was, which is before any line of ours ran."""
+"""Start time of a launcher: when its process was, which is before any line of ours ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's look at the start of its ranks: reads what they noted, and tells the controller, few times and little.
+"""Startup profile of a node's ranks: reads what they noted, and tells the controller, few times and little.
 
 While ranks start it tells what is known after 10 s and then ever more rarely; at last when all have made their first step, or
 the attempt ends.

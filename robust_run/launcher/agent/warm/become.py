@@ -1,4 +1,4 @@
-"""Takes on the identity of a worker: everything a process inherits or is told at its start, in a process that has started.
+"""Turns a warm process into a worker: everything a process inherits or is told at its start, in a process that has started.
 
 Order matters: the environment first, because the time zone and the thread counts follow it; the CPUs before the thread
 counts; the scheduling before anything takes long; the command line last, because it is how others see that it is done.

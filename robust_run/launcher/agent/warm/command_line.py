@@ -1,4 +1,4 @@
-"""What `ps`, `pkill -f` and /proc show of this process: its command line, its environment and its short name.
+"""Command line of this process as `ps`, `pkill -f` and /proc show it: its command line, its environment and its short name.
 
 The kernel reads them from this process's memory, between addresses that it keeps. PR_SET_MM_MAP moves those, without
 privilege, in kernels built for checkpoints (all common ones). Elsewhere the command line is written over the old one as far as

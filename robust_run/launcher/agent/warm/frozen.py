@@ -1,4 +1,4 @@
-"""State that libraries took from their surroundings when they were imported, brought up to date after a fork.
+"""Refreshes, after a fork, state that libraries took from their surroundings when they were imported.
 
 Only modules that are loaded are touched; nothing is imported that the preload did not import.
 """

@@ -1,4 +1,4 @@
-"""What a worker is, as data, and which workers a fork can stand in for. Pure."""
+"""Identity of a worker as data, and which workers a fork can stand in for. Pure."""
 
 from __future__ import annotations
 

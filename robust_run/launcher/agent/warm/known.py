@@ -1,4 +1,4 @@
-"""What is worth importing once a program is seen to use it: known to be harmless to fork after."""
+"""Preload list: modules worth importing once a program is seen to use them, known to be harmless to fork after."""
 
 from __future__ import annotations
 

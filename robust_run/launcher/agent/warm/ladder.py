@@ -1,4 +1,4 @@
-"""How a worker is started: promoted, forked, or spawned; the choice and its reason. Pure.
+"""Start methods of a worker, fastest safe one first: promoted, forked, or spawned; the choice and its reason. Pure.
 
 promote   a standby worker is ready: it becomes the worker in about two milliseconds
 fork      the warm process is ready, but no standby is: one is made now and promoted

@@ -1,4 +1,4 @@
-"""What agent, warm process and standby workers say to each other, one message a packet of a Unix socket.
+"""Messages between agent, warm process and standby workers, one message a packet of a Unix socket.
 
 agent ── MakeStandby + socket ──► warm process ── forks ──► standby worker
 agent ◄─ Preloaded | Refused ──── warm process

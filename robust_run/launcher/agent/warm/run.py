@@ -1,4 +1,4 @@
-"""Makes this interpreter run the user's program, although it was started for another one, or for none.
+"""Runs the user's program in this interpreter, which was started for another one, or for none.
 
 The process must still be before its program: inside `sitecustomize` (see `start_up`). There it is enough to give the
 interpreter the worker's command line and to return; it then runs the program as `python -u ...` does, because it is that.

@@ -1,4 +1,4 @@
-"""How a warm process is started: as the very command line of a worker, which stops before the user's program begins.
+"""Start of a warm process: as the very command line of a worker, which stops before the user's program begins.
 
 Python imports `sitecustomize` when it is complete but for the user's program. Ours, in the folder `start`, calls the warm
 process there. The warm process never gets past that point; what it forks does, once it has become a worker. So it is the

@@ -1,4 +1,4 @@
-"""What an agent that was forked from a warm process has from it: helpers that need no start. No behaviour."""
+"""Handoff from a warm process to the agent forked from it: helpers that need no start. No behaviour."""
 
 from __future__ import annotations
 

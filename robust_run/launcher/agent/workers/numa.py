@@ -1,4 +1,4 @@
-"""Which CPUs each worker may run on, for `--numa-binding`. The launcher applies the answer with `sched_setaffinity`.
+"""CPU affinity of each worker, for `--numa-binding`. The launcher applies the answer with `sched_setaffinity`.
 
 node          all CPUs of the NUMA node of the worker's GPU
 socket        all CPUs of all NUMA nodes of that node's socket

@@ -1,4 +1,4 @@
-"""The machine as it is: what the checks of a command line ask in earnest."""
+"""The real machine, as the `World` that checks of a command line are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--coordinator etcd://HOST:PORT[,HOST:PORT]`: what was typed, checked. Imported before any worker starts: nothing heavy."""
+"""Address of the coordinator (`--coordinator etcd://HOST:PORT[,HOST:PORT]`), parsed and checked. Imported before workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the candidates of a job meet: etcd if one is named, else the run directory."""
+"""Coordinator of a job: etcd if one is named, else the run directory."""
 
 from __future__ import annotations
 

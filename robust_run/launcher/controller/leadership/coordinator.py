@@ -1,4 +1,4 @@
-"""A place where candidates for the leadership of a job meet. No behaviour."""
+"""Interface of a coordinator, where candidates for the leadership of a job meet. No behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leadership by etcd: the leader is whoever made the job's leader key, for as long as the lease under it lives."""
+"""Leader election by etcd: the leader is the candidate that made the job's leader key, for as long as its lease lives."""
 
 from __future__ import annotations
 

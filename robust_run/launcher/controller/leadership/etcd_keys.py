@@ -1,4 +1,4 @@
-"""Where things lie in etcd, and what lies there.
+"""Keys and values of a job in etcd.
 
 /robust-run/<job>/leader            LeaderRecord; on the leader's lease: it goes with it
 /robust-run/<job>/ledger            Ledger; stays, so that terms grow across leaders and etcd's restarts

@@ -1,4 +1,4 @@
-"""What etcd's version 3 gateway is asked and answers, as far as it is needed: JSON, with bytes as base64 and numbers as text.
+"""Messages of etcd's version 3 gateway, as far as it is needed: JSON, with bytes as base64 and numbers as text.
 
 Fields at their default are left out on both sides, as protobuf's JSON mapping has it.
 """

@@ -1,4 +1,4 @@
-"""Leadership by a folder that all candidates share, such as the run directory. Clocks of different hosts are never compared.
+"""Leader election by a folder that all candidates share, such as the run directory. Clocks of different hosts are never compared.
 
 Why two never lead. A leader prolongs its time only by writing its heartbeat and **then** finding no newer claim, and it counts
 from before it wrote. A candidate claims the next term when one heartbeat has been all it saw for a whole lease; after its claim

@@ -1,4 +1,4 @@
-"""Where a job with candidates is controlled from, for a node that comes when another than the first may lead."""
+"""Leader lookup: where a job with candidates is controlled from, for a node that comes late."""
 
 from __future__ import annotations
 

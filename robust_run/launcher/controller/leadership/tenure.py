@@ -1,4 +1,4 @@
-"""A leader's own view of its time in office: it knows by its own clock, without any answer, when it must have stopped.
+"""A leader's lease as the leader sees it: it knows by its own clock, without any answer, when it must have stopped.
 
 A renewal counts from the moment its request was **sent**: the lease cannot have been prolonged earlier than that, so nobody
 else can lead before `sent + ttl`. A safety margin below that covers clocks that run at slightly different speeds and the time

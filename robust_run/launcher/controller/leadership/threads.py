@@ -1,4 +1,4 @@
-"""Calls that may hang (a dead file server, a name that does not resolve), kept away from the loop: threads with a time limit.
+"""Threads with a time limit for calls that may hang: a dead file server, a name that does not resolve.
 
 The interpreter's own pool is not used: it is joined at exit, so one hung call would keep the process from ending.
 """

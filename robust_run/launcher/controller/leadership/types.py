@@ -1,4 +1,4 @@
-"""The words of leadership: who leads, who would, what a successor needs. No behaviour.
+"""Leader records, candidates, and what a successor needs. No behaviour.
 
 Leaders of a job are numbered by **term**, from 1 and strictly upwards. A leader holds a lease that it renews; it stops by its
 own clock before anybody else may start, and whatever it writes is refused once a newer leader has claimed its term.

@@ -1,4 +1,4 @@
-"""Which sensors of which nodes have stopped, and why: what they watch goes unseen, and whoever looks at the job is told so. Pure.
+"""Stopped sensors of nodes, and why: what they watch goes unseen, and status says so. Pure.
 
 Absent hardware is no blindness. A sensor that hangs is an alert besides, for which there are rules.
 """

@@ -1,4 +1,4 @@
-"""What follows when a rank waits too long for its peers: evidence is asked for, and what it says is acted on. Pure.
+"""Response to a suspected hang: evidence is asked of all ranks, and what it says is acted on. Pure.
 
 A wait is said at once and acted on by what is known. A healthy rank that sleeps, polls, or waits for a service, a person or a CPU
 looks like one that is stuck, so only what is proven is acted on at once: calls that can never be one call, a circle of ranks, a

@@ -1,4 +1,4 @@
-"""What an attempt ended of: a rank's failure, a node that went, trouble with the platform, or somebody's wish. Pure."""
+"""Cause of an attempt's end: a rank's failure, a node that went, trouble with the platform, or somebody's wish. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who failed first, and why: from what every rank showed to one verdict. Pure.
+"""Root cause attribution: which rank failed first, and why, from what every rank showed. Pure.
 
 Ranks of a distributed job fall like dominoes: one fails, and its peers die of broken connections moments later, sometimes
 before the first one has finished dying. So the order of exits alone is not enough, and three rules are used:

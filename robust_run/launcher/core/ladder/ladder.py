@@ -1,4 +1,4 @@
-"""When the ladder begins, and what its rungs mean for a job: diagnose, try again, roll back, replay, stop. Pure.
+"""Recovery ladder of a job: when it begins, and what its rungs do: diagnose, try again, roll back, replay, stop. Pure.
 
 Which rung follows which is `health.ladder.step`'s to say. Here is what it is told of, and what is done:
 

@@ -1,4 +1,4 @@
-"""What the ladder remembers between two events, and how it is kept in the job's state. No behaviour.
+"""State of the recovery ladder between two events, packed into the job's state. No behaviour.
 
 It is kept packed (`JobState.ladder_state`): a job in which nothing goes wrong never imports any of this.
 """

@@ -1,4 +1,4 @@
-"""What the nodes of an attempt see of a folder of checkpoints, put together: which there are, and who sees them whole.
+"""Checkpoints as the nodes of an attempt see them, merged: which there are, and who sees them whole.
 
 Pure. What follows from it is `core.resume.choosing`'s to say.
 """

@@ -1,4 +1,4 @@
-"""What an attempt does not start from, and why not: the words of `core.resume.choosing` for what is rare. Pure.
+"""Checkpoints that are passed over, and why: the words of `core.resume.choosing` for what is rare. Pure.
 
 Imported where there is something to say.
 """

@@ -1,4 +1,4 @@
-"""Where attempts start from: asked for when nodes are gathered, and told to all of them in the order to start. Pure.
+"""Resume point of an attempt: asked for when nodes are gathered, and told to all of them in the order to start. Pure.
 
 Which checkpoint it is, is `core.resume.choosing`'s to say; here is what that means for the job. Imported where nodes were given a
 folder of checkpoints (--ckpt-dir).

@@ -1,4 +1,4 @@
-"""Has pages drawn beside a job, for people who look at its run directory: an incident's a moment after it was recorded and again
+"""Background drawing of pages beside a job: an incident's a moment after it was recorded and again
 when training went on, the job's when it is over.
 
 It is done in a thread that exists only meanwhile, after the next attempt has been started: nothing waits for a page, and whatever

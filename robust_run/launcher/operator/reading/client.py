@@ -1,4 +1,4 @@
-"""Asks a running job: over the Unix socket of its run directory, else over HTTP with the job's token. Standard library only."""
+"""API client: asks a running job over the Unix socket of its run directory, else over HTTP with the job's token."""
 
 from __future__ import annotations
 

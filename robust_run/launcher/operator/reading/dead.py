@@ -1,4 +1,4 @@
-"""A job without a controller, from its journal alone: what it was, how it ended, what would continue it."""
+"""Dead job, from its journal alone: what it was, how it ended, what would continue it."""
 
 from __future__ import annotations
 

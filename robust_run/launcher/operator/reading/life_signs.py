@@ -1,4 +1,4 @@
-"""Looks for signs that a job lives whose controller does not answer: the lock on its journal, its process, who leads it."""
+"""Liveness of a job whose controller does not answer: the lock on its journal, its process, who leads it."""
 
 from __future__ import annotations
 

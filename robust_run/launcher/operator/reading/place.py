@@ -1,4 +1,4 @@
-"""Where a job's API is found: the files `api.sock`, `api.json` and `token` of its run directory."""
+"""API endpoint of a job: the files `api.sock`, `api.json` and `token` of its run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run a command is about: a path, the name of a run, or the newest one."""
+"""Run selection of a command: a path, the name of a run, or the newest one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command is about: a job that answers, or what a dead one left. The commands do not care which."""
+"""Subject of a command: a job that answers, or what a dead one left. The commands do not care which."""
 
 from __future__ import annotations
 

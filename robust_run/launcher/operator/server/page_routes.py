@@ -1,4 +1,4 @@
-"""What a browser gets: the job's page, which renews itself, and those of its incidents.
+"""Routes for browsers: the job's page, which renews itself, and those of its incidents.
 
     GET  /  /report.html                 the page; to whoever does not ask for HTML, the status as text
     GET  /page                           the same page, for its own script

@@ -1,4 +1,4 @@
-"""Which commands the controller would carry out now: found by asking what refuses them, so that none is advised in vain. Pure."""
+"""Commands that the controller would carry out now: found by asking what refuses them, so that none is advised in vain. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do next about a job, and what is not as it should be: a sentence each. Pure."""
+"""Advice about a job: what is not as it should be and what to do next, a sentence each. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes of a job may be checked now, and why others may not. Pure."""
+"""Admission of node checks: which nodes may be checked now, and why others may not. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked and told about checks over the API. No behaviour."""
+"""API messages about checks. No behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a wish about versions of the code: the event for the core and the answer, or why not. Pure."""
+"""Operator requests about code versions: the event for the core and the answer, or why not. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked and told about versions of the code over the API. No behaviour."""
+"""API messages about code versions. No behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a job, from the lines of its journal: attempts, what ended them, how much of the time was training. Pure.
+"""Timeline of a job, from the lines of its journal: attempts, what ended them, how much of the time was training. Pure.
 
 What counts as training, and the ratio of it (ETTR), is defined in `report.effective`.
 """

@@ -1,4 +1,4 @@
-"""From the journal to why an incident went as it did. Pure.
+"""Explanation of an incident, from the journal. Pure.
 
 An incident begins with its record; what the ladder decided and what checks said until the next one is about it. A decision
 that an episode ended well is part of the episode's newest incident.

@@ -1,4 +1,4 @@
-"""What people and programs are shown of the health of a job's nodes: what is wrong, and what nobody can see. Pure."""
+"""Health view of a job's nodes: what is wrong, and what nobody can see. Pure."""
 
 from __future__ import annotations
 

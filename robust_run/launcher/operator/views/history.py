@@ -1,4 +1,4 @@
-"""The course of a job's attempts, from its journal: when each was ordered, ran, made its first step, ended. Pure.
+"""Attempt history of a job, from its journal: when each was ordered, ran, made its first step, ended. Pure.
 
 Fed with the entries of a journal in order, as they come: a live page feeds it what was appended since.
 """

@@ -1,4 +1,4 @@
-"""What somebody watches: the job, its course, its nodes with the odd ones first, what happens now, what to do about it. Pure.
+"""Live view: the job, its course, its nodes with the odd ones first, what happens now, what to do about it. Pure.
 
 A screen shows some tens of nodes, so that is all that is asked for: a job of 10,000 nodes is sorted where it is known, and
 travels in pages.

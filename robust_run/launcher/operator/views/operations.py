@@ -1,4 +1,4 @@
-"""What follows from an operator's wish: the event for the core, what to say, or why not. Pure."""
+"""Operator requests: the event for the core, what to say, or why not. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a controller or a dead job's directory knows to what pages show. Pure."""
+"""Data of pages, from what a controller or a dead job's directory knows. Pure."""
 
 from __future__ import annotations
 

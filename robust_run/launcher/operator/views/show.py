@@ -1,4 +1,4 @@
-"""The views as lines for people: one screen, the answer in the first line. Pure.
+"""Text output of the views: one screen, the answer in the first line. Pure.
 
 Everything that comes from nodes and programs is cleaned of control characters: it must not steer a terminal.
 """

@@ -1,4 +1,4 @@
-"""What people and programs are shown of a job: the state of the core, counted and named. Pure.
+"""Status view of a job: the state of the core, counted and named. Pure.
 
 These structs are the JSON of the API. Fields are only ever added; `schema` counts changes that an older reader would
 misunderstand. Times are seconds since the epoch by the controller's clock (`_unix_s`) or durations (`_s`).

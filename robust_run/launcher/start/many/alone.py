@@ -1,4 +1,4 @@
-"""A controller on a node whose agent lives already: what `--resume` starts when only the controller had been given up.
+"""Controller on a node whose agent lives already: what `--resume` starts when only the controller had been given up.
 
 It keeps the controller's process alive as an agent would, and runs no workers: those are the business of the agent that is
 there, which finds the controller where it was.

@@ -1,4 +1,4 @@
-"""Keeps the controller's process alive on the node that hosts it, and makes a candidate's ready when its turn may come."""
+"""Supervisor of the controller's process on the node that hosts it; makes a candidate's ready when its turn may come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease of an agent, and the two fences that end its workers when it runs out.
+"""Fencing: the lease of an agent, and the two fences that end its workers when it runs out.
 
 The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. So the
 workers here must be dead by that time, whatever happened:

@@ -1,4 +1,4 @@
-"""Finding the controller again: where it was, where the nodes meet, and who may have taken over."""
+"""Reconnection to the controller: where it was, where the nodes meet, and who may have taken over."""
 
 from __future__ import annotations
 

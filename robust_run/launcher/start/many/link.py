@@ -1,4 +1,4 @@
-"""An agent's tie to the controller: heartbeats and lease, orders and reports.
+"""An agent's link to the controller: heartbeats and lease, orders and reports.
 
 What is reported while there is no connection is not lost: the agent keeps the history of its newest attempt, and says it
 again when it returns.

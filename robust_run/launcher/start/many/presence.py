@@ -1,4 +1,4 @@
-"""How a process on a node finds out whether an agent lives there: a name in the kernel's memory that goes with its process.
+"""Presence of an agent on a node: a name in the kernel's memory that goes with its process.
 
 An abstract Unix socket belongs to a network namespace, needs no file, and nobody has to clean up after a SIGKILL.
 """

@@ -1,4 +1,4 @@
-"""What of a report travels to the controller. Pure.
+"""Trims reports to what the controller needs. Pure.
 
 A rank's last words are kilobytes; 80,000 ranks that lose their connections at once would send and have on record hundreds of
 megabytes, of which a verdict names one rank. So a node sends the words of those of its ranks that may be the one, and for the

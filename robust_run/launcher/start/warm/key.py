@@ -1,4 +1,4 @@
-"""Which per-user warm process fits which job: as data, and as sentences where it does not. Pure.
+"""Compatibility key of per-user warm processes and jobs: as data, and as sentences where it does not. Pure.
 
 A job can be forked from a warm process only if all that importing read is the same for both: the interpreter, the files that
 were imported, and the environment variables that are read at import. What a worker reads later does not matter here. Where

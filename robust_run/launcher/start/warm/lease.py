@@ -1,4 +1,4 @@
-"""What `robust-run` and a per-user warm process say to each other, one message a packet of a Unix socket. No behaviour.
+"""Messages between `robust-run` and a per-user warm process, one message a packet of a Unix socket. No behaviour.
 
 guard ── TakeJob ────────────────────────► warm process ── forks ──► agent
 guard ◄─ Ready ────────────────────────────────────────────────────── agent

@@ -1,4 +1,4 @@
-"""Where this interpreter and what it imports come from, as far as a later change would make a warm process stale."""
+"""Fingerprint of this interpreter and what it imports, as far as a later change would make a warm process stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the warm processes of a user are announced, so that they are found: a folder that nobody else can enter.
+"""Registry of a user's warm processes: a folder that nobody else can enter.
 
 warm-<name>.lock    locked (fcntl) by the process while it takes jobs; holds its `Announcement` once it does
 warm-<name>.sock    where it listens

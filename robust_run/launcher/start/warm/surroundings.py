@@ -1,4 +1,4 @@
-"""What a process may do and where it is, as /proc tells it: a job started elsewhere must not gain or lose anything by it.
+"""Limits, namespaces and control group of a process, as /proc tells them: none of it may change for a job.
 
 The warm process reads this of itself and of whoever asks, and takes what the kernel says, not what the other says.
 """
