@@ -2,7 +2,14 @@
 
 Importing this package imports nothing else: the path to the first worker is measured in milliseconds.
 
-A training script may say how it does, in one line: `robust_run.report(step=step, loss=loss, grad_norm=norm)`.
+Public, with a promise to keep it (`docs/python.md`):
+
+    robust_run.report(step=..., loss=..., grad_norm=...)    how training goes, from a training script
+    robust_run.ckpt_io.dcp                                  save and load through torch.distributed.checkpoint
+    robust_run.ckpt_io.catalog                              the checkpoints in a folder: list, latest, prune
+    robust_run.ckpt_io.errors, robust_run.errors            what these raise
+
+and of these the names in `__all__`. Everything else is private, whatever its name: it may change with any version.
 """
 
 from robust_run.version import __version__

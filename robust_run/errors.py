@@ -11,6 +11,8 @@ class                   whose fault                       exit code  what the re
 A worker that fails is not an error of ours: it is an event, and ends in a verdict (see `robust_run.report`).
 """
 
+__all__ = ["InternalError", "PlatformError", "RobustRunError", "UserError"]
+
 
 class RobustRunError(Exception):
     """Base of all our errors. The message is one line: the thing, the value, the limit, the next step."""

@@ -21,6 +21,9 @@ from typing import Any
 
 from robust_run.errors import PlatformError
 
+#: Public: what training scripts may meet. The others concern who writes through a mount.
+__all__ = ["CheckpointError", "Damaged", "ManifestRefused", "Mixed", "NotACheckpoint", "Replaced", "TargetLost"]
+
 
 class CheckpointError(PlatformError):
     """A checkpoint cannot be read or written as it should."""

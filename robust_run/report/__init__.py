@@ -1,6 +1,7 @@
 """What people read: incidents, verdicts and summaries. Never decides anything.
 
-Its name is also that of the function by which scripts report how training goes, so the package can be called like it.
+Its name is also that of the function by which scripts report how training goes, so the package can be called like it. That call
+is public; nothing in the package is.
 """
 
 import sys
