@@ -6,10 +6,11 @@ class                  what it means                                          wh
 `BlockMapRefused`      the sidecar of an image says what cannot be            make it again: `robust image build`
 `HotListRefused`       a hot list is damaged or of another image              nothing: the start is recorded anew
 `CacheRefused`         the cache's folder is not ours, or cannot be written   name another folder
-`MountRefused`         the kernel does not let us mount                       another rung of the mount ladder
 `ServerFailed`         the block server could not start, or died for good     see the cause in the message
 `ControlFailed`        a block server does not answer                         see whether it runs
 =====================  =====================================================  ==========================================
+
+Where the kernel does not let us mount, it is a `MountRefused` of `mounts`.
 """
 
 from __future__ import annotations
@@ -31,10 +32,6 @@ class HotListRefused(ImageError):  # noqa: N818
 
 class CacheRefused(ImageError):  # noqa: N818
     """The folder for blocks cannot be used."""
-
-
-class MountRefused(ImageError):  # noqa: N818
-    """The kernel refused /dev/fuse or the mount."""
 
 
 class ServerFailed(ImageError):  # noqa: N818

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.mounts import table
 from robust_run.prefetch import belonging, hotlist
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused, CacheRefused
@@ -120,17 +121,9 @@ def is_remote(image_url: str, mounts: str) -> bool:
     """Whether an image is worth a cache of its blocks. `mounts`: the text of /proc/self/mountinfo. Pure, for absolute paths."""
     if "://" in image_url and not image_url.startswith("file://"):
         return True
-    path = image_url.removeprefix("file://")
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        left, dash, right = line.partition(" - ")
-        parts = left.split(" ")
-        if not dash or len(parts) < 5:
-            continue
-        place = parts[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-        if (path == place or path.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
-            best, kind = place, right.split(" ", 1)[0]
-    return kind in _REMOTE or kind.startswith("fuse.")
+    found = filter(None, map(table.parse, mounts.split("\n")))
+    mount = table.mount_of(image_url.removeprefix("file://"), found)
+    return mount is not None and (mount.kind in _REMOTE or mount.kind.startswith("fuse."))
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import pytest
 from snapshot.environments import TREE, needs_squashfs_tools
 from snapshot.made import snapshot_of, some_files
 
-from robust_run.snapshot import loop
+from robust_run.mounts import loop
 from robust_run.snapshot.restore import directly
 from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.restore.order import Order

@@ -22,10 +22,11 @@ from typing import Protocol, TypeVar
 import msgspec
 
 import robust_run
+from robust_run.mounts.holding import Problem, Ready
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.inside import environment, gpu
 from robust_run.prefetch.inside.errors import InsideFailed
-from robust_run.prefetch.inside.types import Bind, Problem, Ready
+from robust_run.prefetch.inside.types import Bind
 from robust_run.prefetch.server import control
 from robust_run.prefetch.server.config import Background
 from robust_run.prefetch.types import BlockRun, Status, Touch

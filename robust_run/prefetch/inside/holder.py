@@ -2,16 +2,13 @@
 
 It is told the plan, tries what the machine allows, enters a mount namespace of its own, has the image's file system made in it
 and, in a second namespace, makes that the root. It hands out descriptors of the namespaces and then keeps the block server until
-its starter hangs up. Signals that end jobs do not end it: workers still read while they save their state.
+its starter hangs up (`mounts.holding`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -20,12 +17,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from robust_run.errors import InternalError, RobustRunError
+from robust_run.mounts import facts, namespace, squashfs, syscalls
+from robust_run.mounts.holding import Made, Problem, Ready, Tell, main, own_namespace
 from robust_run.prefetch import server
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.inside import accounts, environment, view
 from robust_run.prefetch.inside.errors import InsideFailed
-from robust_run.prefetch.inside.types import Bind, InsidePlan, Problem, Ready
-from robust_run.prefetch.mount import facts, kernel, squashfuse, syscalls, userns
+from robust_run.prefetch.inside.types import Bind, InsidePlan
 from robust_run.prefetch.mount.ladder import Choice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
 
@@ -53,7 +51,7 @@ class Holding:
 class Troubles:
     """What goes wrong with the place. While it is being made, reads that fail end the making, and are why it failed."""
 
-    def __init__(self, tell: Callable[[Problem], None]) -> None:
+    def __init__(self, tell: Tell) -> None:
         """`tell`: hears of each, from any thread."""
         self._tell = tell
         self._lock = threading.Lock()
@@ -127,15 +125,14 @@ def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, Ready]:
     choice = choose(found, Need(served=served, writable=plan.writable is not None), plan.rungs)
     holding = Holding(choice, cache=cache)
     as_user = choice.namespace == "user"
-    userns.enter(as_user=as_user)
+    namespace.enter(as_user=as_user)
     try:
         if plan.writable not in (None, "memory"):
             holding.changes = _only_ours(str(plan.writable))
         flags = syscalls.NO_SETUID | syscalls.NO_DEVICES
         syscalls.mount("tmpfs", stage, source="robust-run", flags=flags, options="mode=0755")
         os.chdir(stage)
-        tool = (found.unsquashfs if choice.rung == "unpack" else found.squashfuse) or ""
-        _mount(plan, holding, tool, troubles)
+        _mount(plan, holding, troubles)
         return holding, _show(plan, holding, as_user=as_user)
     except OSError as error:
         raise InsideFailed(f"{error.filename or stage}: {error.strerror}: the image cannot be entered") from error
@@ -170,13 +167,14 @@ def _whole(plan: InsidePlan, troubles: Troubles) -> Cache | None:
     return None
 
 
-def _mount(plan: InsidePlan, holding: Holding, tool: str, troubles: Troubles) -> None:
+def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
     """Make the image's file system at `view.IMAGE`."""
     os.mkdir(view.IMAGE)
     if holding.choice.rung == "unpack":
         from robust_run.prefetch.mount import unpack  # brings the fetching along
 
         holding.cache = holding.cache or Cache(plan.cache_root, plan.block_map)
+        tool = squashfs.tool_in(os.environ, "unsquashfs") or ""
         tree = unpack.ensure(holding.cache, plan.image_url, tool, plan.serve_options, plan.limit_s)
         syscalls.bind(tree, view.IMAGE)
         syscalls.make_read_only(view.IMAGE, syscalls.NO_SETUID | syscalls.NO_DEVICES)
@@ -201,9 +199,10 @@ def _mount(plan: InsidePlan, holding: Holding, tool: str, troubles: Troubles) ->
         image, offset_bytes = holding.block_server.image_path, 0
     target = os.path.abspath(view.IMAGE)
     if holding.choice.rung == "kernel":
-        kernel.mount_squashfs(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+        squashfs.by_kernel(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
     else:
-        process = squashfuse.mount_squashfs(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+        tool = squashfs.squashfuse_in(os.environ) or ""
+        process = squashfs.by_squashfuse(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
         threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
@@ -223,10 +222,10 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
         holding.namespaces.append(_namespace_with_root(root))
     else:
         view.place_environment(mount_at, plan.binds, as_user=as_user, writable=plan.writable)
-        holding.namespaces.append(os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        holding.namespaces.append(own_namespace("mnt"))
         python = os.path.join(mount_at, python.lstrip("/")) if python else ""
     if as_user:
-        holding.namespaces.append(os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+        holding.namespaces.append(own_namespace("user"))
     return Ready(
         rung=holding.choice.rung,
         chosen=holding.choice.sentence(),
@@ -282,61 +281,27 @@ def _namespace_with_root(root: str) -> int:
     return made[0]
 
 
-def run(channel: socket.socket) -> int:
-    """Do what the starter says, and stay until it hangs up. Return the exit code."""
-    lock = threading.Lock()
+def hold(line: bytes, tell: Tell) -> Made:
+    """Make the place that a starter's line describes. Raises nothing that has a reason to tell."""
+    try:
+        plan = msgspec.json.decode(line, type=InsidePlan)
+    except msgspec.MsgspecError as error:
+        raise InternalError(f"the starter gave no plan: {error}") from error
+    troubles = Troubles(tell)
+    try:
+        holding, ready = make(plan, troubles)
+        troubles.made()
+    except RobustRunError as error:
+        lost = troubles.why()
+        cause = f"{plan.image_url}: it cannot be mounted: {lost}" if lost else str(error)
+        return Made(ready=Ready(failed=cause), exit_code=error.exit_code)
 
-    def tell(message: Problem) -> None:
-        with lock:
-            _say(channel, message)
+    def stop() -> None:  # it also keeps what is held: a cache that is in use is not pruned
+        if holding.block_server is not None:
+            holding.block_server.stop()
 
-    with channel.makefile("rb") as lines:
-        line = lines.readline(LARGEST_CONFIG_BYTES)
-        if not line.endswith(b"\n"):
-            return 1  # the starter is gone
-        try:
-            plan = msgspec.json.decode(line, type=InsidePlan)
-        except msgspec.MsgspecError as error:
-            raise InternalError(f"the starter gave no plan: {error}") from error
-        troubles = Troubles(tell)
-        try:
-            holding, ready = make(plan, troubles)
-            troubles.made()
-        except RobustRunError as error:
-            lost = troubles.why()
-            cause = f"{plan.image_url}: it cannot be mounted: {lost}" if lost else str(error)
-            with lock:
-                _answer(channel, b"-", [])
-                _say(channel, Ready(failed=cause))
-            return error.exit_code
-        with lock:
-            _answer(channel, b"+", holding.namespaces)
-            _say(channel, ready)
-        for descriptor in holding.namespaces:
-            os.close(descriptor)
-        while lines.read(1):
-            pass
-    if holding.block_server is not None:
-        holding.block_server.stop()
-    return 0
-
-
-def _answer(channel: socket.socket, mark: bytes, descriptors: list[int]) -> None:
-    with contextlib.suppress(OSError):  # the starter is gone: that shows at once
-        socket.send_fds(channel, [mark], descriptors)
-
-
-def _say(channel: socket.socket, message: Ready | Problem) -> None:
-    with contextlib.suppress(OSError):  # the same
-        channel.sendall(msgspec.json.encode(message) + b"\n")
-
-
-def main() -> int:
-    """Run with the socket as standard input."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    return run(socket.socket(fileno=os.dup(0)))
+    return Made(ready=ready, namespaces=holding.namespaces, stop=stop)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(hold, LARGEST_CONFIG_BYTES))

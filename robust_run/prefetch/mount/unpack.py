@@ -15,8 +15,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from robust_run.mounts.errors import MountRefused
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.errors import MountRefused, ServerFailed
+from robust_run.prefetch.errors import ServerFailed
 from robust_run.prefetch.fetching.counts import FetchCounts
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher

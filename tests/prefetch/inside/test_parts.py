@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
+from robust_run.mounts import syscalls
+from robust_run.mounts.holding import Problem
 from robust_run.prefetch.image.places import NoPlaceError, resolve
 from robust_run.prefetch.inside import accounts, binds, environment, gpu, view
 from robust_run.prefetch.inside.holder import Troubles
-from robust_run.prefetch.inside.types import Bind, Problem
-from robust_run.prefetch.mount import syscalls
+from robust_run.prefetch.inside.types import Bind
 from tests.prefetch.private_mounts import privately
 
 

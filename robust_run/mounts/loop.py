@@ -10,12 +10,12 @@ import errno
 import fcntl
 import os
 
-_GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
+from robust_run.mounts import syscalls
+
+GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
 _READ_ONLY, _GIVEN_BACK_WITH_THE_MOUNT = 1, 4
-_MOUNT_READ_ONLY, _NO_SETUID, _NO_DEVICES = 1, 2, 4
 #: Others look for a free device at the same time.
 _TRIES = 64
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Config(ctypes.Structure):
@@ -45,10 +45,8 @@ def mount_squashfs(image: str, folder: str) -> None:
     finally:
         os.close(descriptor)
     try:
-        flags = ctypes.c_ulong(_MOUNT_READ_ONLY | _NO_SETUID | _NO_DEVICES)
-        if _libc.mount(os.fsencode(path), os.fsencode(folder), b"squashfs", flags, None):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), image)
+        flags = syscalls.READ_ONLY | syscalls.NO_SETUID | syscalls.NO_DEVICES
+        syscalls.mount("squashfs", folder, source=path, flags=flags)
     finally:
         os.close(device)
 
@@ -59,7 +57,7 @@ def _attached(image: int, name: str) -> tuple[int, str]:
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_TRIES):
-            path = f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}"
+            path = f"/dev/loop{fcntl.ioctl(control, GET_FREE)}"
             device = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.ioctl(device, _CONFIGURE, config)
