@@ -14,6 +14,8 @@ from contextlib import suppress
 
 import msgspec
 
+from robust_run.atomic_file import write_file
+
 SCHEMA = 1
 _PREFIX, _ENDING = "damaged-", ".json"
 #: One process leaves no more notes, and of one rank no more are read.
@@ -47,9 +49,7 @@ def leave_note(url: str, uuid: str, reason: str, env: Mapping[str, str] = os.env
     draft = os.path.join(folder, f".{name}.{os.getpid()}")
     with suppress(Exception):  # the error that is about to be raised says it, too
         note = DamageNote(uuid=uuid, url=url, reason=reason[:_REASON_CHARACTERS])
-        with open(draft, "xb") as file:
-            file.write(msgspec.json.encode(note))
-        os.replace(draft, os.path.join(folder, name))
+        write_file(os.path.join(folder, name), msgspec.json.encode(note), draft=draft)
 
 
 def _folder(env: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.ckpt_io.names import is_temporary
 
 SCHEMA = 1
@@ -46,13 +47,7 @@ def leave_note(url: str, uuid: str, step: int | None, created_s: float, env: Map
         roots = tuple(dict.fromkeys((root, os.path.realpath(root))))
         note = SaveNote(uuid=uuid, name=name, step=step, created_s=created_s, roots=roots)
         draft = os.path.join(folder, f".{FILE}.{os.getpid()}")
-        try:
-            with open(draft, "wb") as file:
-                file.write(msgspec.json.encode(note))
-            os.replace(draft, os.path.join(folder, FILE))
-        except OSError:
-            with suppress(OSError):
-                os.unlink(draft)
+        write_file(os.path.join(folder, FILE), msgspec.json.encode(note), draft=draft)
 
 
 def _folder(env: Mapping[str, str]) -> str:

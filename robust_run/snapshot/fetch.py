@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
@@ -80,10 +81,7 @@ def is_sealed(target: str) -> bool:
 
 def seal(target: str) -> None:
     """Note that an image has been verified. Raises OSError."""
-    part = f"{target}.ok.{uuid.uuid4().hex}.part"
-    with open(part, "wb") as file:
-        file.write(msgspec.json.encode(_looks(target)))
-    os.rename(part, target + ".ok")
+    write_file(target + ".ok", msgspec.json.encode(_looks(target)), draft=f"{target}.ok.{uuid.uuid4().hex}.part")
 
 
 def bring_again(store: Store, manifest: Manifest, cache: str) -> bool:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from robust_run.atomic_file import write_file
 from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.mount import plain
 from robust_run.prefetch.mount.plain import HotFiles
@@ -94,19 +95,5 @@ def record(path: str, recordings: Sequence[Mapping[str, int]]) -> HotFiles | Non
     old, _problem = load(path)
     new = plain.merged(old, [dict(each) for each in recordings])
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    draft = f"{path}.{os.getpid()}"
-    try:
-        with open(draft, "wb", opener=_open_own) as file:
-            file.write(plain.encode(new))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+    write_file(path, plain.encode(new), mode=0o600, durable=True)
     return new
-
-
-def _open_own(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from robust_run.atomic_file import write_file
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.image import oci, origins, sorting
 from robust_run.prefetch.image.errors import BuildFailed, ImageRefused
@@ -195,21 +196,9 @@ def _put(made: str, block_map: BlockMap, losses: Sequence[Loss], image: str) -> 
         os.chmod(made, 0o644 & ~_umask())
     os.replace(made, image)
     if losses:
-        _put_beside(
-            f"{made}.origins",
-            origins.encode(origins.Origins(sha256=block_map.sha256, lost=tuple(losses))),
-            origins_path,
-        )
-    _put_beside(f"{made}.map", blockmap.encode(block_map), map_path)
-
-
-def _put_beside(made: str, data: bytes, path: str) -> None:
-    with open(made, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(made, 0o644 & ~_umask())
-    os.replace(made, path)
+        lost = origins.encode(origins.Origins(sha256=block_map.sha256, lost=tuple(losses)))
+        write_file(origins_path, lost, draft=f"{made}.origins", mode=0o644, durable=True)
+    write_file(map_path, blockmap.encode(block_map), draft=f"{made}.map", mode=0o644, durable=True)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.mounts import namespace, overlay, syscalls
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import points_below
@@ -45,9 +46,7 @@ def main(order_path: str, report_path: str) -> int:
         if os.getppid() != order.parent:
             _remove(os.path.dirname(order_path))
         raise
-    with open(report_path + ".part", "wb") as file:
-        file.write(msgspec.json.encode(report))
-    os.rename(report_path + ".part", report_path)
+    write_file(report_path, msgspec.json.encode(report))
     return 0
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
 from robust_run.snapshot.pack import tool_path, tool_version
@@ -161,10 +162,8 @@ def _is_done(target: str, manifest: Manifest, boot: str) -> bool:
 
 
 def _mark(folder: str, manifest: Manifest, boot: str) -> None:
-    part = os.path.join(folder, f"{MARK}.part")
-    with open(part, "wb") as file:
-        file.write(msgspec.json.encode(_Mark(image_sha256=manifest.image_sha256, boot=boot)))
-    os.rename(part, os.path.join(folder, MARK))
+    mark = _Mark(image_sha256=manifest.image_sha256, boot=boot)
+    write_file(os.path.join(folder, MARK), msgspec.json.encode(mark))
 
 
 def _check_room(folder: str, manifest: Manifest) -> None:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.mounts import table
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.types import Item, Manifest
@@ -145,8 +146,4 @@ def _mark_path(manifest: Manifest) -> str:
 def _write_mark(manifest: Manifest, state: Literal["copying", "done"]) -> None:
     path = _mark_path(manifest)
     mark = Mark(image_sha256=manifest.image_sha256, key=manifest.key, state=state)
-    with open(path + ".part", "wb") as file:
-        file.write(msgspec.json.encode(mark))
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".part", path)
+    write_file(path, msgspec.json.encode(mark), draft=path + ".part", durable=True)
