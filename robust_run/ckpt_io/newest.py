@@ -15,8 +15,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from robust_run.ckpt_io.names import is_temporary
-from robust_run.ckpt_io.seen import Age, Look, Seen
+from robust_run.ckpt_io.seen import Age, Look, Seen, is_temporary
 
 WRITTEN_BY = "code version"
 """The fact that says so."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
-from robust_run.ckpt_io.names import is_temporary
+from robust_run.ckpt_io.seen import is_temporary
 
 SCHEMA = 1
 FILE = "saved.json"

@@ -40,3 +40,15 @@ class ServerFailed(ImageError):  # noqa: N818
 
 class ControlFailed(ImageError):  # noqa: N818
     """A block server could not be asked, or refused what it was asked."""
+
+
+class ImageRefused(ImageError):  # noqa: N818 - a state of the world, named as such
+    """A file is no image we know, is damaged, or asks for what no sound image asks for. Nothing that it says is followed."""
+
+
+class BuildFailed(ImageError):  # noqa: N818
+    """An image could not be made: a tool is missing or failed, or the disk is full. Nothing is left behind."""
+
+
+class InsideFailed(ImageError):  # noqa: N818 - a state of the world, named as such
+    """The image cannot be entered; the message says which part of it failed. Nothing is left mounted."""

@@ -21,8 +21,7 @@ from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.types import Manifest
 from robust_run.store.engine import transfer
 from robust_run.store.errors import NotFound, ShortRead, StoreError
-from robust_run.store.jobs import Hedge
-from robust_run.store.read_jobs import ReadJob
+from robust_run.store.jobs import Hedge, ReadJob
 from robust_run.store.types import Store
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
 from robust_run.snapshot.restore import directly, in_place, ladder, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
-from robust_run.snapshot.restore.order import Order
+from robust_run.snapshot.restore.place import Order
 from robust_run.snapshot.restore.unpacked import Folder, Unpacked, unpack
 from robust_run.snapshot.restored import Restored
 from robust_run.snapshot.types import Manifest
@@ -203,7 +203,7 @@ class _Walk:
             raise _NoRung(str(error)) from error
 
     def _start(self, order: Order) -> Inside:
-        from robust_run.prefetch.inside.errors import InsideFailed
+        from robust_run.prefetch.errors import InsideFailed
         from robust_run.prefetch.inside.handle import start
 
         try:

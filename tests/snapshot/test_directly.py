@@ -16,7 +16,7 @@ from snapshot.made import snapshot_of, some_files
 from robust_run.mounts import loop
 from robust_run.snapshot.restore import directly
 from robust_run.snapshot.restore.ladder import Rung
-from robust_run.snapshot.restore.order import Order
+from robust_run.snapshot.restore.place import Order
 from robust_run.snapshot.restore.unpacked import Folder
 
 pytestmark = pytest.mark.root
@@ -116,7 +116,7 @@ _HOLD = """
 import sys, time; sys.path[:0] = sys.argv[1].split(":")
 import msgspec
 from robust_run.snapshot.restore import directly
-from robust_run.snapshot.restore.order import Order
+from robust_run.snapshot.restore.place import Order
 place = directly.hold(msgspec.json.decode(sys.argv[2], type=Order))
 print("held" if place else "not", flush=True)
 time.sleep(600)

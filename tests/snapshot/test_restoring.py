@@ -20,10 +20,9 @@ from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.clock import SystemClock
 from robust_run.snapshot import fetch, lazy, platforms, restoring
-from robust_run.snapshot.building import Plan, build
+from robust_run.snapshot.building import Plan, build, publish
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefused
-from robust_run.snapshot.publish import publish
 from robust_run.snapshot.restore import in_place
 from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.types import Manifest

@@ -20,9 +20,8 @@ from robust_run.ckpt_io.copying.streams import of_plain, of_view
 from robust_run.ckpt_io.copying.types import Kind, Progress
 from robust_run.ckpt_io.copying.whole import check_whole, linked_files
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH
+from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH, DcpFolder, ForeignItem
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
-from robust_run.ckpt_io.foreign.types import DcpFolder, ForeignItem
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.saving import (
     FileStream,
@@ -36,7 +35,7 @@ from robust_run.ckpt_io.saving import (
     write_file,
 )
 from robust_run.ckpt_io.types import ALIGNMENT_BYTES, UNIT_BYTES, Blob, Chunk, Codec, LogicalFile, Manifest, Tensor
-from robust_run.ckpt_io.views.virtual import whole_file
+from robust_run.ckpt_io.views.types import whole_file
 from robust_run.store.types import Store
 
 if TYPE_CHECKING:

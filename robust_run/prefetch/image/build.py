@@ -23,8 +23,9 @@ from typing import Literal
 
 from robust_run.atomic_file import write_file
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.image import oci, origins, sorting
-from robust_run.prefetch.image.errors import BuildFailed, ImageRefused
+from robust_run.prefetch.errors import BuildFailed, ImageRefused
+from robust_run.prefetch.image import losses as kept_out
+from robust_run.prefetch.image import oci, sorting
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss, printable
 from robust_run.prefetch.image.survey import Survey, pseudo_lines, survey
@@ -70,7 +71,7 @@ def build(
     """Make an image file of a folder or OCI layout, and its block map beside it; return the map. Replaces what was there.
 
     `stage` is told what begins: "unpack", "pack", "digest"; `progress` gets bytes since the last call, in "unpack" and "digest".
-    `lost` hears, once and in the end, what the image does not keep; that lies beside it too (`origins.sidecar`).
+    `lost` hears, once and in the end, what the image does not keep; that lies beside it too (`losses.sidecar`).
 
     Raises `ImageRefused` where the source is none, is hostile, or has what we cannot read; `BuildFailed` where it cannot be made.
     """
@@ -188,7 +189,7 @@ def _written(path: str, lines: Sequence[bytes]) -> str | None:
 
 def _put(made: str, block_map: BlockMap, losses: Sequence[Loss], image: str) -> None:
     """Put image and map in place. The old map goes first, so that no map ever lies beside another's image."""
-    map_path, origins_path = blockmap.sidecar(image), origins.sidecar(image)
+    map_path, origins_path = blockmap.sidecar(image), kept_out.sidecar(image)
     for path in (map_path, origins_path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -196,7 +197,7 @@ def _put(made: str, block_map: BlockMap, losses: Sequence[Loss], image: str) -> 
         os.chmod(made, 0o644 & ~_umask())
     os.replace(made, image)
     if losses:
-        lost = origins.encode(origins.Origins(sha256=block_map.sha256, lost=tuple(losses)))
+        lost = kept_out.encode(kept_out.Origins(sha256=block_map.sha256, lost=tuple(losses)))
         write_file(origins_path, lost, draft=f"{made}.origins", mode=0o644, durable=True)
     write_file(map_path, blockmap.encode(block_map), draft=f"{made}.map", mode=0o644, durable=True)
 

@@ -6,9 +6,10 @@ below is gone, `.wh..wh..opq` that everything of its folder is that they have pu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from robust_run.prefetch.image.errors import ImageRefused
+from robust_run.prefetch.errors import ImageRefused
 
 _WHITEOUT, _OPAQUE, _OWN = ".wh.", ".wh..wh..opq", ".wh..wh."
 #: Folders in each other. What removes a tree recurses, and a thousand are too deep for Python's own.
@@ -50,3 +51,13 @@ def whiteout_of(parts: tuple[str, ...]) -> Whiteout | None:
     if hidden in ("", ".", "..") or hidden.startswith(_WHITEOUT):
         raise ImageRefused(f"a whiteout named {parts[-1][:80]!r} wants out of the image")
     return Whiteout(parts[:-1], hidden)
+
+
+@dataclass(frozen=True)
+class LayerLimits:
+    """What all layers of an image together may come to."""
+
+    bytes: int = 1 << 40
+    entries: int = 10_000_000
+    whiteouts: int = 1_000_000
+    """Of one layer: they are in memory together."""

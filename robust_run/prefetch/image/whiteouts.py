@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from typing import IO
 
-from robust_run.prefetch.image.errors import ImageRefused
-from robust_run.prefetch.image.limits import LayerLimits
-from robust_run.prefetch.image.names import Whiteout, is_bookkeeping, parts_of, whiteout_of
+from robust_run.prefetch.errors import ImageRefused
+from robust_run.prefetch.image.names import LayerLimits, Whiteout, is_bookkeeping, parts_of, whiteout_of
 from robust_run.prefetch.image.unpacking import ForwardReader, Packing, members_of, opened_tar, unpacked
 
 

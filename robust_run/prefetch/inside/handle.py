@@ -23,9 +23,8 @@ import msgspec
 
 import robust_run
 from robust_run.mounts.holding import Problem, Ready
-from robust_run.prefetch.errors import ControlFailed
-from robust_run.prefetch.inside import environment, gpu
-from robust_run.prefetch.inside.errors import InsideFailed
+from robust_run.prefetch.errors import ControlFailed, InsideFailed
+from robust_run.prefetch.inside import binds, environment
 from robust_run.prefetch.inside.types import Bind
 from robust_run.prefetch.server import control
 from robust_run.prefetch.server.config import Background
@@ -123,7 +122,7 @@ def start(
         for descriptor in descriptors:
             os.close(descriptor)
         raise
-    libraries = gpu.FOLDER if any(bind.destination.startswith(f"{gpu.FOLDER}/") for bind in plan.binds) else ""
+    libraries = binds.FOLDER if any(bind.destination.startswith(f"{binds.FOLDER}/") for bind in plan.binds) else ""
     hear = _hearing(on_problem, on_note or on_problem)
     for problem in early:
         hear(problem)

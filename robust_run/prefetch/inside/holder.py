@@ -21,8 +21,8 @@ from robust_run.mounts import facts, namespace, squashfs, syscalls
 from robust_run.mounts.holding import Made, Problem, Ready, Tell, main, own_namespace
 from robust_run.prefetch import server
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.inside import accounts, environment, view
-from robust_run.prefetch.inside.errors import InsideFailed
+from robust_run.prefetch.errors import InsideFailed
+from robust_run.prefetch.inside import binds, environment, view
 from robust_run.prefetch.inside.types import Bind, InsidePlan
 from robust_run.prefetch.mount.ladder import Choice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
@@ -237,19 +237,19 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
     )
 
 
-def _accounts(binds: Sequence[Bind], holding: Holding) -> list[Bind]:
+def _accounts(taken: Sequence[Bind], holding: Holding) -> list[Bind]:
     """Return binds of the image's own lists of users and groups, with us in them; none where they know us already."""
     uid, gid = holding.uid, holding.gid
     name = os.environ.get("LOGNAME") or os.environ.get("USER") or "user"
     files = {
-        "/etc/passwd": accounts.passwd(
+        "/etc/passwd": binds.passwd(
             environment.text_in(view.IMAGE, "/etc/passwd") or "", uid, gid, name, os.environ.get("HOME", "/")
         ),
-        "/etc/group": accounts.group(environment.text_in(view.IMAGE, "/etc/group") or "", gid, name),
+        "/etc/group": binds.group(environment.text_in(view.IMAGE, "/etc/group") or "", gid, name),
     }
     made = []
     for path, text in files.items():
-        if text is not None and not any(bind.destination in (path, "/etc") for bind in binds):
+        if text is not None and not any(bind.destination in (path, "/etc") for bind in taken):
             source = os.path.abspath(os.path.basename(path))
             with open(source, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)

@@ -13,8 +13,8 @@ import stat
 from collections.abc import Collection, Sequence
 
 from robust_run.mounts import overlay, syscalls
+from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.image.places import NoPlaceError, resolve
-from robust_run.prefetch.inside.errors import InsideFailed
 from robust_run.prefetch.inside.types import Bind
 from robust_run.prefetch.mount.ladder import Tree
 

@@ -21,7 +21,7 @@ from robust_run.prefetch.errors import ServerFailed
 from robust_run.prefetch.fetching.counts import FetchCounts
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
-from robust_run.prefetch.removing import remove_tree
+from robust_run.prefetch.pruning import remove_tree
 from robust_run.prefetch.server.config import ServeOptions
 from robust_run.prefetch.types import BlockMap
 

@@ -17,8 +17,7 @@ from robust_run.errors import RobustRunError
 from robust_run.mounts import namespace, syscalls
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore.ladder import Rung
-from robust_run.snapshot.restore.order import Order
-from robust_run.snapshot.restore.place import Place
+from robust_run.snapshot.restore.place import Order, Place
 
 _ENTER = os.path.join(os.path.dirname(os.path.abspath(robust_run.__file__)), "prefetch", "inside", "enter.py")
 _RUNGS: tuple[Rung, ...] = ("mount", "extract")

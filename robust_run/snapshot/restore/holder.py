@@ -20,8 +20,7 @@ from robust_run.mounts.facts import gather
 from robust_run.mounts.holding import Made, Problem, Ready, Tell, main, own_namespace
 from robust_run.mounts.ladder import POSSIBLE, Facts
 from robust_run.snapshot.restore import ladder, mounting
-from robust_run.snapshot.restore.order import LARGEST_ORDER_BYTES, Order
-from robust_run.snapshot.restore.place import Place
+from robust_run.snapshot.restore.place import LARGEST_ORDER_BYTES, Order, Place
 
 
 def make(order: Order, tell: Callable[[str], None], note: Callable[[str], None]) -> Made:
