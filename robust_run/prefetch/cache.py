@@ -26,9 +26,10 @@ import struct
 from collections.abc import Iterable
 
 from robust_run.prefetch import blockmap, cache_files
-from robust_run.prefetch.cache_files import PIECE_BYTES, Sums, check_folder, open_own, this_boot, write_all, write_map
+from robust_run.prefetch.cache_files import PIECE_BYTES, Sums, check_folder, open_own, this_boot, write_map
 from robust_run.prefetch.errors import CacheRefused
 from robust_run.prefetch.types import BlockMap
+from robust_run.store.buffers import write_at
 
 _HEAD = struct.Struct("<8sQ36s12x")
 _MAGIC = b"RRHAVE1\n"
@@ -212,7 +213,7 @@ class Cache:
         """Keep a block that is verified already. False where the disk is full or fails (see `failure`): nothing is kept then."""
         begin = index * self.block_map.block_bytes
         try:
-            write_all(self._image, block, begin)
+            write_at(self._image, block, begin)
             self._sums.note(begin, block)
             os.pwrite(self._have, b"\x01", _HEAD.size + index)
         except OSError as error:

@@ -10,6 +10,7 @@ import xxhash
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import CacheRefused
 from robust_run.prefetch.types import BlockMap
+from robust_run.store.buffers import write_at
 
 _FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -45,17 +46,9 @@ def write_map(folder: str, block_map: BlockMap) -> None:
     descriptor = open_own(os.path.join(folder, "map.json"))
     try:
         os.ftruncate(descriptor, 0)
-        write_all(descriptor, blockmap.encode(block_map), 0)
+        write_at(descriptor, blockmap.encode(block_map), 0)
     finally:
         os.close(descriptor)
-
-
-def write_all(descriptor: int, data: bytes | bytearray | memoryview, offset_bytes: int) -> None:
-    """Write all bytes, from an offset on. Raises OSError."""
-    left = memoryview(data)
-    while left:
-        done = os.pwrite(descriptor, left, offset_bytes)
-        left, offset_bytes = left[done:], offset_bytes + done
 
 
 # --- What the bytes in a cache must be, in pieces of 64 KiB: so that every read is verified, and not only each block that comes.

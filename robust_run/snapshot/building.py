@@ -123,7 +123,6 @@ def publish(
     blocks: bytes = b"",
     token: str | None = None,
     replace: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> Manifest:
     """Write image and manifest. Returns the manifest that is in the store: another's, if that was there first.
 
@@ -133,7 +132,7 @@ def publish(
     data = manifests.encode(manifest, token)
     path = catalog.image_path(manifest)
     if replace or not _is_there(store, path, manifest.image_bytes):  # what is there may be damaged
-        _upload(store, path, image, manifest.image_bytes, progress)
+        _upload(store, path, image, manifest.image_bytes)
     if blocks:
         store.write_all(lazy.map_path(manifest), blocks)
     try:
@@ -158,7 +157,7 @@ def _is_there(store: Store, path: str, size_bytes: int) -> bool:
         return False
 
 
-def _upload(store: Store, path: str, image: str, size_bytes: int, progress: Callable[[int], None] | None) -> None:
+def _upload(store: Store, path: str, image: str, size_bytes: int) -> None:
     writer = store.create(path, size_bytes)
     try:
         with open(image, "rb", buffering=0) as file:
@@ -169,8 +168,6 @@ def _upload(store: Store, path: str, image: str, size_bytes: int, progress: Call
                     raise StoreError(store.url, path, f"{image} was cut short while it was written")
                 writer.write_at(at, [memoryview(piece)])
                 at += len(piece)
-                if progress is not None:
-                    progress(len(piece))
         writer.finish()
     except BaseException:
         writer.abort()

@@ -27,17 +27,7 @@ _WALK_S = 600.0
 #: Where a file appears at once, when it is whole. Elsewhere it is written under another name and renamed.
 _WHOLE_AT_ONCE = frozenset("s3 s3a gs gcs az abfs abfss adl oss oci cos obs tos".split())
 #: Libraries whose errors are those of the network.
-_NETWORK_LIBRARIES = (
-    "aiohttp",
-    "botocore",
-    "aiobotocore",
-    "google",
-    "gcsfs",
-    "azure",
-    "requests",
-    "urllib3",
-    "paramiko",
-)
+_NETWORK_LIBRARIES = frozenset("aiohttp botocore aiobotocore google gcsfs azure requests urllib3 paramiko".split())
 
 
 class FsspecStore:

@@ -13,7 +13,8 @@ import pytest
 from jobs import wait_for
 from made_checkpoints import make_checkpoint
 
-from robust_run.ckpt_io.save_notes import leave_note, read_note
+from robust_run.ckpt_io.notes import leave_save as leave_note
+from robust_run.ckpt_io.notes import read_save as read_note
 from robust_run.ckpt_io.seen import Look, Seen
 from robust_run.launcher import agent_checkpoints
 from robust_run.launcher.agent_checkpoints import AgentCheckpoints

@@ -56,7 +56,6 @@ class BuildOptions:
 
 
 _OPTIONS = BuildOptions()
-_Stage = Callable[[str], None]
 
 
 def build(
@@ -64,13 +63,12 @@ def build(
     image: str,
     options: BuildOptions = _OPTIONS,
     *,
-    stage: _Stage = lambda _name: None,
     progress: Callable[[int], None] | None = None,
     lost: Callable[[Sequence[Loss]], None] = lambda _losses: None,
 ) -> BlockMap:
     """Make an image file of a folder or OCI layout, and its block map beside it; return the map. Replaces what was there.
 
-    `stage` is told what begins: "unpack", "pack", "digest"; `progress` gets bytes since the last call, in "unpack" and "digest".
+    `progress` gets bytes since the last call, in "unpack" and "digest".
     `lost` hears, once and in the end, what the image does not keep; that lies beside it too (`losses.sidecar`).
 
     Raises `ImageRefused` where the source is none, is hostile, or has what we cannot read; `BuildFailed` where it cannot be made.
@@ -85,16 +83,13 @@ def build(
         with tempfile.TemporaryDirectory(prefix=".robust-image-", dir=folder) as scratch:
             tree = source
             if kind == "oci":
-                stage("unpack")
                 tree = os.path.join(scratch, "tree")
                 os.mkdir(tree, 0o700)
                 found = oci.extract(source, tree, machine=options.machine, tag=options.tag, progress=progress)
-            stage("pack")
             if kind == "directory":
                 found = survey(source, options.exclude)
             made = os.path.join(scratch, "image")
             _pack(tree, made, options, found, scratch)
-            stage("digest")
             block_map = blockmap.make(
                 made, block_bytes=options.block_bytes, mount_at=options.mount_at, progress=progress
             )

@@ -58,7 +58,7 @@ def extract(
     boot = _boot(boot_file)
     try:
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-        with _alone(target + ".lock"):
+        with alone_on_node(target + ".lock"):
             if _is_done(target, manifest, boot):
                 return target
             _sweep(target)
@@ -193,7 +193,7 @@ def _boot(path: str) -> str:
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
+def alone_on_node(path: str) -> Iterator[None]:
     """One process of this node at a time. The kernel gives the lock back when its holder is killed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
