@@ -7,8 +7,6 @@ walk: no worse rung would be built on half an environment.
 from __future__ import annotations
 
 import os
-import stat
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,14 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.snapshot import catalog, fetch, ingredients, key, lazy
+from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
+from robust_run.snapshot.rerunning import rerun_in_place
 from robust_run.snapshot.restore import directly, in_place, ladder, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
 from robust_run.snapshot.restore.place import Order
-from robust_run.snapshot.restore.unpacked import Folder, Unpacked, unpack
+from robust_run.snapshot.restore.unpacked import Folder, Unpacked, own_folder, unpack
 from robust_run.snapshot.restored import Restored
 from robust_run.snapshot.types import Manifest
 from robust_run.store.errors import StoreError
@@ -77,17 +76,6 @@ def restore(
     found = walk.down()
     catalog.note_use(store, manifest.key)
     return found
-
-
-def run_commands(plan: Plan, why: str, *, on_output: Callable[[bytes], None] = lambda _: None) -> Restored:
-    """Run the set-up in the environment itself, where there is no snapshot and can be none. Raises `SetupFailed`."""
-    choice = ladder.Choice(rung="commands", refused=(ladder.Refusal("mount", why),))
-    folder = plan.setup.roots[0].path
-    problem = rerun.why_not(folder)
-    if problem:
-        raise RestoreRefused(f"{why}; and the set-up cannot be run in the environment: {problem}")
-    _rerun(plan, on_output)
-    return Restored(None, choice)
 
 
 class _Walk:
@@ -216,13 +204,13 @@ class _Walk:
             _unstage(order)
 
     def _stage(self) -> str:
-        return _own(os.path.join(self._options.cache, "stage"), unique=True)
+        return own_folder(os.path.join(self._options.cache, "stage"), unique=True)
 
     # --- without ------------------------------------------------------------------------------------------------------
 
     def _do(self, choice: ladder.Choice) -> Restored:
         if choice.rung == "commands":
-            _rerun(self._plan, self._on_output)
+            rerun_in_place(self._plan, self._on_output)
             return Restored(self._manifest, choice)
         found = self._opened()
         if choice.rung == "target":
@@ -258,13 +246,13 @@ class _Walk:
         return self._unpacked
 
     def _fetched(self) -> str:
-        return fetch.fetch(self._store, self._manifest, _own(self._options.cache), self._progress)
+        return fetch.fetch(self._store, self._manifest, own_folder(self._options.cache), self._progress)
 
     def _folders(self) -> tuple[Folder, ...]:
         folders = [Folder(path=self._options.cache)]
         if self._options.memory is not None:
             with suppress(RestoreRefused):
-                path = _own(os.path.join(self._options.memory, f"robust-run-{os.geteuid()}"))
+                path = own_folder(os.path.join(self._options.memory, f"robust-run-{os.geteuid()}"))
                 folders.append(Folder(path=path, is_memory=True))
         return tuple(folders)
 
@@ -282,43 +270,6 @@ class _NoRung(RestoreRefused):
         except msgspec.MsgspecError:
             return dict.fromkeys(rungs, str(self))
         return {**dict.fromkeys(rungs, "it could not be tried"), **{each.rung: each.reason for each in refused}}
-
-
-def _rerun(plan: Plan, on_output: Callable[[bytes], None]) -> None:
-    setup = plan.setup
-    # What they install is an ingredient of the key: after them it is another one, and nothing is to be run for that.
-    rest = (each for each in plan.key.ingredients if not each.name.startswith(ingredients.INSTALLED))
-    rerun.run(
-        setup.commands,
-        key=key.digest_of(rest),
-        folder=setup.roots[0].path,
-        work_folder=next(iter(setup.work_folders), setup.roots[0].path),
-        installed=lambda: key.digest_of(map(ingredients.installed, setup.roots)),
-        cwd=setup.cwd,
-        environment=setup.environment,
-        python=setup.python[0],
-        on_output=on_output,
-    )
-
-
-def _own(path: str, *, unique: bool = False) -> str:
-    """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`.
-
-    In /var/tmp somebody else may have made it, or the folder above it, before us.
-    """
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        status, above = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise RestoreRefused(f"{path}: it is not a folder that only we can write; remove it")
-        is_anybodys = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
-        if is_anybodys or above.st_uid not in (0, os.geteuid()):
-            raise RestoreRefused(
-                f"{path}: others can replace it, as the folder above it is theirs; name another cache folder"
-            )
-        return tempfile.mkdtemp(dir=path) if unique else path
-    except OSError as error:
-        raise RestoreRefused(f"{path}: {error.strerror}: name another cache folder") from error
 
 
 def _chosen(inside: Inside) -> ladder.Choice:

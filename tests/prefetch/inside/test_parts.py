@@ -15,7 +15,7 @@ from robust_run.mounts import syscalls
 from robust_run.mounts.holding import Problem
 from robust_run.prefetch.image.places import NoPlaceError, resolve
 from robust_run.prefetch.inside import binds, environment, view
-from robust_run.prefetch.inside.holder import Troubles
+from robust_run.prefetch.inside.troubles import Troubles
 from robust_run.prefetch.inside.types import Bind
 from tests.prefetch.private_mounts import privately
 
