@@ -20,11 +20,10 @@ from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.newest import WRITTEN_BY, written_by
 from robust_run.ckpt_io.notes import leave_save
 from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
-from robust_run.ckpt_io.plan import SavePlan
 from robust_run.ckpt_io.presence import wrong_part
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
 from robust_run.ckpt_io.stream import FileStream
-from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, Tensor
+from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, SavePlan, Tensor
 from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.engine import transfer

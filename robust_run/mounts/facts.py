@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.mounts import loop, namespace, overlay, syscalls
+from robust_run.mounts import namespace, overlay, squashfs, syscalls
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.ladder import POSSIBLE, Facts
 from robust_run.mounts.squashfs import squashfuse_in, tool_in
@@ -118,7 +118,7 @@ def _loop() -> str:
     try:
         control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
         try:
-            number = fcntl.ioctl(control, loop.GET_FREE)
+            number = fcntl.ioctl(control, squashfs.GET_FREE)
         finally:
             os.close(control)
         os.close(os.open(f"/dev/loop{number}", os.O_RDONLY | os.O_CLOEXEC))

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -162,21 +163,16 @@ def _block_map(store: Store, manifest: Manifest) -> BlockMap | None:
     return found if fits and found.sha256 == manifest.image_sha256 else None
 
 
+@dataclass(eq=False)
 class _Piece:
     """One range: read into memory, verified there if there is a block map, then written to its place in the file."""
 
-    def __init__(
-        self,
-        store: Store,
-        path: str,
-        descriptor: int,
-        offset_bytes: int,
-        size_bytes: int,
-        blocks: BlockMap | None,
-    ) -> None:
-        self.size_bytes = size_bytes
-        self._store, self._path, self._descriptor, self._offset = store, path, descriptor, offset_bytes
-        self._blocks = blocks
+    _store: Store
+    _path: str
+    _descriptor: int
+    _offset: int
+    size_bytes: int
+    _blocks: BlockMap | None
 
     def run(self, attempt: int) -> None:
         """Bring the range. Raises `SnapshotDamaged` for a block that is not that of the map."""

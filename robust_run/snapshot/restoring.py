@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,25 +79,21 @@ def restore(
     return found
 
 
+@dataclass(eq=False)
 class _Walk:
     """One walk down the ladder."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        manifest: Manifest,
-        store: Store,
-        options: Options,
-        on_output: Callable[[bytes], None],
-        on_problem: Callable[[str], None],
-        on_note: Callable[[str], None],
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self._plan, self._manifest, self._store, self._options = plan, manifest, store, options
-        self._on_output, self._on_problem, self._on_note, self._progress = on_output, on_problem, on_note, progress
-        self._tried: dict[ladder.Rung, str] = {}
-        self._image = ""
-        self._unpacked: Unpacked | None = None
+    _plan: Plan
+    _manifest: Manifest
+    _store: Store
+    _options: Options
+    _on_output: Callable[[bytes], None]
+    _on_problem: Callable[[str], None]
+    _on_note: Callable[[str], None]
+    _progress: Callable[[int], None] | None
+    _tried: dict[ladder.Rung, str] = field(default_factory=dict)
+    _image: str = ""
+    _unpacked: Unpacked | None = None
 
     def down(self) -> Restored:
         found = self._namespaced()

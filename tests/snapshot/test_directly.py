@@ -13,7 +13,7 @@ import pytest
 from snapshot.environments import TREE, needs_squashfs_tools
 from snapshot.made import snapshot_of, some_files
 
-from robust_run.mounts import loop
+from robust_run.mounts import squashfs
 from robust_run.snapshot.restore import directly
 from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.restore.place import Order
@@ -103,7 +103,7 @@ def test_what_cannot_be_mounted_leaves_nothing_and_is_left_to_others(order: Orde
     assert is_given_back(order.image)
     os.mkdir(order.stage)
     with pytest.raises(OSError):
-        loop.mount_squashfs(order.image, order.stage)
+        squashfs.by_loop(order.image, order.stage)
     assert is_given_back(order.image)
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.mounts import loop, overlay, squashfs, syscalls
+from robust_run.mounts import overlay, squashfs, syscalls
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import points_below
 from robust_run.snapshot import listing
@@ -129,7 +129,7 @@ def _mount_image(image: str, at: str, reader: Reader) -> subprocess.Popen[bytes]
                 raise RestoreRefused("/dev/fuse is not there for us: have the container given the device")
             return squashfs.by_squashfuse(tool, image, at, limit_s=_READY_S)
         with suppress(OSError):  # then mount(8) says why, or knows a way that we do not
-            loop.mount_squashfs(image, at)
+            squashfs.by_loop(image, at)
             return None
         squashfs.by_kernel(image, at, limit_s=_READY_S)
     except MountRefused as error:
