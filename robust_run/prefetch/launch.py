@@ -126,6 +126,13 @@ def is_remote(image_url: str, mounts: str) -> bool:
     return mount is not None and (mount.kind in _REMOTE or mount.kind.startswith("fuse."))
 
 
+def is_remote_here(url: str) -> bool:
+    """Whether an image, or a store of images, is worth a cache of its blocks on this machine. `url`: a path or a URL."""
+    path = local_path(url) if url.startswith("file://") else url
+    with open(table.TABLE, encoding="utf-8", errors="surrogateescape") as file:
+        return is_remote(path if "://" in path else os.path.realpath(path), file.read())
+
+
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a launch needs to know of its image."""
 
@@ -206,8 +213,7 @@ def prepare(
     block_map, problems = fetch_map(image_url, cache_root, store_options or StoreOptions())
     refuse_hopeless(image_url, block_map, machine)
     key = hot_key(block_map, launch, machine)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        remote = is_remote(os.path.realpath(image_url) if "://" not in image_url else image_url, file.read())
+    remote = is_remote_here(image_url)
     hot, have, free_bytes = None, b"", None
     if remote:
         hot, more = HotStore(image_url, cache_root).load(key)

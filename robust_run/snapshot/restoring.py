@@ -152,11 +152,13 @@ class _Walk:
 
     def _lazily(self, rungs: tuple[ladder.Rung, ...]) -> Restored | None:
         """Mount it before it is here. None: it is brought as a whole."""
+        from robust_run.prefetch.launch import is_remote_here
+
         cached = fetch.is_sealed(fetch.cached_path(self._options.cache, self._manifest))
         folder = self._options.block_cache
         if folder is None or lazy.why_not(
             self._manifest,
-            remote=lazy.is_remote(self._store),
+            remote=is_remote_here(self._store.url),
             cached=cached,
             least_bytes=self._options.least_lazy_bytes,
         ):
