@@ -19,11 +19,10 @@ from snapshot.environments import LOOK, TREE, Environment, check_look, needs_squ
 from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import fetch, lazy, platforms, restoring
-from robust_run.snapshot.building import Plan, build
+from robust_run.snapshot import fetch, lazy, platforms, rerunning, restoring
+from robust_run.snapshot.building import Plan, build, publish
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefused
-from robust_run.snapshot.publish import publish
 from robust_run.snapshot.restore import in_place
 from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.types import Manifest
@@ -215,9 +214,9 @@ def test_commands_that_fail_leave_a_mark_and_are_run_again(small: Small, tmp_pat
     setup = msgspec.structs.replace(small.plan.setup, commands=("echo ran >> ran.txt", "test -e ready"))
     plan = msgspec.structs.replace(small.plan, setup=setup)
     with pytest.raises(SetupFailed, match="'test -e ready' ended with 1"):
-        restoring.run_commands(plan, "mksquashfs is not installed")
+        rerunning.run_commands(plan, "mksquashfs is not installed")
     (small.root / "ready").touch()
-    restored = restoring.run_commands(plan, "mksquashfs is not installed")
+    restored = rerunning.run_commands(plan, "mksquashfs is not installed")
     assert "mksquashfs is not installed" in restored.choice.sentence()
     assert (small.root / "ran.txt").read_text() == "ran\nran\n"
 

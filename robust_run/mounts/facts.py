@@ -5,27 +5,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.prefetch.errors import MountRefused
-from robust_run.prefetch.mount import syscalls, userns
-from robust_run.prefetch.mount.ladder import POSSIBLE, Facts
+from robust_run.mounts import namespace, overlay, squashfs, syscalls
+from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.ladder import POSSIBLE, Facts
+from robust_run.mounts.squashfs import squashfuse_in, tool_in
 
-_GET_FREE_LOOP = 0x4C82
 _LARGEST_ANSWER_BYTES = 64 << 10
-_TOOLS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin:/usr/local/bin"
 
 
-def gather(folder: str, env: Mapping[str, str], image: str | None = None) -> Facts:
-    """Try what is possible. `folder`: an existing one to mount on, in the child's namespace. For a process with one thread.
-
-    `image`: the image of this job, to see whether it is mounted already.
-    """
+def gather(folder: str, env: Mapping[str, str]) -> Facts:
+    """Try what is possible. `folder`: an existing one to mount on, in the child's namespace. For a process with one thread."""
     as_root = _tried(folder, as_user=False)
     as_user = {} if as_root.get("namespace") == POSSIBLE else _tried(folder, as_user=True)
     better = as_root if as_root.get("namespace") == POSSIBLE else as_user
@@ -38,25 +33,9 @@ def gather(folder: str, env: Mapping[str, str], image: str | None = None) -> Fac
         loop=as_root.get("loop", "only root of the machine may use loop devices"),
         overlay=better.get("overlay", unknown),
         overlay_upper=better.get("overlay_upper", unknown),
-        squashfuse=_tool(env, "squashfuse_ll") or _tool(env, "squashfuse"),
-        unsquashfs=_tool(env, "unsquashfs"),
-        already_mounted=mounted_image(env, image),
+        squashfuse=POSSIBLE if squashfuse_in(env) else "squashfuse_ll is not installed (squashfuse)",
+        unsquashfs=POSSIBLE if tool_in(env, "unsquashfs") else "unsquashfs is not installed (squashfs-tools)",
     )
-
-
-def mounted_image(env: Mapping[str, str], image: str | None) -> str | None:
-    """Return where the image of this job is mounted already: "/" in a container that was made of it, else None.
-
-    Apptainer and Singularity tell the image's path; pyxis and enroot tell nothing.
-    """
-    container = env.get("APPTAINER_CONTAINER") or env.get("SINGULARITY_CONTAINER")
-    if image is None or not container or "://" in image:
-        return None
-    return "/" if os.path.realpath(container) == os.path.realpath(image) else None
-
-
-def _tool(env: Mapping[str, str], name: str) -> str | None:
-    return shutil.which(name, path=f"{env.get('PATH', '')}:{_TOOLS}")
 
 
 def _fuse() -> str:
@@ -99,7 +78,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def _try(folder: str, *, as_user: bool) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
-        userns.enter(as_user=as_user)
+        namespace.enter(as_user=as_user)
         syscalls.mount("tmpfs", folder, options="size=1m")
         found["namespace"] = POSSIBLE
     except (MountRefused, OSError) as error:
@@ -117,18 +96,13 @@ def _try(folder: str, *, as_user: bool) -> dict[str, str]:
 
 def _overlay(options: str, as_user: bool, *, writes: bool = False) -> str:
     try:
-        syscalls.mount("overlay", "mounted", options=overlay_options(options, as_user=as_user))
+        syscalls.mount("overlay", "mounted", options=overlay.options_for(options, as_user=as_user))
         if writes:
             os.mkdir("mounted/new")
         syscalls.detach("mounted")
     except OSError as error:
         return f"overlayfs{' in a user namespace (before Linux 5.11)' if as_user else ''}: {error.strerror}"
     return POSSIBLE
-
-
-def overlay_options(options: str, *, as_user: bool) -> str:
-    """Return the options for an overlay; in a user namespace it must keep its notes in attributes of users."""
-    return f"{options},userxattr" if as_user else options
 
 
 def _squashfs() -> str:
@@ -144,7 +118,7 @@ def _loop() -> str:
     try:
         control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
         try:
-            number = fcntl.ioctl(control, _GET_FREE_LOOP)
+            number = fcntl.ioctl(control, squashfs.GET_FREE)
         finally:
             os.close(control)
         os.close(os.open(f"/dev/loop{number}", os.O_RDONLY | os.O_CLOEXEC))
