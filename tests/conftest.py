@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,19 @@ def draw_nothing_from_imported_modules() -> None:
 draw_nothing_from_imported_modules()
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def start_programs_that_can_be_ended() -> None:
+    """Go on ignoring what we were started with ignored (`nohup`, the background of a script), but hand that on to no program.
+
+    A program inherits what is ignored, and has in its default state what is handled.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+start_programs_that_can_be_ended()
 
 OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")
 
