@@ -1,4 +1,4 @@
-"""What every test gets: an environment free of launchers above it."""
+"""What every test gets: an environment free of launchers above it, and the marks of its tier."""
 
 from __future__ import annotations
 
@@ -44,6 +44,26 @@ def start_programs_that_can_be_ended() -> None:
 
 
 start_programs_that_can_be_ended()
+
+import skips  # noqa: E402 - lies below tests/
+import tiers  # noqa: E402
+from guarantees import TESTS_OF_GUARANTEES  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark, meaning in tiers.MARKERS.items():
+        config.addinivalue_line("markers", f"{mark}: {meaning}")
+    skips.watch(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests before any of them is selected by its marks."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            for mark in tiers.marks_of(item, TESTS_OF_GUARANTEES):
+                item.add_marker(mark)
+
 
 OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")
 

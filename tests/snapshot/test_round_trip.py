@@ -71,7 +71,6 @@ def test_removed_names_are_listed_and_special_files_named(built: Built) -> None:
     assert [os.path.basename(path) for path in built.manifest.dropped] == ["pipe"]
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("reader", ["kernel", "squashfuse"])
 @privately
 def test_mounted_at_the_same_path_it_is_what_was_installed(
@@ -93,7 +92,6 @@ def test_mounted_at_the_same_path_it_is_what_was_installed(
     assert not Path(environment.site, "oddpack").exists()
 
 
-@pytest.mark.root
 @privately
 def test_with_scratch_the_environment_can_be_written_and_nothing_stays(built: Built, tmp_path: Path) -> None:
     (tmp_path / "at").mkdir()

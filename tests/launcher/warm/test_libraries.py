@@ -100,7 +100,6 @@ def test_torch_computes_in_parallel_and_backward(forker: Forker, tmp_path: Path)
     assert run(forker, tmp_path, program) == (0, "True 2\n1.0\n", "")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)  # a compiler and its helpers, on a machine that may be busy
 @pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler, g++, to be installed"
