@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import stat
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,3 +51,18 @@ def _enter() -> None:
     if libc.unshare(_NEW_MOUNTS):
         pytest.skip(f"no private mount namespace: {os.strerror(ctypes.get_errno())}")
     assert not libc.mount(None, b"/", None, _RECURSIVE_PRIVATE, None)
+
+
+def give_fuse_to_all(folder: Path) -> None:
+    """Have a /dev/fuse that every user may open, in this mount namespace: on fresh machines it may be root's alone."""
+    if stat.S_IMODE(os.stat("/dev/fuse").st_mode) & 0o006 == 0o006:
+        return
+    devices = folder / "devices"
+    devices.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "dev", "tmpfs", str(devices)], check=True, timeout=20)
+        os.mknod(devices / "fuse", stat.S_IFCHR | 0o666, os.makedev(10, 229))
+        os.chmod(devices / "fuse", 0o666)  # whatever the umask
+        subprocess.run(["mount", "--bind", str(devices / "fuse"), "/dev/fuse"], check=True, timeout=20)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"/dev/fuse cannot be given to other users here: {error}")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from counting_server import counting_server
+from prefetch.private_mounts import give_fuse_to_all, privately
 from snapshot.environments import LOOK, TREE, Environment, check_look, needs_squashfs_tools
 from snapshot.made import key_of, snapshot_of, some_files
 
@@ -246,7 +247,8 @@ def test_only_a_file_system_of_a_container_is_copied_into(tmp_path: Path) -> Non
     assert in_place.file_system_of("/optional", str(table)) == "overlay"
 
 
-def test_without_root_it_is_the_same_in_a_user_namespace() -> None:
+@privately
+def test_without_root_it_is_the_same_in_a_user_namespace(tmp_path: Path) -> None:
     """Workers keep the numbers of their user and group."""
     needs_squashfs_tools()
     if os.geteuid() != 0:
@@ -259,6 +261,7 @@ def test_without_root_it_is_the_same_in_a_user_namespace() -> None:
         pytest.skip(f"{python} is not this Python, which other users could run")
     if not shutil.which("squashfuse_ll") or not os.path.exists("/dev/fuse"):
         pytest.skip("there is no squashfuse_ll, or no /dev/fuse")
+    give_fuse_to_all(tmp_path)
     packages = os.path.dirname(os.path.dirname(msgspec.__file__))
     folder = tempfile.mkdtemp(prefix="robust-test-", dir="/tmp")
     try:

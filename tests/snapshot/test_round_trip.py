@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from prefetch.private_mounts import privately
+from prefetch.private_mounts import give_fuse_to_all, privately
 from snapshot.environments import TREE, Environment, check_look, needs_squashfs_tools
 
 from robust_run.snapshot.capture.capturing import capture, discard
@@ -145,19 +144,6 @@ def test_a_scan_finds_what_an_overlay_finds_and_a_copy_over_it_gives_the_same(tm
     assert check_tree([str(environment.path)], items, digests=1.0, exact=False) == []
 
 
-def give_fuse_to_all(folder: Path) -> None:
-    """Have a /dev/fuse that every user may open, in this mount namespace: on fresh machines it may be root's alone."""
-    devices = folder / "devices"
-    devices.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "dev", "tmpfs", str(devices)], check=True, timeout=20)
-        os.mknod(devices / "fuse", stat.S_IFCHR | 0o666, os.makedev(10, 229))
-        os.chmod(devices / "fuse", 0o666)  # whatever the umask
-        subprocess.run(["mount", "--bind", str(devices / "fuse"), "/dev/fuse"], check=True, timeout=20)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"/dev/fuse cannot be given to other users here: {error}")
-
-
 @privately
 def test_without_root_all_of_it_happens_in_a_user_namespace(tmp_path: Path) -> None:
     needs_squashfs_tools()
@@ -172,8 +158,7 @@ def test_without_root_all_of_it_happens_in_a_user_namespace(tmp_path: Path) -> N
         pytest.skip(f"{python} is not Python {version}, which other users could run")
     if not shutil.which("squashfuse_ll"):
         pytest.skip("squashfuse_ll is not installed")
-    if stat.S_IMODE(os.stat("/dev/fuse").st_mode) & 0o006 != 0o006:
-        give_fuse_to_all(tmp_path)
+    give_fuse_to_all(tmp_path)
     import msgspec
 
     packages = os.path.dirname(os.path.dirname(msgspec.__file__))
