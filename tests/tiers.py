@@ -41,7 +41,14 @@ STARTERS = {
 }
 """Functions and classes of tests/, by file: who reaches one of them has the mark."""
 
-FOLDERS = {"ckpt_io/": "torch", "examples/": "job", "docs/test_commands.py": "job"}
+FOLDERS = {
+    "ckpt_io/": "torch",
+    "health/checks/test_fleet.py": "torch",
+    "health/checks/test_programs.py": "torch",
+    "examples/": "job",
+    "gpu/": "job",
+    "docs/test_commands.py": "job",
+}
 """Marks of all tests in a folder or file: what they start they start in programs."""
 
 ASKS_FOR_ROOT = frozenset({"geteuid", "chown"})
