@@ -29,10 +29,11 @@ test: $(STAMP) packages check compiled
 test-rest: $(STAMP) packages compiled
 	$(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
 
-# Everything, with the full counts of examples.
-test-all: $(STAMP) packages check compiled
-	TEST_EXAMPLES=all $(PYTEST) -n $(JOBS) -m '$(FIRST)'
-	TEST_EXAMPLES=all $(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
+# Everything: both, with all examples of property tests and all waits.
+test-all: export TEST_EXAMPLES = all
+test-all: export TEST_WAITS = all
+test-all: test
+	$(MAKE) test-rest
 
 test-thrice: $(STAMP) packages compiled
 	for run in 1 2 3; do $(PYTEST) -n $(JOBS) || exit 1; done

@@ -13,7 +13,11 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the code is right. The same examples each time: whether a
 # change is right must not depend on what was drawn. `pytest --hypothesis-profile search` draws others.
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A quarter of the examples by default, all of them with TEST_EXAMPLES=all.
+ALL_EXAMPLES = os.environ.get("TEST_EXAMPLES") == "all"
+UNTIMED = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100 if ALL_EXAMPLES else 25
+)
 settings.register_profile("same", UNTIMED, derandomize=True, database=None)
 settings.register_profile("search", UNTIMED, derandomize=False)
 settings.load_profile("same")
@@ -56,11 +60,25 @@ def pytest_configure(config: pytest.Config) -> None:
     skips.watch(config)
 
 
+FEW = 25
+_SETTINGS = "_hypothesis_internal_use_settings"
+
+
+def draw_fewer(test: object) -> None:
+    """Draw a quarter of the examples that a property test asks for, once for each test, however often it is parametrised."""
+    asked = getattr(test, _SETTINGS, None)
+    if asked is not None and asked.max_examples > FEW and not hasattr(test, "draws_fewer"):
+        setattr(test, _SETTINGS, settings(asked, max_examples=max(FEW, asked.max_examples // 4)))
+        setattr(test, "draws_fewer", True)  # noqa: B010 - a function, as far as types know
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests before any of them is selected by its marks."""
     for item in items:
         if isinstance(item, pytest.Function):
+            if not ALL_EXAMPLES:
+                draw_fewer(item.function)
             for mark in tiers.marks_of(item, TESTS_OF_GUARANTEES):
                 item.add_marker(mark)
 
