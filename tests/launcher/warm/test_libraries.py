@@ -5,17 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from forks import Ended, Forker, environment, warm_process
-
-
-@pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    with warm_process(tmp_path_factory.mktemp("elsewhere")) as forker:
-        yield forker
 
 
 def run(forker: Forker, place: Path, program: str, env: dict[str, str] | None = None, **more: object) -> Ended:
