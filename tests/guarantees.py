@@ -21,7 +21,7 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/many/test_controller_dies.py::test_a_killed_controller_comes_back_and_no_worker_notices",
     ),
     "It names the rank that everybody waits for.": (
-        "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place",
+        "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place[like clocks",
         "launcher/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each",
     ),
     "It looks inside NCCL.": (
@@ -43,7 +43,7 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
     "Packages are installed once.": ("launcher/test_setup_jobs.py::test_the_first_run_installs_and_the_second_mounts",),
     "Code updates that wait for a failure.": (
         "launcher/test_code_jobs.py::test_a_pending_update_waits_for_a_crash_and_the_weights_go_on",
-        "launcher/test_code_jobs.py::test_a_bad_update_is_rolled_back_without_a_human",
+        "launcher/test_code_jobs.py::test_a_bad_update_is_rolled_back_without_a_human[a crash",
     ),
     "Broken nodes are found and left out.": (
         "launcher/many/test_health.py::test_the_node_of_a_lost_gpu_is_evicted_and_remembered_and_the_standby_takes_over",
@@ -55,6 +55,6 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
     "It shows what happened.": ("launcher/test_startup_jobs.py::test_a_start_is_measured_told_and_drawn",),
     "Nothing is left behind.": ("launcher/test_endings.py::test_sigkill_of_the_launcher_leaves_nothing",),
 }
-"""Promises as the README has them in bold; ids of tests below tests/, without parameters: all of them."""
+"""Promises as the README has them in bold; ids of tests below tests/, of several cases as far as it takes to choose one."""
 
 TESTS_OF_GUARANTEES = frozenset(test for tests in GUARANTEES.values() for test in tests)

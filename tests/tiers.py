@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,17 @@ ASKS_FOR_ROOT = frozenset({"geteuid", "chown"})
 PROGRAMS_FOR_ROOT = ("mount", "unshare")
 
 
-def marks_of(item: pytest.Function, guarantees: Container[str]) -> list[str]:
-    """Return the marks of a test. `guarantees`: ids of tests, with or without a parameter in brackets."""
+def marks_of(item: pytest.Function, guarantees: Collection[str]) -> list[str]:
+    """Return the marks of a test. `guarantees`: ids of tests, those with a bracket as far as they are written."""
     place = Path(item.path).relative_to(TESTS).as_posix()
     found = {mark for folder, mark in FOLDERS.items() if place.startswith(folder)} | reached(item.function)
     for fixtures in item._fixtureinfo.name2fixturedefs.values():
         found.update(*(reached(fixture.func) for fixture in fixtures))
     costliest = [tier for tier in TIERS if tier in found][-1:]
     name = item.nodeid.removeprefix("tests/")
-    is_guarantee = name in guarantees or name.partition("[")[0] in guarantees
+    is_guarantee = name.partition("[")[0] in guarantees or any(
+        name.startswith(each) for each in guarantees if "[" in each
+    )
     return [*costliest, *sorted(found - {*TIERS}), *(["guarantee"] if is_guarantee else [])]
 
 
