@@ -91,10 +91,10 @@ def test_each_promise_of_the_readme_has_a_test_in_the_guarantee_set() -> None:
 @pytest.mark.parametrize("test", sorted(TESTS_OF_GUARANTEES))
 def test_each_test_of_the_guarantee_set_exists(test: str) -> None:
     file, _, name = test.partition("::")
-    functions = [
-        node for node in ast.parse((ROOT / "tests" / file).read_text()).body if isinstance(node, ast.FunctionDef)
-    ]
+    source = (ROOT / "tests" / file).read_text()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     assert name.partition("[")[0] in {function.name for function in functions}
+    assert f'"{name.partition("[")[2]}' in source, "the case"
 
 
 CASE = """
