@@ -19,8 +19,6 @@ from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.restore.place import Order
 from robust_run.snapshot.restore.unpacked import Folder
 
-pytestmark = pytest.mark.root
-
 
 @pytest.fixture
 def order(tmp_path: Path) -> Order:

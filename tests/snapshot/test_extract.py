@@ -211,7 +211,6 @@ def test_verification_names_what_differs(tmp_path: Path) -> None:
     assert f"{root}/old should have been removed" in found
 
 
-@pytest.mark.root
 @privately
 def test_what_cannot_be_mounted_is_refused_and_leaves_no_mount(tmp_path: Path) -> None:
     if os.geteuid() != 0:
