@@ -1,26 +1,48 @@
-# Everything a developer or a newcomer types. `make demo` and `make test` set up a fresh machine by themselves.
+# Everything a developer or a newcomer types. `make demo`, `make test` and `make test-all` set up a fresh machine by themselves.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests wait more than they compute.
+# Tests wait more than they compute, those with real jobs even more.
 JOBS ?= $(shell expr $$(nproc) + 1)
+MANY_JOBS ?= $(shell expr $$(nproc) '*' 3)
+# What `make test` runs: the tests that are quick, and the guarantee set. Marks are those of tests/tiers.py.
+FIRST := guarantee or not (torch or job or hosts or cluster)
+PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
+# Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-thrice compiled check format bench packages clean
+.PHONY: demo test test-rest test-all test-thrice soak compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-# Tests start thousands of processes: where Python may not keep what it compiled (PYTHONDONTWRITEBYTECODE), each would compile anew.
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q -j 0 robust_run
 
+# At most 6 minutes on 2 cores.
 test: $(STAMP) packages check compiled
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(PYTEST) -n $(JOBS) -m '$(FIRST)'
+
+# What `make test` leaves out: real jobs, simulated hosts, Slurm, HDFS.
+test-rest: $(STAMP) packages compiled
+	$(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
+
+# Everything: both, with all examples of property tests and all waits.
+test-all: export TEST_EXAMPLES = all
+test-all: export TEST_WAITS = all
+test-all: test
+	$(MAKE) test-rest
 
 test-thrice: $(STAMP) packages compiled
-	for run in 1 2 3; do $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal || exit 1; done
+	for run in 1 2 3; do $(PYTEST) -n $(JOBS) || exit 1; done
+
+# Hours of seeded faults, waits and power cuts; ends by itself and writes docs/soak.md.
+HOURS ?= 8
+SEED ?= 0
+soak: $(STAMP) packages compiled
+	$(BIN)/python bench/soak.py --hours $(HOURS) --seed $(SEED) --page docs/soak.md
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -51,10 +73,10 @@ bench: $(STAMP)
 	$(BIN)/python bench/env_restore.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
 
-# System tools that some tests use. A test that misses one is skipped with its reason.
+# System tools that some tests use. A test that misses one is skipped with its reason, which fails `.ci/run`.
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \
 	nginx:nginx-light java:openjdk-17-jre-headless fusermount3:fuse3 \
-	mksquashfs:squashfs-tools squashfuse_ll:squashfuse promtool:prometheus \
+	mksquashfs:squashfs-tools squashfuse_ll:squashfuse umoci:umoci promtool:prometheus \
 	slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
 
 packages:

@@ -30,8 +30,8 @@ from servers.nginx import running_nginx
 
 from robust_run.store.digests import digest
 from robust_run.store.engine import Hedge, transfer
+from robust_run.store.jobs import ReadJob
 from robust_run.store.opening import open_store
-from robust_run.store.read_jobs import ReadJob
 
 UNIT_BYTES = 8 << 20
 OURS, FSSPEC, SINGLE = "robust_run", "fsspec", "single_stream"

@@ -1,8 +1,9 @@
-"""What every test gets: an environment free of launchers above it."""
+"""What every test gets: an environment free of launchers above it, and the marks of its tier."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,11 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the code is right. The same examples each time: whether a
 # change is right must not depend on what was drawn. `pytest --hypothesis-profile search` draws others.
-UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A quarter of the examples by default, all of them with TEST_EXAMPLES=all.
+ALL_EXAMPLES = os.environ.get("TEST_EXAMPLES") == "all"
+UNTIMED = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100 if ALL_EXAMPLES else 25
+)
 settings.register_profile("same", UNTIMED, derandomize=True, database=None)
 settings.register_profile("search", UNTIMED, derandomize=False)
 settings.load_profile("same")
@@ -30,6 +35,53 @@ def draw_nothing_from_imported_modules() -> None:
 draw_nothing_from_imported_modules()
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def start_programs_that_can_be_ended() -> None:
+    """Go on ignoring what we were started with ignored (`nohup`, the background of a script), but hand that on to no program.
+
+    A program inherits what is ignored, and has in its default state what is handled.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+start_programs_that_can_be_ended()
+
+import skips  # noqa: E402 - lies below tests/
+import tiers  # noqa: E402
+from guarantees import TESTS_OF_GUARANTEES  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark, meaning in tiers.MARKERS.items():
+        config.addinivalue_line("markers", f"{mark}: {meaning}")
+    skips.watch(config)
+
+
+FEW = 25
+_SETTINGS = "_hypothesis_internal_use_settings"
+
+
+def draw_fewer(test: object) -> None:
+    """Draw a quarter of the examples that a property test asks for, once for each test, however often it is parametrised."""
+    asked = getattr(test, _SETTINGS, None)
+    if asked is not None and asked.max_examples > FEW and not hasattr(test, "draws_fewer"):
+        setattr(test, _SETTINGS, settings(asked, max_examples=max(FEW, asked.max_examples // 4)))
+        setattr(test, "draws_fewer", True)  # noqa: B010 - a function, as far as types know
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests before any of them is selected by its marks."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            if not ALL_EXAMPLES:
+                draw_fewer(item.function)
+            for mark in tiers.marks_of(item, TESTS_OF_GUARANTEES):
+                item.add_marker(mark)
+
 
 OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")
 

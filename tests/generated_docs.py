@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from robust_run.ckpt_io import damage_notes, save_notes
+from robust_run.ckpt_io import notes
 from robust_run.ckpt_io import types as ckpt_types
 from robust_run.health.checks.history import History
 from robust_run.health.ladder.rules import RULES as LADDER_RULES
@@ -141,12 +141,12 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     (
         "attempt_N/RANK/damaged-UUID.json",
         "what the rank found wrong with a checkpoint that it read",
-        f"`schema` {damage_notes.SCHEMA}",
+        f"`schema` {notes.DAMAGE_SCHEMA}",
     ),
     (
         "attempt_N/RANK/saved.json",
         "the newest checkpoint that the rank has committed",
-        f"`schema` {save_notes.SCHEMA}",
+        f"`schema` {notes.SAVE_SCHEMA}",
     ),
     (
         "attempt_N/RANK/ring",

@@ -11,12 +11,11 @@ from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
 from robust_run.ckpt_io.manifest import size_bytes
-from robust_run.ckpt_io.names import is_temporary
 from robust_run.ckpt_io.newest import look, newest_whole
 from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
 from robust_run.ckpt_io.retention import Found, Leftover, Removal, State, newest, plan_removals
-from robust_run.ckpt_io.seen import Seen
+from robust_run.ckpt_io.seen import Seen, is_temporary
 from robust_run.errors import PlatformError
 from robust_run.store import paths
 from robust_run.store.errors import AccessDenied, NotFound, StoreError

@@ -150,8 +150,8 @@ def _to_ours(
     from typing import cast
 
     from robust_run.ckpt_io.address import parse
-    from robust_run.ckpt_io.copying.convert import Wishes
     from robust_run.ckpt_io.copying.convert import convert as save
+    from robust_run.ckpt_io.copying.taking import Wishes
     from robust_run.ckpt_io.types import Codec
     from robust_run.store.progress import size
 

@@ -1,67 +1,28 @@
 """Looks at a local folder of checkpoints, in a moment: which there are, and which is the newest that is whole.
 
-For the launcher, before a worker starts, and for `robust ckpt latest`, so that the two agree. It imports next to nothing. A
-manifest is believed if its digest is right; parts count as there if they are as long as they should be, on all targets of this
-machine. What is in them shows when they are read.
+For the launcher, before a worker starts, and for `robust ckpt latest`, so that the two agree. It imports next to nothing.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from binascii import a2b_base64
 from collections.abc import Collection, Iterator
-from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from robust_run.ckpt_io.names import is_temporary
-from robust_run.ckpt_io.seen import Age, Look, Seen
+from robust_run.ckpt_io.briefly import HEAD_BYTES, Brief, decoded, open_without_waiting, parts_fault, read
+from robust_run.ckpt_io.seen import Age, Look, Seen, is_temporary
 
 WRITTEN_BY = "code version"
 """The fact that says so."""
-#: No manifest is larger (see `manifest.MANIFEST_BYTES`).
-_LIMIT_BYTES = 257 << 20
-_HEAD_BYTES = 128
 _FACT_CHARACTERS = 200
-_SHOWN_CHARACTERS = 300
-#: As `manifest.TARGETS` and `manifest.FILES`.
-_TARGETS_MOST, _FILES_MOST = 1024, 100_000
 #: What a look tells at most, unless it is asked for more; and of how many whole ones the parts are looked at.
 MOST_SEEN = 8
 WHOLE_ONES = 2
 #: Troubles with a folder that are none of a moment.
 _LASTING = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 
-
-class _File(msgspec.Struct, frozen=True):
-    """What matters of a logical file: how long its parts are."""
-
-    size_bytes: int
-    unit_bytes: int
-    first_target: int = 0
-    stored: str = ""
-
-
-class _Brief(msgspec.Struct, frozen=True):
-    """What tells the age of a checkpoint; all other fields of a manifest are skipped."""
-
-    version: int
-    uuid: str
-    created_s: float
-    step: int | None = None
-    facts: dict[str, str] = {}
-
-
-class _Parts(msgspec.Struct, frozen=True):
-    """What tells its parts: looked at for those only that may be the newest."""
-
-    uuid: str
-    targets: tuple[str, ...]
-    files: tuple[_File, ...]
-
-
-_Asked = TypeVar("_Asked", _Brief, _Parts)
 
 Known = dict[str, tuple[tuple[int, ...], Seen]]
 """Manifests that were read before, by their path: what tells that the file is still the same, and what it said."""
@@ -120,7 +81,7 @@ def _with_parts(
 ) -> Iterator[Seen]:
     for each in told:
         if each.fault is None and each.uuid not in avoid and (whole > 0 or each.name in names):
-            each = msgspec.structs.replace(each, fault=_parts_fault(os.path.join(root, each.name)))  # noqa: PLW2901
+            each = msgspec.structs.replace(each, fault=parts_fault(os.path.join(root, each.name)))  # noqa: PLW2901
             whole -= not each.fault
         yield each
 
@@ -141,7 +102,7 @@ def newest_whole(found: Look) -> Seen | None:
 
 def age_of(path: str) -> tuple[float, int | None] | None:
     """Return when a checkpoint was written (seconds since the epoch), and its step; None if it is none. Never raises."""
-    brief = _read(path, _Brief)
+    brief = read(path, Brief)
     return None if brief is None else (brief.created_s, brief.step)
 
 
@@ -153,7 +114,7 @@ def saved(root: str) -> list[tuple[float, int | None]]:
             names = [name for name in names if not is_temporary(name)]
     except OSError:
         return []
-    briefs = (_read(os.path.join(root, name), _Brief) for name in names)
+    briefs = (read(os.path.join(root, name), Brief) for name in names)
     return [(brief.created_s, brief.step) for brief in briefs if brief is not None]
 
 
@@ -163,66 +124,6 @@ def written_by(job: str, version: str) -> str:
     return text if version and text.isprintable() else ""
 
 
-# --- parts ----------------------------------------------------------------------------------------------------------
-
-
-def _parts_fault(folder: str) -> str:
-    """Return what is wrong with the parts of a checkpoint, as far as its targets are of this machine; empty: nothing is.
-
-    A further target of which not even the folder of all its checkpoints is there cannot be asked: it is not mounted, or the
-    program knows where it has gone. That shows when it is read.
-    """
-    asked = _read(folder, _Parts)
-    if asked is None or len(asked.targets) > _TARGETS_MOST or len(asked.files) > _FILES_MOST:
-        return "its manifest is damaged"
-    try:
-        for target, listed in enumerate(asked.targets):
-            place = folder if target == 0 else os.path.normpath(listed)
-            if target and (not listed.startswith("/") or not os.path.isdir(os.path.dirname(place))):
-                continue
-            if wrong := _wrong_part(place, asked, target):
-                return wrong
-    except (ValueError, ArithmeticError):
-        return "its manifest is damaged"
-    return ""
-
-
-def _wrong_part(place: str, asked: _Parts, target: int) -> str:
-    """Return what is wrong with the first part on a target that is not as long as it should be."""
-    parts = os.path.join(place, f"parts-{asked.uuid}")
-    for index, file in enumerate(asked.files):
-        length = _part_bytes(file, target, len(asked.targets))
-        if not length:
-            continue
-        name = f"{index:05d}-{target}.part"
-        try:
-            found = os.stat(os.path.join(parts, name)).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return f"part {name} is missing on {_shown(place)}"
-        except OSError:
-            return ""  # that target cannot be asked now
-        if found != length:
-            return f"part {name} on {_shown(place)} has {found} bytes instead of {length}"
-    return ""
-
-
-def _part_bytes(file: _File, target: int, targets: int) -> int:
-    """Return what `FileLayout.part_bytes` returns for a target, without what it imports."""
-    units = -(-file.size_bytes // file.unit_bytes)
-    mine = range((target - file.first_target) % targets, units, targets)
-    if not mine:
-        return 0
-    if file.stored:  # four bytes per unit, little-endian
-        lengths = a2b_base64(file.stored)
-        if len(lengths) != 4 * units:
-            raise ValueError("as many lengths as units are needed")
-        return sum(int.from_bytes(lengths[4 * unit : 4 * unit + 4], "little") for unit in mine)
-    return (len(mine) - 1) * file.unit_bytes + min(file.unit_bytes, file.size_bytes - mine[-1] * file.unit_bytes)
-
-
-# --- manifests ------------------------------------------------------------------------------------------------------
-
-
 def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> Seen | None:
     """Return what a folder's manifest says of its age; None where there is none of ours.
 
@@ -230,16 +131,16 @@ def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> Seen | No
     """
     path = _manifest_in(root, name)
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=open_without_waiting) as file:
             status = os.fstat(file.fileno())
             mark = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size, is_link)
             before = known.get(path)
             if before is not None and before[0] == mark:
                 return before[1]
-            head = file.readline(_HEAD_BYTES)
+            head = file.readline(HEAD_BYTES)
             if not head.startswith(b"rrck "):
                 return None
-            brief = _decoded(head, file, _Brief)
+            brief = decoded(head, file, Brief)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except OSError as error:
@@ -265,47 +166,11 @@ def _manifest_in(root: str, name: str) -> str:
     return os.path.join(root, name, "MANIFEST")
 
 
-def _is_sound(brief: _Brief) -> bool:
+def _is_sound(brief: Brief) -> bool:
     """Whether what a manifest says of its age is within the limits of the format (see `manifest.check`)."""
     return brief.uuid.isalnum() and len(brief.uuid) <= 64 and (brief.step is None or 0 <= brief.step < 1 << 62)
-
-
-def _shown(place: str) -> str:
-    """Return a path for a message of one line: a manifest, or a file system, may say anything."""
-    text = place if place.isprintable() else repr(place)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _as_text(name: str) -> str:
     """Return a file's name as text, whatever bytes it is made of."""
     return name.encode(errors="backslashreplace").decode()
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a named pipe in its place must not keep anybody waiting."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _read(folder: str, kind: type[_Asked]) -> _Asked | None:
-    """Return what a manifest says of what is asked; None if there is none, or it is damaged or of a version to come."""
-    try:
-        with open(os.path.join(folder, "MANIFEST"), "rb", opener=_without_waiting) as file:
-            return _decoded(file.readline(_HEAD_BYTES), file, kind)
-    except OSError:
-        return None
-
-
-def _decoded(head: bytes, rest: BinaryIO, kind: type[_Asked]) -> _Asked | None:
-    """Return the same of a manifest's first line, and the rest of its file."""
-    words = head.split()
-    if len(words) != 4 or words[:2] != [b"rrck", b"1"] or not words[3].isdigit() or int(words[3]) > _LIMIT_BYTES:
-        return None
-    body = rest.read(int(words[3]) + 1)
-    import xxhash
-
-    if len(body) != int(words[3]) or xxhash.xxh3_128_hexdigest(body).encode() != words[2]:
-        return None
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None

@@ -6,15 +6,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal
 
 from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, origin, parse
-from robust_run.ckpt_io.damage_notes import leave_note
 from robust_run.ckpt_io.errors import CheckpointError, Damaged, ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, find_manifest
 from robust_run.ckpt_io.layout import FileLayout
+from robust_run.ckpt_io.notes import leave_damage
 from robust_run.ckpt_io.targets import Targets
 from robust_run.ckpt_io.types import LogicalFile, Manifest
 from robust_run.ckpt_io.unit_jobs import CheckJob, StoredJob, UnitJob
@@ -129,9 +128,7 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _run(self, jobs: Sequence[Job], progress: Callable[[int], None] | None) -> None:
@@ -144,7 +141,7 @@ class Checkpoint:
     def told(self, error: Damaged) -> Damaged:
         """Return an error that is about to be raised with the checkpoint it is of; a launcher learns of it."""
         error.url, error.uuid = self.url, self.manifest.uuid
-        leave_note(error.url, error.uuid, error.brief)
+        leave_damage(error.url, error.uuid, error.brief)
         return error
 
     def _do(self, jobs: Sequence[Job], progress: Callable[[int], None] | None) -> None:
@@ -225,7 +222,7 @@ def open_checkpoint(
     except BaseException as error:
         primary.close()
         if isinstance(error, ManifestRefused):
-            leave_note(paths.shown(where.url), "", f"its manifest is refused: {error.reason}")
+            leave_damage(paths.shown(where.url), "", f"its manifest is refused: {error.reason}")
         raise
     targets = Targets(where, found, primary, stores)
     effort = Effort(threads or targets.threads, retry, hedge, is_local=origin(where.url)[0] == "file")

@@ -18,13 +18,12 @@ from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint, TargetLos
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.newest import WRITTEN_BY, written_by
+from robust_run.ckpt_io.notes import leave_save
 from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
-from robust_run.ckpt_io.plan import SavePlan
 from robust_run.ckpt_io.presence import wrong_part
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
-from robust_run.ckpt_io.save_notes import leave_note
 from robust_run.ckpt_io.stream import FileStream
-from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, Tensor
+from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, SavePlan, Tensor
 from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.engine import transfer
@@ -165,7 +164,7 @@ def commit(  # noqa: PLR0913 - all but two are what the manifest says
         with suppress(CheckpointError):
             before = read_manifest(opened[0], plan.url)
         transfer([_SmallFile(opened[0], MANIFEST_PATH, data, plan.durable)], threads=1)
-        leave_note(plan.url, manifest.uuid, step, manifest.created_s, env)
+        leave_save(plan.url, manifest.uuid, step, manifest.created_s, env)
         if before is not None and before.manifest.uuid != plan.uuid:
             remove_save(before, plan.where, opened[0], stores, with_manifest=False)
     return manifest

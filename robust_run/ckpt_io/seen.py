@@ -5,6 +5,8 @@ The order is one for all: the launcher's choice (`launcher.core.resume.choosing`
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 Age = tuple[bool, int, float, bool, str]
@@ -54,3 +56,27 @@ def age(step: int | None, created_s: float, name: str, *, is_link: bool) -> Age:
     """
     known = -1 if step is None else step
     return known >= 0, known, created_s, not is_link, name
+
+
+# --- Names that say: not finished. What is written under one is renamed when it is whole; until then it is no checkpoint. Pure.
+#
+# It imports next to nothing: the launcher asks.
+
+UNFINISHED = ".unfinished"
+"""What a writable mount puts behind the name of a file of which it cannot tell whether it is whole."""
+
+#: `step-3.pt.tmp`, `step-3.tmp.1234`, `step-3.pt.part`, `step-3.orbax-checkpoint-tmp-99`, `tmp-checkpoint-500`, and what Python's
+#: tempfile calls its files. No more than what is customary: a checkpoint that is taken for unfinished is not resumed from.
+_TEMPORARY = re.compile(
+    r"""  .+ \. (?: te?mp (?: [._-] \w{1,32} )? | part | partial | incomplete | unfinished )
+        | .+ \. orbax-checkpoint-tmp (?: -\d+ )?
+        | \.? tmp [._-] .+
+        | tmp [0-9a-z_]{8}
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name says that what lies there is not finished."""
+    return _TEMPORARY.fullmatch(name) is not None

@@ -9,8 +9,7 @@ from queue import SimpleQueue
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.layout import part_path, target_of
 from robust_run.ckpt_io.parts import Record
-from robust_run.ckpt_io.plan import SavePlan
-from robust_run.ckpt_io.types import LogicalFile
+from robust_run.ckpt_io.types import LogicalFile, SavePlan
 from robust_run.ckpt_io.units import encode
 from robust_run.store import paths
 from robust_run.store.errors import StoreError

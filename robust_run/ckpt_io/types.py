@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.ckpt_io.address import Address
+
 Codec = Literal["none", "lz4", "zstd_shuffle"]
 """zstd_shuffle: the bytes of the elements are grouped by significance first, which is what makes weights compressible at all."""
 
@@ -91,3 +93,29 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where a flattened key belongs in the nested state dict."""
     facts: dict[str, str] = {}
     """World size, framework, code version: for people."""
+
+
+class SavePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One save. Made once, by `begin_save`, and handed to every process that writes."""
+
+    url: str
+    """The checkpoint's folder on its primary target: an absolute path or a URL."""
+    also: tuple[str, ...] = ()
+    """Roots of the other targets."""
+    uuid: str
+    unit_bytes: int = UNIT_BYTES
+    codec: Codec = "none"
+    item_bytes: int = 1
+    """Width of the elements that `zstd_shuffle` groups, of files that say nothing else."""
+    durable: bool = True
+    """All is synced before the manifest is written: a power loss after `commit` loses nothing."""
+
+    @property
+    def where(self) -> Address:
+        """Where it is written to."""
+        return Address(self.url, self.also)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The checkpoint's folder on each target."""
+        return self.where.folders

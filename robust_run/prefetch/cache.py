@@ -25,11 +25,11 @@ import os
 import struct
 from collections.abc import Iterable
 
-from robust_run.prefetch import blockmap, sums
-from robust_run.prefetch.cache_files import check_folder, open_own, this_boot, write_all, write_map
+from robust_run.prefetch import blockmap, cache_files
+from robust_run.prefetch.cache_files import PIECE_BYTES, Sums, check_folder, open_own, this_boot, write_map
 from robust_run.prefetch.errors import CacheRefused
-from robust_run.prefetch.sums import PIECE_BYTES, Sums
 from robust_run.prefetch.types import BlockMap
+from robust_run.store.buffers import write_at
 
 _HEAD = struct.Struct("<8sQ36s12x")
 _MAGIC = b"RRHAVE1\n"
@@ -149,7 +149,7 @@ class Cache:
     def _open_sums(self) -> int:
         """Open the sums; a file of another length has none that count."""
         opened = self._keep(os.path.join(self.folder, "sums"))
-        wanted = sums.file_bytes(self.block_map.size_bytes)
+        wanted = cache_files.sums_bytes(self.block_map.size_bytes)
         if os.fstat(opened).st_size != wanted:
             os.ftruncate(opened, 0)
             os.ftruncate(opened, wanted)
@@ -213,7 +213,7 @@ class Cache:
         """Keep a block that is verified already. False where the disk is full or fails (see `failure`): nothing is kept then."""
         begin = index * self.block_map.block_bytes
         try:
-            write_all(self._image, block, begin)
+            write_at(self._image, block, begin)
             self._sums.note(begin, block)
             os.pwrite(self._have, b"\x01", _HEAD.size + index)
         except OSError as error:

@@ -11,7 +11,7 @@ from robust_run.prefetch import blockmap, hotlist
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.fetching.sources import split
-from robust_run.prefetch.image import origins, sorting, tree
+from robust_run.prefetch.image import losses, sorting, tree
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss
 from robust_run.prefetch.maps import fetch_map
@@ -95,9 +95,9 @@ def inspect(image: str, cache_root: str) -> Inspected:
 
 
 def _lost(image: str, sha256: str) -> tuple[Loss, ...]:
-    folder, name = split(origins.sidecar(image))
+    folder, name = split(losses.sidecar(image))
     try:
-        found = origins.decode(open_store(folder).read_all(name, origins.LARGEST_BYTES), sha256)
+        found = losses.decode(open_store(folder).read_all(name, losses.LARGEST_BYTES), sha256)
     except StoreError:
         return ()  # it lost nothing, or was built by others
     return found.lost if found is not None else ()

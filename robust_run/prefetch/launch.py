@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.mounts import table
 from robust_run.prefetch import belonging, hotlist
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused, CacheRefused
@@ -120,17 +121,16 @@ def is_remote(image_url: str, mounts: str) -> bool:
     """Whether an image is worth a cache of its blocks. `mounts`: the text of /proc/self/mountinfo. Pure, for absolute paths."""
     if "://" in image_url and not image_url.startswith("file://"):
         return True
-    path = image_url.removeprefix("file://")
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        left, dash, right = line.partition(" - ")
-        parts = left.split(" ")
-        if not dash or len(parts) < 5:
-            continue
-        place = parts[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-        if (path == place or path.startswith(place.rstrip("/") + "/")) and len(place) >= len(best):
-            best, kind = place, right.split(" ", 1)[0]
-    return kind in _REMOTE or kind.startswith("fuse.")
+    found = filter(None, map(table.parse, mounts.split("\n")))
+    mount = table.mount_of(image_url.removeprefix("file://"), found)
+    return mount is not None and (mount.kind in _REMOTE or mount.kind.startswith("fuse."))
+
+
+def is_remote_here(url: str) -> bool:
+    """Whether an image, or a store of images, is worth a cache of its blocks on this machine. `url`: a path or a URL."""
+    path = local_path(url) if url.startswith("file://") else url
+    with open(table.TABLE, encoding="utf-8", errors="surrogateescape") as file:
+        return is_remote(path if "://" in path else os.path.realpath(path), file.read())
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,8 +213,7 @@ def prepare(
     block_map, problems = fetch_map(image_url, cache_root, store_options or StoreOptions())
     refuse_hopeless(image_url, block_map, machine)
     key = hot_key(block_map, launch, machine)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        remote = is_remote(os.path.realpath(image_url) if "://" not in image_url else image_url, file.read())
+    remote = is_remote_here(image_url)
     hot, have, free_bytes = None, b"", None
     if remote:
         hot, more = HotStore(image_url, cache_root).load(key)

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 
+from robust_run.atomic_file import write_file
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.fetching.sources import split
@@ -71,12 +72,9 @@ def _made(path: str, remembered: str) -> tuple[BlockMap, tuple[str, ...]]:
 
 
 def _remember(path: str, data: bytes) -> None:
-    draft = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):  # it is a convenience
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(draft, "wb", opener=_open_own) as file:
-            file.write(data)
-        os.replace(draft, path)
+        write_file(path, data, mode=0o600)
 
 
 def _remembered(path: str, error: StoreError) -> BlockMap:
@@ -88,7 +86,3 @@ def _remembered(path: str, error: StoreError) -> BlockMap:
     except OSError:
         raise error from None
     return blockmap.decode(data, path)
-
-
-def _open_own(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

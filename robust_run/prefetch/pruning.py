@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
+import stat
 
 import msgspec
-
-from robust_run.prefetch.removing import remove_tree
 
 _IDENTITY = re.compile(r"[0-9a-f]{64}")
 #: Folders that are looked at; a cache has a few.
@@ -92,3 +92,27 @@ def _remove(folder: str) -> bool:
     finally:
         os.close(lock)
     return True
+
+
+# --- Removing what was unpacked of an image: it may have folders that even their owner may not write.
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder of ours with all that is in it, as far as that is possible; links in it are not followed. Never raises."""
+    if os.geteuid() != 0:
+        _open_up(path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _open_up(path: str) -> None:
+    waiting = [path]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            mode = os.lstat(folder).st_mode
+            if mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(folder, stat.S_IMODE(mode) | stat.S_IRWXU)
+            with os.scandir(folder) as inside:
+                waiting += [entry.path for entry in inside if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue

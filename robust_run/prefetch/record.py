@@ -16,7 +16,6 @@ from typing import Literal
 import msgspec
 
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.hotstore import HotStore
 from robust_run.prefetch.types import BlockMap, HotKey, HotList, Touch
 
@@ -25,9 +24,6 @@ Layout = Literal["process", "node", "nodes"]
 Ended = Literal["step", "limit", "end"]
 """The window ended with the first training step, at `--record-window`, or with the program."""
 
-#: Of a recording that comes from another node.
-LARGEST_RECORDING_BYTES = 64 << 20
-MOST_TOUCHES = 1 << 22
 #: How many nodes of a launch write a list that they share: the program is the same on all, so a few have read what all read.
 MOST_WRITERS = 8
 _MOST_WORDS, _LONGEST_WORD = 4096, 4096
@@ -36,7 +32,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+([.,]\d+)*([eE][+-]?\d+)?")
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """What one node read of the image in its window."""
 
     touches: tuple[Touch, ...]
@@ -73,25 +69,6 @@ def stable(word: str) -> str:
 def hot_key(block_map: BlockMap, launch: str, machine: str) -> HotKey:
     """Return the key of a launch's list."""
     return HotKey(image=blockmap.identity(block_map), launch=launch, machine=machine)
-
-
-def encode(recording: Recording) -> bytes:
-    """Return a recording's bytes, to be sent to the node that keeps the list."""
-    return msgspec.json.encode(recording)
-
-
-def decode(data: bytes, name: str = "recording") -> Recording:
-    """Return what another node has recorded. Raises `HotListRefused` for whatever is wrong with it."""
-    try:
-        if len(data) > LARGEST_RECORDING_BYTES:
-            raise ValueError(f"{len(data)} bytes; at most {LARGEST_RECORDING_BYTES} are read")
-        found = msgspec.json.decode(data, type=Recording)
-        sound = all(0 <= touch.quantum < 1 << 40 and 0 <= touch.first_ms < 1 << 40 for touch in found.touches)
-        if not sound or len(found.touches) > MOST_TOUCHES or not 0 <= found.window_s < 1e7:
-            raise ValueError("it says what cannot be")
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise HotListRefused(f"{name}: {' '.join(str(error).split())[:300]}; it is left out") from error
-    return found
 
 
 def worth_keeping(recordings: Sequence[Recording], old: HotList | None) -> list[Recording]:

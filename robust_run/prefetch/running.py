@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from robust_run.mounts.syscalls import die_with_parent
 from robust_run.prefetch.commands_shared import cache_folder, this_machine, this_python
 from robust_run.prefetch.inside import InsidePlan, start
 from robust_run.prefetch.inside import binds as inside_binds
 from robust_run.prefetch.inside.handle import Inside
 from robust_run.prefetch.launch import Prepared, prepare
-from robust_run.prefetch.mount.syscalls import die_with_parent
 from robust_run.prefetch.record import fingerprint, keep
 from robust_run.prefetch.window import ImageStart, Window, close
 

@@ -157,15 +157,9 @@ class SourceCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that gave none."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What a block server says of itself."""
+class FetchCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a block server has fetched so far."""
 
-    pid: int
-    image: str
-    """`blockmap.identity` of what it serves."""
-    blocks: int
-    present: int
-    """Blocks that are in the cache."""
     reads: int
     """Reads by the kernel since this server started."""
     waited: int
@@ -186,10 +180,21 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The cache's disk is full: blocks are fetched but not kept."""
     repaired: int = 0
     """Blocks in the cache that were damaged, and were fetched again."""
-    window_open: bool
-    """Whether touches are still recorded."""
     sources: tuple[SourceCounts, ...]
     problems: tuple[str, ...]
     """The latest things that went wrong, oldest first, for people."""
+
+
+class Status(FetchCounts, frozen=True, kw_only=True):
+    """What a block server says of itself."""
+
+    pid: int
+    image: str
+    """`blockmap.identity` of what it serves."""
+    blocks: int
+    present: int
+    """Blocks that are in the cache."""
+    window_open: bool
+    """Whether touches are still recorded."""
     peers: PeerCounts | None = None
     """None: this server shares with nobody."""

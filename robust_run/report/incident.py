@@ -6,6 +6,7 @@ import os
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.report.regular import open_regular
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
@@ -23,12 +24,7 @@ def write_scene(path: str, scene: Scene) -> None:
 
 def _replace(path: str, content: bytes) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    draft = f"{path}.tmp"
-    with open(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    write_file(path, content, durable=True)
 
 
 def read_scene(path: str) -> Scene:

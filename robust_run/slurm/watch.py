@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.events import LimitNear
@@ -204,11 +205,8 @@ class Watch:
         is_first = self._warned is None
         self._warned = Warned(reason=reason, deadline=deadline, at=time.time(), signal=by, text=text)
         path = self._path
-        draft = f"{path}.draft"
         try:
-            with open(draft, "wb") as file:
-                file.write(msgspec.json.encode(self._warned) + b"\n")
-            os.replace(draft, path)
+            write_file(path, msgspec.json.encode(self._warned) + b"\n")
         except OSError as error:
             self._node.say(f"the warning could not be written to {path}: {error.strerror}")
         if is_first and (self._link.is_led_from_here or not self._node.spec.many):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from robust_run.snapshot.building import Plan
     from robust_run.snapshot.types import Manifest
@@ -49,12 +49,7 @@ def key(explain: bool, as_json: bool, **typed: Any) -> None:
     from robust_run.snapshot import key as keys
 
     made = _plan(typed).key
-    if as_json:
-        click.echo(_encoded(made))
-    elif explain:
-        _lines(keys.explain(made))
-    else:
-        click.echo(made.digest)
+    _tell(made, keys.explain(made) if explain else [made.digest], as_json)
 
 
 @env.command()
@@ -73,7 +68,7 @@ def build(
     import msgspec
 
     from robust_run.clock import SystemClock
-    from robust_run.snapshot import building, holding
+    from robust_run.snapshot import building, holding, shown
     from robust_run.snapshot.errors import SnapshotDamaged
     from robust_run.snapshot.planning import read_token
 
@@ -105,7 +100,7 @@ def build(
         click.echo(f"robust: it is built anew: {error}", err=True)
         plan = msgspec.structs.replace(plan, replace=True)
         found = obtain(refresh=True)
-    _say(found, as_json)
+    _tell(found, [shown.line(found)], as_json)
 
 
 @env.command()
@@ -116,21 +111,18 @@ def build(
 @click.option("--in-place", is_flag=True, help="Copy it into the environment it was captured from.")
 def restore(key: str, url: str | None, token_file: str | None, cache: str | None, in_place: bool) -> None:
     """Fetch, verify and unpack a snapshot, and print the folder; with --in-place, copy it to where it belongs."""
-    from robust_run.snapshot import catalog, fetch, manifest, platforms
+    from robust_run.snapshot import catalog, manifest, platforms
     from robust_run.snapshot.restore import extract
     from robust_run.snapshot.restore import in_place as copying
 
     store = _open(url)
     found = _load(store, key, token_file)
     manifest.check_fits(found, platforms.here().platform)
-    folder = cache or _default_cache()
-    unpacked = extract.extract(found, fetch.fetch(store, found, folder), folder)
+    unpacked = _unpacked(store, found, cache)
     catalog.note_use(store, found.key)
     if in_place:
         copying.copy_over(found, extract.items_of(unpacked, found), unpacked)
-        _lines(root.path for root in found.roots)
-    else:
-        click.echo(unpacked)
+    _tell(found, [root.path for root in found.roots] if in_place else [unpacked])
 
 
 @env.command("list")
@@ -139,7 +131,7 @@ def restore(key: str, url: str | None, token_file: str | None, cache: str | None
 @_as_json
 def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
     """List the snapshots of a store; exit code 1 if there is none."""
-    from robust_run.snapshot import catalog
+    from robust_run.snapshot import catalog, shown
     from robust_run.snapshot.errors import SnapshotRefused
     from robust_run.snapshot.planning import read_token
 
@@ -153,11 +145,7 @@ def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
             continue
         if manifest is not None:
             found.append(manifest)
-    if as_json:
-        click.echo(_encoded(found))
-    else:
-        for each in sorted(found, key=lambda each: each.built_unix_s):
-            _say(each, as_json=False)
+    _tell(found, map(shown.line, sorted(found, key=lambda each: each.built_unix_s)), as_json)
     return 0 if found else 1
 
 
@@ -171,10 +159,7 @@ def inspect(key: str, url: str | None, token_file: str | None, as_json: bool) ->
     from robust_run.snapshot import shown
 
     found = _load(_open(url), key, token_file)
-    if as_json:
-        click.echo(_encoded(found))
-    else:
-        _lines(shown.described(found))
+    _tell(found, shown.described(found), as_json)
 
 
 @env.command()
@@ -189,10 +174,7 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
 
     store = _open(url)
     found = shown.differences(_load(store, a, token_file), _load(store, b, token_file))
-    if as_json:
-        click.echo(_encoded(found))
-    else:
-        _lines(f"{each.name}: {each.here or '(none)'} -> {each.there or '(none)'}" for each in found)
+    _tell(found, (f"{each.name}: {each.here or '(none)'} -> {each.there or '(none)'}" for each in found), as_json)
     return 1 if found else 0
 
 
@@ -218,8 +200,7 @@ def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, 
             catalog.remove(store, removal.key)
         if not as_json:
             click.echo(f"{removal.key[:16]}  {removal.size_bytes / _MIB:.1f} MiB  {removal.reason}")
-    if as_json:
-        click.echo(_encoded(plan))
+    _tell(plan, [], as_json)
 
 
 @env.command()
@@ -230,20 +211,16 @@ def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, 
 @click.option("--restored", is_flag=True, help="The environment itself, where it is restored, instead of the image.")
 def verify(key: str, url: str | None, token_file: str | None, cache: str | None, restored: bool) -> int:
     """Compare every file of a snapshot with its listing; exit code 1 if one differs."""
-    from robust_run.snapshot import fetch
     from robust_run.snapshot.restore import extract
     from robust_run.snapshot.verify import check_tree
 
     store = _open(url)
     found = _load(store, key, token_file)
-    folder = cache or _default_cache()
-    unpacked = extract.extract(found, fetch.fetch(store, found, folder), folder)
+    unpacked = _unpacked(store, found, cache)
     items = extract.items_of(unpacked, found)
     tops = [root.path if restored else f"{unpacked}/r{root.folder}" for root in found.roots]
     problems = check_tree(tops, items, digests=1.0, exact=not restored)
-    _lines(problems)
-    if not problems:
-        click.echo(f"{found.key[:16]}: all of {len(items)} entries are as they were built")
+    _tell(problems, problems or [f"{found.key[:16]}: all of {len(items)} entries are as they were built"])
     return 1 if problems else 0
 
 
@@ -271,12 +248,16 @@ def _open(url: str | None) -> Store:
     return open_store(url or default_store(os.environ))
 
 
-def _default_cache() -> str:
+def _unpacked(store: Store, found: Manifest, cache: str | None) -> str:
+    """Bring an image to this node, and return the folder that it is unpacked in."""
     import os
 
+    from robust_run.snapshot import fetch
     from robust_run.snapshot.planning import cache_folder
+    from robust_run.snapshot.restore import extract
 
-    return cache_folder(os.environ)
+    folder = cache or cache_folder(os.environ)
+    return extract.extract(found, fetch.fetch(store, found, folder), folder)
 
 
 def _load(store: Store, text: str, token_file: str | None) -> Manifest:
@@ -291,18 +272,9 @@ def _load(store: Store, text: str, token_file: str | None) -> Manifest:
     return found
 
 
-def _say(found: Manifest, as_json: bool) -> None:
-    from robust_run.snapshot import shown
-
-    click.echo(_encoded(found) if as_json else shown.line(found))
-
-
-def _lines(text: Any) -> None:
-    for line in text:
-        click.echo(line)
-
-
-def _encoded(value: Any) -> str:
+def _tell(value: Any, lines: Iterable[str], as_json: bool = False) -> None:
+    """Write what a command has found, for programs or for people."""
     import msgspec
 
-    return msgspec.json.encode(value).decode()
+    for line in [msgspec.json.encode(value).decode()] if as_json else lines:
+        click.echo(line)

@@ -13,6 +13,8 @@ from contextlib import suppress
 
 import msgspec
 
+from robust_run.atomic_file import write_file
+
 #: Smaller files are read: that takes no longer.
 LEAST_BYTES = 4 << 20
 _NAME = "digests.json"
@@ -64,13 +66,10 @@ class Digests:
         """Keep them for the next start, where that is possible."""
         if self._path is None or not self._is_changed:
             return
-        part = f"{self._path}.{os.getpid()}.part"
         newest = dict(list(self._all().items())[-_MOST:])
         with suppress(OSError, ValueError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(msgspec.json.encode(newest))
-            os.rename(part, self._path)
+            write_file(self._path, msgspec.json.encode(newest), mode=0o600)
 
     def _all(self) -> dict[str, Known]:
         if self._known is None:

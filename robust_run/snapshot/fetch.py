@@ -5,23 +5,25 @@ Several processes may fetch the same image at once; each writes a file of its ow
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
+from robust_run.snapshot.restore.extract import alone_on_node
 from robust_run.snapshot.types import Manifest
+from robust_run.store.buffers import write_at
 from robust_run.store.engine import transfer
 from robust_run.store.errors import NotFound, ShortRead, StoreError
-from robust_run.store.jobs import Hedge
-from robust_run.store.read_jobs import ReadJob
+from robust_run.store.jobs import Hedge, ReadJob
 from robust_run.store.types import Store
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def fetch(store: Store, manifest: Manifest, cache: str, progress: Callable[[int]
         return target
     try:
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-        with _alone(target + ".lock"):
+        with alone_on_node(target + ".lock"):
             if not is_sealed(target):
                 _sweep(target)
                 if not _is_good(target, manifest):
@@ -80,10 +82,7 @@ def is_sealed(target: str) -> bool:
 
 def seal(target: str) -> None:
     """Note that an image has been verified. Raises OSError."""
-    part = f"{target}.ok.{uuid.uuid4().hex}.part"
-    with open(part, "wb") as file:
-        file.write(msgspec.json.encode(_looks(target)))
-    os.rename(part, target + ".ok")
+    write_file(target + ".ok", msgspec.json.encode(_looks(target)), draft=f"{target}.ok.{uuid.uuid4().hex}.part")
 
 
 def bring_again(store: Store, manifest: Manifest, cache: str) -> bool:
@@ -164,21 +163,16 @@ def _block_map(store: Store, manifest: Manifest) -> BlockMap | None:
     return found if fits and found.sha256 == manifest.image_sha256 else None
 
 
+@dataclass(eq=False)
 class _Piece:
     """One range: read into memory, verified there if there is a block map, then written to its place in the file."""
 
-    def __init__(
-        self,
-        store: Store,
-        path: str,
-        descriptor: int,
-        offset_bytes: int,
-        size_bytes: int,
-        blocks: BlockMap | None,
-    ) -> None:
-        self.size_bytes = size_bytes
-        self._store, self._path, self._descriptor, self._offset = store, path, descriptor, offset_bytes
-        self._blocks = blocks
+    _store: Store
+    _path: str
+    _descriptor: int
+    _offset: int
+    size_bytes: int
+    _blocks: BlockMap | None
 
     def run(self, attempt: int) -> None:
         """Bring the range. Raises `SnapshotDamaged` for a block that is not that of the map."""
@@ -186,10 +180,7 @@ class _Piece:
         ReadJob(self._store, self._path, self._offset, [memoryview(buffer)]).run(attempt)
         if self._blocks is not None:
             self._verify(self._blocks, memoryview(buffer))
-        left, at = memoryview(buffer), self._offset
-        while left:
-            done = os.pwrite(self._descriptor, left, at)
-            left, at = left[done:], at + done
+        write_at(self._descriptor, buffer, self._offset)
 
     def _verify(self, blocks: BlockMap, data: memoryview) -> None:
         from robust_run.prefetch import blockmap
@@ -215,14 +206,3 @@ def _sweep(target: str) -> None:
         if item.name.startswith(name + ".") and item.name.endswith(".part"):
             with suppress(OSError):
                 os.unlink(item.path)
-
-
-@contextmanager
-def _alone(path: str) -> Iterator[None]:
-    """One process of this node at a time. The kernel gives the lock back when its holder is killed."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -55,21 +55,6 @@ def why_not(manifest: Manifest, *, remote: bool, cached: bool, least_bytes: int 
     return ""
 
 
-def is_remote(store: Store) -> bool:
-    """Whether reading this store is worth a cache of blocks."""
-    import os
-
-    from robust_run.prefetch.launch import is_remote as asked
-    from robust_run.store.opening import local_path
-
-    url = store.url
-    if "://" in url and not url.startswith("file://"):
-        return True
-    place = os.path.realpath(local_path(url) if url.startswith("file://") else url)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return asked(place, file.read())
-
-
 def prepare(
     store: Store, manifest: Manifest, cache: str, launch: str, machine: str, options: StoreOptions | None = None
 ) -> Prepared:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.snapshot import kernel, listing
+from robust_run.mounts import syscalls
+from robust_run.snapshot import listing
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import SnapshotError, ToolMissing
 from robust_run.snapshot.types import Compression
@@ -79,7 +80,7 @@ def _make(argv: list[str], image: str, timeout_s: float) -> None:
     try:
         done = subprocess.run(
             argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False,
-            preexec_fn=kernel.die_with_parent,
+            preexec_fn=syscalls.die_with_parent,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise SnapshotError(f"{image}: mksquashfs cannot be run to its end: {error}") from error

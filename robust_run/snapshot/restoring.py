@@ -7,23 +7,23 @@ walk: no worse rung would be built on half an environment.
 from __future__ import annotations
 
 import os
-import stat
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.snapshot import catalog, fetch, ingredients, key, lazy
+from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
+from robust_run.snapshot.rerunning import rerun_in_place
 from robust_run.snapshot.restore import directly, in_place, ladder, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
-from robust_run.snapshot.restore.order import Order
-from robust_run.snapshot.restore.unpacked import Folder, Unpacked, unpack
+from robust_run.snapshot.restore.place import Order
+from robust_run.snapshot.restore.unpacked import Folder, Unpacked, own_folder, unpack
 from robust_run.snapshot.restored import Restored
 from robust_run.snapshot.types import Manifest
 from robust_run.store.errors import StoreError
@@ -79,36 +79,21 @@ def restore(
     return found
 
 
-def run_commands(plan: Plan, why: str, *, on_output: Callable[[bytes], None] = lambda _: None) -> Restored:
-    """Run the set-up in the environment itself, where there is no snapshot and can be none. Raises `SetupFailed`."""
-    choice = ladder.Choice(rung="commands", refused=(ladder.Refusal("mount", why),))
-    folder = plan.setup.roots[0].path
-    problem = rerun.why_not(folder)
-    if problem:
-        raise RestoreRefused(f"{why}; and the set-up cannot be run in the environment: {problem}")
-    _rerun(plan, on_output)
-    return Restored(None, choice)
-
-
+@dataclass(eq=False)
 class _Walk:
     """One walk down the ladder."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        manifest: Manifest,
-        store: Store,
-        options: Options,
-        on_output: Callable[[bytes], None],
-        on_problem: Callable[[str], None],
-        on_note: Callable[[str], None],
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self._plan, self._manifest, self._store, self._options = plan, manifest, store, options
-        self._on_output, self._on_problem, self._on_note, self._progress = on_output, on_problem, on_note, progress
-        self._tried: dict[ladder.Rung, str] = {}
-        self._image = ""
-        self._unpacked: Unpacked | None = None
+    _plan: Plan
+    _manifest: Manifest
+    _store: Store
+    _options: Options
+    _on_output: Callable[[bytes], None]
+    _on_problem: Callable[[str], None]
+    _on_note: Callable[[str], None]
+    _progress: Callable[[int], None] | None
+    _tried: dict[ladder.Rung, str] = field(default_factory=dict)
+    _image: str = ""
+    _unpacked: Unpacked | None = None
 
     def down(self) -> Restored:
         found = self._namespaced()
@@ -167,11 +152,13 @@ class _Walk:
 
     def _lazily(self, rungs: tuple[ladder.Rung, ...]) -> Restored | None:
         """Mount it before it is here. None: it is brought as a whole."""
+        from robust_run.prefetch.launch import is_remote_here
+
         cached = fetch.is_sealed(fetch.cached_path(self._options.cache, self._manifest))
         folder = self._options.block_cache
         if folder is None or lazy.why_not(
             self._manifest,
-            remote=lazy.is_remote(self._store),
+            remote=is_remote_here(self._store.url),
             cached=cached,
             least_bytes=self._options.least_lazy_bytes,
         ):
@@ -203,7 +190,7 @@ class _Walk:
             raise _NoRung(str(error)) from error
 
     def _start(self, order: Order) -> Inside:
-        from robust_run.prefetch.inside.errors import InsideFailed
+        from robust_run.prefetch.errors import InsideFailed
         from robust_run.prefetch.inside.handle import start
 
         try:
@@ -216,13 +203,13 @@ class _Walk:
             _unstage(order)
 
     def _stage(self) -> str:
-        return _own(os.path.join(self._options.cache, "stage"), unique=True)
+        return own_folder(os.path.join(self._options.cache, "stage"), unique=True)
 
     # --- without ------------------------------------------------------------------------------------------------------
 
     def _do(self, choice: ladder.Choice) -> Restored:
         if choice.rung == "commands":
-            _rerun(self._plan, self._on_output)
+            rerun_in_place(self._plan, self._on_output)
             return Restored(self._manifest, choice)
         found = self._opened()
         if choice.rung == "target":
@@ -258,13 +245,13 @@ class _Walk:
         return self._unpacked
 
     def _fetched(self) -> str:
-        return fetch.fetch(self._store, self._manifest, _own(self._options.cache), self._progress)
+        return fetch.fetch(self._store, self._manifest, own_folder(self._options.cache), self._progress)
 
     def _folders(self) -> tuple[Folder, ...]:
         folders = [Folder(path=self._options.cache)]
         if self._options.memory is not None:
             with suppress(RestoreRefused):
-                path = _own(os.path.join(self._options.memory, f"robust-run-{os.geteuid()}"))
+                path = own_folder(os.path.join(self._options.memory, f"robust-run-{os.geteuid()}"))
                 folders.append(Folder(path=path, is_memory=True))
         return tuple(folders)
 
@@ -282,43 +269,6 @@ class _NoRung(RestoreRefused):
         except msgspec.MsgspecError:
             return dict.fromkeys(rungs, str(self))
         return {**dict.fromkeys(rungs, "it could not be tried"), **{each.rung: each.reason for each in refused}}
-
-
-def _rerun(plan: Plan, on_output: Callable[[bytes], None]) -> None:
-    setup = plan.setup
-    # What they install is an ingredient of the key: after them it is another one, and nothing is to be run for that.
-    rest = (each for each in plan.key.ingredients if not each.name.startswith(ingredients.INSTALLED))
-    rerun.run(
-        setup.commands,
-        key=key.digest_of(rest),
-        folder=setup.roots[0].path,
-        work_folder=next(iter(setup.work_folders), setup.roots[0].path),
-        installed=lambda: key.digest_of(map(ingredients.installed, setup.roots)),
-        cwd=setup.cwd,
-        environment=setup.environment,
-        python=setup.python[0],
-        on_output=on_output,
-    )
-
-
-def _own(path: str, *, unique: bool = False) -> str:
-    """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`.
-
-    In /var/tmp somebody else may have made it, or the folder above it, before us.
-    """
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        status, above = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))
-        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise RestoreRefused(f"{path}: it is not a folder that only we can write; remove it")
-        is_anybodys = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
-        if is_anybodys or above.st_uid not in (0, os.geteuid()):
-            raise RestoreRefused(
-                f"{path}: others can replace it, as the folder above it is theirs; name another cache folder"
-            )
-        return tempfile.mkdtemp(dir=path) if unique else path
-    except OSError as error:
-        raise RestoreRefused(f"{path}: {error.strerror}: name another cache folder") from error
 
 
 def _chosen(inside: Inside) -> ladder.Choice:

@@ -127,7 +127,7 @@ def _will_do(there: Manifest, asked: Asked, clock: Clock, say: Callable[[str], N
 
 
 def must_run_commands(error: PlatformError) -> bool:
-    """Whether nothing is wrong with the set-up, but no snapshot can be made or stored: `restoring.run_commands` is left. Pure."""
+    """Whether nothing is wrong with the set-up, but no snapshot can be made or stored: `rerunning.run_commands` is left. Pure."""
     return isinstance(error, (CaptureRefused, ToolMissing, StoreError))
 
 

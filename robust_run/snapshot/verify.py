@@ -13,16 +13,14 @@ from robust_run.snapshot.types import Item
 MOST_PROBLEMS = 20
 
 
-def check_tree(
-    tops: Sequence[str], items: Sequence[Item], *, digests: float, exact: bool, seed: int | None = None
-) -> list[str]:
+def check_tree(tops: Sequence[str], items: Sequence[Item], *, digests: float, exact: bool) -> list[str]:
     """Return what differs, at most `MOST_PROBLEMS` lines; empty: nothing does.
 
     `tops`: the folder of each root. `digests`: which part of the files is read and compared, 0.0 to 1.0, chosen at random;
     kind, size and mode are compared for all. `exact`: nothing else may be there (an unpacked image, where removed names are
     not looked for); else removed names must be gone (an environment).
     """
-    chosen = random.Random(seed)  # noqa: S311 - which files are looked at is no secret
+    chosen = random.Random()  # noqa: S311 - which files are looked at is no secret
     problems: list[str] = []
     known = {(item.root, item.path) for item in items if item.kind != "w"}
     for item in items:

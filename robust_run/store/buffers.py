@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 
@@ -40,3 +41,11 @@ def scatter(data: bytes | memoryview, views: Sequence[memoryview], at: int) -> N
         count = min(len(source), len(left[0]))
         left[0][:count] = source[:count]
         source, left = source[count:], without(left, count)
+
+
+def write_at(descriptor: int, data: bytes | bytearray | memoryview, offset_bytes: int) -> None:
+    """Write all bytes to a file, from an offset on. Raises OSError."""
+    left = memoryview(data)
+    while left:
+        done = os.pwrite(descriptor, left, offset_bytes)
+        left, offset_bytes = left[done:], offset_bytes + done

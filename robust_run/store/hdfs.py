@@ -17,8 +17,19 @@ from robust_run.errors import UserError
 from robust_run.store import paths
 from robust_run.store.buffers import byte_views, scatter, total_bytes
 from robust_run.store.cancelling import Cancellation
-from robust_run.store.errors import AlreadyExists, NotFound, ShortRead, StoreError, TooLarge, Unavailable, is_transient
-from robust_run.store.hdfs_errors import from_hdfs
+from robust_run.store.errors import (
+    AccessDenied,
+    AlreadyExists,
+    NoSpace,
+    NotFound,
+    ReadOnly,
+    ShortRead,
+    StoreError,
+    TooLarge,
+    Unavailable,
+    from_os_error,
+    is_transient,
+)
 from robust_run.store.hdfs_writing import HdfsWriter
 from robust_run.store.types import Entry, Kind, StoreOptions, Walked
 from robust_run.store.watching import Progress, Watcher
@@ -221,3 +232,35 @@ class HdfsStore:
             raise
         except BaseException as error:  # a panic of Rust is no Exception
             raise from_hdfs(error, self.url, path) from error
+
+
+# --- What hdfs-native raises, in our errors. It tells most of it in words only: those of Hadoop's exceptions.
+
+#: What is in the text, what it is, and what to say instead of the text. The first that fits counts.
+_MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("AccessControlException", AccessDenied, ""),
+    ("QuotaExceededException", NoSpace, ""),
+    ("could only be replicated to 0 nodes", NoSpace, "no DataNode takes a block: they are full, or none is alive"),
+    ("could only be written to 0 of", NoSpace, "no DataNode takes a block: they are full, or none is alive"),
+    ("SafeModeException", Unavailable, "the NameNode is in safe mode"),
+    ("StandbyException", Unavailable, "the NameNode is a standby"),
+    ("is not a directory", NotFound, "a file is where a folder of its path should be"),
+    ("ParentNotDirectory", NotFound, "a file is where a folder of its path should be"),
+    ("UnsupportedOperation", StoreError, ""),
+    ("Read-only", ReadOnly, ""),
+)
+_LONGEST = 300
+
+
+def from_hdfs(error: BaseException, url: str, path: str) -> StoreError:
+    """Return ours for one of hdfs-native's."""
+    text = str(error).replace("\\n\\tat", "\n\tat").partition("\n")[0][:_LONGEST] or type(error).__name__
+    for words, kind, meaning in _MEANINGS:
+        if words in str(error):
+            return kind(url, path, meaning or text)
+    if isinstance(error, OSError):
+        found = from_os_error(error, url, path)
+        return found if type(found) is not StoreError else Unavailable(url, path, text)
+    if isinstance(error, Exception):
+        return Unavailable(url, path, text)
+    return StoreError(url, path, f"hdfs-native gave up: {text}")

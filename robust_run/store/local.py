@@ -17,9 +17,8 @@ from robust_run.store import paths
 from robust_run.store.buffers import byte_views, total_bytes, without
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, NotFound, ShortRead, StoreError, TooLarge, from_os_error
-from robust_run.store.local_walking import walk
 from robust_run.store.local_writing import LocalWriter
-from robust_run.store.types import Entry, StoreOptions, Walked
+from robust_run.store.types import Entry, Kind, StoreOptions, Walked
 
 #: Buffers that one system call takes (IOV_MAX of Linux).
 _MOST_BUFFERS = 1024
@@ -193,3 +192,43 @@ def _remove_folder(place: str) -> None:
         shutil.rmtree(place, onexc=passes)
     else:
         shutil.rmtree(place, onerror=lambda function, path, info: passes(function, path, info[1]))
+
+
+# --- Everything below a folder of this machine's. Symbolic links are told, and not followed.
+
+
+def walk(folder: str) -> Iterator[Walked]:
+    """Yield what lies below a folder, each folder before what it holds. Raises OSError."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            opened = os.scandir(os.path.join(folder, prefix))
+        except FileNotFoundError:
+            if prefix:  # removed since
+                continue
+            raise
+        with opened as entries:
+            for entry in entries:
+                path = os.path.join(prefix, entry.name)
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                    target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
+                except FileNotFoundError:  # removed since
+                    continue
+                kind = kind_of(status.st_mode)
+                size_bytes = status.st_size if kind == "file" else 0
+                yield Walked(
+                    path=path, kind=kind, size_bytes=size_bytes, modified_s=status.st_mtime_ns / 1e9, target=target
+                )
+                if kind == "folder":
+                    waiting.append(path)
+
+
+def kind_of(mode: int) -> Kind:
+    """Return what a mode says."""
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "link" if stat.S_ISLNK(mode) else "other"

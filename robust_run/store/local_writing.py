@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import functools
 import os
 import uuid
 from collections.abc import Sequence
@@ -10,7 +12,40 @@ from contextlib import suppress
 
 from robust_run.store.buffers import byte_views, total_bytes, without
 from robust_run.store.errors import AlreadyExists, StoreError, from_os_error
-from robust_run.store.write_hints import reserve, start_writing
+
+# --- What Linux can be told about a file that is being written, and Python has no function for.
+#
+# Measured on 512 MiB and an fsync, beside other load: 0.49 s without either, 0.41 s when writing out starts at once, 0.31 s when
+# the space was reserved, too.
+
+_SYNC_FILE_RANGE_WRITE = 2
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library; calls through it let other threads run."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    library.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return library
+
+
+def reserve(descriptor: int, size_bytes: int) -> None:
+    """Reserve the space of a file, which is that long afterwards. Raises OSError where it is not there.
+
+    Not `os.posix_fallocate`: on file systems that cannot reserve it writes a byte into every block.
+    """
+    if size_bytes and _libc().fallocate(descriptor, 0, 0, size_bytes):
+        number = ctypes.get_errno()
+        if number in _NO_ROOM:
+            raise OSError(number, os.strerror(number))
+
+
+def start_writing(descriptor: int, offset_bytes: int, size_bytes: int) -> None:
+    """Have a range go to disk from now on, so that the fsync at the end finds less to do. A hint: it cannot fail."""
+    _libc().sync_file_range(descriptor, offset_bytes, size_bytes, _SYNC_FILE_RANGE_WRITE)
+
 
 #: Buffers that one system call takes (IOV_MAX of Linux).
 _MOST_BUFFERS = 1024

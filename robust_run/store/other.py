@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -13,31 +12,19 @@ from robust_run.store import paths
 from robust_run.store.buffers import byte_views, scatter, total_bytes
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import AlreadyExists, NotFound, ShortRead, StoreError, TooLarge, Unavailable, from_os_error
-from robust_run.store.local_writing import PART_PREFIX, PART_SUFFIX
+from robust_run.store.other_writing import SLOWEST_BYTES_PER_S, FsspecWriter
 from robust_run.store.types import Entry, Kind, StoreOptions, Walked
 from robust_run.store.watching import Progress, Watcher
 
 T = TypeVar("T")
 
 _MOST_THREADS = 16
-#: What a range must come with at least, in the time for a stall and on top of it: fsspec says nothing before it has all of it.
-_SLOWEST_BYTES_PER_S = 1e6
 #: So long a store may take to list everything below a folder: fsspec says nothing before it has all of it.
 _WALK_S = 600.0
 #: Where a file appears at once, when it is whole. Elsewhere it is written under another name and renamed.
 _WHOLE_AT_ONCE = frozenset("s3 s3a gs gcs az abfs abfss adl oss oci cos obs tos".split())
 #: Libraries whose errors are those of the network.
-_NETWORK_LIBRARIES = (
-    "aiohttp",
-    "botocore",
-    "aiobotocore",
-    "google",
-    "gcsfs",
-    "azure",
-    "requests",
-    "urllib3",
-    "paramiko",
-)
+_NETWORK_LIBRARIES = frozenset("aiohttp botocore aiobotocore google gcsfs azure requests urllib3 paramiko".split())
 
 
 class FsspecStore:
@@ -79,7 +66,7 @@ class FsspecStore:
                 scatter(data, views, 0)
 
         try:
-            self._call(path, read, cancel, more_s=wanted / _SLOWEST_BYTES_PER_S)
+            self._call(path, read, cancel, more_s=wanted / SLOWEST_BYTES_PER_S)
         except StoreError as error:
             if "416" in error.what or "InvalidRange" in error.what:  # how servers say that a range begins past the end
                 raise ShortRead(self.url, path, offset_bytes, wanted, 0) from error
@@ -91,7 +78,7 @@ class FsspecStore:
         if size_bytes > limit_bytes:
             raise TooLarge(self.url, path, f"has {size_bytes} bytes: at most {limit_bytes} are read")
         read: Callable[[Progress], bytes] = lambda _: self._files.cat_file(place)  # noqa: E731 (named for its type)
-        found = bytes(self._call(path, read, more_s=size_bytes / _SLOWEST_BYTES_PER_S))
+        found = bytes(self._call(path, read, more_s=size_bytes / SLOWEST_BYTES_PER_S))
         if len(found) > limit_bytes:
             raise TooLarge(self.url, path, f"grew while it was read: at most {limit_bytes} bytes are read")
         return found
@@ -193,73 +180,6 @@ class FsspecStore:
             raise
         except Exception as error:
             raise _ours(error, self.url, path) from error
-
-
-class FsspecWriter:
-    """A `Writer` of one file of an fsspec file system."""
-
-    any_order = False
-
-    def __init__(
-        self,
-        files: Any,
-        call: Callable[..., Any],
-        url: str,
-        path: str,
-        place: str,
-        is_whole_at_once: bool,
-        size_bytes: int | None,
-    ) -> None:
-        """Begins the file, and the folders above it."""
-        self._files, self._call, self._url, self._path, self._place = files, call, url, path, place
-        self._size_bytes, self._at, self._is_closed = size_bytes, 0, False
-        folder, _, _ = place.rpartition("/")
-        temporary = f"{folder}/{PART_PREFIX}{uuid.uuid4().hex}{PART_SUFFIX}"
-        self._written = place if is_whole_at_once else temporary
-
-        def begin(_progress: Progress) -> Any:
-            if folder:
-                files.makedirs(folder, exist_ok=True)
-            return files.open(self._written, "wb")
-
-        self._file = call(path, begin)
-
-    def write_at(self, offset_bytes: int, buffers: Sequence[memoryview]) -> None:
-        """Write the buffers; the offset must be where the last ones ended."""
-        self._check_open()
-        if offset_bytes != self._at:
-            raise StoreError(self._url, self._path, f"this file grows at its end, {self._at}, not at {offset_bytes}")
-        for view in byte_views(buffers, to_fill=False):
-            more_s = len(view) / _SLOWEST_BYTES_PER_S
-            self._call(self._path, lambda _, data=bytes(view): self._file.write(data), more_s=more_s)
-            self._at += len(view)
-
-    def finish(self) -> None:
-        """Complete the upload."""
-        self._check_open()
-        if self._size_bytes is not None and self._at != self._size_bytes:
-            raise StoreError(self._url, self._path, f"{self._at} bytes were written of {self._size_bytes}")
-        self._call(self._path, lambda _: self._file.close(), more_s=self._at / _SLOWEST_BYTES_PER_S)
-        if self._written != self._place:
-            self._call(self._path, lambda _: self._files.mv(self._written, self._place))
-        self._is_closed = True
-
-    def abort(self) -> None:
-        """Drop what was written; on an object store nothing of it was ever to be seen."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with suppress(Exception):
-            self._call(self._path, lambda _: self._file.discard())
-        with suppress(AttributeError):
-            self._file.closed = True  # or it would complete the upload when it is collected
-        if self._written != self._place:
-            with suppress(Exception):
-                self._call(self._path, lambda _: self._files.rm_file(self._written))
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreError(self._url, self._path, "is not being written any more")
 
 
 def _size(item: dict[str, Any]) -> int:

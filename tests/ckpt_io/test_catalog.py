@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saved_checkpoints import MIB, Faults, Operation, contents, held_by, save
 
+from robust_run.ckpt_io.briefly import _part_bytes
 from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.layout import FileLayout, pack_lengths, unit_size
-from robust_run.ckpt_io.newest import _part_bytes, newest_path
+from robust_run.ckpt_io.newest import newest_path
 from robust_run.ckpt_io.retention import Found, Leftover, newest, plan_removals
 from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
 from robust_run.ckpt_io.types import Codec, LogicalFile

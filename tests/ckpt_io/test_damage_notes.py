@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from made_checkpoints import make_checkpoint
 
-from robust_run.ckpt_io import damage_notes
-from robust_run.ckpt_io.damage_notes import DamageNote, leave_note, read_notes
+from robust_run.ckpt_io import notes as damage_notes
+from robust_run.ckpt_io.notes import DamageNote
+from robust_run.ckpt_io.notes import leave_damage as leave_note
+from robust_run.ckpt_io.notes import read_damage as read_notes
 from robust_run.launcher.agent.damage import found_by
 from robust_run.launcher.model.resume_events import ResumePoint
 

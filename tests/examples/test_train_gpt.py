@@ -188,7 +188,6 @@ def test_two_workers_resume_striped_checkpoints(tmp_path: Path) -> None:
     assert final(tmp_path / "stopped") == final(tmp_path / "straight")
 
 
-@pytest.mark.slow
 def test_three_workers_that_stopped_on_the_way_end_with_the_weights_of_three_that_did_not(tmp_path: Path) -> None:
     # Two workers cannot show it: a sum of two gradients has only one order.
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3")

@@ -13,7 +13,9 @@ import pytest
 from jobs import wait_for
 from made_checkpoints import make_checkpoint
 
-from robust_run.ckpt_io.save_notes import leave_note, read_note
+from robust_run.ckpt_io import briefly, newest
+from robust_run.ckpt_io.notes import leave_save as leave_note
+from robust_run.ckpt_io.notes import read_save as read_note
 from robust_run.ckpt_io.seen import Look, Seen
 from robust_run.launcher.agent import checkpoints as agent_checkpoints
 from robust_run.launcher.agent.checkpoints import AgentCheckpoints
@@ -117,13 +119,14 @@ def test_what_was_read_ahead_is_not_read_again(tmp_path: Path, monkeypatch: pyte
     agent.prepare()
     wait_for(lambda: agent._known and agent._thread is None, "the thread")
     read: list[str] = []
-    decoded = agent_checkpoints.look.__globals__["_decoded"]
+    decoded = briefly.decoded
 
     def noted(*arguments: object) -> object:
         read.append("again")
         return decoded(*arguments)
 
-    monkeypatch.setitem(agent_checkpoints.look.__globals__, "_decoded", noted)
+    monkeypatch.setattr(newest, "decoded", noted)
+    monkeypatch.setattr(briefly, "decoded", noted)
     agent.look(question(tmp_path))
     assert [seen.step for seen in told[0].look.seen] == [1]
     assert len(read) == 1, "for its parts alone"

@@ -109,6 +109,6 @@ run(sys.argv[1:], os.environ)
     path, *modules = done.stdout.splitlines()
     assert path == f"{tmp_path}/ckpt/step-1", done.stderr
     ours = {name for name in modules if name.startswith("robust_run.ckpt_io")}
-    assert ours == {"robust_run.ckpt_io", *(f"robust_run.ckpt_io.{name}" for name in ("names", "newest", "seen"))}
+    assert ours == {"robust_run.ckpt_io", *(f"robust_run.ckpt_io.{name}" for name in ("briefly", "newest", "seen"))}
     assert not {"torch", "fsspec", "rich", "tenacity", "aiohttp", "json"} & set(modules)
     assert len(modules) <= 238

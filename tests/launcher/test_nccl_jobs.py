@@ -191,7 +191,6 @@ def test_its_status_says_whether_nccl_is_traced(tmp_path: Path, cache: dict[str,
     assert "\n  NCCL (of unknown version) is traced" in result.stdout, result.stderr
 
 
-@pytest.mark.root
 def test_unasked_a_job_with_a_gpu_is_traced_from_the_attempt_on_that_has_the_plugin(tmp_path: Path) -> None:
     """A /dev of our own has what tells of a driver. The first attempt is not held up by a compiler; one runs beside it."""
     if os.path.exists(os.path.join(os.path.dirname(build.SOURCE), build.OBJECT_NAME)):
@@ -225,7 +224,6 @@ def test_unasked_a_job_with_a_gpu_is_traced_from_the_attempt_on_that_has_the_plu
     assert "NCCL" not in job.err, "nobody asked"
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("size", ["0", "64k", "6m"])
 def test_a_memory_file_system_that_is_full_is_no_reason_not_to_train(
     tmp_path: Path, cache: dict[str, str], size: str

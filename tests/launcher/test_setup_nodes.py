@@ -141,7 +141,6 @@ def test_a_set_up_that_fails_on_one_node_ends_all(ground: Ground) -> None:
         assert job.err.splitlines()[-1].endswith("ended with 1: the reason")
 
 
-@pytest.mark.root
 def test_machines_of_their_own_share_what_the_first_installs(ground: Ground) -> None:
     """No node but the first is asked to build: it is told by the controller what the job has."""
     need_hosts()

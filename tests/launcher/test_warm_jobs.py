@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,15 @@ from jobs import ALL_REDUCE, PATIENT, Job, run, script, wait_for
 running = partial(jobs.running, prefix=PATIENT)
 #: The same, in which time alone is no reason to fill the stock again.
 UNSTOCKED = (*PATIENT[:2], f"from robust_run.launcher.agent import node; node.RESTOCK_AFTER_S = 1e9; {PATIENT[2]}")
+
+
+#: Before a job's command: signals that a shell, `nohup` or a scheduler may have ignored before it starts something.
+IGNORING = (
+    sys.executable,
+    "-c",
+    "import os, signal as s, sys; [s.signal(n, s.SIG_IGN) for n in (s.SIGHUP, s.SIGINT, s.SIGQUIT, s.SIGUSR1, s.SIGALRM)]; "
+    "os.execv(sys.argv[1], sys.argv[1:])",
+)
 
 
 def has_reduced(job: Job, tmp_path: Path, attempt: int, nproc: int = 2) -> None:
@@ -45,6 +55,37 @@ def test_after_a_kill_the_waiting_workers_are_promoted(tmp_path: Path) -> None:
     assert how(job) == [["spawn", "spawn"], ["promote", "promote"]]
     assert set(job.events("attempt_started")[1]["pids"]) == set(waiting)
     assert "workers: 2 promoted" in job.err
+
+
+def test_a_warm_worker_ignores_the_signals_that_one_started_from_nothing_ignores(tmp_path: Path) -> None:
+    """As after `nohup`, or in the background of a script. What a job is told to end with is never ignored: we pass it on."""
+    path = script(
+        tmp_path,
+        """
+        import os, signal, time
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
+        with open("draft", "w") as file:
+            file.write(" ".join(map(str, sorted(ignored))))
+        os.rename("draft", f"ignored-{attempt}")
+        while attempt != "2":
+            time.sleep(0.01)
+        """,
+    )
+    with running(tmp_path, path, prefix=(*IGNORING, *UNSTOCKED)) as job:
+        job.wait_for_file("ignored-0", tmp_path)
+        standbys(job, 1)
+        os.kill(job.pids(0)[0], signal.SIGKILL)
+        job.wait_for_file("ignored-1", tmp_path)
+        os.kill(job.pids(1)[0], signal.SIGKILL)
+        assert job.finish() == 0
+    assert how(job) == [["spawn"], ["promote"], ["fork"]]
+    spawned, promoted, forked = (
+        {int(word) for word in (tmp_path / f"ignored-{n}").read_text().split()} for n in range(3)
+    )
+    assert spawned == promoted == forked
+    assert {signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM} <= promoted
+    assert not {signal.SIGINT, signal.SIGQUIT, signal.SIGTERM} & promoted
 
 
 def test_a_second_kill_before_the_stock_is_full_again_forks(tmp_path: Path) -> None:

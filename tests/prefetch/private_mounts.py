@@ -9,8 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shutil
+import stat
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,3 +52,39 @@ def _enter() -> None:
     if libc.unshare(_NEW_MOUNTS):
         pytest.skip(f"no private mount namespace: {os.strerror(ctypes.get_errno())}")
     assert not libc.mount(None, b"/", None, _RECURSIVE_PRIVATE, None)
+
+
+def may_all_use_fuse() -> bool:
+    """Whether every user may open /dev/fuse: on fresh machines it may be root's alone."""
+    return not os.path.exists("/dev/fuse") or stat.S_IMODE(os.stat("/dev/fuse").st_mode) & 0o006 == 0o006
+
+
+def give_fuse_to_all(folder: Path) -> None:
+    """Have a /dev/fuse that every user may open, in this mount namespace."""
+    if may_all_use_fuse():
+        return
+    devices = folder / "devices"
+    devices.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "dev", "tmpfs", str(devices)], check=True, timeout=20)
+        os.mknod(devices / "fuse", stat.S_IFCHR | 0o666, os.makedev(10, 229))
+        os.chmod(devices / "fuse", 0o666)  # whatever the umask
+        subprocess.run(["mount", "--bind", str(devices / "fuse"), "/dev/fuse"], check=True, timeout=20)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"/dev/fuse cannot be given to other users here: {error}")
+
+
+_WITH_FUSE = (
+    'set -e; folder=$(mktemp -d); mount -t tmpfs -o dev none "$folder"; mknod "$folder/fuse" c 10 229; '
+    'chmod 666 "$folder/fuse"; mount --bind "$folder/fuse" /dev/fuse; umount -l "$folder"; rmdir "$folder"; exec "$@"'
+)
+
+
+@functools.cache
+def fuse_for_all() -> tuple[str, ...]:
+    """Return the beginning of an argv of root's: what follows runs where every user may open /dev/fuse. Same pid."""
+    unshare = shutil.which("unshare")
+    if unshare is None or os.geteuid() != 0 or may_all_use_fuse():
+        return ()
+    begin = (unshare, "--mount", "--propagation", "private", "sh", "-c", _WITH_FUSE, "sh")
+    return () if subprocess.run([*begin, "true"], capture_output=True, timeout=60, check=False).returncode else begin

@@ -247,7 +247,7 @@ def test_what_was_unpacked_with_folders_that_may_not_be_written_is_removed_by_wh
         folder.chmod(0o500)
     owner = 65534 if os.geteuid() == 0 else os.geteuid()
     script = (
-        "import os, sys; from robust_run.prefetch.removing import remove_tree\n"
+        "import os, sys; from robust_run.prefetch.pruning import remove_tree\n"
         "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "remove_tree(sys.argv[1])"
     )

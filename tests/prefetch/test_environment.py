@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.prefetch.environment import arming, lists
+from robust_run.prefetch.environment import lists, starting
 from robust_run.prefetch.environment.starting import EnvironmentStart
-from robust_run.prefetch.mount import plain
 from robust_run.tracer.arming import ARM_FOLDER as TRACER_FOLDER
 from robust_run.tracer.arming import arm_environment as arm_tracer
 
@@ -59,7 +58,7 @@ def test_a_worker_sees_nothing_of_being_armed(root: Path, tmp_path: Path, origin
     if traced:
         armed |= arm_tracer(armed, str(tmp_path / "no-steps"))
     assert run(armed) == run(env)
-    assert arming.ARM_FOLDER != TRACER_FOLDER
+    assert starting.ARM_FOLDER != TRACER_FOLDER
     assert "second_module.py" in (tmp_path / "notes").read_text()
 
 
@@ -88,9 +87,9 @@ def test_the_second_launch_reads_ahead_what_the_first_opened_in_its_order(root: 
 
 
 def test_libraries_that_the_dynamic_linker_mapped_are_seen_from_outside() -> None:
-    files = arming.mapped_files(os.getpid())
+    files = starting.mapped_files(os.getpid())
     assert any("python" in os.path.basename(file) or file.endswith(".so") or ".so." in file for file in files)
-    assert arming.mapped_files(1 << 30) == []
+    assert starting.mapped_files(1 << 30) == []
     [_notes, recording] = [{}, *lists.noted([], os.path.dirname(files[0]), files, at_ms=7)]
     assert os.path.basename(files[0]) in recording
 
@@ -152,4 +151,4 @@ def test_a_large_file_is_read_in_pieces_and_whole(root: Path, tmp_path: Path) ->
     lists.record(place, [{"lib/large.so": 1, "lib/first_module.py": 2, "lib/gone.so": 3}])
     found, _problem = lists.load(place)
     assert found is not None
-    assert plain.warm_files(str(root), found) == size + (root / "lib" / "first_module.py").stat().st_size
+    assert lists.warm_files(str(root), found) == size + (root / "lib" / "first_module.py").stat().st_size

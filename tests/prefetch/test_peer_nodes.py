@@ -27,7 +27,6 @@ with ModelOrigin(sys.argv[1], latency_s=0.02, link_bytes_per_s=100e6, port=8080,
 NODE = str(Path(__file__).with_name("peer_node.py"))
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("lost", [0, 1])
 def test_the_origin_gives_an_image_once_to_a_job_of_eight_nodes(tmp_path: Path, lost: int) -> None:
     need_hosts()

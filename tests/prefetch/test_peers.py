@@ -20,13 +20,12 @@ from servers.model_origin import ModelOrigin
 from robust_run.errors import UserError
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.cache_files import Sums
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
-from robust_run.prefetch.peers.assignment import Assignment, group_of
-from robust_run.prefetch.peers.standing import Holders, Patience, Peers
+from robust_run.prefetch.peers.standing import Assignment, Holders, Patience, Peers, group_of
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
-from robust_run.prefetch.sums import Sums
 from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Priority
 
 COUNT = 16

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.prefetch.fetching.health import Health
-from robust_run.prefetch.fetching.patience import SLOW_S
+from robust_run.prefetch.fetching.health import SLOW_S, Health
 from robust_run.prefetch.fetching.queue import Job, Queue
 from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
 

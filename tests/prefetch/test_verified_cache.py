@@ -136,7 +136,7 @@ def test_sums_that_are_wrong_cost_no_block(bench: Bench, damage: str) -> None:
 
 
 def test_verify_does_not_believe_the_sums(bench: Bench) -> None:
-    from robust_run.prefetch.sums import Sums
+    from robust_run.prefetch.cache_files import Sums
 
     wrong = bytes(BLOCK)
     bench.damage(2 * BLOCK, wrong)

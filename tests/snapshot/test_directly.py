@@ -13,13 +13,11 @@ import pytest
 from snapshot.environments import TREE, needs_squashfs_tools
 from snapshot.made import snapshot_of, some_files
 
-from robust_run.snapshot import loop
+from robust_run.mounts import squashfs
 from robust_run.snapshot.restore import directly
 from robust_run.snapshot.restore.ladder import Rung
-from robust_run.snapshot.restore.order import Order
+from robust_run.snapshot.restore.place import Order
 from robust_run.snapshot.restore.unpacked import Folder
-
-pytestmark = pytest.mark.root
 
 
 @pytest.fixture
@@ -103,7 +101,7 @@ def test_what_cannot_be_mounted_leaves_nothing_and_is_left_to_others(order: Orde
     assert is_given_back(order.image)
     os.mkdir(order.stage)
     with pytest.raises(OSError):
-        loop.mount_squashfs(order.image, order.stage)
+        squashfs.by_loop(order.image, order.stage)
     assert is_given_back(order.image)
 
 
@@ -116,7 +114,7 @@ _HOLD = """
 import sys, time; sys.path[:0] = sys.argv[1].split(":")
 import msgspec
 from robust_run.snapshot.restore import directly
-from robust_run.snapshot.restore.order import Order
+from robust_run.snapshot.restore.place import Order
 place = directly.hold(msgspec.json.decode(sys.argv[2], type=Order))
 print("held" if place else "not", flush=True)
 time.sleep(600)

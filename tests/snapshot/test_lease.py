@@ -18,9 +18,9 @@ from snapshot.made import KEY, manifest_of
 
 from robust_run.clock import SystemClock
 from robust_run.snapshot import catalog, holding, lease
+from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SetupFailed
 from robust_run.snapshot.lease import Beat, Seen, Watch
-from robust_run.snapshot.publish import publish
 from robust_run.snapshot.types import Manifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store

@@ -107,7 +107,6 @@ def restored(folder: Path, script: str, way: str) -> list[dict[str, tuple[object
     return [*found, tree_of(str(root))]
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("way", ["overlay", "scan"])
 def test_restored_is_as_if_the_commands_had_been_run(way: str) -> None:
     needs_squashfs_tools()

@@ -15,15 +15,15 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from counting_server import counting_server
+from prefetch.private_mounts import give_fuse_to_all, privately
 from snapshot.environments import LOOK, TREE, Environment, check_look, needs_squashfs_tools
 from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import fetch, lazy, platforms, restoring
-from robust_run.snapshot.building import Plan, build
+from robust_run.snapshot import fetch, lazy, platforms, rerunning, restoring
+from robust_run.snapshot.building import Plan, build, publish
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefused
-from robust_run.snapshot.publish import publish
 from robust_run.snapshot.restore import in_place
 from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.types import Manifest
@@ -57,7 +57,6 @@ def options(folder: Path, *rungs: Rung, **more: object) -> restoring.Options:
     return restoring.Options(cache=str(folder / "node"), memory=None, rungs=rungs, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("rung", ["mount", "userns", "extract"])
 def test_workers_see_it_at_the_same_path_and_nobody_else_does(built: Built, tmp_path: Path, rung: Rung) -> None:
     environment = built.environment
@@ -76,7 +75,6 @@ def test_workers_see_it_at_the_same_path_and_nobody_else_does(built: Built, tmp_
     assert os.listdir(tmp_path / "node/stage") == []
 
 
-@pytest.mark.root
 def test_an_image_that_was_damaged_in_the_cache_is_brought_again(built: Built, tmp_path: Path) -> None:
     """Also if its seal says that nobody has touched it."""
     settings = options(tmp_path, "mount", "extract")
@@ -92,7 +90,6 @@ def test_an_image_that_was_damaged_in_the_cache_is_brought_again(built: Built, t
     assert image.read_bytes() == good
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("whose", ["anybody's", "another user's", "below another user's"])
 def test_an_image_is_never_taken_from_a_folder_that_others_can_write(small: Small, tmp_path: Path, whose: str) -> None:
     node = tmp_path / "node"
@@ -103,7 +100,6 @@ def test_an_image_is_never_taken_from_a_folder_that_others_can_write(small: Smal
         restoring.restore(small.plan, small.manifest, small.store, chosen)
 
 
-@pytest.mark.root
 def test_where_no_image_can_be_kept_the_commands_are_left(small: Small, tmp_path: Path) -> None:
     (tmp_path / "node").write_text("no folder")
     with pytest.raises(RestoreRefused, match=r"not mount: .*name another cache folder"):
@@ -112,7 +108,6 @@ def test_where_no_image_can_be_kept_the_commands_are_left(small: Small, tmp_path
     assert restored.choice.rung == "commands"
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("writable", [True, False])
 def test_workers_write_to_memory_or_not_at_all(built: Built, tmp_path: Path, writable: bool) -> None:
     with restoring.restore(
@@ -126,7 +121,6 @@ def test_workers_write_to_memory_or_not_at_all(built: Built, tmp_path: Path, wri
     assert not os.path.exists(place)
 
 
-@pytest.mark.root
 def test_a_lazy_image_is_mounted_before_it_is_here(built: Built, tmp_path: Path) -> None:
     """Over HTTP: only what is read is brought; a block map that is not the manifest's is refused, and the image brought whole."""
     environment = built.environment
@@ -215,9 +209,9 @@ def test_commands_that_fail_leave_a_mark_and_are_run_again(small: Small, tmp_pat
     setup = msgspec.structs.replace(small.plan.setup, commands=("echo ran >> ran.txt", "test -e ready"))
     plan = msgspec.structs.replace(small.plan, setup=setup)
     with pytest.raises(SetupFailed, match="'test -e ready' ended with 1"):
-        restoring.run_commands(plan, "mksquashfs is not installed")
+        rerunning.run_commands(plan, "mksquashfs is not installed")
     (small.root / "ready").touch()
-    restored = restoring.run_commands(plan, "mksquashfs is not installed")
+    restored = rerunning.run_commands(plan, "mksquashfs is not installed")
     assert "mksquashfs is not installed" in restored.choice.sentence()
     assert (small.root / "ran.txt").read_text() == "ran\nran\n"
 
@@ -252,7 +246,8 @@ def test_only_a_file_system_of_a_container_is_copied_into(tmp_path: Path) -> Non
     assert in_place.file_system_of("/optional", str(table)) == "overlay"
 
 
-def test_without_root_it_is_the_same_in_a_user_namespace() -> None:
+@privately
+def test_without_root_it_is_the_same_in_a_user_namespace(tmp_path: Path) -> None:
     """Workers keep the numbers of their user and group."""
     needs_squashfs_tools()
     if os.geteuid() != 0:
@@ -265,6 +260,7 @@ def test_without_root_it_is_the_same_in_a_user_namespace() -> None:
         pytest.skip(f"{python} is not this Python, which other users could run")
     if not shutil.which("squashfuse_ll") or not os.path.exists("/dev/fuse"):
         pytest.skip("there is no squashfuse_ll, or no /dev/fuse")
+    give_fuse_to_all(tmp_path)
     packages = os.path.dirname(os.path.dirname(msgspec.__file__))
     folder = tempfile.mkdtemp(prefix="robust-test-", dir="/tmp")
     try:

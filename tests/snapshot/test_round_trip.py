@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from prefetch.private_mounts import privately
+from prefetch.private_mounts import give_fuse_to_all, privately
 from snapshot.environments import TREE, Environment, check_look, needs_squashfs_tools
 
 from robust_run.snapshot.capture.capturing import capture, discard
@@ -70,7 +70,6 @@ def test_removed_names_are_listed_and_special_files_named(built: Built) -> None:
     assert [os.path.basename(path) for path in built.manifest.dropped] == ["pipe"]
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("reader", ["kernel", "squashfuse"])
 @privately
 def test_mounted_at_the_same_path_it_is_what_was_installed(
@@ -92,7 +91,6 @@ def test_mounted_at_the_same_path_it_is_what_was_installed(
     assert not Path(environment.site, "oddpack").exists()
 
 
-@pytest.mark.root
 @privately
 def test_with_scratch_the_environment_can_be_written_and_nothing_stays(built: Built, tmp_path: Path) -> None:
     (tmp_path / "at").mkdir()
@@ -146,7 +144,8 @@ def test_a_scan_finds_what_an_overlay_finds_and_a_copy_over_it_gives_the_same(tm
     assert check_tree([str(environment.path)], items, digests=1.0, exact=False) == []
 
 
-def test_without_root_all_of_it_happens_in_a_user_namespace() -> None:
+@privately
+def test_without_root_all_of_it_happens_in_a_user_namespace(tmp_path: Path) -> None:
     needs_squashfs_tools()
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
@@ -159,6 +158,7 @@ def test_without_root_all_of_it_happens_in_a_user_namespace() -> None:
         pytest.skip(f"{python} is not Python {version}, which other users could run")
     if not shutil.which("squashfuse_ll"):
         pytest.skip("squashfuse_ll is not installed")
+    give_fuse_to_all(tmp_path)
     import msgspec
 
     packages = os.path.dirname(os.path.dirname(msgspec.__file__))
@@ -171,7 +171,7 @@ def test_without_root_all_of_it_happens_in_a_user_namespace() -> None:
             argv, cwd=folder, env=environment, user=65534, group=65534, extra_groups=[], capture_output=True, text=True,
             timeout=150,
         )  # fmt: skip
-        if "no private mount namespace" in done.stderr:
+        if "no private user and mount namespace" in done.stderr:
             pytest.skip("user namespaces are forbidden here")
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)

@@ -16,7 +16,7 @@ from snapshot.made import key_of, snapshot_of, some_files
 from robust_run.errors import PlatformError
 from robust_run.snapshot import building, catalog, fetch, holding, platforms, starting
 from robust_run.snapshot import manifest as manifests
-from robust_run.snapshot.building import Plan
+from robust_run.snapshot.building import Plan, publish
 from robust_run.snapshot.capture import work
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import (
@@ -28,7 +28,6 @@ from robust_run.snapshot.errors import (
     ToolMissing,
 )
 from robust_run.snapshot.holding import Holder
-from robust_run.snapshot.publish import publish
 from robust_run.snapshot.starting import Asked, Found
 from robust_run.snapshot.types import Manifest, Root
 from robust_run.store.errors import StoreError

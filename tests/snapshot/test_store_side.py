@@ -14,9 +14,9 @@ from snapshot.environments import TREE
 from snapshot.made import KEY, manifest_of
 
 from robust_run.snapshot import catalog, fetch, lazy
+from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.pack import sha256_of
-from robust_run.snapshot.publish import publish
 from robust_run.snapshot.types import Manifest
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.opening import open_store
@@ -153,7 +153,7 @@ def test_several_fetch_the_same_image_at_once(tmp_path: Path) -> None:
 _PUBLISH_AND_DIE = """
 import os, sys; sys.path[:0] = sys.argv[1].split(':')
 import msgspec
-from robust_run.snapshot.publish import publish
+from robust_run.snapshot.building import publish
 from robust_run.snapshot.types import Manifest
 from robust_run.store.opening import open_store
 store = open_store(sys.argv[2])

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from snapshot.environments import Environment, check_look
 
-from robust_run.snapshot import kernel
+from robust_run.mounts import namespace
 from robust_run.snapshot.capture.capturing import capture, discard
 from robust_run.snapshot.pack import pack
 from robust_run.snapshot.restore import mounting
@@ -27,7 +27,7 @@ def main(folder: str) -> None:
     manifest = environment.manifest(captured, packed, setup)
     discard(captured)
     left = os.listdir(environment.work)
-    userns = kernel.enter_private_namespace()
+    userns = namespace.enter_as_oneself()
     at = os.path.join(folder, "at")
     os.mkdir(at)
     mounted = mounting.mount(manifest, image, at, reader="squashfuse", userns=userns)

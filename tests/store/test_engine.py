@@ -12,7 +12,7 @@ from jobs import wait_for
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.engine import Hedge, Retry, transfer
 from robust_run.store.errors import Cancelled, NotFound, Stalled, StoreError, Unavailable
-from robust_run.store.read_jobs import ReadJob
+from robust_run.store.jobs import ReadJob
 
 AT_ONCE = Retry(attempts=4, first_wait_s=0.001, longest_wait_s=0.002)
 SOON = Hedge(after_s=0.02)

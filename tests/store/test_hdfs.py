@@ -26,9 +26,9 @@ from robust_run.store.errors import (
     TooLarge,
     Unavailable,
 )
-from robust_run.store.hdfs_errors import from_hdfs
+from robust_run.store.hdfs import from_hdfs
+from robust_run.store.jobs import ReadJob
 from robust_run.store.opening import open_store
-from robust_run.store.read_jobs import ReadJob
 from robust_run.store.types import Store, StoreOptions
 
 CONTENT = random.Random(3).randbytes(5 << 20)

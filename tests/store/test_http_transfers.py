@@ -11,8 +11,8 @@ from servers.awkward import CONTENT, AwkwardServer, Request
 from servers.nginx import running_nginx
 
 from robust_run.store.engine import Hedge, Retry, transfer
+from robust_run.store.jobs import ReadJob
 from robust_run.store.opening import open_store
-from robust_run.store.read_jobs import ReadJob
 from robust_run.store.types import Store, StoreOptions
 
 Serve = Callable[[Callable[[Request], object]], AwkwardServer]

@@ -13,7 +13,7 @@ from robust_run.ckpt_io.finding import read_manifest
 from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path
 from robust_run.ckpt_io.types import Manifest
 from robust_run.errors import PlatformError
-from robust_run.store.local_walking import kind_of, walk
+from robust_run.store.local import kind_of, walk
 from robust_run.store.opening import open_store
 from robust_run.store.types import Walked
 

@@ -15,9 +15,8 @@ from robust_run.ckpt_io.copying.types import Progress
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.views.reader import read_view
-from robust_run.ckpt_io.views.safetensors_view import safetensors_view
-from robust_run.ckpt_io.views.tensor_bytes import stretch_of
-from robust_run.ckpt_io.views.virtual import VirtualFile, whole_file
+from robust_run.ckpt_io.views.safetensors_view import safetensors_view, stretch_of
+from robust_run.ckpt_io.views.types import VirtualFile, whole_file
 from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.opening import local_path, open_store

@@ -14,7 +14,6 @@ import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Container
-from types import TracebackType
 
 from robust_run.ckpt_io.copying.local_files import open_plain, refused, write_all
 from robust_run.errors import UserError
@@ -95,9 +94,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _take(self, found: bytes, at: int) -> int:

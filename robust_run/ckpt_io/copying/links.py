@@ -14,7 +14,7 @@ from typing import Literal
 
 from robust_run.ckpt_io.copying.trees import named, points_within
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.store.local_walking import kind_of, walk
+from robust_run.store.local import kind_of, walk
 from robust_run.store.types import Walked
 
 Links = Literal["refuse", "follow", "tell"]

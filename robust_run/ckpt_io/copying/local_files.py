@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from robust_run.errors import PlatformError
+from robust_run.store.buffers import write_at
 from robust_run.store.errors import from_os_error
 
 _SYNCS = 16
@@ -51,18 +52,11 @@ def write_piece(path: str, data: memoryview, offset: int) -> None:
     try:
         descriptor = open_plain(path, os.O_WRONLY)
         try:
-            write_bytes(descriptor, data, offset)
+            write_at(descriptor, data, offset)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise refused(error, path) from error
-
-
-def write_bytes(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of it. Raises OSError."""
-    while data:
-        count = os.pwrite(descriptor, data, offset)
-        data, offset = data[count:], offset + count
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -15,8 +15,7 @@ from robust_run.ckpt_io.copying.trees import PlainFile, Tree, named, tree_of
 from robust_run.ckpt_io.copying.types import Kind
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
-from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH, read_dcp_folder
-from robust_run.ckpt_io.foreign.types import DcpFolder
+from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH, DcpFolder, read_dcp_folder
 from robust_run.ckpt_io.layout import MANIFEST_PATH
 from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
 from robust_run.errors import UserError

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource
 from robust_run.ckpt_io.types import UNIT_BYTES
 from robust_run.ckpt_io.views.reader import read_view
-from robust_run.ckpt_io.views.types import Source
-from robust_run.ckpt_io.views.virtual import VirtualFile
+from robust_run.ckpt_io.views.types import Source, VirtualFile
 from robust_run.store.engine import Hedge, transfer
-from robust_run.store.read_jobs import ReadJob
+from robust_run.store.jobs import ReadJob
 
 WINDOW_BYTES = 64 << 20
 Fill = Callable[[int, memoryview], None]

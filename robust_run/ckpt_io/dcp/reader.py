@@ -19,16 +19,15 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.futures import Future
 
-from robust_run.ckpt_io.dcp import identity
+from robust_run.ckpt_io import address
 from robust_run.ckpt_io.dcp.agreement import Opened, disagreement, opened_by
 from robust_run.ckpt_io.dcp.broadcast import Exchange, device_of
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.landing import Landing, Scratch, aligned, batches, landings
 from robust_run.ckpt_io.dcp.metadata import metadata_of
-from robust_run.ckpt_io.dcp.objects import vouched
 from robust_run.ckpt_io.dcp.ranges import Box
 from robust_run.ckpt_io.dcp.segments import Segment
-from robust_run.ckpt_io.dcp.tensors import byte_view
+from robust_run.ckpt_io.dcp.tensors import byte_view, vouched
 from robust_run.ckpt_io.errors import CheckpointError, Mixed
 from robust_run.ckpt_io.reading import Checkpoint, Wanted, open_checkpoint
 from robust_run.errors import UserError
@@ -169,7 +168,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether this is a path or URL that a checkpoint can have. Nothing is looked up."""
-        return identity.is_valid(checkpoint_id)
+        return address.is_valid(checkpoint_id)
 
     def _read_alone(self, checkpoint: Checkpoint, plan: LoadPlan, planner: LoadPlanner) -> None:
         resolved = self._resolve(plan, planner)

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.planner import SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from robust_run.ckpt_io.dcp import identity
+from robust_run.ckpt_io import address
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.metadata import contents, logical_files, paths_of
 from robust_run.ckpt_io.dcp.sources import resolve, write
@@ -180,7 +180,7 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
             tensors=tensors,
             blobs=blobs,
             paths=paths_of(metadata.planner_data, known),
-            step=identity.step_of(self.checkpoint_id) if self._step is None else self._step,
+            step=address.step_of(self.checkpoint_id) if self._step is None else self._step,
             facts={"world_size": str(self._ranks), "framework": f"torch {torch.__version__}", **self._facts},
         )
         self._save = None
@@ -188,7 +188,7 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether this is a path or URL that a checkpoint can have. Nothing is looked up."""
-        return identity.is_valid(checkpoint_id)
+        return address.is_valid(checkpoint_id)
 
 
 def _stale_plans() -> UserError:

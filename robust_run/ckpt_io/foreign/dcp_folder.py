@@ -5,13 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from robust_run.ckpt_io.boxes import BYTES_OF, check_cover
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.foreign.types import DcpFolder, ForeignBlob, ForeignItem
 from robust_run.ckpt_io.foreign.unpickling import Record, read_metadata
 from robust_run.ckpt_io.types import Chunk, Tensor
 from robust_run.store.paths import is_clean
 from robust_run.store.types import Store
+
+
+class ForeignItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes within a file of the folder."""
+
+    path: str
+    """Clean: it does not lead out of the folder."""
+    offset_bytes: int
+    size_bytes: int
+
+
+class ForeignBlob(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that is no tensor, as torch.save wrote it."""
+
+    name: str
+    item: ForeignItem
+
+
+class DcpFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the metadata of a torch.distributed.checkpoint folder says."""
+
+    tensors: tuple[Tensor, ...]
+    """`file` of their chunks is the number of the item; offsets are 0."""
+    items: tuple[ForeignItem, ...]
+    """Of the chunks: each is a tensor as torch.save wrote it."""
+    blobs: tuple[ForeignBlob, ...]
+    paths: dict[str, tuple[str | int, ...]]
+    """Where a flattened key belongs in the nested state dict."""
+
 
 METADATA_PATH = ".metadata"
 METADATA_BYTES = 512 << 20

@@ -6,12 +6,14 @@ how long the file is. Of anything else nothing can be said.
 
 from __future__ import annotations
 
+import ast
+import math
+import re
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-from robust_run.ckpt_io.foreign import npy_file
 from robust_run.ckpt_io.views.safetensors_view import HEADER_LIMIT_BYTES
 
 End = Literal["whole", "cut off", "unknown"]
@@ -45,8 +47,8 @@ def end_of(read: Read, size_bytes: int) -> tuple[End, str]:
         if length is not None and length > size_bytes:
             return "cut off", f"its safetensors header says that it has {length} bytes, and it has {size_bytes}"
         return ("whole" if length == size_bytes else "unknown"), ""
-    if head.startswith(npy_file.MAGIC):
-        length = npy_file.npy_bytes(read, size_bytes)
+    if head.startswith(MAGIC):
+        length = npy_bytes(read, size_bytes)
         if length is not None and length > size_bytes:
             return "cut off", f"its numpy header says that it has at least {length} bytes, and it has {size_bytes}"
         return ("whole" if length == size_bytes else "unknown"), ""
@@ -157,9 +159,51 @@ class Ends:
         return bytes(self._head[offset : offset + size])
 
     def _head_bytes(self) -> int:
-        if self._head.startswith(npy_file.MAGIC):
-            return npy_file.header_bytes(self._head) or _HEAD_BYTES
+        if self._head.startswith(MAGIC):
+            return header_bytes(self._head) or _HEAD_BYTES
         if self._head[8:9] != b"{":
             return _HEAD_BYTES
         length = int.from_bytes(self._head[:8], "little")
         return 8 + length if length <= HEADER_LIMIT_BYTES else _HEAD_BYTES
+
+
+# --- How long a file of numpy.save is, by its header. Pure.
+
+MAGIC = b"\x93NUMPY"
+#: Longer headers are those of types with very many fields, of which nothing is said.
+_LARGEST_NPY_HEADER_BYTES = 1 << 16
+_TYPE = re.compile(r"[<>=|]?([?biufcSaUVmM])(\d+)(?:\[[^\]]*\])?")
+_CHARACTER_BYTES = 4
+
+
+def header_bytes(head: bytes | bytearray) -> int | None:
+    """Return how many bytes come before the elements, by the first 12; None if that cannot be told."""
+    width = {1: 2, 2: 4, 3: 4}.get(head[6]) if len(head) > 6 else None
+    if width is None or len(head) < 8 + width:
+        return None
+    length = 8 + width + int.from_bytes(head[8 : 8 + width], "little")
+    return length if length <= _LARGEST_NPY_HEADER_BYTES else None
+
+
+def npy_bytes(read: Callable[[int, int], bytes], size_bytes: int) -> int | None:
+    """Return how long the file is; if not all of its header is there, up to its end; None: it cannot be told (objects)."""
+    head = read(0, min(12, size_bytes))
+    if size_bytes < 12:
+        return 12
+    length = header_bytes(head)
+    if length is None or length > size_bytes:
+        return length
+    begin = 10 if head[6] == 1 else 12
+    elements = _elements_bytes(read(begin, length - begin))
+    return None if elements is None else length + elements
+
+
+def _elements_bytes(header: bytes) -> int | None:
+    try:
+        fields = ast.literal_eval(header.decode("latin-1").strip())
+        shape, found = fields["shape"], _TYPE.fullmatch(fields["descr"])
+        if found is None or not all(type(size) is int and size >= 0 for size in shape):
+            return None
+        return int(math.prod(shape)) * int(found[2]) * (_CHARACTER_BYTES if found[1] == "U" else 1)
+    except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
+        return None

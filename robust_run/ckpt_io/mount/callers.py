@@ -24,7 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from robust_run.ckpt_io.mount.mounts import parse
+from robust_run.ckpt_io.mount.mounts import KIND
+from robust_run.mounts.table import mounts
 
 Ending = Literal["alive", "exited", "failed", "killed", "replaced", "unknown"]
 """alive: it called `close` itself. exited: with exit code 0, and left closing to the kernel. failed: with another exit code.
@@ -93,9 +94,9 @@ class Callers:
 
     def _may_be_of_ours(self, mount_id: str) -> bool:
         """Whether a mount is one of checkpoints, or one that is not seen from here."""
-        with open(os.path.join(self._proc, "thread-self", "mountinfo"), encoding="utf-8", errors="replace") as lines:
-            found = next((line for line in lines if line.startswith(f"{mount_id} ")), "")
-        return not found or parse(found) is not None
+        seen = mounts(os.path.join(self._proc, "thread-self", "mountinfo"))
+        found = next((mount for mount in seen if mount.number == mount_id), None)
+        return found is None or found.kind == KIND
 
     def _status(self, thread: int) -> Mapping[str, str] | None:
         if not self._is_usable or thread <= 0:

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import re
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable
 from typing import Literal
 
-from robust_run.ckpt_io.mount.types import Mount
 from robust_run.errors import PlatformError
+from robust_run.mounts.table import TABLE, Mount, mounts
 
 #: What the kernel calls the type of our mounts.
 KIND = "fuse.rrck"
-MOUNTINFO = "/proc/thread-self/mountinfo"
-"""Of the thread that asks: each may have a namespace of its own."""
-_MNT_DETACH = 2
 _ANSWER_S = 2.0
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 State = Literal["served", "stale", "silent"]
 """stale: its process died; silent: it does not answer."""
 
 
-def ours(mountinfo: str = MOUNTINFO) -> list[Mount]:
+def ours(mountinfo: str = TABLE) -> list[Mount]:
     """Return our mounts, of all processes of this machine (or container), in the order in which they were made."""
-    with open(mountinfo, encoding="utf-8", errors="surrogateescape") as lines:
-        return [mount for line in lines if (mount := parse(line)) is not None]
-
-
-def parse(line: str) -> Mount | None:
-    """Read a line of mountinfo (proc(5)); None if it is of another type."""
-    before, dash, after = line.partition(" - ")
-    fields, kind = before.split(" "), after.split(" ")
-    if not dash or len(fields) < 6 or len(kind) < 2 or kind[0] != KIND:
-        return None
-    return Mount(point=_plain(fields[4]), source=_plain(kind[1]), device=fields[2])
+    return [mount for mount in mounts(mountinfo) if mount.kind == KIND]
 
 
 def state_of(point: str, ask_for: Callable[[str], object] = os.statvfs) -> State:
@@ -80,10 +64,13 @@ def unmount(point: str, *, lazily: bool = False) -> None:
     """
     tool = shutil.which("fusermount3") or shutil.which("fusermount")
     if os.getuid() == 0 or tool is None:
-        library = ctypes.CDLL(None, use_errno=True)
-        if library.umount2(os.fsencode(point), _MNT_DETACH if lazily else 0) != 0:
-            number = ctypes.get_errno()
-            raise PlatformError(f"{point} cannot be unmounted: {os.strerror(number)}{_advice(number == errno.EBUSY)}")
+        from robust_run.mounts import syscalls
+
+        try:
+            syscalls.unmount(point, syscalls.DETACH if lazily else 0)
+        except OSError as error:
+            why = f"{error.strerror}{_advice(error.errno == errno.EBUSY)}"
+            raise PlatformError(f"{point} cannot be unmounted: {why}") from error
         return
     argv = [tool, "-u", *(["-z"] if lazily else []), point]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
@@ -95,7 +82,3 @@ def unmount(point: str, *, lazily: bool = False) -> None:
 
 def _advice(is_busy: bool) -> str:
     return "; close what is open there, or use --lazy" if is_busy else ""
-
-
-def _plain(field: str) -> str:
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), field)

@@ -23,6 +23,7 @@ from robust_run.ckpt_io.removing import remove_if_empty, remove_save
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit, open_file
 from robust_run.ckpt_io.types import LogicalFile
 from robust_run.store.errors import StoreError
+from robust_run.store.local_writing import sync_folder
 from robust_run.store.opening import local_path
 from robust_run.store.types import Store
 
@@ -85,7 +86,7 @@ def _linked(source: Checkpoint, plan: SavePlan, new: Address) -> LogicalFile | N
         for one, other in pairs:
             os.makedirs(os.path.dirname(other), exist_ok=True)
             os.link(one, other)
-            _sync_folder(os.path.dirname(other))
+            sync_folder(os.path.dirname(other))
     except OSError:
         for _, other in pairs:
             if os.path.exists(other):
@@ -108,11 +109,3 @@ def _is_local(url: str) -> bool:
     from robust_run.store.paths import scheme_of
 
     return scheme_of(url) in ("", "file")
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -35,16 +35,6 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """End when standard input does: when the process that started us is gone."""
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A mount that the kernel knows."""
-
-    point: str
-    source: str
-    """What it says it shows: the URL."""
-    device: str
-    """major:minor."""
-
-
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What the serving process says when it serves, as a line of JSON."""
 

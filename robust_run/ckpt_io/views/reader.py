@@ -9,8 +9,7 @@ from typing import Protocol
 
 from robust_run.ckpt_io.reading import Wanted
 from robust_run.ckpt_io.views.cache import Load, UnitCache, UnitKey
-from robust_run.ckpt_io.views.types import Piece, Source
-from robust_run.ckpt_io.views.virtual import VirtualFile
+from robust_run.ckpt_io.views.types import Piece, Source, VirtualFile
 
 #: Reads of at least so much do not go through the cache: the source reads their units in parallel.
 LARGE_BYTES = 16 << 20

@@ -14,7 +14,7 @@ from robust_run.ckpt_io.address import join
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.removing import OURS
 from robust_run.ckpt_io.views.shelf import Opened, Shelf
-from robust_run.ckpt_io.views.virtual import VirtualFile
+from robust_run.ckpt_io.views.types import VirtualFile
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.paths import clean
 from robust_run.store.types import Entry, Store

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
 from robust_run.health.checks.history import History
 from robust_run.health.checks.program import one_line
@@ -52,22 +52,9 @@ def change(path: str, changed: Callable[[History], History]) -> History:
         with open(path + ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             made = changed(load(path))
-            _replace(folder, path, msgspec.json.encode(made))
+            write_file(path, msgspec.json.encode(made), mode=0o600, durable=True)
     except OSError as error:
         raise PlatformError(
             f"cannot write the history {path}: {error.strerror}; name another with --history"
         ) from error
     return made
-
-
-def _replace(folder: str, path: str, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=".checks-", dir=folder)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

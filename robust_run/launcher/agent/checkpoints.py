@@ -142,10 +142,10 @@ class AgentCheckpoints:
 
     def newest_save(self, folders: Iterable[str]) -> SavedCheckpoint | None:
         """Return the newest checkpoint that ranks say they have saved in the folder that is looked at here, if one says so."""
-        from robust_run.ckpt_io.save_notes import read_note
+        from robust_run.ckpt_io.notes import read_save
 
         mine = {os.path.normpath(self._folder), self._real_folder} - {"", "."}
-        notes = [note for note in map(read_note, folders) if note is not None and mine.intersection(note.roots)]
+        notes = [note for note in map(read_save, folders) if note is not None and mine.intersection(note.roots)]
         newest = max(notes, key=lambda note: note.created_s, default=None)
         if newest is None:
             return None

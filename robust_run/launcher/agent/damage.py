@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from robust_run.ckpt_io.damage_notes import DamageNote, read_notes
+from robust_run.ckpt_io.notes import DamageNote, read_damage
 from robust_run.launcher.model.resume_events import Damage, ResumePoint
 
 
@@ -18,7 +18,7 @@ def found_by(folders: Mapping[int, str], point: ResumePoint, path: str) -> Damag
     What a program finds wrong with another checkpoint, one that it chose itself, is not our business.
     """
     for rank, folder in folders.items():
-        for note in read_notes(folder):
+        for note in read_damage(folder):
             if _is_of(note, point, path):
                 reason = note.reason if note.reason.isprintable() else repr(note.reason)
                 uuid = point.uuid or note.uuid

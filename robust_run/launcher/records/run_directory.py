@@ -5,8 +5,8 @@
     journal.jsonl                       what happened and what was done, a JSON object a line
     attempt_N/<rank>/stdout.log         everything the rank printed (stderr.log likewise)
     attempt_N/<rank>/error.json         written by torch's @record in the worker
-    attempt_N/<rank>/damaged-*.json     what the rank found wrong with a checkpoint: see `ckpt_io.damage_notes`
-    attempt_N/<rank>/saved.json         the newest checkpoint that the rank has committed: see `ckpt_io.save_notes`
+    attempt_N/<rank>/damaged-*.json     what the rank found wrong with a checkpoint: see `ckpt_io.notes`
+    attempt_N/<rank>/saved.json         the newest checkpoint that the rank has committed: see `ckpt_io.notes`
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed or the job is small
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.checks.json          what checks of the nodes measured after it, where the ladder wanted them

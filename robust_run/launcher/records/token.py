@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Mapping
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.world import shown
@@ -59,12 +60,9 @@ def job_token(secret: str, name: str) -> str:
 def write_token(run_directory_path: str, token: str) -> None:
     """Put a job's token into its run directory, for its owner alone. Raises PlatformError."""
     path = os.path.join(run_directory_path, "token")
-    draft = f"{path}.{os.urandom(8).hex()}"
     try:
-        _write_new(draft, token)
-        os.replace(draft, path)
+        write_file(path, f"{token}\n".encode("ascii"), draft=f"{path}.{os.urandom(8).hex()}", mode=0o600, durable=True)
     except OSError as error:
-        _remove(draft)
         raise PlatformError(f"cannot write the job's token to {shown(path)}: {error.strerror}") from error
 
 

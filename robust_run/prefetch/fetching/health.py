@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import msgspec
 
 from robust_run.prefetch.types import FetchLimits, SourceCounts
@@ -76,3 +79,66 @@ class Health:
             )
             for record in self._records
         )
+
+
+# --- How long a read may wait for a block, and when it is time to say that reads wait. Pure: time comes in.
+
+#: A block that was given up this long ago is refused at once: for what it got EIO for, the kernel asks again, page by page.
+_JUST_LOST_S = 5.0
+#: For one request, once it may be made.
+_ASK_S = 1.0
+#: After this long, it is said that reads wait.
+SLOW_S = 10.0
+_SAY_EVERY_S = 30.0
+_NEVER_S = float("-inf")
+
+
+class Demand(Protocol):
+    """A block that reads wait for."""
+
+    since_s: float
+    limit_s: float
+    reason: str
+
+
+class Patience:
+    """What was given up when."""
+
+    def __init__(self, limits: FetchLimits) -> None:
+        """`limits`: how long a read may wait, and how long a source that fails is left alone."""
+        self._limits = limits
+        self._lost: dict[int, tuple[float, str]] = {}
+        self._is_silent = False
+        self._said_s = _NEVER_S
+
+    def refusal(self, block: int, now_s: float) -> str:
+        """Return why a block was given up a moment ago; "": it was not."""
+        lost_s, reason = self._lost.get(block, (_NEVER_S, ""))
+        return reason if now_s - lost_s < _JUST_LOST_S else ""
+
+    def limit_s(self) -> float:
+        """Return how long a read that begins now may wait for a block."""
+        # Programs and the kernel read one block after the other. Each is asked for once, when a source is not left alone.
+        limit_s = self._limits.read_limit_s
+        return min(limit_s, self._limits.back_off_s + _ASK_S) if self._is_silent else limit_s
+
+    def gave_up(self, block: int, reason: str, now_s: float, *, late: bool) -> None:
+        """Note that a block came wrong, or did not come in time (`late`)."""
+        self._lost[block] = (now_s, reason)
+        self._is_silent = self._is_silent or late
+
+    def came(self) -> None:
+        """Note that some source has given bytes."""
+        self._is_silent = False
+
+    def slow(self, demands: Mapping[int, Demand], now_s: float) -> str:
+        """Return a sentence where reads have waited for long, and it has not been said lately; else ""."""
+        for block, demand in demands.items():
+            waited_s = now_s - demand.since_s
+            if SLOW_S <= waited_s < demand.limit_s and now_s - self._said_s >= _SAY_EVERY_S:
+                self._said_s = now_s
+                why = demand.reason or "it has not come yet"
+                return (
+                    f"reads have waited {waited_s:.0f} s for block {block}: {why}; they fail after {demand.limit_s:g} s"
+                )
+        return ""

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from robust_run.prefetch.fetching.health import Health
-from robust_run.prefetch.fetching.patience import Patience
+from robust_run.prefetch.fetching.health import Health, Patience
 from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
 
 #: `Source.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.

@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from robust_run.atomic_file import write_file
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.image import oci, origins, sorting
-from robust_run.prefetch.image.errors import BuildFailed, ImageRefused
+from robust_run.prefetch.errors import BuildFailed, ImageRefused
+from robust_run.prefetch.image import losses as kept_out
+from robust_run.prefetch.image import oci, sorting
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss, printable
 from robust_run.prefetch.image.survey import Survey, pseudo_lines, survey
@@ -54,7 +56,6 @@ class BuildOptions:
 
 
 _OPTIONS = BuildOptions()
-_Stage = Callable[[str], None]
 
 
 def build(
@@ -62,14 +63,13 @@ def build(
     image: str,
     options: BuildOptions = _OPTIONS,
     *,
-    stage: _Stage = lambda _name: None,
     progress: Callable[[int], None] | None = None,
     lost: Callable[[Sequence[Loss]], None] = lambda _losses: None,
 ) -> BlockMap:
     """Make an image file of a folder or OCI layout, and its block map beside it; return the map. Replaces what was there.
 
-    `stage` is told what begins: "unpack", "pack", "digest"; `progress` gets bytes since the last call, in "unpack" and "digest".
-    `lost` hears, once and in the end, what the image does not keep; that lies beside it too (`origins.sidecar`).
+    `progress` gets bytes since the last call, in "unpack" and "digest".
+    `lost` hears, once and in the end, what the image does not keep; that lies beside it too (`losses.sidecar`).
 
     Raises `ImageRefused` where the source is none, is hostile, or has what we cannot read; `BuildFailed` where it cannot be made.
     """
@@ -83,16 +83,13 @@ def build(
         with tempfile.TemporaryDirectory(prefix=".robust-image-", dir=folder) as scratch:
             tree = source
             if kind == "oci":
-                stage("unpack")
                 tree = os.path.join(scratch, "tree")
                 os.mkdir(tree, 0o700)
                 found = oci.extract(source, tree, machine=options.machine, tag=options.tag, progress=progress)
-            stage("pack")
             if kind == "directory":
                 found = survey(source, options.exclude)
             made = os.path.join(scratch, "image")
             _pack(tree, made, options, found, scratch)
-            stage("digest")
             block_map = blockmap.make(
                 made, block_bytes=options.block_bytes, mount_at=options.mount_at, progress=progress
             )
@@ -187,7 +184,7 @@ def _written(path: str, lines: Sequence[bytes]) -> str | None:
 
 def _put(made: str, block_map: BlockMap, losses: Sequence[Loss], image: str) -> None:
     """Put image and map in place. The old map goes first, so that no map ever lies beside another's image."""
-    map_path, origins_path = blockmap.sidecar(image), origins.sidecar(image)
+    map_path, origins_path = blockmap.sidecar(image), kept_out.sidecar(image)
     for path in (map_path, origins_path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -195,21 +192,9 @@ def _put(made: str, block_map: BlockMap, losses: Sequence[Loss], image: str) -> 
         os.chmod(made, 0o644 & ~_umask())
     os.replace(made, image)
     if losses:
-        _put_beside(
-            f"{made}.origins",
-            origins.encode(origins.Origins(sha256=block_map.sha256, lost=tuple(losses))),
-            origins_path,
-        )
-    _put_beside(f"{made}.map", blockmap.encode(block_map), map_path)
-
-
-def _put_beside(made: str, data: bytes, path: str) -> None:
-    with open(made, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.chmod(made, 0o644 & ~_umask())
-    os.replace(made, path)
+        lost = kept_out.encode(kept_out.Origins(sha256=block_map.sha256, lost=tuple(losses)))
+        write_file(origins_path, lost, draft=f"{made}.origins", mode=0o644, durable=True)
+    write_file(map_path, blockmap.encode(block_map), draft=f"{made}.map", mode=0o644, durable=True)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-from robust_run.prefetch.image.errors import ImageRefused
+from robust_run.prefetch.errors import ImageRefused
 
 Kind = Literal["squashfs", "sif", "oci", "directory"]
 

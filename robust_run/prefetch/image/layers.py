@@ -17,10 +17,9 @@ import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO
 
-from robust_run.prefetch.image.errors import ImageRefused
-from robust_run.prefetch.image.limits import LayerLimits
+from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image.losses import LATEST_S, Losses, Original, lasting
-from robust_run.prefetch.image.names import Whiteout, is_bookkeeping, parts_of, whiteout_of
+from robust_run.prefetch.image.names import LayerLimits, Whiteout, is_bookkeeping, parts_of, whiteout_of
 from robust_run.prefetch.image.places import NoPlaceError, resolve
 from robust_run.prefetch.image.survey import Survey, can_be_written, entries_below
 from robust_run.prefetch.image.unpacking import ForwardReader, Packing, members_of, opened_tar, unpacked

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image.description import DESCRIPTION, Description
-from robust_run.prefetch.image.errors import ImageRefused
 from robust_run.prefetch.image.layers import Extraction
-from robust_run.prefetch.image.limits import LayerLimits
-from robust_run.prefetch.image.names import Whiteout
+from robust_run.prefetch.image.names import LayerLimits, Whiteout, whiteouts_in
 from robust_run.prefetch.image.survey import Survey
 from robust_run.prefetch.image.unpacking import Packing
-from robust_run.prefetch.image.whiteouts import whiteouts_in
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

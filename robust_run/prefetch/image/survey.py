@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from robust_run.prefetch.image.errors import ImageRefused
+from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image.losses import Loss, Losses, Original, lasting, printable
 
 _MOST_NAMED = 3

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from robust_run.prefetch.image.errors import ImageRefused
+from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image.identify import SUPERBLOCK_BYTES, Squashfs, identify, superblock
 
 _METADATA_BYTES = 8192

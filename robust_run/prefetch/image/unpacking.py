@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, cast
 
-from robust_run.prefetch.image.errors import ImageRefused
+from robust_run.prefetch.errors import ImageRefused
 
 Packing = Literal["none", "gzip", "zstd"]
 _PIECE_BYTES = 256 << 10

@@ -7,7 +7,10 @@ outside would not run inside. Everything else is the image's own.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.errors import UserError
 from robust_run.prefetch.inside.types import Bind
@@ -68,3 +71,69 @@ def parse(text: str) -> Bind:
     if destination in _FORBIDDEN:
         raise UserError(f"--bind {text!r}: nothing can be put over {destination} of an image")
     return Bind(source=source, destination=destination, read_only=read_only)
+
+
+# --- Names of users and groups inside: the image's, and the one line each for who we are, as programs ask for our own name. Pure.
+
+
+def passwd(image: str, uid: int, gid: int, name: str, home: str) -> str | None:
+    """Return the image's `/etc/passwd` with us in it; None where it knows our number already."""
+    return _with(image, uid, lambda: f"{_word(name) or 'user'}:x:{uid}:{gid}::{_word(home) or '/'}:/bin/sh")
+
+
+def group(image: str, gid: int, name: str) -> str | None:
+    """Return the image's `/etc/group` with our group in it; None where it knows its number already."""
+    return _with(image, gid, lambda: f"{_word(name) or 'group'}:x:{gid}:")
+
+
+def _with(image: str, number: int, line: Callable[[], str]) -> str | None:
+    rows = [row.split(":") for row in image.splitlines()]
+    if any(len(row) > 2 and row[2] == str(number) for row in rows):
+        return None
+    return f"{image.rstrip(chr(10))}\n{line()}\n".lstrip("\n")
+
+
+def _word(text: str) -> str:
+    return "" if set(text) & set(":\n\0") else text
+
+
+# --- The driver's own libraries: they must fit the host's kernel module, so programs in an image need the host's, not its own.
+#
+# Only NVIDIA's: of AMD's driver nothing but the device files is the host's. Everything above the driver (CUDA's runtime, NCCL,
+# cuDNN) is the image's own.
+
+#: Where they lie in the image; last on LD_LIBRARY_PATH.
+FOLDER = "/.robust-driver"
+_DEVICE = "/dev/nvidiactl"
+_LINE = re.compile(r"\s*(?P<name>\S+) \((?P<kind>[^)]*)\) => (?P<path>/.+)")
+_OF_THE_DRIVER = re.compile(r"lib(cuda|cudadebugger|nvcuvid|nvoptix|nvidia-(?!container)[a-z0-9-]+)\.so(\.\d+)*")
+_KINDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
+_MOST = 200
+
+
+def driver_binds(lines: Iterable[str], machine: str) -> tuple[Bind, ...]:
+    """Return what of `ldconfig -p` is the driver's, to be bound into `FOLDER`. Pure."""
+    kind = _KINDS.get(machine, "")
+    found: dict[str, str] = {}
+    for line in lines:
+        matched = _LINE.fullmatch(line.rstrip("\n"))
+        if matched and kind in matched["kind"] and _OF_THE_DRIVER.fullmatch(matched["name"]):
+            found.setdefault(matched["name"], matched["path"])
+    return tuple(
+        Bind(source=path, destination=f"{FOLDER}/{name}", read_only=True, optional=True)
+        for name, path in sorted(found.items())[:_MOST]
+    )
+
+
+def of_this_host() -> tuple[Bind, ...]:
+    """Return the driver's libraries here; none where there is no NVIDIA device, or the linker's table cannot be read."""
+    if not os.path.exists(_DEVICE):
+        return ()
+    tool = next((path for path in ("/sbin/ldconfig", "/usr/sbin/ldconfig") if os.access(path, os.X_OK)), None)
+    if tool is None:
+        return ()
+    try:
+        listed = subprocess.run([tool, "-p"], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return driver_binds(listed.stdout.decode("utf-8", "replace").splitlines(), platform.machine())

@@ -22,13 +22,13 @@ from typing import Protocol, TypeVar
 import msgspec
 
 import robust_run
-from robust_run.prefetch.errors import ControlFailed
-from robust_run.prefetch.inside import environment, gpu
-from robust_run.prefetch.inside.errors import InsideFailed
-from robust_run.prefetch.inside.types import Bind, Problem, Ready
+from robust_run.mounts.holding import Problem, Ready
+from robust_run.prefetch.errors import ControlFailed, InsideFailed
+from robust_run.prefetch.inside import binds, environment
+from robust_run.prefetch.inside.types import Bind
 from robust_run.prefetch.server import control
 from robust_run.prefetch.server.config import Background
-from robust_run.prefetch.types import BlockRun, Status, Touch
+from robust_run.prefetch.types import Status, Touch
 
 _Reply = TypeVar("_Reply", Status, control.Touches, control.Done)
 _LARGEST_LINE_BYTES = 4 << 20
@@ -122,7 +122,7 @@ def start(
         for descriptor in descriptors:
             os.close(descriptor)
         raise
-    libraries = gpu.FOLDER if any(bind.destination.startswith(f"{gpu.FOLDER}/") for bind in plan.binds) else ""
+    libraries = binds.FOLDER if any(bind.destination.startswith(f"{binds.FOLDER}/") for bind in plan.binds) else ""
     hear = _hearing(on_problem, on_note or on_problem)
     for problem in early:
         hear(problem)
@@ -234,11 +234,6 @@ class Inside:
     def close_window(self, limit_s: float = _ASK_LIMIT_S) -> None:
         """Record no more touches. Raises as `status`."""
         self._ask(control.AskCloseWindow(), control.Done, limit_s)
-
-    def prefetch(self, runs: Sequence[BlockRun], limit_s: float = _ASK_LIMIT_S) -> int:
-        """Have these blocks fetched. Return how many are not there yet. Raises as `status`."""
-        done = self._ask(control.AskPrefetch(tuple(runs)), control.Done, limit_s)
-        return done.count if done else 0
 
     def background(self, width: int, bytes_per_s: float | None = None, limit_s: float = _ASK_LIMIT_S) -> None:
         """Have the rest of the image fetched with so many requests at once; 0: no more. Raises as `status`."""

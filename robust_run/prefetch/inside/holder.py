@@ -2,36 +2,33 @@
 
 It is told the plan, tries what the machine allows, enters a mount namespace of its own, has the image's file system made in it
 and, in a second namespace, makes that the root. It hands out descriptors of the namespaces and then keeps the block server until
-its starter hangs up. Signals that end jobs do not end it: workers still read while they save their state.
+its starter hangs up (`mounts.holding`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from robust_run.errors import InternalError, RobustRunError
+from robust_run.mounts import facts, namespace, squashfs, syscalls
+from robust_run.mounts.holding import Made, Ready, Tell, main, own_namespace
 from robust_run.prefetch import server
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.inside import accounts, environment, view
-from robust_run.prefetch.inside.errors import InsideFailed
-from robust_run.prefetch.inside.types import Bind, InsidePlan, Problem, Ready
-from robust_run.prefetch.mount import facts, kernel, squashfuse, syscalls, userns
+from robust_run.prefetch.errors import InsideFailed
+from robust_run.prefetch.inside import binds, environment, view
+from robust_run.prefetch.inside.troubles import Troubles
+from robust_run.prefetch.inside.types import Bind, InsidePlan
 from robust_run.prefetch.mount.ladder import Choice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
 
 _STAGE = "stage"
-#: How long it may take until it is heard why reads failed, once the mount has failed.
-HEARD_S = 3.0
 
 
 @dataclass
@@ -50,67 +47,6 @@ class Holding:
     gid: int = field(default_factory=os.getegid)
 
 
-class Troubles:
-    """What goes wrong with the place. While it is being made, reads that fail end the making, and are why it failed."""
-
-    def __init__(self, tell: Callable[[Problem], None]) -> None:
-        """`tell`: hears of each, from any thread."""
-        self._tell = tell
-        self._lock = threading.Lock()
-        self._is_made = False
-        self._serving: server.ServerHandle | None = None
-        self._heard = threading.Event()
-        self.lost = ""
-        """Why reads failed while it was being made."""
-
-    def serving(self, handle: server.ServerHandle) -> None:
-        """Have this server stopped when reads fail before the place is made."""
-        self._serving = handle
-
-    def happened(self, sentence: str) -> None:
-        """The block server was replaced or given up."""
-        is_lost = self._serving is not None and self._serving.state == "failed"
-        self._tell(Problem(sentence, is_lost=is_lost))
-
-    def noted(self, sentence: str) -> None:
-        """Something is worth knowing."""
-        self._tell(Problem(sentence, is_note=True))
-
-    def reader_ended(self, wait: Callable[[], int]) -> None:
-        """Wait for the end of the process that shows the image, which nobody can replace."""
-        code = wait()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        self._tell(Problem(f"squashfuse {how}: what reads the image from now on gets errors", is_lost=True))
-
-    def reads_failed(self, sentence: str) -> None:
-        """Reads failed; from any thread. A mount asks for block after block, and waits as long for each: it is not left to."""
-        with self._lock:
-            ends_the_making = not self._is_made and not self.lost
-            if not self._is_made:
-                self.lost = self.lost or sentence
-                self._heard.set()
-        if ends_the_making and self._serving is not None:
-            self._serving.stop()
-        elif not self.lost:
-            self._tell(Problem(sentence))
-
-    def why(self) -> str:
-        """Return why the making failed, as far as reads are the reason; else "".
-
-        The mount may fail before it is heard that a read did: who asks waits for that, a moment.
-        """
-        if self._serving is not None:
-            self._heard.wait(HEARD_S)
-        return self.lost
-
-    def made(self) -> None:
-        """Note that the place is made. Raises `InsideFailed` if it was given up a moment ago."""
-        with self._lock:
-            self._is_made = True
-            if self.lost:
-                raise InsideFailed(self.lost)
-
-
 def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, Ready]:
     """Make the place. For a process with one thread, which is changed by it for good.
 
@@ -127,15 +63,14 @@ def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, Ready]:
     choice = choose(found, Need(served=served, writable=plan.writable is not None), plan.rungs)
     holding = Holding(choice, cache=cache)
     as_user = choice.namespace == "user"
-    userns.enter(as_user=as_user)
+    namespace.enter(as_user=as_user)
     try:
         if plan.writable not in (None, "memory"):
             holding.changes = _only_ours(str(plan.writable))
         flags = syscalls.NO_SETUID | syscalls.NO_DEVICES
         syscalls.mount("tmpfs", stage, source="robust-run", flags=flags, options="mode=0755")
         os.chdir(stage)
-        tool = (found.unsquashfs if choice.rung == "unpack" else found.squashfuse) or ""
-        _mount(plan, holding, tool, troubles)
+        _mount(plan, holding, troubles)
         return holding, _show(plan, holding, as_user=as_user)
     except OSError as error:
         raise InsideFailed(f"{error.filename or stage}: {error.strerror}: the image cannot be entered") from error
@@ -170,13 +105,14 @@ def _whole(plan: InsidePlan, troubles: Troubles) -> Cache | None:
     return None
 
 
-def _mount(plan: InsidePlan, holding: Holding, tool: str, troubles: Troubles) -> None:
+def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
     """Make the image's file system at `view.IMAGE`."""
     os.mkdir(view.IMAGE)
     if holding.choice.rung == "unpack":
         from robust_run.prefetch.mount import unpack  # brings the fetching along
 
         holding.cache = holding.cache or Cache(plan.cache_root, plan.block_map)
+        tool = squashfs.tool_in(os.environ, "unsquashfs") or ""
         tree = unpack.ensure(holding.cache, plan.image_url, tool, plan.serve_options, plan.limit_s)
         syscalls.bind(tree, view.IMAGE)
         syscalls.make_read_only(view.IMAGE, syscalls.NO_SETUID | syscalls.NO_DEVICES)
@@ -201,9 +137,10 @@ def _mount(plan: InsidePlan, holding: Holding, tool: str, troubles: Troubles) ->
         image, offset_bytes = holding.block_server.image_path, 0
     target = os.path.abspath(view.IMAGE)
     if holding.choice.rung == "kernel":
-        kernel.mount_squashfs(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+        squashfs.by_kernel(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
     else:
-        process = squashfuse.mount_squashfs(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+        tool = squashfs.squashfuse_in(os.environ) or ""
+        process = squashfs.by_squashfuse(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
         threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
@@ -223,10 +160,10 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
         holding.namespaces.append(_namespace_with_root(root))
     else:
         view.place_environment(mount_at, plan.binds, as_user=as_user, writable=plan.writable)
-        holding.namespaces.append(os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        holding.namespaces.append(own_namespace("mnt"))
         python = os.path.join(mount_at, python.lstrip("/")) if python else ""
     if as_user:
-        holding.namespaces.append(os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+        holding.namespaces.append(own_namespace("user"))
     return Ready(
         rung=holding.choice.rung,
         chosen=holding.choice.sentence(),
@@ -238,19 +175,19 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
     )
 
 
-def _accounts(binds: Sequence[Bind], holding: Holding) -> list[Bind]:
+def _accounts(taken: Sequence[Bind], holding: Holding) -> list[Bind]:
     """Return binds of the image's own lists of users and groups, with us in them; none where they know us already."""
     uid, gid = holding.uid, holding.gid
     name = os.environ.get("LOGNAME") or os.environ.get("USER") or "user"
     files = {
-        "/etc/passwd": accounts.passwd(
+        "/etc/passwd": binds.passwd(
             environment.text_in(view.IMAGE, "/etc/passwd") or "", uid, gid, name, os.environ.get("HOME", "/")
         ),
-        "/etc/group": accounts.group(environment.text_in(view.IMAGE, "/etc/group") or "", gid, name),
+        "/etc/group": binds.group(environment.text_in(view.IMAGE, "/etc/group") or "", gid, name),
     }
     made = []
     for path, text in files.items():
-        if text is not None and not any(bind.destination in (path, "/etc") for bind in binds):
+        if text is not None and not any(bind.destination in (path, "/etc") for bind in taken):
             source = os.path.abspath(os.path.basename(path))
             with open(source, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
@@ -282,61 +219,27 @@ def _namespace_with_root(root: str) -> int:
     return made[0]
 
 
-def run(channel: socket.socket) -> int:
-    """Do what the starter says, and stay until it hangs up. Return the exit code."""
-    lock = threading.Lock()
+def hold(line: bytes, tell: Tell) -> Made:
+    """Make the place that a starter's line describes. Raises nothing that has a reason to tell."""
+    try:
+        plan = msgspec.json.decode(line, type=InsidePlan)
+    except msgspec.MsgspecError as error:
+        raise InternalError(f"the starter gave no plan: {error}") from error
+    troubles = Troubles(tell)
+    try:
+        holding, ready = make(plan, troubles)
+        troubles.made()
+    except RobustRunError as error:
+        lost = troubles.why()
+        cause = f"{plan.image_url}: it cannot be mounted: {lost}" if lost else str(error)
+        return Made(ready=Ready(failed=cause), exit_code=error.exit_code)
 
-    def tell(message: Problem) -> None:
-        with lock:
-            _say(channel, message)
+    def stop() -> None:  # it also keeps what is held: a cache that is in use is not pruned
+        if holding.block_server is not None:
+            holding.block_server.stop()
 
-    with channel.makefile("rb") as lines:
-        line = lines.readline(LARGEST_CONFIG_BYTES)
-        if not line.endswith(b"\n"):
-            return 1  # the starter is gone
-        try:
-            plan = msgspec.json.decode(line, type=InsidePlan)
-        except msgspec.MsgspecError as error:
-            raise InternalError(f"the starter gave no plan: {error}") from error
-        troubles = Troubles(tell)
-        try:
-            holding, ready = make(plan, troubles)
-            troubles.made()
-        except RobustRunError as error:
-            lost = troubles.why()
-            cause = f"{plan.image_url}: it cannot be mounted: {lost}" if lost else str(error)
-            with lock:
-                _answer(channel, b"-", [])
-                _say(channel, Ready(failed=cause))
-            return error.exit_code
-        with lock:
-            _answer(channel, b"+", holding.namespaces)
-            _say(channel, ready)
-        for descriptor in holding.namespaces:
-            os.close(descriptor)
-        while lines.read(1):
-            pass
-    if holding.block_server is not None:
-        holding.block_server.stop()
-    return 0
-
-
-def _answer(channel: socket.socket, mark: bytes, descriptors: list[int]) -> None:
-    with contextlib.suppress(OSError):  # the starter is gone: that shows at once
-        socket.send_fds(channel, [mark], descriptors)
-
-
-def _say(channel: socket.socket, message: Ready | Problem) -> None:
-    with contextlib.suppress(OSError):  # the same
-        channel.sendall(msgspec.json.encode(message) + b"\n")
-
-
-def main() -> int:
-    """Run with the socket as standard input."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    return run(socket.socket(fileno=os.dup(0)))
+    return Made(ready=ready, namespaces=holding.namespaces, stop=stop)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(hold, LARGEST_CONFIG_BYTES))

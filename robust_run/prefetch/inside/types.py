@@ -1,4 +1,4 @@
-"""The words of running inside an image: what is bound into it, the plan of it, and what became of the plan."""
+"""The words of running inside an image: what is bound into it, and the plan of it. What became of it: `mounts.holding`."""
 
 from __future__ import annotations
 
@@ -40,32 +40,3 @@ class InsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Those that may be used."""
     limit_s: float = 300.0
     """How long all of it may take."""
-
-
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """What a holder says once, as a line of JSON, when the place is made or could not be."""
-
-    failed: str = ""
-    """Why it could not be; the rest means nothing then."""
-    rung: str = ""
-    chosen: str = ""
-    """The rung, and why no better one, for people."""
-    in_user_namespace: bool = False
-    control_path: str = ""
-    """Socket of the block server; "": there is none."""
-    env: tuple[str, ...] = ()
-    """`NAME=VALUE` each: what the image wants its programs to have."""
-    python: str = ""
-    """The image's interpreter; "": it has none."""
-    mount_at: str = ""
-    """For an image of an environment: where it is; "" for a root file system."""
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """What a holder says later, a line each: something went wrong, in a sentence."""
-
-    sentence: str
-    is_lost: bool = False
-    """The place is of no use any more: what reads the image gets errors."""
-    is_note: bool = False
-    """Nothing went wrong, or nothing that a reader sees: it is worth knowing."""

@@ -12,11 +12,10 @@ import os
 import stat
 from collections.abc import Collection, Sequence
 
+from robust_run.mounts import overlay, syscalls
+from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.image.places import NoPlaceError, resolve
-from robust_run.prefetch.inside.errors import InsideFailed
 from robust_run.prefetch.inside.types import Bind
-from robust_run.prefetch.mount import syscalls
-from robust_run.prefetch.mount.facts import overlay_options
 from robust_run.prefetch.mount.ladder import Tree
 
 IMAGE, NEW_ROOT = "tree", "root"
@@ -96,7 +95,7 @@ def _overlay(wanted: dict[str, bool], *, as_user: bool, writable: str | None) ->
         options += f",upperdir={_UPPER}/changes,workdir={_UPPER}/work"
     os.mkdir(NEW_ROOT)
     flags = syscalls.NO_SETUID | syscalls.NO_DEVICES
-    syscalls.mount("overlay", NEW_ROOT, flags=flags, options=overlay_options(options, as_user=as_user))
+    syscalls.mount("overlay", NEW_ROOT, flags=flags, options=overlay.options_for(options, as_user=as_user))
 
 
 def _make(place: str, is_folder: bool) -> None:

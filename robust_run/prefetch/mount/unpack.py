@@ -15,14 +15,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from robust_run.mounts.errors import MountRefused
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.errors import MountRefused, ServerFailed
-from robust_run.prefetch.fetching.counts import FetchCounts
+from robust_run.prefetch.errors import ServerFailed
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
-from robust_run.prefetch.removing import remove_tree
+from robust_run.prefetch.pruning import remove_tree
 from robust_run.prefetch.server.config import ServeOptions
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.types import BlockMap, FetchCounts
 
 _TREE, _LOCK, _PARTIAL = "tree", "unpacking", "tree.partial-"
 _LOOK_EVERY_S = 0.02

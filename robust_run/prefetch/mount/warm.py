@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from robust_run.prefetch.errors import ImageError
 from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
@@ -35,6 +35,17 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 class CannotWatch(ImageError):  # noqa: N818 - a state of the world, named as such
     """The kernel does not tell us which pages of this file are in memory."""
+
+
+def mounted_image(env: Mapping[str, str], image: str | None) -> str | None:
+    """Return where the image of this job is mounted already: "/" in a container that was made of it, else None.
+
+    Apptainer and Singularity tell the image's path; pyxis and enroot tell nothing.
+    """
+    container = env.get("APPTAINER_CONTAINER") or env.get("SINGULARITY_CONTAINER")
+    if image is None or not container or "://" in image:
+        return None
+    return "/" if os.path.realpath(container) == os.path.realpath(image) else None
 
 
 def pieces(runs: Iterable[BlockRun], block_map: BlockMap) -> list[tuple[int, int]]:

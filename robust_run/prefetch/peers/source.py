@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.fetching.sources import Source
-from robust_run.prefetch.peers.assignment import Assignment, group_of
-from robust_run.prefetch.peers.standing import Patience, Peers
+from robust_run.prefetch.peers.standing import Assignment, Patience, Peers, group_of
 from robust_run.prefetch.peers.types import MOST_MEMBERS, PeerOptions, split_address
 from robust_run.prefetch.types import BlockMap, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation

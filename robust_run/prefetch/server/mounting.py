@@ -6,16 +6,13 @@ others share keeps the mount for as long as anything that copied it lives.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
 
-from robust_run.prefetch.errors import MountRefused
-
-_READ_ONLY, _NO_SETUID, _NO_DEVICES = 1, 2, 4  # of mount(2)
-_FORCE, _DETACH, _NO_FOLLOW = 1, 2, 8  # of umount2(2)
-_libc = ctypes.CDLL(None, use_errno=True)
+from robust_run.mounts import syscalls
+from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.table import device_number
 
 
 def open_device() -> int:
@@ -38,11 +35,14 @@ def mount(device: int, folder: str) -> int:
         f"fd={device},rootmode={stat.S_IFDIR:o},user_id={os.geteuid()},group_id={os.getegid()}"
         f",allow_other,max_read={1 << 20}"
     )
-    flags = _READ_ONLY | _NO_SETUID | _NO_DEVICES
-    if _libc.mount(b"robust-image", os.fsencode(folder), b"fuse.robust-image", flags, options.encode()):
-        number = ctypes.get_errno()
-        advice = "mounting needs root, or a user namespace (`unshare -Urm`)" if number == errno.EPERM else "see dmesg"
-        raise MountRefused(f"{folder}: cannot mount there: {os.strerror(number)}: {advice}")
+    flags = syscalls.READ_ONLY | syscalls.NO_SETUID | syscalls.NO_DEVICES
+    try:
+        syscalls.mount("fuse.robust-image", folder, source="robust-image", flags=flags, options=options)
+    except OSError as error:
+        advice = (
+            "mounting needs root, or a user namespace (`unshare -Urm`)" if error.errno == errno.EPERM else "see dmesg"
+        )
+        raise MountRefused(f"{folder}: cannot mount there: {error.strerror}: {advice}") from error
     mounted = device_number(folder)
     if mounted is None:
         raise MountRefused(f"{folder}: the mount is not in the table of mounts: is /proc that of another namespace?")
@@ -51,9 +51,7 @@ def mount(device: int, folder: str) -> int:
 
 def unmount_if_idle(folder: str, mounted: int) -> bool:
     """Take our mount away if nobody uses it. Return whether it is gone. `mounted`: its device number."""
-    if device_number(folder) != mounted:
-        return True
-    return not _libc.umount2(os.fsencode(folder), _NO_FOLLOW)
+    return device_number(folder) != mounted or _is_unmounted(folder)
 
 
 def abort(folder: str, mounted: int) -> bool:
@@ -63,19 +61,12 @@ def abort(folder: str, mounted: int) -> bool:
     taken by a dead server can then not even be killed. A mount of others on the same folder is left alone.
     False: it is not there, or in another mount namespace.
     """
-    if device_number(folder) != mounted:
+    return device_number(folder) == mounted and _is_unmounted(folder, syscalls.FORCE | syscalls.DETACH)
+
+
+def _is_unmounted(folder: str, flags: int = 0) -> bool:
+    try:
+        syscalls.unmount(folder, flags)
+    except OSError:
         return False
-    return not _libc.umount2(os.fsencode(folder), _FORCE | _DETACH | _NO_FOLLOW)
-
-
-def device_number(folder: str) -> int | None:
-    """Return the device number of what is mounted on a folder, uppermost; None: nothing. Asks the kernel and no server."""
-    place = folder.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
-    found = None
-    with open("/proc/thread-self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        for line in file:
-            parts = line.split(" ")
-            if parts[4] == place:
-                major, _colon, minor = parts[2].partition(":")
-                found = os.makedev(int(major), int(minor))
-    return found
+    return True

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
 from robust_run.report.regular import open_regular
 from robust_run.report.startup.types import SCHEMA, Startup
@@ -17,10 +16,7 @@ LARGEST_BYTES = 8 << 20
 
 def write(path: str, startup: Startup) -> None:
     """Write or replace the file in one step. Raises OSError."""
-    draft = f"{path}.tmp"
-    with open(draft, "wb") as file:
-        file.write(msgspec.json.encode(startup) + b"\n")
-    os.replace(draft, path)
+    write_file(path, msgspec.json.encode(startup) + b"\n")
 
 
 def read(path: str) -> Startup | None:

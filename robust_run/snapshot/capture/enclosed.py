@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.snapshot import kernel
+from robust_run.mounts import syscalls
 from robust_run.snapshot.errors import SnapshotError
 
 #: What the first process says when it begins; before that nothing was done.
@@ -63,8 +63,7 @@ def run(work: Callable[[], Sequence[int]]) -> tuple[int, ...] | None:
 
 def _between(work: Callable[[], Sequence[int]], writer: int, lifeline: int) -> None:
     _die_with(lifeline)
-    if not kernel.number_processes_anew():
-        return
+    syscalls.unshare(syscalls.NEW_PROCESSES)  # the next child is the first of it; raises where that is not allowed
     own_lifeline, ours = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -76,8 +75,10 @@ def _between(work: Callable[[], Sequence[int]], writer: int, lifeline: int) -> N
 
 def _first(work: Callable[[], Sequence[int]], writer: int, lifeline: int) -> None:
     _die_with(lifeline)
-    if not kernel.mount_own_proc():
-        return
+    syscalls.unshare(syscalls.NEW_MOUNTS)
+    syscalls.make_private()
+    flags = syscalls.NO_SETUID | syscalls.NO_DEVICES | syscalls.NO_PROGRAMS
+    syscalls.mount("proc", "/proc", source="proc", flags=flags)
     os.write(writer, _BEGUN)
     os.write(writer, msgspec.json.encode(list(work())))
 
@@ -85,7 +86,7 @@ def _first(work: Callable[[], Sequence[int]], writer: int, lifeline: int) -> Non
 def _die_with(lifeline: int) -> None:
     """Be killed when the parent ends; also if it has ended already, which shows as nobody holding the other end."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    kernel.die_with_parent()
+    syscalls.die_with_parent()
     poll = select.poll()
     poll.register(lifeline, 0)
     if any(events & select.POLLHUP for _, events in poll.poll(0)):

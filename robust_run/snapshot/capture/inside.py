@@ -16,18 +16,21 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.snapshot import kernel
+from robust_run.atomic_file import write_file
+from robust_run.mounts import namespace, overlay, syscalls
+from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.table import points_below
 from robust_run.snapshot.capture import enclosed
 from robust_run.snapshot.capture.types import Order, Report
-from robust_run.snapshot.errors import RestoreRefused, SnapshotError
+from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.roots import is_within
 
 
 def main(order_path: str, report_path: str) -> int:
     """Carry out an order and write the report. Returns the exit code."""
     signal.signal(signal.SIGTERM, _stop)
-    kernel.die_with_parent(signal.SIGTERM)
-    kernel.adopt_orphans()
+    syscalls.die_with_parent(signal_number=signal.SIGTERM)
+    syscalls.adopt_orphans()
     # Whoever starts us may hold signals back, and children inherit that: nothing but SIGKILL would end them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     with open(order_path, "rb") as file:
@@ -43,9 +46,7 @@ def main(order_path: str, report_path: str) -> int:
         if os.getppid() != order.parent:
             _remove(os.path.dirname(order_path))
         raise
-    with open(report_path + ".part", "wb") as file:
-        file.write(msgspec.json.encode(report))
-    os.rename(report_path + ".part", report_path)
+    write_file(report_path, msgspec.json.encode(report))
     return 0
 
 
@@ -54,13 +55,13 @@ def _carry_out(order: Order) -> Report:
     watched: list[str] = []
     if order.layers:
         try:
-            userns = kernel.enter_private_namespace()
+            userns = namespace.enter_as_oneself()
             watched = _watch(order, userns)
             for layer in order.layers:
-                if below := kernel.mounts_below(layer.target):
+                if below := points_below(layer.target):
                     return Report(refused=f"{below[0]} is mounted below {layer.target} and would be hidden")
-                kernel.mount_overlay(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
-        except RestoreRefused as error:
+                overlay.mount(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
+        except MountRefused as error:
             return Report(refused=str(error), userns=userns)
     began_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE: what file systems stamp files with
     codes = enclosed.run(lambda: _run_all(order)) if order.enclose else None
@@ -85,11 +86,11 @@ def _watch(order: Order, userns: bool) -> list[str]:
     kept = [layer.target for layer in order.layers] + [layer.upper for layer in order.layers] + [order.cwd]
     kept += [os.path.realpath(path) for path in order.private]
     for layer in order.watched:
-        if kernel.mounts_below(layer.target) or any(is_within(path, layer.target) for path in kept):
+        if points_below(layer.target) or any(is_within(path, layer.target) for path in kept):
             continue  # it would hide them
         try:
-            kernel.mount_overlay(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
-        except RestoreRefused:
+            overlay.mount(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
+        except MountRefused:
             continue
         seen.append(layer.target)
     return seen

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-from robust_run.snapshot import kernel
+from robust_run.mounts.overlay import is_whiteout
 from robust_run.snapshot.roots import is_within
 from robust_run.snapshot.types import Root
 
@@ -41,7 +41,7 @@ def in_watch(upper: str, target: str) -> list[str]:
         relative = os.path.relpath(folder, upper)
         for name in [*names, *(name for name in folders if os.path.islink(os.path.join(folder, name)))]:
             path = os.path.normpath(os.path.join(target, relative, name))
-            gone = kernel.is_whiteout(os.lstat(os.path.join(folder, name)))
+            gone = is_whiteout(os.lstat(os.path.join(folder, name)))
             if not _is_harmless(path):
                 found.append(f"{path} (removed)" if gone else path)
     return sorted(found)

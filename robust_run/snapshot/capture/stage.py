@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Iterable
 
-from robust_run.snapshot import kernel
+from robust_run.mounts import overlay
 from robust_run.snapshot.errors import CaptureRefused
 from robust_run.snapshot.types import Item, Root
 from robust_run.store.digests import digest_of
@@ -41,7 +41,7 @@ def split_whiteouts(upper: str, lower: str) -> tuple[list[str], list[str]]:
             path = os.path.join(relative, item.name)
             status = item.stat(follow_symlinks=False)
             names.add(item.name)
-            if kernel.is_whiteout(status):
+            if overlay.is_whiteout(status):
                 os.unlink(item.path)
                 if not is_opaque:
                     removed.append(path)
@@ -89,7 +89,7 @@ def make_whiteouts(folder: str, removed: Iterable[str]) -> bool:
     for path in removed:
         place = os.path.join(folder, path)
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        if not kernel.make_whiteout(place):
+        if not overlay.make_whiteout(place):
             return False
     return True
 

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 
 import robust_run
 from robust_run.errors import RobustRunError
-from robust_run.prefetch.mount import syscalls, userns
+from robust_run.mounts import namespace, syscalls
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore.ladder import Rung
-from robust_run.snapshot.restore.order import Order
-from robust_run.snapshot.restore.place import Place
+from robust_run.snapshot.restore.place import Order, Place
 
 _ENTER = os.path.join(os.path.dirname(os.path.abspath(robust_run.__file__)), "prefetch", "inside", "enter.py")
 _RUNGS: tuple[Rung, ...] = ("mount", "extract")
@@ -67,7 +66,7 @@ def _make(order: Order, rung: Rung, made: list[Held]) -> None:
     """In a thread, which the kernel takes its namespace away from when it ends, unless somebody has a descriptor of it."""
     place = Place(order, order.stage, as_user=False, writable=order.writable)
     try:
-        userns.enter(as_user=False)
+        namespace.enter(as_user=False)
         syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")
         place.make(rung)
         made.append(Held(rung, os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC), place))

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
 from robust_run.snapshot.pack import tool_path, tool_version
@@ -57,7 +58,7 @@ def extract(
     boot = _boot(boot_file)
     try:
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-        with _alone(target + ".lock"):
+        with alone_on_node(target + ".lock"):
             if _is_done(target, manifest, boot):
                 return target
             _sweep(target)
@@ -161,10 +162,8 @@ def _is_done(target: str, manifest: Manifest, boot: str) -> bool:
 
 
 def _mark(folder: str, manifest: Manifest, boot: str) -> None:
-    part = os.path.join(folder, f"{MARK}.part")
-    with open(part, "wb") as file:
-        file.write(msgspec.json.encode(_Mark(image_sha256=manifest.image_sha256, boot=boot)))
-    os.rename(part, os.path.join(folder, MARK))
+    mark = _Mark(image_sha256=manifest.image_sha256, boot=boot)
+    write_file(os.path.join(folder, MARK), msgspec.json.encode(mark))
 
 
 def _check_room(folder: str, manifest: Manifest) -> None:
@@ -194,7 +193,7 @@ def _boot(path: str) -> str:
 
 
 @contextmanager
-def _alone(path: str) -> Iterator[None]:
+def alone_on_node(path: str) -> Iterator[None]:
     """One process of this node at a time. The kernel gives the lock back when its holder is killed."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:

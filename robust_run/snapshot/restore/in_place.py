@@ -15,6 +15,8 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.atomic_file import write_file
+from robust_run.mounts import table
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.types import Item, Manifest
 from robust_run.store.digests import digest
@@ -34,24 +36,18 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["copying", "done"]
 
 
-def why_not(folder: str, table: str = "/proc/self/mountinfo") -> str:
+def why_not(folder: str, mounts: str = table.TABLE) -> str:
     """Return why nothing is copied into an environment; "": it is ours, and of a container that ends with its file system."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} is not ours to write"
-    kind = file_system_of(os.path.realpath(folder), table)
+    kind = file_system_of(os.path.realpath(folder), mounts)
     return "" if kind in _OWN_FILE_SYSTEMS else f"{folder} is on {kind or 'an unknown file system'}: others may use it"
 
 
-def file_system_of(path: str, table: str) -> str:
+def file_system_of(path: str, mounts: str) -> str:
     """Return the kind of file system that a path is on; "": unknown."""
-    best, kind = "", ""
-    with open(table, encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            left, _, right = line.partition(" - ")
-            point = left.split(" ")[4].replace("\\040", " ")
-            if (path + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best):
-                best, kind = point, right.split(" ", 1)[0]
-    return kind
+    mount = table.mount_of(path, table.mounts(mounts))
+    return mount.kind if mount is not None else ""
 
 
 def state_of(manifest: Manifest) -> Literal["none", "copying", "done"]:
@@ -150,8 +146,4 @@ def _mark_path(manifest: Manifest) -> str:
 def _write_mark(manifest: Manifest, state: Literal["copying", "done"]) -> None:
     path = _mark_path(manifest)
     mark = Mark(image_sha256=manifest.image_sha256, key=manifest.key, state=state)
-    with open(path + ".part", "wb") as file:
-        file.write(msgspec.json.encode(mark))
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".part", path)
+    write_file(path, msgspec.json.encode(mark), draft=path + ".part", durable=True)

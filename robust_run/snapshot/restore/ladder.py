@@ -17,29 +17,18 @@ The first three happen in a mount namespace of their own and change nothing for 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from robust_run.mounts import ladder
+from robust_run.mounts.ladder import POSSIBLE
+from robust_run.mounts.ladder import Facts as Kernel
 from robust_run.snapshot.errors import RestoreRefused
 
 Rung = Literal["mount", "userns", "extract", "in-place", "target", "commands"]
 LADDER: tuple[Rung, ...] = ("mount", "userns", "extract", "in-place", "target", "commands")
 NAMESPACED: tuple[Rung, ...] = ("mount", "userns", "extract")
-POSSIBLE = ""
-
-
-class Kernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel allows us. Each field is a reason why not; "" where it is possible."""
-
-    mount_namespace: str = POSSIBLE
-    """As we are: root."""
-    user_namespace: str = POSSIBLE
-    squashfs: str = POSSIBLE
-    loop: str = POSSIBLE
-    fuse: str = POSSIBLE
-    overlay: str = POSSIBLE
-    squashfuse: str = POSSIBLE
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,23 +47,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     commands: str = POSSIBLE
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """Why a rung is not possible."""
-
-    rung: Rung
-    reason: str
+Refusal: TypeAlias = ladder.Refusal[Rung]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(ladder.Choice[Rung], frozen=True):
     """The best rung that is possible."""
-
-    rung: Rung
-    refused: tuple[Refusal, ...]
-
-    def sentence(self) -> str:
-        """Return what was chosen and why nothing better, for people."""
-        why = "; ".join(f"not {each.rung}: {each.reason}" for each in self.refused)
-        return f"{self.rung}{f' ({why})' if why else ''}"
 
 
 class NothingLeft(RestoreRefused):
@@ -87,16 +64,12 @@ class NothingLeft(RestoreRefused):
 
 def choose(facts: Facts, tried: Mapping[Rung, str], allowed: Collection[Rung] = LADDER) -> Choice:
     """Return the best rung of those allowed. `tried`: why rungs failed that seemed possible. Raises `NothingLeft`."""
-    refused: list[Refusal] = []
-    for rung in LADDER:
-        if rung not in allowed:
-            continue
-        reason = tried.get(rung) or _why_not(rung, facts)
-        if reason == POSSIBLE:
-            return Choice(rung=rung, refused=tuple(refused))
-        refused.append(Refusal(rung, reason))
-    reasons = "; ".join(f"not {each.rung}: {each.reason}" for each in refused)
-    raise NothingLeft(f"the snapshot cannot be restored on this machine: {reasons}", tuple(refused))
+    rungs = (rung for rung in LADDER if rung in allowed)
+    rung, refused = ladder.climb_down(rungs, lambda each: tried.get(each) or _why_not(each, facts))
+    if rung is None:
+        reasons = "; ".join(f"not {each.rung}: {each.reason}" for each in refused)
+        raise NothingLeft(f"the snapshot cannot be restored on this machine: {reasons}", refused)
+    return Choice(rung=rung, refused=refused)
 
 
 def _why_not(rung: Rung, facts: Facts) -> str:
@@ -115,7 +88,7 @@ def _why_not(rung: Rung, facts: Facts) -> str:
     if rung == "userns":
         return (
             facts.same_path
-            or _no_namespace(kernel)
+            or kernel.any_namespace
             or kernel.fuse
             or kernel.squashfuse
             or kernel.overlay
@@ -124,14 +97,9 @@ def _why_not(rung: Rung, facts: Facts) -> str:
     if rung == "extract":
         if facts.lazy:
             return "the image is not here"
-        return facts.same_path or _no_namespace(kernel) or kernel.overlay or facts.unsquashfs
+        return facts.same_path or kernel.any_namespace or kernel.overlay or facts.unsquashfs
     if rung == "in-place":
         return facts.unsquashfs or facts.in_place
     if rung == "target":
         return facts.unsquashfs or facts.target
     return facts.commands
-
-
-def _no_namespace(kernel: Kernel) -> str:
-    """Root of the machine needs no user namespace."""
-    return POSSIBLE if kernel.mount_namespace == POSSIBLE else kernel.user_namespace

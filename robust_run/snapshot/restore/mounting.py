@@ -1,30 +1,28 @@
 """Restoring by mounting: the image somewhere, then an overlay of it over each captured root, at the same path.
 
-Nothing is copied, so it takes milliseconds. Mount in a private mount namespace (`kernel.enter_private_namespace`): the mounts
-then end with the processes that see them. As root the kernel reads the image; else, and without loop devices, `squashfuse_ll`
+Nothing is copied, so it takes milliseconds. Mount in a private mount namespace (`mounts.namespace`): the mounts then end with the
+processes that see them. As root the kernel reads the image; else, and without loop devices, `squashfuse_ll`
 does, which is killed when the thread that mounted ends.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
 import msgspec
 
-from robust_run.snapshot import kernel, listing, loop
+from robust_run.mounts import overlay, squashfs, syscalls
+from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.table import points_below
+from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.types import Manifest
 
 Reader = Literal["kernel", "squashfuse"]
 _READY_S = 15.0
-_POLL_S = 0.002
-_Which = Callable[[str], str | None]
 
 
 class Mounted:
@@ -37,10 +35,10 @@ class Mounted:
 
     def undo(self) -> None:
         """Take all mounts away at once; who has a file open keeps it. Never raises."""
-        for target in reversed(self.targets):
-            kernel.unmount(target)
+        for target in (*reversed(self.targets), self.image_at):
+            with suppress(OSError):
+                syscalls.detach(target)
         self.targets.clear()
-        kernel.unmount(self.image_at)
         if self._server is not None:
             try:
                 self._server.wait(_READY_S)
@@ -64,15 +62,13 @@ def mount(
     reader: Reader,
     userns: bool,
     scratch: Scratch | None = None,
-    which: _Which = shutil.which,
 ) -> Mounted:
     """Mount an image at an empty folder and over all its roots; without `scratch` the environment is read-only then.
 
     `userns`: whether this is a user namespace of our own. Raises `RestoreRefused`, after which nothing is mounted.
     """
     _check(manifest)
-    server = _mount_image(image, at, reader, which)
-    mounted = Mounted(at, server)
+    mounted = Mounted(at, _mount_image(image, at, reader))
     try:
         lay_over(manifest, at, mounted, userns=userns, scratch=scratch)
     except BaseException:
@@ -96,7 +92,10 @@ def lay_over(manifest: Manifest, at: str, mounted: Mounted, *, userns: bool, scr
             upper, work = (os.path.join(scratch.folder, f"{name}{root.folder}") for name in ("upper", "work"))
             os.makedirs(upper, exist_ok=True)
             os.makedirs(work, exist_ok=True)
-        kernel.mount_overlay(root.path, [*layers, root.path], upper=upper, work=work, userns=userns)
+        try:
+            overlay.mount(root.path, [*layers, root.path], upper=upper, work=work, userns=userns)
+        except MountRefused as error:
+            raise RestoreRefused(str(error)) from error
         mounted.targets.append(root.path)
 
 
@@ -114,66 +113,25 @@ def not_the_same_path(manifest: Manifest) -> str:
     for root in manifest.roots:
         if not os.path.isdir(root.path) or os.path.realpath(root.path) != root.path:
             return f"{root.path} is no folder of this machine"
-        below = kernel.mounts_below(root.path)
+        below = points_below(root.path)
         if below:
             return f"{below[0]} is mounted in {root.path} and would be hidden"
     return ""
 
 
-def _mount_image(image: str, at: str, reader: Reader, which: _Which) -> subprocess.Popen[bytes] | None:
-    if reader == "squashfuse":
-        return _squashfuse(image, at, which)
-    with suppress(OSError):  # then mount(8) says why, or knows a way that we do not
-        loop.mount_squashfs(image, at)
-        return None
-    tool = which("mount")
-    if tool is None:
-        raise RestoreRefused("mount is not installed: install util-linux")
-    argv = [tool, "-t", "squashfs", "-o", "loop,ro,nosuid,nodev", "--", image, at]
+def _mount_image(image: str, at: str, reader: Reader) -> subprocess.Popen[bytes] | None:
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_READY_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RestoreRefused(f"{image}: it cannot be mounted: {error}") from error
-    if done.returncode != 0:
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())[:300]
-        raise RestoreRefused(f"{image}: the kernel does not mount it: {said or done.returncode}")
+        if reader == "squashfuse":
+            tool = squashfs.squashfuse_in(os.environ)
+            if tool is None:
+                raise RestoreRefused("squashfuse_ll is not installed: install squashfuse")
+            if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+                raise RestoreRefused("/dev/fuse is not there for us: have the container given the device")
+            return squashfs.by_squashfuse(tool, image, at, limit_s=_READY_S)
+        with suppress(OSError):  # then mount(8) says why, or knows a way that we do not
+            squashfs.by_loop(image, at)
+            return None
+        squashfs.by_kernel(image, at, limit_s=_READY_S)
+    except MountRefused as error:
+        raise RestoreRefused(str(error)) from error
     return None
-
-
-def _squashfuse(image: str, at: str, which: _Which) -> subprocess.Popen[bytes]:
-    tool = which("squashfuse_ll") or which("squashfuse")
-    if tool is None:
-        raise RestoreRefused("squashfuse_ll is not installed: install squashfuse")
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise RestoreRefused("/dev/fuse is not there for us: have the container given the device")
-
-    def prepare() -> None:
-        kernel.die_with_parent()
-        kernel.keep_right_to_mount()
-
-    before = os.stat(at).st_dev
-    quiet = subprocess.DEVNULL
-    try:
-        server = subprocess.Popen(
-            [tool, "-f", image, at],
-            stdin=quiet,
-            stdout=quiet,
-            stderr=subprocess.PIPE,
-            preexec_fn=prepare,  # noqa: PLW1509 - two system calls and no lock
-            start_new_session=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise RestoreRefused(f"{tool} cannot be started: {error}") from error
-    assert server.stderr is not None
-    deadline_s = time.monotonic() + _READY_S
-    while time.monotonic() < deadline_s and server.poll() is None:
-        if os.stat(at).st_dev != before:
-            server.stderr.close()
-            return server
-        time.sleep(_POLL_S)
-    server.kill()
-    said = b" ".join(server.stderr.read(2000).split())[:300].decode("utf-8", "replace")
-    server.stderr.close()
-    server.wait()
-    kernel.unmount(at)
-    raise RestoreRefused(f"{image}: squashfuse does not mount it: {said or 'it said nothing'}")

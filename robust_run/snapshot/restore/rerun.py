@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.snapshot.capture.running import check_codes, run_inside
 from robust_run.snapshot.capture.types import Order
 from robust_run.snapshot.capture.work import make_work, remove_work
@@ -97,8 +98,4 @@ def _read(path: str) -> Ran | None:
 
 
 def _write(path: str, ran: Ran) -> None:
-    with open(path + ".part", "wb") as file:
-        file.write(msgspec.json.encode(ran))
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(path + ".part", path)
+    write_file(path, msgspec.json.encode(ran), draft=path + ".part", durable=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
+import tempfile
 from contextlib import suppress
 from functools import cached_property
 
@@ -30,6 +32,26 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     is_memory: bool = False
+
+
+def own_folder(path: str, *, unique: bool = False) -> str:
+    """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`.
+
+    In /var/tmp somebody else may have made it, or the folder above it, before us.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status, above = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise RestoreRefused(f"{path}: it is not a folder that only we can write; remove it")
+        is_anybodys = above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX
+        if is_anybodys or above.st_uid not in (0, os.geteuid()):
+            raise RestoreRefused(
+                f"{path}: others can replace it, as the folder above it is theirs; name another cache folder"
+            )
+        return tempfile.mkdtemp(dir=path) if unique else path
+    except OSError as error:
+        raise RestoreRefused(f"{path}: {error.strerror}: name another cache folder") from error
 
 
 class Unpacked:

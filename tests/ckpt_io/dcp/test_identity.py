@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.ckpt_io.address import step_of
 from robust_run.ckpt_io.dcp import RobustReader, RobustWriter
-from robust_run.ckpt_io.dcp.identity import step_of
 
 
 @pytest.mark.parametrize("good", ["/ssd0/run/step-10", Path("run/step-10"), "rrck:///a/b?also=/c", "hdfs://nn/run/s"])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robust_run.ckpt_io.dcp import ObjectRefused
-from robust_run.ckpt_io.dcp.objects import vouched
+from robust_run.ckpt_io.dcp.tensors import vouched
 
 
 class Bomb:

@@ -17,7 +17,7 @@ from made_checkpoints import make_checkpoint
 from prefetch.private_mounts import privately
 
 from robust_run.ckpt_io.mount.manage import mount, stop
-from robust_run.ckpt_io.mount.mounts import clear_stale, ours, parse, state_of
+from robust_run.ckpt_io.mount.mounts import clear_stale, ours, state_of
 from robust_run.ckpt_io.mount.types import MountOptions
 from robust_run.errors import PlatformError, UserError
 
@@ -154,13 +154,15 @@ def test_what_cannot_be_mounted_is_said_in_a_line(fuse: None, run: Path, tmp_pat
         mount(MountOptions(url=str(run), point=str(run)), print)
 
 
-def test_lines_of_mountinfo() -> None:
-    line = r"231 29 0:54 / /mnt/a\040b rw,nosuid shared:9 - fuse.rrck /ssd0/run rw,user_id=0"
-    made = parse(line)
-    assert made is not None
+def test_lines_of_mountinfo(tmp_path: Path) -> None:
+    lines = (
+        r"231 29 0:54 / /mnt/a\040b rw,nosuid shared:9 - fuse.rrck /ssd0/run rw,user_id=0",
+        "30 1 0:3 / /proc rw - proc proc rw",
+        "",
+    )
+    (tmp_path / "table").write_text("\n".join(lines))
+    (made,) = ours(str(tmp_path / "table"))
     assert (made.point, made.source, made.device) == ("/mnt/a b", "/ssd0/run", "0:54")
-    assert parse("30 1 0:3 / /proc rw - proc proc rw") is None
-    assert parse("") is None
 
 
 def test_the_kernel_asks_for_more_at_once_where_we_may_tell_it_to(mounted: Mount, run: Path) -> None:

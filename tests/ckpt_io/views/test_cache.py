@@ -13,7 +13,7 @@ from robust_run.ckpt_io.reading import Wanted
 from robust_run.ckpt_io.types import LogicalFile, Manifest
 from robust_run.ckpt_io.views.cache import UnitCache, UnitKey
 from robust_run.ckpt_io.views.reader import Track, ViewReader
-from robust_run.ckpt_io.views.virtual import whole_file
+from robust_run.ckpt_io.views.types import whole_file
 
 UNIT = 1 << 20
 

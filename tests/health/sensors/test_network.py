@@ -117,6 +117,9 @@ def test_a_real_link_that_is_cut_is_noticed(private: Callable[..., subprocess.Po
         run("ip link add ours type veth peer name theirs")
         run("ip link set ours up")
         run("ip link set theirs up")
+        deadline_s = time.monotonic() + 45  # the carrier comes a moment later
+        while open("/sys/class/net/ours/carrier").read() != "1\\n" and time.monotonic() < deadline_s:
+            time.sleep(0.01)
         world = World(interfaces=("ours",))
         settings = NetworkSettings()
         state, before = network.judge(settings, network.NetworkState(), network.read(world), time.monotonic())

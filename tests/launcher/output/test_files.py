@@ -219,7 +219,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.root
 def test_a_real_disk_that_is_full_and_then_is_not(small_disk: Path, errors: Errors) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"." * 40_000)

@@ -1,4 +1,4 @@
-"""A real Slurm for the tests in this folder: one per module, made new again before and after every test."""
+"""A real Slurm for the tests in this folder: one in each process of pytest, made new again after every test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_conf import Knobs
 NODES = 8
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def slurm_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     need_slurm()
     with SlurmCluster(

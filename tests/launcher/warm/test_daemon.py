@@ -269,6 +269,19 @@ def test_its_workers_see_what_workers_started_from_nothing_see(shared: Warm, tmp
     assert {name: (plain[name], warm[name]) for name in plain if plain[name] != warm.get(name)} == {}
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1], ids=lambda number: number.name)
+def test_its_workers_ignore_what_the_launcher_was_started_with_ignored(
+    shared: Warm, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The warm process ignores none of them. SIGINT is one that a job is told to end with: we pass it on."""
+    ignores = (
+        f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    path = script(tmp_path, f"import signal; print(signal.getsignal({int(number)}) == signal.SIG_IGN)")
+    code, job = run(tmp_path, path, env=shared.env, prefix=(sys.executable, "-c", ignores))
+    assert (code, job.out, how(job)) == (0, f"{number != signal.SIGINT}\n", [["fork"]])
+
+
 def test_exit_code_and_output_are_those_of_any_job(shared: Warm, tmp_path: Path) -> None:
     path = script(tmp_path, SAY_AND_FAIL)
     code, job = run(tmp_path, "--max-restarts", "0", "--nproc-per-node", "2", path, env=shared.env)

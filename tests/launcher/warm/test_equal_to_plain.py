@@ -12,12 +12,11 @@ import subprocess
 import sys
 import textwrap
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import Ended, Forker, environment, run_plain, warm_process
+from forks import Ended, Forker, environment, run_plain
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -31,12 +30,6 @@ FORMS = {
     "code": ("-c", "import programs.probe; programs.probe.main()"),
     "dashes": ("--", "-dash.py"),
 }
-
-
-@pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    with warm_process(tmp_path_factory.mktemp("elsewhere")) as forker:
-        yield forker
 
 
 @pytest.fixture

@@ -5,17 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from forks import Ended, Forker, environment, warm_process
-
-
-@pytest.fixture(scope="module")
-def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
-    with warm_process(tmp_path_factory.mktemp("elsewhere")) as forker:
-        yield forker
 
 
 def run(forker: Forker, place: Path, program: str, env: dict[str, str] | None = None, **more: object) -> Ended:
@@ -100,7 +93,6 @@ def test_torch_computes_in_parallel_and_backward(forker: Forker, tmp_path: Path)
     assert run(forker, tmp_path, program) == (0, "True 2\n1.0\n", "")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)  # a compiler and its helpers, on a machine that may be busy
 @pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler, g++, to be installed"

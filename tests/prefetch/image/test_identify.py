@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.prefetch import launch
-from robust_run.prefetch.errors import BlockMapRefused
+from robust_run.prefetch.errors import BlockMapRefused, ImageRefused
 from robust_run.prefetch.image import identify
-from robust_run.prefetch.image.errors import ImageRefused
 from tests.prefetch.image.tools import needs, small_tree
 
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image import oci
 from robust_run.prefetch.image.description import DESCRIPTION
-from robust_run.prefetch.image.errors import ImageRefused
-from robust_run.prefetch.image.limits import LayerLimits
+from robust_run.prefetch.image.names import LayerLimits
 from tests.prefetch.image.layer_model import Model, Op, RefusedError, same_in, shown_in
 from tests.prefetch.image.tools import Layer, layout, names_below, needs
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.prefetch.commands import image as image_group
+from robust_run.prefetch.errors import BuildFailed, ImageRefused
 from robust_run.prefetch.image import build, survey
-from robust_run.prefetch.image.errors import BuildFailed, ImageRefused
 from robust_run.prefetch.image.losses import Loss, Losses, Original, printable, sentence
 from tests.prefetch.image.tools import Layer, layout, needs, python_path
 

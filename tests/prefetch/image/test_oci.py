@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image import oci
 from robust_run.prefetch.image.description import DESCRIPTION
-from robust_run.prefetch.image.errors import ImageRefused
 from robust_run.prefetch.image.layers import Extraction
-from robust_run.prefetch.image.limits import LayerLimits
+from robust_run.prefetch.image.names import LayerLimits
 from tests.prefetch.image.tools import PACK, Layer, layout, names_below
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from robust_run.prefetch.mount.ladder import Facts
+from robust_run.mounts.ladder import Facts
 from robust_run.prefetch.types import BlockMap
 from tests.prefetch.image.tools import python_path
 from tests.prefetch.inside.rootfs import make_image, ordinary_user
 
 GATHER = """
 import os, sys, tempfile, msgspec
-from robust_run.prefetch.mount.facts import gather
+from robust_run.mounts.facts import gather
 with tempfile.TemporaryDirectory() as folder:
     sys.stdout.buffer.write(msgspec.json.encode(gather(folder, os.environ)))
 """

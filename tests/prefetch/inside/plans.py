@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.ladder import Facts
 from robust_run.prefetch import inside
-from robust_run.prefetch.errors import ImageError
 from robust_run.prefetch.inside import binds
-from robust_run.prefetch.mount.ladder import Facts, Need, Rung, choose
+from robust_run.prefetch.mount.ladder import Need, Rung, choose
 from robust_run.prefetch.types import BlockMap
 
 
@@ -27,7 +28,7 @@ def plan(image: tuple[str, BlockMap], folder: Path, *more: inside.Bind, **fields
 def can(facts: Facts, rung: Rung, **need: Any) -> None:
     try:
         choose(facts, Need(served=True, **need), (rung,))
-    except ImageError as error:
+    except MountRefused as error:
         pytest.skip(str(error))
 
 

@@ -15,6 +15,7 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.image import build
 from robust_run.prefetch.types import BlockMap
 from tests.prefetch.image.tools import needs, python_path
+from tests.prefetch.private_mounts import fuse_for_all
 
 NOBODY = 65534
 _PROGRAMS = ("bash", "cat", "ls", "id", "mkdir", "touch", "rm", "sleep", "env", "readlink")
@@ -58,7 +59,7 @@ def ordinary_user() -> tuple[list[str], dict[str, str]]:
     needs("setpriv")
     if os.geteuid() != 0:
         return [sys.executable], {"PYTHONPATH": python_path()}
-    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    become = [*fuse_for_all(), "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     env = {"PYTHONPATH": python_path(), "PATH": os.environ["PATH"], "HOME": "/nonexistent"}
     check = "import json, subprocess, sys, msgspec, robust_run.prefetch.inside; subprocess.check_call([sys.executable, '-c', ''])"
     for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):

@@ -14,13 +14,14 @@ import pytest
 from prefetch.private_mounts import privately
 from servers.model_origin import ModelOrigin
 
+from robust_run.mounts.ladder import Facts
 from robust_run.prefetch import blockmap, inside
 from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.image import build
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.inside import binds
-from robust_run.prefetch.inside.errors import InsideFailed
-from robust_run.prefetch.mount.ladder import Facts, Rung
+from robust_run.prefetch.mount.ladder import Rung
 from robust_run.prefetch.server import ServeOptions
 from robust_run.prefetch.types import BlockMap, FetchLimits
 from tests.prefetch.image.test_identify import sif

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
+from robust_run.mounts import syscalls
+from robust_run.mounts.holding import Problem
 from robust_run.prefetch.image.places import NoPlaceError, resolve
-from robust_run.prefetch.inside import accounts, binds, environment, gpu, view
-from robust_run.prefetch.inside.holder import Troubles
-from robust_run.prefetch.inside.types import Bind, Problem
-from robust_run.prefetch.mount import syscalls
+from robust_run.prefetch.inside import binds, environment, view
+from robust_run.prefetch.inside.troubles import Troubles
+from robust_run.prefetch.inside.types import Bind
 from tests.prefetch.private_mounts import privately
 
 
@@ -113,10 +114,10 @@ def test_an_image_may_not_have_its_environment_read_from_the_host(tmp_path: Path
 
 def test_we_are_added_to_the_images_users_once() -> None:
     image = "root:x:0:0:root:/root:/bin/bash"
-    assert accounts.passwd(image, 1000, 100, "me", "/home/me") == f"{image}\nme:x:1000:100::/home/me:/bin/sh\n"
-    assert accounts.passwd(image, 0, 0, "me", "/home/me") is None
-    assert accounts.passwd("", 5, 6, "a:b\nroot", "x") == "user:x:5:6::x:/bin/sh\n"
-    assert accounts.group("", 7, "g") == "g:x:7:\n"
+    assert binds.passwd(image, 1000, 100, "me", "/home/me") == f"{image}\nme:x:1000:100::/home/me:/bin/sh\n"
+    assert binds.passwd(image, 0, 0, "me", "/home/me") is None
+    assert binds.passwd("", 5, 6, "a:b\nroot", "x") == "user:x:5:6::x:/bin/sh\n"
+    assert binds.group("", 7, "g") == "g:x:7:\n"
 
 
 def test_the_drivers_libraries_are_taken_and_no_others() -> None:
@@ -129,7 +130,7 @@ def test_the_drivers_libraries_are_taken_and_no_others() -> None:
         "\tlibcudart.so.12 (libc6,x86-64) => /usr/local/cuda/lib64/libcudart.so.12",
         "\tlibc.so.6 (libc6,x86-64) => /lib/x86_64-linux-gnu/libc.so.6",
     ]
-    found = gpu.driver_binds(lines, "x86_64")
+    found = binds.driver_binds(lines, "x86_64")
     assert [(bind.source, bind.destination) for bind in found] == [
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/.robust-driver/libcuda.so.1"),
         ("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/.robust-driver/libnvidia-ml.so.1"),

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from robust_run.mounts.ladder import Facts
 from robust_run.prefetch import inside
-from robust_run.prefetch.mount.ladder import Facts, Rung
+from robust_run.prefetch.mount.ladder import Rung
 from robust_run.prefetch.types import BlockMap
 from tests.prefetch.image.tools import python_path
 from tests.prefetch.inside.plans import can, eventually, family, is_alive, plan

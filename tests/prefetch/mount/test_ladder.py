@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.prefetch.errors import MountRefused
-from robust_run.prefetch.mount.ladder import LADDER, Facts, Need, choose
+from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.ladder import Facts
+from robust_run.prefetch.mount.ladder import LADDER, Need, choose
 
 ROOT = {
     "mount_namespace": "", "user_namespace": "not tried", "fuse": "", "squashfs": "", "loop": "", "overlay": "",
-    "overlay_upper": "", "squashfuse": "/usr/bin/squashfuse_ll", "unsquashfs": "/usr/bin/unsquashfs",
+    "overlay_upper": "", "squashfuse": "", "unsquashfs": "",
 }  # fmt: skip
 USER = {**ROOT, "mount_namespace": "no root", "user_namespace": "", "squashfs": "only root", "loop": "only root"}
 
@@ -27,12 +28,11 @@ def facts(base: dict[str, Any], **changes: Any) -> Facts:
     [
         (facts(ROOT), "kernel", "root"),
         (facts(ROOT, loop="no loop device"), "userns", "root"),
-        (facts(ROOT, squashfs="none", squashfuse=None), "unpack", "root"),
+        (facts(ROOT, squashfs="none", squashfuse="it is not installed"), "unpack", "root"),
         (facts(ROOT, fuse="not there"), "unpack", "root"),
         (facts(USER), "userns", "user"),
         (facts(USER, fuse="/dev/fuse: Permission denied"), "unpack", "user"),
-        (facts(USER, squashfuse=None), "unpack", "user"),
-        (facts(USER, already_mounted="/"), "warm", "none"),
+        (facts(USER, squashfuse="it is not installed"), "unpack", "user"),
     ],
 )
 def test_the_best_rung_that_is_possible_is_taken(given_facts: Facts, rung: str, namespace: str) -> None:
@@ -54,7 +54,9 @@ def test_without_overlayfs_parts_are_bound_but_nothing_can_be_written() -> None:
 
 def test_where_nothing_is_possible_all_reasons_are_given() -> None:
     with pytest.raises(MountRefused) as caught:
-        choose(facts(USER, user_namespace="forbidden here", unsquashfs=None), Need(served=True))
+        choose(
+            facts(USER, user_namespace="forbidden here", unsquashfs="unsquashfs is not installed"), Need(served=True)
+        )
     assert str(caught.value).count("; ") == 2
     assert "kernel: no root" in str(caught.value)
     assert "unpack: unsquashfs is not installed" in str(caught.value)
@@ -64,18 +66,13 @@ def test_a_rung_that_was_excluded_is_not_taken() -> None:
     assert choose(facts(ROOT), Need(served=True), ("unpack",)).rung == "unpack"
 
 
-def test_a_folder_needs_no_mount() -> None:
-    assert choose(facts(USER, user_namespace="forbidden"), Need(served=False, folder=True)).rung == "plain"
-
-
 _reason = st.sampled_from(["", "a reason"])
-_tool = st.sampled_from([None, "/bin/tool"])
 
 
 @given(
     st.builds(
         Facts, mount_namespace=_reason, user_namespace=_reason, fuse=_reason, squashfs=_reason, loop=_reason, overlay=_reason,
-        overlay_upper=_reason, squashfuse=_tool, unsquashfs=_tool, already_mounted=st.none(),
+        overlay_upper=_reason, squashfuse=_reason, unsquashfs=_reason,
     ),
     st.booleans(),
     st.booleans(),

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.mounts import squashfs
+from robust_run.mounts.errors import MountRefused
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.errors import MountRefused, ServerFailed
+from robust_run.prefetch.errors import ServerFailed
 from robust_run.prefetch.image import build
-from robust_run.prefetch.mount import facts, kernel, squashfuse, unpack
+from robust_run.prefetch.mount import unpack, warm
 from robust_run.prefetch.server.config import ServeOptions
 from robust_run.prefetch.types import BlockMap
 from tests.prefetch.image.test_identify import sif
@@ -49,7 +51,7 @@ def test_the_kernel_mounts_an_image_and_a_window_of_a_file(tmp_path: Path) -> No
     for name, path, offset in (("whole", image, 0), ("window", in_sif(image), 36 << 10)):
         folder = tmp_path / name
         folder.mkdir()
-        kernel.mount_squashfs(str(path), str(folder), offset_bytes=offset)
+        squashfs.by_kernel(str(path), str(folder), offset_bytes=offset)
         assert names_below(folder) == names_below(source)
 
 
@@ -60,7 +62,7 @@ def test_squashfuse_mounts_an_image_and_a_window_of_a_file(tmp_path: Path) -> No
     for name, path, offset in (("whole", image, 0), ("window", in_sif(image), 36 << 10)):
         folder = tmp_path / name
         folder.mkdir()
-        process = squashfuse.mount_squashfs("squashfuse_ll", str(path), str(folder), offset_bytes=offset)
+        process = squashfs.by_squashfuse("squashfuse_ll", str(path), str(folder), offset_bytes=offset)
         assert names_below(folder) == names_below(source)
         process.kill()
         process.wait(30)
@@ -73,8 +75,8 @@ def test_what_is_no_image_is_refused_in_one_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     bad.write_bytes(b"hsqs" + bytes(100_000))
     for mount in (
-        lambda: kernel.mount_squashfs(str(bad), str(tmp_path)),
-        lambda: squashfuse.mount_squashfs("squashfuse_ll", str(bad), str(tmp_path)),
+        lambda: squashfs.by_kernel(str(bad), str(tmp_path)),
+        lambda: squashfs.by_squashfuse("squashfuse_ll", str(bad), str(tmp_path)),
     ):
         with pytest.raises(MountRefused, match="mount it") as caught:
             mount()
@@ -83,7 +85,7 @@ def test_what_is_no_image_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_facts_are_found_and_nothing_stays_mounted(tmp_path: Path) -> None:
     script = (
-        "import os, sys, msgspec\nfrom robust_run.prefetch.mount.facts import gather\n"
+        "import os, sys, msgspec\nfrom robust_run.mounts.facts import gather\n"
         "print(msgspec.json.encode(gather(sys.argv[1], os.environ)).decode(), os.listdir(sys.argv[1]))"
     )
     env = {**os.environ, "PYTHONPATH": python_path()}
@@ -98,10 +100,10 @@ def test_an_image_that_apptainer_mounted_is_known(tmp_path: Path) -> None:
     image.touch()
     (tmp_path / "link.sif").symlink_to(image)
     env = {"APPTAINER_CONTAINER": str(image)}
-    assert facts.mounted_image(env, str(tmp_path / "link.sif")) == "/"
-    assert facts.mounted_image(env, str(tmp_path / "other.sif")) is None
-    assert facts.mounted_image(env, "https://host/a.sif") is None
-    assert facts.mounted_image({}, str(image)) is None
+    assert warm.mounted_image(env, str(tmp_path / "link.sif")) == "/"
+    assert warm.mounted_image(env, str(tmp_path / "other.sif")) is None
+    assert warm.mounted_image(env, "https://host/a.sif") is None
+    assert warm.mounted_image({}, str(image)) is None
 
 
 def test_an_image_is_unpacked_once_for_all(tmp_path: Path) -> None:

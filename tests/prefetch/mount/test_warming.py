@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.prefetch import blockmap
+from robust_run.prefetch.environment import lists
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.mount import plain, warm
+from robust_run.prefetch.mount import warm
 from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun
 from tests.prefetch.images import MIB, SMALL_BLOCK, make_image
 
@@ -71,10 +72,10 @@ def test_warming_can_be_called_off(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_seen_any_more_drop_out() -> None:
-    hot = plain.merged(None, [{"a": 5, "b": 9}, {"b": 3}])
+    hot = lists.merged(None, [{"a": 5, "b": 9}, {"b": 3}])
     assert [(file.path, file.first_touch_ms) for file in hot.files] == [("b", 3), ("a", 5)]
     for launch in range(2, 6):
-        hot = plain.merged(hot, [{"b": launch}])
+        hot = lists.merged(hot, [{"b": launch}])
     assert (hot.launches, [file.path for file in hot.files]) == (5, ["b"])
 
 
@@ -87,9 +88,9 @@ def test_files_that_are_not_seen_any_more_drop_out() -> None:
     )
 )
 def test_a_list_comes_back_as_it_was(recording: dict[str, int]) -> None:
-    hot = plain.merged(None, [recording])
-    text = plain.encode(hot)
-    found = plain.decode(text)
+    hot = lists.merged(None, [recording])
+    text = lists.encode(hot)
+    found = lists.decode(text)
     assert {file.path for file in found.files} == {file.path for file in hot.files if _is_text(file.path)}
 
 
@@ -105,13 +106,13 @@ def _is_text(path: str) -> bool:
 def test_a_list_that_names_what_lies_elsewhere_is_refused(path: str) -> None:
     text = '{"schema":"robust-hot-files","version":1,"launches":1,"files":[["PATH",1,1.0]]}'.replace("PATH", path)
     with pytest.raises(HotListRefused):
-        plain.decode(text.encode())
+        lists.decode(text.encode())
 
 
 @given(st.binary(max_size=300))
 def test_whatever_a_list_says_only_our_error_comes(data: bytes) -> None:
     with pytest.raises(HotListRefused):
-        plain.decode(data)
+        lists.decode(data)
 
 
 def test_a_block_map_fits_a_warmed_window(tmp_path: Path) -> None:

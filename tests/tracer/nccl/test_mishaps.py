@@ -310,7 +310,6 @@ def in_full_file_system(folder: Path, script: str) -> str:
     return result.stdout
 
 
-@pytest.mark.root
 def test_a_full_file_system(driver: str, plugin: str, tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("\n".join([*EVERYTHING, "mask", ""]))
@@ -358,7 +357,6 @@ def in_file_system(driver: str, tmp_path: Path, options: str, then: str = "") ->
     return str(wrapper), f"{folder}/f"
 
 
-@pytest.mark.root
 def test_a_file_system_that_is_full_by_and_by(driver: str, plugin: str, tmp_path: Path, version: int) -> None:
     wrapper, path = in_file_system(driver, tmp_path, "size=6m")
     rank = Rank(wrapper, plugin, version, path)
@@ -378,7 +376,6 @@ def test_a_file_system_that_is_full_by_and_by(driver: str, plugin: str, tmp_path
         rank.close()
 
 
-@pytest.mark.root
 def test_a_file_system_that_is_read_only(driver: str, plugin: str, tmp_path: Path) -> None:
     wrapper, path = in_file_system(driver, tmp_path, "size=6m", f"mount -o remount,ro {tmp_path / 'own'}")
     rank = Rank(wrapper, plugin, 6, path)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import robust_run
 from robust_run.launcher.model.job import ImageUse, JobSpec
 from robust_run.prefetch.belonging import is_in
-from robust_run.prefetch.inside import Bind, binds, gpu
+from robust_run.prefetch.inside import Bind, binds
 from robust_run.tracer.arming import ARM_FOLDER
 
 #: Where a machine has its own system: what an image has there is not replaced because a script lies there.
@@ -35,7 +35,7 @@ def binds_of(spec: JobSpec, image: ImageUse, env: Mapping[str, str], run_folder:
         run_directory=run_folder,
         packages=tuple(dict.fromkeys((package, *([] if ARM_FOLDER.startswith(f"{package}/") else [ARM_FOLDER])))),
         folders=[path for path in dict.fromkeys([*folders, *real]) if os.path.isabs(path)],
-        more=(*gpu.of_this_host(), *users_binds(image)),
+        more=(*binds.of_this_host(), *users_binds(image)),
     )
 
 

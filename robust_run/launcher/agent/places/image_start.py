@@ -16,7 +16,7 @@ from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
 from robust_run.launcher.model.job import ImageUse, JobSpec
 from robust_run.prefetch import belonging, inside
 from robust_run.prefetch.launch import Prepared, prepare
-from robust_run.prefetch.mount.facts import mounted_image
+from robust_run.prefetch.mount.warm import mounted_image
 from robust_run.prefetch.peers.types import PeerOptions, token_of
 
 #: How long nothing is fetched ahead while it is not known from which other nodes it could come.

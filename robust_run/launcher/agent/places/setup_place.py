@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
@@ -139,9 +140,6 @@ class SetupPlace(HeldPlace[Restored]):
         if not data:
             return
         try:
-            part = f"{path}.{os.getpid()}.part"
-            with open(part, "wb") as file:
-                file.write(data)
-            os.replace(part, path)
+            write_file(path, data)
         except OSError as error:
             self._say(f"{path}: {error.strerror}: it is not written down")

@@ -23,7 +23,7 @@ from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.place import Hears, Opened
 from robust_run.launcher.agent.places.setup_place import Brought, SetupPlace
 from robust_run.launcher.model.job import JobSpec, SetupUse
-from robust_run.snapshot import catalog, key, planning, restoring, starting
+from robust_run.snapshot import catalog, key, planning, rerunning, restoring, starting
 from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.running import Heard
@@ -254,7 +254,7 @@ class _Opening:
 
     def _restore(self, plan: Plan, store: Store, manifest: Manifest | None, hears: Hears, *, may_run: bool) -> Restored:
         if manifest is None:
-            return restoring.run_commands(plan, "there is no snapshot", on_output=self._heard)
+            return rerunning.run_commands(plan, "there is no snapshot", on_output=self._heard)
         options = restoring.Options(
             cache=os.path.join(self._use.cache, "snapshots"),
             block_cache=self._use.cache,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import policy_of
@@ -163,14 +163,9 @@ def write_report(run_directory: str, life: JobLife) -> Written:
 
 def _write(path: str, content: str) -> str:
     """Write a file as a whole, or not at all. Raises PlatformError."""
-    draft = f"{path}.{os.getpid()}.tmp"
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(draft, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(content)
-        os.replace(draft, path)
+        write_file(path, content.encode(errors="backslashreplace"))
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(draft)
         raise PlatformError(f"cannot write {path!r}: {error.strerror}") from error
     return path

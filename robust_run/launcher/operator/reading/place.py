@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
 
 SCHEMA = 1
@@ -61,13 +62,7 @@ def read_place(run_directory: str) -> Place | None:
 def write_place(run_directory: str, place: Place) -> None:
     """Write `api.json` in one step, readable by its owner alone. Raises OSError."""
     path = os.path.join(run_directory, PLACE_NAME)
-    draft = f"{path}.{place.pid}.tmp"
-    with suppress(FileNotFoundError):
-        os.unlink(draft)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(place) + b"\n")
-    os.replace(draft, path)
+    write_file(path, msgspec.json.encode(place) + b"\n", draft=f"{path}.{place.pid}.tmp", mode=0o600)
 
 
 def remove_place(run_directory: str, place: Place) -> None:

@@ -18,6 +18,7 @@ from hashlib import sha256
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import RobustRunError
 from robust_run.launcher.records.code.errors import CodeError, LackingError, StoreError
 from robust_run.launcher.records.code.names import check_tree, is_digest
@@ -250,14 +251,11 @@ class TreeStore:
         beside = os.path.join(folder, f".{os.urandom(6).hex()}")
         try:
             try:
-                _create(beside, data, _READ_ONLY)
+                write_file(path, data, draft=beside, mode=_READ_ONLY)
             except FileNotFoundError:
                 make_folders(folder)
-                _create(beside, data, _READ_ONLY)
-            os.rename(beside, path)
+                write_file(path, data, draft=beside, mode=_READ_ONLY)
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(beside)
             raise StoreError(f"cannot write {path!r}: {error.strerror or error}") from error
 
 

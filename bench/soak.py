@@ -1,0 +1,250 @@
+"""Hours of seeded faults, waits and power cuts, in turns, each drawn anew; ends by itself and writes a page of results.
+
+    python bench/soak.py --hours 8 --seed 1 --page docs/soak.md
+    python bench/soak.py --seed 1 --only 17,23
+
+A trial is drawn from the seed and its number alone, so any of them can be made again. A fault of `tests/faults/matrix.py` must
+be named, with exactly the ranks at fault and the right kind, and acted on if it is proven; a healthy job must be left alone. A
+wait of `tests/faults/waits.py` must be left alone, too. After a power cut of `tests/faults/power_cuts.py` the job must go on, and
+never twice at a time. Power cuts and faults on several hosts need root and namespaces. Returns 1 if a trial failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults"))
+
+import power_cuts
+from harness import Outcome, Settings
+from harness import try_out as try_fault
+from hosts import supported
+from left_alone import assert_was_left_alone, missing, waiting
+from matrix import CASES, Run, every_run
+from sidebyside import unwind_on_sigterm
+from waits import WAITS
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = ("fault", "wait", "power cut")
+WAIT_S = (12.0, 40.0)
+SETTINGS = Settings(deadline_s=60.0, negative_s=20.0, slow_round_s=2.0)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Something to be tried: what, and how."""
+
+    number: int
+    kind: str
+    what: str
+    """Names it among others of its kind: a case, a wait, an act."""
+    name: str
+    """With everything that was drawn."""
+    try_out: Callable[[Path], str]
+    """Tries it in an empty folder; returns what was wrong, empty if nothing was."""
+    left_out: str = ""
+    """Why it cannot be tried here."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a trial."""
+
+    trial: Trial
+    problem: str
+    took_s: float
+
+
+def drawn(seed: int, number: int) -> Trial:
+    """Draw a trial: from the seed and its number, nothing else."""
+    chance = random.Random(f"{seed}/{number}")
+    kind = KINDS[number % len(KINDS)]
+    if kind == "fault":
+        return _fault(number, chance)
+    return _wait(number, chance) if kind == "wait" else _power_cut(number, chance)
+
+
+def _fault(number: int, chance: random.Random) -> Trial:
+    case = chance.choice(CASES)
+    runs = list(every_run((case,), (4,), case.layouts, 1))
+    place = chance.choice(runs)
+    run = Run(case, place.layout, place.world, place.position, chance.randrange(1, 1_000_000))
+    return Trial(
+        number,
+        "fault",
+        f"{case.number} {case.name}",
+        run.name,
+        lambda folder: problem_of(try_fault(run, folder, SETTINGS)),
+        supported() if case.hosts > 1 else "",
+    )
+
+
+def problem_of(outcome: Outcome) -> str:
+    """What is wrong with a verdict, in a line; empty if nothing is."""
+    if outcome.problem:
+        return outcome.problem
+    if outcome.negative:
+        return outcome.line() if outcome.judged else ""
+    right = outcome.fired and outcome.exact and outcome.kind_right and outcome.action_right
+    return "" if right else outcome.line()
+
+
+def _wait(number: int, chance: random.Random) -> Trial:
+    wait, seconds = chance.choice(list(WAITS)), round(chance.uniform(*WAIT_S), 1)
+
+    def try_out(folder: Path) -> str:
+        with waiting(wait, seconds, folder / wait) as job:
+            assert_was_left_alone(wait, job)
+        return ""
+
+    return Trial(number, "wait", wait, f"{wait} for {seconds:g} s", try_out, missing(wait))
+
+
+def _power_cut(number: int, chance: random.Random) -> Trial:
+    cut = power_cuts.drawn(chance)
+    return Trial(number, "power cut", cut.act, cut.name, lambda folder: power_cuts.try_out(cut, folder), supported())
+
+
+def tried(trial: Trial) -> Result:
+    """Try it."""
+    begun_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="robust-soak-") as folder:
+        try:
+            problem = trial.try_out(Path(folder))
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            problem = f"{type(error).__name__}: {error}"
+    return Result(trial, problem, time.monotonic() - begun_s)
+
+
+def numbers_until(end_at_s: float, only: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of trials: those asked for, or all until the time is over."""
+    if only:
+        yield from only
+        return
+    number = 0
+    while time.monotonic() < end_at_s:
+        yield number
+        number += 1
+
+
+def soak(seed: int, numbers: Iterable[int], say: Callable[[str], None]) -> tuple[list[Result], list[Trial]]:
+    """Try all, one after the other; return what came of them, and what could not be tried here."""
+    results: list[Result] = []
+    left_out: list[Trial] = []
+    begun_s = time.monotonic()
+    for number in numbers:
+        trial = drawn(seed, number)
+        if trial.left_out:
+            left_out.append(trial)
+            continue
+        results.append(tried(trial))
+        failed = sum(bool(result.problem) for result in results)
+        came = f"FAILED: {results[-1].problem}" if results[-1].problem else "good"
+        say(
+            f"{(time.monotonic() - begun_s) / 60:6.1f} min, {len(results)} tried, {failed} failed"
+            f" | {number} {trial.kind} {trial.name}: {came} ({results[-1].took_s:.0f} s)"
+        )
+    return results, left_out
+
+
+def page_of(
+    seed: int, took_s: float, results: Sequence[Result], left_out: Sequence[Trial], where: str, commit: str, day: str
+) -> str:
+    """Return the page of results. Pure."""
+    failures = [result for result in results if result.problem]
+    rows = [
+        f"| {kind} | {sum(r.trial.kind == kind for r in results)} | {sum(r.trial.kind == kind for r in failures)} |"
+        f" {sum(t.kind == kind for t in left_out)} |"
+        for kind in KINDS
+    ]
+    lines = [
+        "# Soak",
+        "",
+        f"{day}, commit {commit}, on {where}: {_span(took_s)} of seeded faults, waits and power cuts in turns, seed {seed}."
+        " Written by `make soak`; `make soak HOURS=8 SEED=1` writes it anew.",
+        "",
+        "| kind | tried | failed | left out |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        "A fault must be named, with exactly the ranks at fault and the right kind, and acted on at once where it is proven; a",
+        "healthy job must be left alone, and so must one that waits. After a power cut the job must go on, never twice.",
+        "",
+        "## Failures",
+        "",
+        *([f"- {_one_line(result, seed)}" for result in failures] or ["None."]),
+        "",
+        "## What ran",
+        "",
+    ]
+    for kind in KINDS:
+        counts = Counter(result.trial.what for result in results if result.trial.kind == kind)
+        listed = ", ".join(f"{what} ({count})" for what, count in sorted(counts.items()))
+        lines += [f"**{kind}**: {listed or 'nothing'}.", ""]
+    if left_out:
+        reasons = Counter(trial.left_out for trial in left_out)
+        lines += [f"Left out: {', '.join(f'{reason} ({count})' for reason, count in sorted(reasons.items()))}.", ""]
+    return "\n".join(lines)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
+
+
+def _one_line(result: Result, seed: int) -> str:
+    problem = " ".join(result.problem.split())[:400]
+    number = result.trial.number
+    return f"{result.trial.kind}, {result.trial.name} (`python bench/soak.py --seed {seed} --only {number}`): {problem}"
+
+
+def commit_here() -> str:
+    """Return the commit that is checked out, and whether something was changed since."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
+    return (head.stdout.strip() or "unknown") + (" with changes" if changed.stdout.strip() else "")
+
+
+def machine_here() -> str:
+    """Return what this machine is."""
+    import torch
+
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=8.0, help="begin nothing new after so long (default 8)")
+    parser.add_argument("--seed", type=int, default=0, help="what all trials are drawn from (default 0)")
+    parser.add_argument("--only", default="", help="numbers of trials, like 17,23: these alone")
+    parser.add_argument("--page", type=Path, help="write the results here")
+    args = parser.parse_args()
+    unwind_on_sigterm()
+    only = [int(word) for word in args.only.split(",") if word]
+    commit, day = commit_here(), datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    begun_s = time.monotonic()
+    results, left_out = soak(
+        args.seed, numbers_until(begun_s + args.hours * 3600, only), lambda line: print(line, flush=True)
+    )
+    page = page_of(args.seed, time.monotonic() - begun_s, results, left_out, machine_here(), commit, day)
+    if args.page:
+        args.page.write_text(page, encoding="utf-8")
+    print(page)
+    return int(any(result.problem for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
