@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from robust_run.health.outliers.generated import settings as s
-from robust_run.health.outliers.generated.fleet import (
+from outlier_fleets import settings as s
+from outlier_fleets.fleet import (
     add_harmless,
     healthy,
     log_uniform,
@@ -14,7 +14,7 @@ from robust_run.health.outliers.generated.fleet import (
     make_fleet,
     phases,
 )
-from robust_run.health.outliers.generated.types import Fault, Stretch
+from outlier_fleets.types import Fault, Stretch
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from robust_run.health.outliers.detectors.pairwise import WINDOW
+from outlier_contenders.pairwise import WINDOW
 
 if TYPE_CHECKING:
     from robust_run.health.outliers.types import Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from robust_run.health.outliers.generated import settings as s
+from outlier_fleets import settings as s
 from robust_run.health.outliers.metrics import metric_named
 from robust_run.health.outliers.types import Fleet
 
