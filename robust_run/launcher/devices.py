@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping
 
 from robust_run.errors import UserError
-from robust_run.health.sensors.visible_gpus import Gpu, choose
+from robust_run.health.signs.visible_gpus import Gpu, choose
 from robust_run.launcher.world import Files, World
 
 _GPU_FOLDER = "/proc/driver/nvidia/gpus"

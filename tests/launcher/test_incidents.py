@@ -17,7 +17,7 @@ from robust_run.launcher.journal import Entry, Journal
 from robust_run.launcher.resume_events import ResumeChosen
 from robust_run.launcher.run_directory import RunDirectory
 from robust_run.launcher.types import JobSpec, Std, Streams, VerdictDraft
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 
 SPEC = JobSpec(
     argv=("python", "train.py"),

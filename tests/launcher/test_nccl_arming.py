@@ -18,8 +18,8 @@ from robust_run.launcher.environment import Place, worker_environment
 from robust_run.launcher.nccl_arming import BUILD_AFTER_S, Decision, NcclArming, decide
 from robust_run.launcher.nccl_facts import Facts, Machine, look, nccl_version, own_plugin, this_machine
 from robust_run.launcher.types import JobSpec, Streams
-from robust_run.tracer.nccl import build, layout, reader
-from robust_run.tracer.nccl.build import Plugin
+from robust_run.tracer.plugin import build, layout, reader
+from robust_run.tracer.plugin.build import Plugin
 
 PYTHON = "/opt/venv/bin/python"
 ROOMY = 1 << 40

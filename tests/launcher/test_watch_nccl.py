@@ -18,9 +18,9 @@ from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.types import JobSpec, Paces, Sights, Std, Streams
 from robust_run.launcher.watch import Watch
 from robust_run.launcher.workers import Worker
-from robust_run.tracer import ring
-from robust_run.tracer.nccl import layout
+from robust_run.tracer.files import ring
 from robust_run.tracer.nccl.types import CommRate
+from robust_run.tracer.plugin import layout
 
 STUCK_S = 60.0
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from worker_side import load_worker_side
 
-from robust_run.tracer import steps
-from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.files import steps
+from robust_run.tracer.files.arming import arm_environment
 
 LOOK = """
 import json, os, sys

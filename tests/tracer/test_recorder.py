@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from worker_side import load_worker_side
 
-from robust_run.tracer import ring, steps
-from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.files import ring, steps
+from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.types import Op, RankTrace
 
 

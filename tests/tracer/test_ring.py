@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worker_side import load_worker_side
 
-from robust_run.tracer import ring, ring_format
+from robust_run.tracer.files import ring, ring_format
 from robust_run.tracer.types import Group
 
 CONTENT = st.binary(max_size=400)

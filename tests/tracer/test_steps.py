@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robust_run.tracer import arming, steps
+from robust_run.tracer.files import arming, steps
 
 
 @pytest.fixture(scope="module")

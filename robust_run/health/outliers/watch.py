@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from robust_run.health.outliers import continuity, deviation
-from robust_run.health.outliers.need import need_numpy
 from robust_run.health.outliers.types import Distances, Limits
 
 if TYPE_CHECKING:
     from robust_run.health.outliers.continuity import ContinuityState
     from robust_run.health.outliers.deviation import DeviationState
     from robust_run.health.outliers.types import Fleet, Reading, Verdict
+
+
+from robust_run.errors import UserError
+
+
+def need_numpy() -> None:
+    """Raise UserError where numpy is missing, before anything else fails in a less helpful way."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise UserError("comparing machines needs numpy, which is not installed; pip install numpy") from None
 
 
 class SpreadDetector:

@@ -13,7 +13,7 @@ from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.events import FirstStep
 from robust_run.launcher.journal import Entry, in_force, read
 from robust_run.launcher.recorded import incident_of
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 from robust_run.report.types import Incident
 
 #: Incidents that are read; a job with more is no job.

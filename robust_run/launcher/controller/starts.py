@@ -16,7 +16,8 @@ from robust_run.launcher.core import JobState, name_of
 from robust_run.launcher.harmless import Harmless
 from robust_run.launcher.incidents import IncidentBook
 from robust_run.launcher.superior import Timer
-from robust_run.report.startup import file, words
+from robust_run.report.files import startup as file
+from robust_run.report.startup import words
 from robust_run.report.startup.advise import advise
 from robust_run.report.startup.summarise import summarise, with_attempt
 from robust_run.report.startup.types import AttemptStartup, NodeStart, Queue, Startup

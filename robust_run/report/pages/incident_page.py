@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.incident import is_older
 from robust_run.report.pages import incident_parts as parts
 from robust_run.report.pages.families import Family, families
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.grid import MOST_CELLS, grid
 from robust_run.report.pages.markup import breakable, join, section, text
 from robust_run.report.pages.stack_tree import stack_trees
-from robust_run.report.pages.states import RankState, places_of, states_of
+from robust_run.report.pages.states import RankState, is_older, places_of, states_of
 from robust_run.report.pages.types import IncidentPage
 from robust_run.report.pages.wait_graph import graph_of, wait_graph
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, lasted

@@ -1,6 +1,6 @@
 """Runs at the start of a worker's interpreter, before the user's program: counts its steps, lets its communication be traced.
 
-The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.tracer.arming`), so Python's `site` imports
+The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.tracer.files.arming`), so Python's `site` imports
 this file in place of the user's own `sitecustomize`. It first undoes all of that: the program and its children see the
 path and the environment that they would see without us. Then it waits for `torch.optim.optimizer` to be imported, and
 registers torch's own global hook that runs after every `Optimizer.step`; and for torch.distributed, to load the recorder
@@ -29,7 +29,7 @@ MODULE_WITH_HOOK = "torch.optim.optimizer"
 MODULE_TO_RECORD = "torch.distributed.distributed_c10d"
 MODULE_OF_FUNCTIONS = "torch.distributed._functional_collectives"
 
-# The steps file, as robust_run.tracer.steps has it: a test keeps the two equal.
+# The steps file, as robust_run.tracer.files.steps has it: a test keeps the two equal.
 MAGIC = b"RBSTEPS\n"
 VERSION = 1
 FILE_BYTES = 64

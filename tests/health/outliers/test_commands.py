@@ -13,7 +13,7 @@ from outlier_fleets.faults import make_stretch
 from outlier_fleets.types import Stretch
 
 from robust_run.errors import UserError
-from robust_run.health.outliers.commands import outliers
+from robust_run.health.commands.outliers import outliers
 
 
 @pytest.fixture(scope="module")

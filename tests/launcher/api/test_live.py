@@ -21,7 +21,7 @@ from robust_run.launcher.api.views import AttemptView, EvictedView, IncidentView
 from robust_run.launcher.controller.steps import NodeSteps
 from robust_run.launcher.events import FirstStep
 from robust_run.launcher.types import Paces
-from robust_run.report.startup import file
+from robust_run.report.files import startup as file
 from robust_run.report.startup.types import AttemptStartup, Row, Span, Startup
 from robust_run.report.startup.words import sentence
 from robust_run.tracer.pace.types import NodePace, RankPace

@@ -16,7 +16,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.actions import RecordIncident
 from robust_run.launcher.api.operations import Wish
 from robust_run.launcher.types import VerdictDraft
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 from robust_run.tracer.types import Frame, Group, Op, ProcessSight, RankSight, RankTrace, Scene, ThreadStack
 
 Serve = Callable[..., Any]
