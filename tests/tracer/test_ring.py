@@ -69,7 +69,7 @@ def test_a_new_ring_is_nobodys_private_and_small(path: str) -> None:
 def test_where_there_is_no_room_there_is_no_ring(tmp_path: Path) -> None:
     program = """
 import os, resource, sys
-from robust_run.tracer import ring
+from robust_run.tracer.files import ring
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     ring.create(sys.argv[1], 0, 1)

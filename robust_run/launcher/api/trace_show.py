@@ -14,7 +14,7 @@ from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.cluster import Cluster, clusters
 from robust_run.tracer.types import ProcessSight, RankSight, Scene, ThreadStack
 from robust_run.tracer.verdict import describe_inside, describe_waits
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 #: Frames of a stack that a summary of all ranks shows; of one rank all are shown.
 SHOWN_FRAMES = 12

@@ -11,7 +11,7 @@ from robust_run.report.pages.types import IncidentPage, NodePlace
 from robust_run.report.types import Incident
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import RankSight, Scene, Wait
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 State = Literal["culprit", "suspect", "shown", "failed", "waiting", "working", "ended", "unseen"]
 

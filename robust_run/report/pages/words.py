@@ -5,9 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 
 from robust_run.report.pages.types import Drawn
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
-__all__ = ["ago", "as_of", "clock_time", "count", "date_time", "lasted", "number", "percent", "ranks", "span"]
+__all__ = [
+    "ago",
+    "as_of",
+    "clock_time",
+    "count",
+    "date_time",
+    "incident_name",
+    "lasted",
+    "number",
+    "percent",
+    "ranks",
+    "span",
+]
 
 
 #: Seconds beyond which a time is a fault of whoever wrote it (some 1,900 years), and the sign shown instead.
@@ -83,3 +95,8 @@ def percent(share: float) -> str:
 def ranks(which: tuple[int, ...]) -> str:
     """Return `rank 5` or `ranks 0-3,7`."""
     return f"rank {which[0]}" if len(which) == 1 else f"ranks {span(which)}"
+
+
+def incident_name(number: int) -> str:
+    """Return the file name of an incident's page."""
+    return f"{number:04d}.html"

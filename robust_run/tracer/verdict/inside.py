@@ -19,7 +19,7 @@ from robust_run.tracer.nccl.types import NcclDiagnosis, NcclSight, NcclTrace
 from robust_run.tracer.nccl.words import func_name
 from robust_run.tracer.types import Group, RankSight, Scene
 from robust_run.tracer.verdict.types import Place
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 
 class Naming:
