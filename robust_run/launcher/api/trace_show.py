@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from robust_run.launcher.api.show import age, clean, plural
-from robust_run.report.pages.advice import MOST_PIDS, stopped_in
+from robust_run.report.pages.next_steps import MOST_PIDS, stopped_in
 from robust_run.report.pages.states import is_older
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.words import in_flight_lines

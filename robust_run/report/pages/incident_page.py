@@ -10,6 +10,7 @@ from robust_run.report.pages import incident_parts as parts
 from robust_run.report.pages.families import Family, families
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.grid import MOST_CELLS, grid
+from robust_run.report.pages.incident_answers import LARGE, answers, parted_sentence
 from robust_run.report.pages.markup import breakable, join, section, text
 from robust_run.report.pages.rules import KIND_WORDS
 from robust_run.report.pages.stack_tree import stack_trees
@@ -33,7 +34,7 @@ def incident_html(page: IncidentPage) -> str:
     body = join(
         (
             _head(page),
-            parts.answers(page, states),
+            answers(page, states),
             "<section id=act aria-label='What to do next and what it cost'>",
             f"<div class=pair><div>{parts.what_next(page)}</div><div>{parts.what_lost(page.lost)}</div></div></section>",
             parts.timeline(page),
@@ -61,8 +62,8 @@ def _top(page: IncidentPage) -> str:
 
 def _head(page: IncidentPage) -> str:
     incident = page.incident
-    head, rest = parts.parted_sentence(page)
-    if rest and len(head) + len(rest) < parts.LARGE:
+    head, rest = parted_sentence(page)
+    if rest and len(head) + len(rest) < LARGE:
         head, rest = f"{head}; {rest}", ""
     head = head[:1].upper() + head[1:]
     tone = "warn" if incident.action.name == "report" or incident.verdict.confidence == "low" else ""
