@@ -18,6 +18,7 @@ import msgspec
 from robust_run.tracer.files.steps import MARKS_BYTES as FILE_BYTES
 from robust_run.tracer.files.steps import MARKS_MAGIC as MAGIC
 from robust_run.tracer.files.steps import MARKS_VERSION as VERSION
+from robust_run.tracer.files.steps import cells_of
 
 MAGIC_CELL, VERSION_CELL, PID_CELL, ARMED_CELL, COUNT_CELL, OPEN_CELL, OPENED_CELL = range(7)
 SPANS_CELL, SPAN_CELLS = 8, 3
@@ -50,15 +51,11 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: str) -> Marks | None:
     """Return what a worker noted; None if nothing, or the file is missing, damaged or of another version. Never raises."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(FILE_BYTES)
-    except (OSError, ValueError):
+    cells = cells_of(path, MAGIC, VERSION, FILE_BYTES)
+    if cells is None:
         return None
-    if len(content) < FILE_BYTES or not content.startswith(MAGIC):
-        return None
-    numbers, times = memoryview(content).cast("Q"), memoryview(content).cast("d")
-    if numbers[VERSION_CELL] != VERSION or not numbers[PID_CELL] or not math.isfinite(times[ARMED_CELL]):
+    numbers, times = cells
+    if not numbers[PID_CELL] or not math.isfinite(times[ARMED_CELL]):
         return None
     spans: list[Mark] = []
     for index in range(min(numbers[COUNT_CELL], MOST_SPANS)):

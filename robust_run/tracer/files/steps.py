@@ -60,19 +60,30 @@ def _create(path: str, magic: bytes, version: int, size_bytes: int) -> None:
         os.close(descriptor)
 
 
-def read(path: str) -> StepCount | None:
-    """Return what a steps file says; None if it is missing, too short, damaged or of another version. Never raises."""
+def cells_of(
+    path: str, magic: bytes, version: int, size_bytes: int
+) -> tuple[memoryview[int], memoryview[float]] | None:
+    """Return a file's cells as whole numbers and as floating-point numbers.
+
+    None if it is missing, too short, damaged or of another version. Never raises.
+    """
     try:
         with open(path, "rb") as file:
-            content = file.read(FILE_BYTES)
+            content = file.read(size_bytes)
     except (OSError, ValueError):
         return None
-    if len(content) < FILE_BYTES or not content.startswith(MAGIC):
+    if len(content) < size_bytes or not content.startswith(magic):
         return None
     numbers = memoryview(content).cast("Q")
-    times = memoryview(content).cast("d")
-    if numbers[VERSION_CELL] != VERSION:
+    return (numbers, memoryview(content).cast("d")) if numbers[VERSION_CELL] == version else None
+
+
+def read(path: str) -> StepCount | None:
+    """Return what a steps file says; None if it is missing, too short, damaged or of another version. Never raises."""
+    cells = cells_of(path, MAGIC, VERSION, FILE_BYTES)
+    if cells is None:
         return None
+    numbers, times = cells
     counted = numbers[STEPS_CELL] > 0
     return StepCount(
         pid=numbers[PID_CELL],
