@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = os.path.join("robust_run", "tracer", "nccl")
+FOLDER = os.path.join("robust_run", "tracer", "plugin")
 #: Libraries that every Linux with glibc has, under these names.
 GLIBC_S_OWN = re.compile(r"(libc|libpthread|libdl|librt|libm)\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
 #: Manylinux tags are understood from here on (PEP 600: manylinux_2_17 is manylinux2014).
@@ -37,7 +37,7 @@ class PluginBuildHook(BuildHookInterface[Any]):
         if reason:
             print(f"robust-run: the wheel is built without the tracing of NCCL: {reason}", file=sys.stderr)
             return
-        build_data["force_include"][target] = f"robust_run/tracer/nccl/{build.OBJECT_NAME}"
+        build_data["force_include"][target] = f"robust_run/tracer/plugin/{build.OBJECT_NAME}"
         build_data["pure_python"] = False
         with open(target, "rb") as file:
             build_data["tag"] = f"py3-none-{platform_tag(file.read(), sysconfig.get_platform())}"

@@ -22,7 +22,7 @@ sys.path[:0] = [ROOT, os.path.join(ROOT, "tests")]
 from gpu import machine  # noqa: E402
 from gpu.ground import Ranks, TooLongError  # noqa: E402
 
-from robust_run.tracer.nccl import layout  # noqa: E402
+from robust_run.tracer.plugin import layout  # noqa: E402
 
 OFF, ON, KERNELS = "no plugin", "traced", "traced, kernels too"
 SIDES = (OFF, ON, KERNELS)

@@ -29,7 +29,7 @@ sys.path.insert(0, ROOT)
 from nccl_gpu import gpu_part  # noqa: E402
 from sidebyside import print_result, spread  # noqa: E402
 
-from robust_run.tracer.nccl import build, layout  # noqa: E402
+from robust_run.tracer.plugin import build, layout  # noqa: E402
 
 DRIVER_SOURCE = os.path.join(ROOT, "tests", "tracer", "nccl", "driver.c")
 VERSIONS = (3, 4, 5, 6)

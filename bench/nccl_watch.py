@@ -23,9 +23,9 @@ from tracer.nccl.playing import Rank, compile_driver  # noqa: E402
 from robust_run.clock import SystemClock  # noqa: E402
 from robust_run.harmless import Harmless  # noqa: E402
 from robust_run.launcher.agent.nccl.watch import NcclWatch  # noqa: E402
-from robust_run.tracer.nccl import build, layout  # noqa: E402
 from robust_run.tracer.nccl.sampling import WINDOW_S  # noqa: E402
-from robust_run.tracer.nccl.waiting import NOTE_S  # noqa: E402
+from robust_run.tracer.plugin import build, layout  # noqa: E402
+from robust_run.tracer.plugin.waiting import NOTE_S  # noqa: E402
 from robust_run.tracer.suspicion import LOOK_S  # noqa: E402
 
 REPEATS = 400

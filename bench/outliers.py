@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from outlier_contenders.lstm_vae import LstmVae
+from outlier_contenders.pairwise import WINDOW, PairwiseDetector, Scale
+from outlier_contenders.plain import PlainDetector
+from outlier_contenders.ranks import RankDetector
+from outlier_contenders.together import TogetherDetector
+from outlier_fleets.faults import make_stretch
+from outlier_fleets.types import Stretch
 from sidebyside import print_result
 
 from robust_run.health.outliers import continuity
-from robust_run.health.outliers.detectors.lstm_vae import LstmVae
-from robust_run.health.outliers.detectors.pairwise import WINDOW, PairwiseDetector, Scale
-from robust_run.health.outliers.detectors.plain import PlainDetector
-from robust_run.health.outliers.detectors.ranks import RankDetector
-from robust_run.health.outliers.detectors.spread import SpreadDetector
-from robust_run.health.outliers.detectors.together import TogetherDetector
-from robust_run.health.outliers.generated.faults import make_stretch
-from robust_run.health.outliers.generated.types import Stretch
 from robust_run.health.outliers.types import Distances, Fleet, Limits, Reading
+from robust_run.health.outliers.watch import SpreadDetector
 
 Make = Callable[[Stretch | None], Any]
 SIZES = (8, 16, 32, 64, 128, 256)

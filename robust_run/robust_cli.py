@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
     "top": ("robust_run.launcher.operator.commands.top_command", "top"),
-    "check": ("robust_run.health.checks.commands", "check"),
+    "check": ("robust_run.health.commands.check", "check"),
     "code": ("robust_run.launcher.operator.code.commands", "code"),
     "update": ("robust_run.launcher.operator.code.commands", "update"),
     "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
@@ -32,7 +32,7 @@ LATE_GROUPS = {
     "image": ("robust_run.prefetch.commands", "image"),
     "explain": ("robust_run.launcher.operator.commands.explain_command", "explain"),
     "report": ("robust_run.launcher.operator.commands.report_commands", "report"),
-    "outliers": ("robust_run.health.outliers.commands", "outliers"),
+    "outliers": ("robust_run.health.commands.outliers", "outliers"),
     "slurm": ("robust_run.slurm.commands", "slurm"),
 }
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -28,7 +28,7 @@ from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES
 from robust_run.report.startup import types as startup_types
 from robust_run.snapshot import types as snapshot_types
 from robust_run.snapshot.types import Manifest
-from robust_run.tracer import ring_format
+from robust_run.tracer.files import ring_format
 from robust_run.version import RUN_DIR_SCHEMA
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

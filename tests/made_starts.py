@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from robust_run.report.startup.summarise import summarise
 from robust_run.report.startup.types import AttemptStartup, NodeStart, RankMarks, Startup
-from robust_run.tracer.marks import KINDS, Mark
+from robust_run.tracer.files.marks import KINDS, Mark
 
 IMPORTS, INIT, TORCH_LOAD = KINDS.index("imports"), KINDS.index("init"), KINDS.index("torch.load")
 UNIX_S = 1_000_000.0

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from robust_run.tracer import ring
+from robust_run.tracer.files import ring
 from robust_run.tracer.sight.targets import Target
 
 PATIENCE_S = 60

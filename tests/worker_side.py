@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from robust_run.tracer import arming
+from robust_run.tracer.files import arming
 
 
 def load_worker_side() -> ModuleType:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from robust_run.tracer.types import RankTrace
+from robust_run.tracer.words import count_words
 
 MOST_STEPS = 256
 """Columns; older steps are left out."""
@@ -80,7 +81,7 @@ def headline(heat: Heat, nodes: Mapping[int, str]) -> str:
     worst = max(range(len(slow)), key=lambda row: slow[row])
     others = sorted(slow)[(len(slow) - 1) // 2]
     if slow[worst] < 0.2 * len(columns) or slow[worst] < 2 * others:
-        return f"No rank stands out: own time of {count(len(columns), 'step')} on {_ranks(heat)}"
+        return f"No rank stands out: own time of {count_words(len(columns), 'step')} on {_ranks(heat)}"
     standing_out = [row for row in range(len(slow)) if 2 * slow[row] >= slow[worst]]
     if len(standing_out) > 1:
         return (
@@ -89,16 +90,11 @@ def headline(heat: Heat, nodes: Mapping[int, str]) -> str:
     typical = median([ratio for column in columns if (ratio := heat.ratio(worst, column) or 0.0) > SLOW_RATIO])
     called = name(heat, worst, nodes)
     who = f"The slowest of {called}" if len(heat.ranks[worst]) > 1 else called[0].upper() + called[1:]
-    return f"{who} works {typical or 0.0:.2g} times as long as the others in {slow[worst]} of {count(len(columns), 'step')}"
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 step` or `2 steps`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{who} works {typical or 0.0:.2g} times as long as the others in {slow[worst]} of {count_words(len(columns), 'step')}"
 
 
 def _ranks(heat: Heat) -> str:
-    return count(sum(map(len, heat.ranks)), "rank")
+    return count_words(sum(map(len, heat.ranks)), "rank")
 
 
 def _rows(heat: Heat) -> str:

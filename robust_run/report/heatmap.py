@@ -13,8 +13,9 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from robust_run.report.heat import SLOW_RATIO, Heat, count, headline, heat_of, median, name
+from robust_run.report.heat import SLOW_RATIO, Heat, headline, heat_of, median, name
 from robust_run.tracer.types import RankTrace
+from robust_run.tracer.words import count_words
 
 MOST_TITLED = 16_384
 """Cells that get a hover title each; beyond, equal neighbours are drawn as one without a title."""
@@ -109,7 +110,7 @@ class _Picture:
         if any(len(row) > 1 for row in self.heat.ranks):
             said += f"; each row is the slowest of {len(self.heat.ranks[0])} ranks"
         if self.heat.left_out:
-            said += f"; {count(self.heat.left_out, 'older step')} left out"
+            said += f"; {count_words(self.heat.left_out, 'older step')} left out"
         return said
 
     def _cells(self) -> Iterator[str]:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from robust_run.tracer.nccl import layout, reader
 from robust_run.tracer.nccl.types import NcclSight, NcclTrace
+from robust_run.tracer.plugin import layout, reader
 
 PROGRAM = Path(__file__).with_name("program.py")
 #: What NCCL must be told so that ranks on one GPU talk over sockets.

@@ -15,12 +15,12 @@ import pytest
 from gpu import machine
 from gpu.ground import Ranks, TooLongError, until
 
-from robust_run.tracer.nccl import build
-from robust_run.tracer.nccl.metering import Metering
 from robust_run.tracer.nccl.rules import diagnose
 from robust_run.tracer.nccl.types import NcclFault, NcclSight
-from robust_run.tracer.ras.client import ask
-from robust_run.tracer.ras.port import RasPort
+from robust_run.tracer.plugin import build
+from robust_run.tracer.plugin.metering import Metering
+from robust_run.tracer.sight.ras import ask
+from robust_run.tracer.sight.ras_port import RasPort
 
 REASON = machine.why_not()
 if REASON:

@@ -17,7 +17,7 @@ from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Entry, Journal
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 
 SPEC = JobSpec(
     argv=("python", "train.py"),

@@ -18,8 +18,8 @@ from robust_run.launcher.agent.nccl.facts import Facts, Machine, look, nccl_vers
 from robust_run.launcher.agent.workers.devices import has_nvidia
 from robust_run.launcher.agent.workers.environment import Place, worker_environment
 from robust_run.launcher.model.job import JobSpec, Streams
-from robust_run.tracer.nccl import build, layout, reader
-from robust_run.tracer.nccl.build import Plugin
+from robust_run.tracer.plugin import build, layout, reader
+from robust_run.tracer.plugin.build import Plugin
 
 PYTHON = "/opt/venv/bin/python"
 ROOMY = 1 << 40

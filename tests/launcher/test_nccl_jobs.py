@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from jobs import PATIENT, Job, run, running, script, wait_for
 
-from robust_run.tracer.nccl import build, layout, reader
+from robust_run.tracer.plugin import build, layout, reader
 
 #: Trains with dropout, data of its own on each rank and gradients that are summed; leaves every bit of what it learnt.
 TRAIN = """

@@ -23,7 +23,7 @@ import glob, os, sys, time
 sys.path.insert(0, {tests!r})
 from tracer.nccl.playing import Rank
 from tracer.nccl.simulate import Broken, Call, Group, Model, World, commands_of
-from robust_run.tracer.nccl import layout
+from robust_run.tracer.plugin import layout
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 (ring,) = glob.glob(f"/dev/shm/robust-run-{{os.environ['TEST_JOB']}}-*/attempt_{{attempt}}-{{rank}}.steps.ring")

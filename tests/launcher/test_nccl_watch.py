@@ -14,10 +14,10 @@ from tracer.nccl.playing import Rank
 from robust_run.harmless import Harmless
 from robust_run.launcher.agent.nccl.watch import PAUSE_S, NcclWatch
 from robust_run.launcher.model.events import HangSuspected, NodeEvent
-from robust_run.tracer.nccl import layout, reader
 from robust_run.tracer.nccl.sampling import FEWEST, WINDOW_S, largest_groups
 from robust_run.tracer.nccl.types import Communicator
-from robust_run.tracer.nccl.waiting import TICK_S
+from robust_run.tracer.plugin import layout, reader
+from robust_run.tracer.plugin.waiting import TICK_S
 
 
 class Clock:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from robust_run.launcher.agent.workers.environment import Place, worker_environment
 from robust_run.launcher.model.job import JobSpec, Std, Streams
-from robust_run.tracer.arming import arm_environment
-from robust_run.tracer.ras.port import RasPort
+from robust_run.tracer.files.arming import arm_environment
+from robust_run.tracer.sight.ras_port import RasPort
 
 SPEC = JobSpec(
     argv=("python", "train.py"),

@@ -16,7 +16,7 @@ from clusters import start_all, write
 from hosts import Cluster, need_hosts
 from jobs import PATIENT, Job, run, running, script, wait_for
 
-from robust_run.report.startup import file
+from robust_run.report.files import startup as file
 from robust_run.report.startup.summarise import seconds_of
 from robust_run.report.startup.types import AttemptStartup, Row
 from tests.launcher.image_ground import make_root_image, needs_images

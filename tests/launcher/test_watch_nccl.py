@@ -18,9 +18,9 @@ from robust_run.launcher.agent.watch import Watch
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import JobSpec, Paces, Sights, Std, Streams
-from robust_run.tracer import ring
-from robust_run.tracer.nccl import layout
+from robust_run.tracer.files import ring
 from robust_run.tracer.nccl.types import CommRate
+from robust_run.tracer.plugin import layout
 
 STUCK_S = 60.0
 

@@ -12,8 +12,8 @@ import pytest
 
 from robust_run.prefetch.environment import lists, starting
 from robust_run.prefetch.environment.starting import EnvironmentStart
-from robust_run.tracer.arming import ARM_FOLDER as TRACER_FOLDER
-from robust_run.tracer.arming import arm_environment as arm_tracer
+from robust_run.tracer.files.arming import ARM_FOLDER as TRACER_FOLDER
+from robust_run.tracer.files.arming import arm_environment as arm_tracer
 
 LIMIT_S = 60
 ENV = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

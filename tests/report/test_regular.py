@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import PlatformError
-from robust_run.report import incident as incident_file
-from robust_run.report.startup import file as startup_file
+from robust_run.report.files import incident as incident_file
+from robust_run.report.files import startup as startup_file
 
 
 def test_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:

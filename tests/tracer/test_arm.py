@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_torch import FAKE_TORCH
 
-from robust_run.tracer import ring, ring_format, steps
-from robust_run.tracer.arming import ARM_FOLDER, arm_environment
+from robust_run.tracer.files import ring, ring_format, steps
+from robust_run.tracer.files.arming import ARM_FOLDER, arm_environment
 
 OFF = "robust-run: step counting is off in this worker: "
 

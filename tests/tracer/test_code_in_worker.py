@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from worker_side import load_worker_side
 
-from robust_run.tracer import steps
-from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.files import steps
+from robust_run.tracer.files.arming import arm_environment
 
 LOOK = """
 import json, os, sys
@@ -229,7 +229,7 @@ class Optimizer:
 
 def test_a_model_is_finite_or_not() -> None:
     torch = pytest.importorskip("torch")
-    is_finite = load_worker_side().load("finite").is_finite
+    is_finite = load_worker_side().load("counting").is_finite
     fine, whole = torch.ones(3, requires_grad=True), torch.ones(3, dtype=torch.int64)
     assert is_finite(Optimizer(fine, whole, torch.empty(0), torch.empty(2, device="meta")), torch)
     for bad in (float("nan"), float("inf")):
@@ -238,7 +238,7 @@ def test_a_model_is_finite_or_not() -> None:
 
 def test_a_step_after_which_it_is_not_is_noted_once(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    worker, path = load_worker_side(), str(tmp_path / "steps")
+    worker, path = load_worker_side().load("counting"), str(tmp_path / "steps")
     steps.create(path)
     hook = worker.counter(*worker.open_cells(path), torch, path, 5)
     weights = torch.ones(3)
@@ -254,7 +254,7 @@ def test_a_step_after_which_it_is_not_is_noted_once(tmp_path: Path) -> None:
 
 def test_after_its_probation_nobody_looks(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    worker, path = load_worker_side(), str(tmp_path / "steps")
+    worker, path = load_worker_side().load("counting"), str(tmp_path / "steps")
     steps.create(path)
     hook = worker.counter(*worker.open_cells(path), torch, path, 2)
     for weights in (torch.ones(1), torch.ones(1), torch.tensor([float("nan")])):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.tracer import marks, steps
-from robust_run.tracer.arming import ARM_FOLDER, arm_environment
+from robust_run.tracer.files import marks, steps
+from robust_run.tracer.files.arming import ARM_FOLDER, arm_environment
 
 OPTIMIZER = """
 import torch

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from worker_side import load_worker_side
 
-from robust_run.tracer import ring, steps
-from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.files import ring, steps
+from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.types import Op, RankTrace
 
 
@@ -533,7 +533,7 @@ dist.all_reduce(torch.ones(1))
 if os.environ["RANK"] == "0":
     dist.all_reduce(torch.ones(1))
 else:
-    from robust_run.tracer import ring
+    from robust_run.tracer.files import ring
     reader = ring.RingReader("steps0.ring")
     until = time.monotonic() + 60
     op = None
@@ -566,7 +566,7 @@ def total(x):
 assert total(torch.ones(2)).tolist() == [3.0, 3.0]
 assert torch.compile(total, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [3.0, 3.0]
 if os.environ["RANK"] == "1":
-    from robust_run.tracer import ring
+    from robust_run.tracer.files import ring
     import time
     until = time.monotonic() + 60
     reader = ring.RingReader("steps0.ring")

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worker_side import load_worker_side
 
-from robust_run.tracer import ring, ring_format
+from robust_run.tracer.files import ring, ring_content, ring_format
 from robust_run.tracer.types import Group
 
 CONTENT = st.binary(max_size=400)
@@ -69,7 +69,7 @@ def test_a_new_ring_is_nobodys_private_and_small(path: str) -> None:
 def test_where_there_is_no_room_there_is_no_ring(tmp_path: Path) -> None:
     program = """
 import os, resource, sys
-from robust_run.tracer import ring
+from robust_run.tracer.files import ring
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     ring.create(sys.argv[1], 0, 1)
@@ -120,7 +120,10 @@ def test_a_slot_that_changes_hands_while_it_is_read_is_dropped(written, path: st
     slots = bytearray(written.octets[ring_format.SLOTS_AT : ring_format.MARKS_AT])
     later = bytearray(slots)
     struct.pack_into("=Q", later, 64 + 56, ring_format.SLOTS + 2)
-    assert [slot[ring.INDEX_FIELD] for slot in ring.whole_slots(bytes(slots), bytes(later), 3)] == [1, 3]
+    assert [slot[ring_content.INDEX_FIELD] for slot in ring_content.whole_slots(bytes(slots), bytes(later), 3)] == [
+        1,
+        3,
+    ]
 
 
 def test_marks_of_the_newest_steps_are_kept(written, path: str) -> None:
@@ -199,14 +202,14 @@ def test_junk_never_breaks_the_reader(
 def test_any_slot_can_be_put_into_words(slots: list[bytes]) -> None:
     content = b"".join(body + struct.pack("=Q", number + 1) for number, body in enumerate(slots))
     content = content.ljust(ring_format.SLOTS * ring_format.SLOT_BYTES, b"\0")
-    ops = [ring.to_op(slot, {}, {}) for slot in ring.whole_slots(content, content, len(slots))]
+    ops = [ring_content.to_op(slot, {}, {}) for slot in ring_content.whole_slots(content, content, len(slots))]
     assert len(ops) <= len(slots)
     assert all(op.op in ring_format.OPS[1:] and op.state in ring_format.STATES for op in ops)
 
 
 @given(st.lists(st.integers(0, ring.LARGEST_WORLD - 1), max_size=60))
 def test_ranks_survive_being_written_as_runs(worker_side: ModuleType, ranks: list[int]) -> None:
-    assert ring.parse_ranks(worker_side.load("table").runs(ranks), 1000) == tuple(ranks)
+    assert ring_content.parse_ranks(worker_side.load("table").runs(ranks), 1000) == tuple(ranks)
 
 
 def test_ten_thousand_ranks_take_a_few_bytes(worker_side: ModuleType) -> None:
@@ -218,12 +221,12 @@ def test_ten_thousand_ranks_take_a_few_bytes(worker_side: ModuleType) -> None:
 
 @pytest.mark.parametrize("text", ["0-99999999999", "5-", "-5", "1/0", "a", "0-1048575,0-1048575", "0-4/0", "٣", "1,,2"])
 def test_ranks_that_make_no_sense_or_too_many_are_refused(text: str) -> None:
-    assert ring.parse_ranks(text, 1 << 18) is None
+    assert ring_content.parse_ranks(text, 1 << 18) is None
 
 
 @given(st.text(max_size=200))
 def test_any_table_can_be_read(text: str) -> None:
-    groups, sites = ring.parse_table(text.encode("utf-8", errors="replace"))
+    groups, sites = ring_content.parse_table(text.encode("utf-8", errors="replace"))
     assert all(isinstance(group, Group) for group in groups.values())
     assert all(isinstance(site, str) for site in sites.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -11,18 +10,15 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from worker_side import load_worker_side
 
-from robust_run.tracer import arming, steps
+from robust_run.tracer.files import arming, steps
 
 
 @pytest.fixture(scope="module")
 def worker_side() -> ModuleType:
-    """The file that runs in workers, loaded under a name with which it arms nothing."""
-    spec = importlib.util.spec_from_file_location("worker_side", Path(arming.ARM_FOLDER) / "sitecustomize.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The file that counts in workers."""
+    return load_worker_side().load("counting")
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from robust_run.health.checks.types import Judgement
-from robust_run.health.ladder.explain import everything_known
-from robust_run.health.ladder.rules import RULES
+from robust_run.health.ladder.rules import RULES, everything_known
 from robust_run.health.ladder.types import (
     Decision,
     Diagnosed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.health.metrics import reports
-from robust_run.health.metrics.judging import TrainingState, judge
 from robust_run.health.sensors.settings import TrainingSettings
+from robust_run.health.signs.training import TrainingState, judge
 from robust_run.health.types import Finding
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from robust_run.health.metrics import reports, tensorboard, wandb_files
-from robust_run.health.metrics.judging import TrainingState, judge
 from robust_run.health.metrics.reports import Point
 from robust_run.health.metrics.tensorboard import Chunk
 from robust_run.health.sensors.settings import TrainingSettings
 from robust_run.health.sensors.types import Event, EventKind, Sensor, World
+from robust_run.health.signs.training import TrainingState, judge
 
 DAMAGED = "training.damaged"
 MOST_FILES = 128

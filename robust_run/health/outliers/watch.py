@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
 
-from robust_run.health.outliers import continuity
-from robust_run.health.outliers.detectors.protocol import Detector, State
-from robust_run.health.outliers.detectors.spread import SpreadDetector
-from robust_run.health.outliers.need import need_numpy
-from robust_run.health.outliers.types import Limits
+from robust_run.health.outliers import continuity, deviation
+from robust_run.health.outliers.types import Distances, Limits
 
 if TYPE_CHECKING:
     from robust_run.health.outliers.continuity import ContinuityState
@@ -17,34 +14,69 @@ if TYPE_CHECKING:
     from robust_run.health.outliers.types import Fleet, Reading, Verdict
 
 
+from robust_run.errors import UserError
+
+
+def need_numpy() -> None:
+    """Raise UserError where numpy is missing, before anything else fails in a less helpful way."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise UserError("comparing machines needs numpy, which is not installed; pip install numpy") from None
+
+
+class SpreadDetector:
+    """Per metric: the deviation from peers and habit, in units of what is usual (a median/MAD z-score with a memory).
+
+    The simplest thing that knows peers, habits and metrics apart. Never fuses metrics. Chosen by measurement (docs/outliers.md).
+    """
+
+    name = "spread"
+
+    def __init__(self, learn_s: float = deviation.LEARN_S) -> None:
+        self._learn_s = learn_s
+
+    def begin(self, fleet: Fleet) -> DeviationState:
+        """Return the state before the first reading."""
+        return deviation.begin(fleet)
+
+    def step(self, state: DeviationState, fleet: Fleet, reading: Reading) -> tuple[DeviationState, Distances]:
+        """Return the next state, and the distances of this reading."""
+        import numpy as np
+
+        following, seen = deviation.advance(state, fleet, reading.values, self._learn_s)
+        spreads = np.where(np.isnan(seen.raw), np.nan, seen.smooth / seen.spread)
+        return following, Distances(spreads=spreads)
+
+
 @dataclass(frozen=True, slots=True)
-class WatchState(Generic[State]):
+class WatchState:
     """What is remembered between two readings."""
 
-    detector: State
+    detector: DeviationState
     continuity: ContinuityState
 
 
 @dataclass(frozen=True, slots=True)
-class Watch(Generic[State]):
+class Watch:
     """A fleet, a detector and limits. Pure: keep the state yourself."""
 
     fleet: Fleet
-    detector: Detector[State]
+    detector: SpreadDetector
     limits: Limits
 
-    def begin(self) -> WatchState[State]:
+    def begin(self) -> WatchState:
         """Return the state before the first reading."""
         return WatchState(self.detector.begin(self.fleet), continuity.begin(self.fleet))
 
-    def step(self, state: WatchState[State], reading: Reading) -> tuple[WatchState[State], list[Verdict]]:
+    def step(self, state: WatchState, reading: Reading) -> tuple[WatchState, list[Verdict]]:
         """Return the next state, and a verdict for each machine that has just become a culprit."""
         seen, distances = self.detector.step(state.detector, self.fleet, reading)
         said, verdicts = continuity.advance(state.continuity, self.fleet, reading, distances, self.limits)
         return WatchState(seen, said), verdicts
 
 
-def default_watch(fleet: Fleet, limits: Limits | None = None) -> Watch[DeviationState]:
+def default_watch(fleet: Fleet, limits: Limits | None = None) -> Watch:
     """Return the detector and limits that measured best (docs/outliers.md). Raises UserError without numpy."""
     need_numpy()
     limits = limits or Limits()

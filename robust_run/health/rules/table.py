@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from robust_run.health.rules.types import Rule
-from robust_run.health.sensors.xids import LOST, XIDS
+from robust_run.health.signs.xids import LOST, XIDS
 
 _BY_BYTEROBUST = "ByteRobust 4.1"
 

@@ -12,9 +12,9 @@ import time
 
 import msgspec
 
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import ClockSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 #: struct timex on 64-bit Linux is 208 bytes: modes, offset, freq, maxerror, esterror, status, ...
 _TIMEX_BYTES = 256

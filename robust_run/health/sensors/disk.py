@@ -14,9 +14,9 @@ from robust_run.health.sensors import mountinfo
 from robust_run.health.sensors.block_devices import kind_of
 from robust_run.health.sensors.files import names_in, number, text_or_none
 from robust_run.health.sensors.job_mounts import stands_on
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import DiskSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 #: Written to by us, so that a full one says so; of others there are too many.
 _NO_SPACE = frozenset(("proc", "sysfs", "cgroup", "cgroup2", "devtmpfs", "devpts", "mqueue", "squashfs", "iso9660"))

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.nvml import Driver, GpuCounters, GpuMoment, GpuSample, nvlink_counter
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
-from robust_run.health.sensors.xids import LOST, meaning
+from robust_run.health.signs.levels import follow
+from robust_run.health.signs.xids import LOST, meaning
 
 #: NVML's bits for why a clock is low. A power cap of the software (0x4) and idling (0x1) are daily business.
 _THROTTLES = {

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from robust_run.health.sensors.files import names_in, number, word
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import InfinibandSettings
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 MOST_PORTS = 64
 #: Errors of the link; congestion (port_xmit_wait, ECN) is daily business and not among them.

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 import msgspec
 
 from robust_run.health.sensors.job_here import LOOK_S, JobHere
-from robust_run.health.sensors.kernel_lines import MOST_DETAIL_CHARS, Meaning, killed_in, meaning_of
-from robust_run.health.sensors.ownership import Owner, owner_of
 from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+from robust_run.health.signs.kernel_lines import MOST_DETAIL_CHARS, Meaning, killed_in, meaning_of
+from robust_run.health.signs.ownership import Owner, owner_of
 
 MOST_RECORDS = 500
 """Kept at a time; of the rest only the first of each meaning is, so that a storm in the log hides nothing that is rare."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import msgspec
 
 from robust_run.health.sensors.files import names_in, text_or_none
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import NeighbourSettings
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 MOST_PROCESSES = 3000
 _SOME = re.compile(r"^some avg10=(\d{1,3}(?:\.\d+)?) ")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from robust_run.health.sensors.files import names_in, number, text_or_none, word
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.settings import NetworkSettings
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 MOST_INTERFACES = 64
 #: Interfaces that come and go with containers and tunnels.

@@ -15,8 +15,8 @@ import msgspec
 
 from robust_run.health.sensors.own_gpus import used
 from robust_run.health.sensors.types import AbsentError, World
-from robust_run.health.sensors.visible_gpus import Gpu
-from robust_run.health.sensors.xids import gpu_name
+from robust_run.health.signs.visible_gpus import Gpu
+from robust_run.health.signs.xids import gpu_name
 
 MOST_GPUS = 64
 #: Of nvml.h: a GPU that fell off the bus, or that answers nothing before it is reset.

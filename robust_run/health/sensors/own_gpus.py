@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from robust_run.health.sensors.files import names_in, text_or_none
 from robust_run.health.sensors.types import World
-from robust_run.health.sensors.visible_gpus import Gpu, choose
-from robust_run.health.sensors.xids import gpu_name
+from robust_run.health.signs.visible_gpus import Gpu, choose
+from robust_run.health.signs.xids import gpu_name
 
 #: MIG instances as drivers before R470 named them: `MIG-GPU-<uuid of the GPU>/<instance>/<instance>`.
 _OLD_MIG = re.compile(r"MIG-(GPU-[0-9a-f-]+)/\d+/\d+")

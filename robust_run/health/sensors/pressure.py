@@ -12,10 +12,10 @@ import msgspec
 
 from robust_run.health.sensors import cgroups
 from robust_run.health.sensors.files import key_values, text_or_none
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.memory import is_shared
 from robust_run.health.sensors.settings import PressureSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 _AVERAGE = re.compile(r"^(some|full) avg10=(\d{1,3}(?:\.\d+)?) ", re.MULTILINE)
 _MEMORY = re.compile(r"^(MemTotal|MemAvailable): +(\d{1,15}) kB", re.MULTILINE)

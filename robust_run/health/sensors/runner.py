@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from robust_run.health.sensors.budget import Budget
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 LOOK_EVERY_S = 1.0
 BEAT_EVERY = 3

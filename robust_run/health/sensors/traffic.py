@@ -7,10 +7,10 @@ import msgspec
 
 from robust_run.health.sensors import infiniband
 from robust_run.health.sensors.files import names_in
-from robust_run.health.sensors.levels import follow
 from robust_run.health.sensors.network import MOST_INTERFACES, read_link
 from robust_run.health.sensors.settings import TrafficSettings
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.signs.levels import follow
 
 
 class TrafficSample(msgspec.Struct, frozen=True, kw_only=True):

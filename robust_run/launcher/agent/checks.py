@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.runner import END_S, Runner
 from robust_run.health.checks.types import NodeFacts, NodeOrder, Order
+from robust_run.health.diagnostics.runner import END_S, Runner
 from robust_run.launcher.agent.workers.store import Listener, listen_for_others
 from robust_run.launcher.model.check_events import (
     CheckAnswer,
@@ -30,7 +30,7 @@ from robust_run.launcher.model.check_events import (
     RunChecks,
     TellFacts,
 )
-from robust_run.tracer.steps import read as read_steps
+from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.attempt import Attempt
@@ -84,7 +84,7 @@ class AgentChecks:
                 self.end()
 
     def _facts(self) -> NodeFacts:
-        from robust_run.health.checks.here import facts_here
+        from robust_run.health.diagnostics.here import facts_here
 
         facts = facts_here("", self._node.env)
         chosen = "GLOO_SOCKET_IFNAME" in self._node.env

@@ -9,7 +9,7 @@ from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.core.diagnosis.verdict import DYING_S
 from robust_run.launcher.model.job import RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.tracer.steps import read as read_steps
+from robust_run.tracer.files.steps import read as read_steps
 
 #: Bytes of stderr that travel with the evidence; what was classified is longer.
 TAIL_BYTES = 4096

@@ -30,9 +30,9 @@ from robust_run.launcher.model.events import NodeEvent, StoreLost
 from robust_run.launcher.model.job import JobSpec, RankEvidence, Rung
 from robust_run.launcher.records.run_directory import RunDirectory, steady_links
 from robust_run.signals import describe_exit
-from robust_run.tracer.arming import arm_environment, create_files
-from robust_run.tracer.steps import create as create_steps
-from robust_run.tracer.steps import read as read_steps
+from robust_run.tracer.files.arming import arm_environment, create_files
+from robust_run.tracer.files.steps import create as create_steps
+from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode

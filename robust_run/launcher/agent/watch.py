@@ -18,8 +18,8 @@ from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.tracer import ring
-from robust_run.tracer.steps import MARKS_SUFFIX
+from robust_run.tracer.files import ring
+from robust_run.tracer.files.steps import MARKS_SUFFIX
 from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
 from robust_run.tracer.types import RankSight
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.agent.nccl.watch import NcclWatch
     from robust_run.launcher.model.start_notes import Seen
-    from robust_run.tracer.nccl.metering import Metering
     from robust_run.tracer.nccl.types import CommRate
+    from robust_run.tracer.plugin.metering import Metering
     from robust_run.tracer.sight.targets import Target
 
 
@@ -64,7 +64,7 @@ class Watch:
         ras_address: str = "",
     ) -> None:
         """`ras_address`: where NCCL's RAS of this job listens on this node; empty: it is not asked."""
-        from robust_run.tracer.nccl.layout import SUFFIX  # after the workers have been started
+        from robust_run.tracer.plugin.layout import SUFFIX  # after the workers have been started
 
         self._nccl_suffix = SUFFIX
         self._attempt = attempt
@@ -185,7 +185,7 @@ class Watch:
 
     def _completed(self, now_s: float) -> tuple[CommRate, ...]:
         """Return what NCCL completed since the round before, where it is traced."""
-        from robust_run.tracer.nccl.metering import Metering
+        from robust_run.tracer.plugin.metering import Metering
 
         if self._nccl is None:
             return ()
@@ -205,8 +205,8 @@ class Watch:
     async def _collect(self, order: Collect) -> None:
         import asyncio
 
-        from robust_run.tracer.ras.asking import heard, with_report
         from robust_run.tracer.sight.collect import collect
+        from robust_run.tracer.sight.ras import heard, with_report
 
         targets = [self._target(worker) for worker in self._workers]
         sights: tuple[RankSight, ...] = ()

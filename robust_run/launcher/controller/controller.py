@@ -223,7 +223,7 @@ class Controller:
         if self._checking is None:
             import os
 
-            from robust_run.health.checks.records import default_path
+            from robust_run.health.diagnostics.records import default_path
             from robust_run.launcher.controller.checking import Checking
 
             self._checking = Checking(

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 
 from robust_run.errors import RobustRunError
-from robust_run.health.checks import records
 from robust_run.health.checks.history import History, learn
 from robust_run.health.checks.types import Result
+from robust_run.health.diagnostics import records
 
 
 class FleetHistory:

@@ -17,7 +17,8 @@ from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.links import Timer
 from robust_run.launcher.records.incidents import IncidentBook
-from robust_run.report.startup import file, words
+from robust_run.report.files import startup as file
+from robust_run.report.startup import words
 from robust_run.report.startup.advise import advise
 from robust_run.report.startup.summarise import summarise, with_attempt
 from robust_run.report.startup.types import AttemptStartup, NodeStart, Queue, Startup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from robust_run.launcher.model.job import Paces
-    from robust_run.report.spread import Spread
+    from robust_run.report.metrics import Spread
 
 #: Seconds. Steps take from milliseconds (a test) to minutes (a large model with much accumulation).
 STEP_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -84,7 +84,7 @@ class StepBook:
         return (None, None, step_s) if slowest is None else (slowest[1], slowest[0] / 1e3, step_s)
 
     def _count(self, first_step: int, step_ms: tuple[float, ...]) -> None:
-        from robust_run.report.spread import Spread
+        from robust_run.report.metrics import Spread
 
         self.spread = self.spread or Spread(STEP_EDGES_S)
         for length_ms in step_ms[max(self._through + 1 - first_step, 0) :]:

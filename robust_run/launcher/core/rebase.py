@@ -9,7 +9,7 @@ from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces, RankEvidence, Sights
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import NodeStart
-from robust_run.tracer.marks import Mark
+from robust_run.tracer.files.marks import Mark
 from robust_run.tracer.types import Op, RankSight
 
 

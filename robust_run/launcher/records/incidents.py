@@ -116,7 +116,7 @@ class IncidentBook:
 
         A launcher that was killed had put an incident on record a moment before it wrote the file.
         """
-        from robust_run.report import incident as incident_file
+        from robust_run.report.files import incident as incident_file
 
         past = list(past)
         recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
@@ -186,7 +186,7 @@ class IncidentBook:
         """Write the newest incident if its file is not up to date."""
         if not self._dirty:
             return
-        from robust_run.report import incident as incident_file
+        from robust_run.report.files import incident as incident_file
 
         self._dirty = False
         incident = self.incidents[-1]

@@ -7,13 +7,7 @@ stand for the incident's; a command that needs one that is not known is left out
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-
 import msgspec
-
-from robust_run.report.pages.types import Accepts, IncidentPage
-from robust_run.tracer.types import RankSight
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -27,12 +21,10 @@ class Step(msgspec.Struct, frozen=True):
     """What is said in its place then."""
 
 
-#: Processes that one command names.
-MOST_PIDS = 16
 #: Said only where it left some.
-_WORDS = "its last words below and at "
+WORDS = "its last words below and at "
 #: Said only where ranks were looked at.
-_BELOW = " (below, “What the ranks were doing”)"
+BELOW = " (below, “What the ranks were doing”)"
 
 _SEE = Step("See everything that was collected, as text.", "robust incident {id} {run}")
 _CHECK = Step(
@@ -47,18 +39,18 @@ _READMIT = Step(
 )
 _FIX = Step("Fix the code. No node is evicted for it, since it is no fault of a machine.")
 _UPDATE = Step("Put the fix in place while the job runs.", "robust update {run} --when now", "update")
-_ROLLBACK = Step(
+ROLLBACK = Step(
     "If the code was changed shortly before, go back to the version before it.",
     "robust code rollback {run}",
     "rollback",
 )
-_TIMELINE = Step("Draw the last calls and steps of all ranks.", "robust timeline {run}")
-_STORY = Step("Read what happened before and after.", "robust events {run}")
+TIMELINE = Step("Draw the last calls and steps of all ranks.", "robust timeline {run}")
+STORY = Step("Read what happened before and after.", "robust events {run}")
 
 _CHANGED = "Was the code changed shortly before? Look at what it changed."
 
 _STUCK = (
-    Step(f"Open the line where the rank was stuck{_BELOW}: a lock, a queue, a file, a server that does not answer."),
+    Step(f"Open the line where the rank was stuck{BELOW}: a lock, a queue, a file, a server that does not answer."),
     Step(
         "If it waits on purpose, do nothing: it has as long as torch gives it, the timeout of its process group "
         "(init_process_group(timeout=...))."
@@ -70,16 +62,16 @@ _STUCK = (
 
 BY_RULE: dict[str, tuple[Step, ...]] = {
     "died_of_signal": (
-        Step(f"Look at {_WORDS}the kernel's log on {{node}}: out of memory kills, segmentation faults, Xid."),
+        Step(f"Look at {WORDS}the kernel's log on {{node}}: out of memory kills, segmentation faults, Xid."),
         Step("The same rank or node again points to the machine, changing ranks to the program."),
         _CHECK,
-        _ROLLBACK,
+        ROLLBACK,
     ),
     "out_of_memory": (
         Step("Make it fit: a smaller batch, activation checkpointing, more sharding. A restart alone repeats it."),
         Step("Only one rank, and memory is even? Another process may sit on that device or host."),
         _CHECK,
-        _ROLLBACK,
+        ROLLBACK,
     ),
     "accelerator": (
         Step("Look for Xid errors and ECC counts of that GPU (nvidia-smi -q, dmesg); the check does."),
@@ -99,13 +91,13 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
     "no_resume_point": (
         Step("See whether --ckpt-dir is mounted, and can be listed, on each node."),
         Step("Mend a checkpoint (robust ckpt repair), or move all of them away to start from the beginning."),
-        _STORY,
+        STORY,
     ),
     "user_exception": (
         Step("Read the traceback below: the innermost frame of your program is where it was raised."),
         _FIX,
         _UPDATE,
-        _ROLLBACK,
+        ROLLBACK,
     ),
     "usage": (Step("The program refuses its arguments or cannot be found: correct the command line and start again."),),
     "early_exit": (
@@ -122,7 +114,7 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
     "only_peer_errors": (
         Step("All that is known is that connections broke. Look for a node or link that failed without a word."),
         _CHECK,
-        _STORY,
+        STORY,
     ),
     "dataloader": (
         Step(
@@ -151,7 +143,7 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         Step("Usual causes: an uneven last batch, a branch on local data, a parameter that is frozen on some ranks."),
         _FIX,
         _UPDATE,
-        _TIMELINE,
+        TIMELINE,
     ),
     "slower_version": (
         Step(
@@ -170,17 +162,17 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
     ),
     "node_left": (
         Step("The node left in good order (a signal to its robust-run). Nothing to do if that was planned."),
-        _STORY,
+        STORY,
     ),
-    "operator": (Step("Somebody asked for this restart; it does not count as a failure."), _STORY),
+    "operator": (Step("Somebody asked for this restart; it does not count as a failure."), STORY),
     "journal_behind": (
         Step("A controller lost its last lines of the journal. Look at the disk of the run directory."),
-        _STORY,
+        STORY,
     ),
     "platform": (
         Step("The launcher could not start or keep something it needs: the sentence above says what."),
         Step("Limits and full disks are the usual reasons (ulimit -u, ulimit -n, df)."),
-        _STORY,
+        STORY,
     ),
 }
 """Advice where the rule tells more than the kind."""
@@ -204,7 +196,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
         ),
         _FIX,
         _UPDATE,
-        _TIMELINE,
+        TIMELINE,
     ),
     "comm_stall": (
         Step("All ranks had come and nothing moved: suspect network, NIC or GPU of the ranks named, not the program."),
@@ -254,7 +246,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
         ),
         _UPDATE,
     ),
-    "unknown": (_SEE, _STORY, Step("Does it repeat? The second time tells whether a node or the program repeats it.")),
+    "unknown": (_SEE, STORY, Step("Does it repeat? The second time tells whether a node or the program repeats it.")),
 }
 """Advice for every kind of verdict."""
 
@@ -264,75 +256,3 @@ ROLLED_BACK = Step(
     "code_log",
 )
 START_AGAIN = Step("The job is over. Once this is mended, start it again with the command that started it.")
-
-
-def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
-    """Return what to do about an incident, the first thing first, with commands that would be carried out as they are."""
-    incident = page.incident
-    verdict = incident.verdict
-    # That a program raised an exception says less than that it raised it for a NaN.
-    of_rule = None if verdict.kind == "nan" else BY_RULE.get(verdict.rule)
-    chosen: Sequence[Step] = of_rule or BY_KIND.get(verdict.kind, BY_KIND["unknown"])
-    if incident.action.name == "rollback":
-        chosen = [ROLLED_BACK, *(step for step in chosen if step not in (_ROLLBACK, BY_KIND["nan"][0]))]
-    if incident.action.name == "stop":
-        chosen = [*chosen[: most - 1], START_AGAIN]
-    values = {"run": shlex.quote(page.run), "id": str(incident.id)}
-    if verdict.ranks:
-        values["rank"] = str(verdict.ranks[0])
-    if verdict.nodes:
-        values["node"] = shlex.quote(verdict.nodes[0])
-    has_words = any(each.text for each in incident.evidence)
-    for words in (() if has_words else (_WORDS,)) + (() if page.scene is not None else (_BELOW,)):
-        chosen = [msgspec.structs.replace(step, text=step.text.replace(words, "")) for step in chosen]
-    filled = [_filled(step, values, page.drawn.accepts) for step in chosen]
-    found = [*continuing(page), *(step for step in filled if step is not None)]
-    if len(found) < most and not any(step.command for step in found):
-        look = _filled(_TIMELINE if page.scene is not None else _STORY, values, page.drawn.accepts)
-        found += [look] if look is not None else []
-    return tuple(found[:most])
-
-
-def continuing(page: IncidentPage) -> tuple[Step, ...]:
-    """Return what lets the processes at fault go on that are stopped, while the attempt that they belong to runs.
-
-    One that was ended got SIGCONT, and SIGKILL after it.
-    """
-    runs = page.drawn.is_live and page.attempt is not None and page.attempt.told_s is None and page.following is None
-    if page.scene is None or page.incident.action.name != "report" or not runs:
-        return ()
-    stopped = stopped_in(page.scene.ranks, page.incident.verdict.ranks)
-    return tuple(
-        Step(f"{_counted(len(pids))} stopped, and can go on. On {node}:", f"kill -CONT {_numbers(pids)}")
-        for node, pids in list(stopped.items())[:2]
-    )
-
-
-def stopped_in(sights: Sequence[RankSight], ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the processes of some ranks that are stopped, by node. Those that a debugger holds go on when it lets them."""
-    found: dict[str, tuple[int, ...]] = {}
-    for sight in sights:
-        pids = tuple(each.pid for each in sight.processes if each.state == "T" and each.pid > 0)
-        if sight.rank in ranks and pids:
-            found[sight.node] = (*found.get(sight.node, ()), *pids)
-    return found
-
-
-def _counted(count: int) -> str:
-    return "It is" if count == 1 else f"{count} processes are"
-
-
-def _numbers(pids: Sequence[int]) -> str:
-    return " ".join(map(str, pids[:MOST_PIDS]))
-
-
-def _filled(step: Step, values: Mapping[str, str], accepts: Accepts) -> Step | None:
-    """Put names in; None for a step whose command would be refused, or cannot be given, and that has nothing in its place."""
-    wanted = {name for name in ("run", "id", "rank", "node") if f"{{{name}}}" in step.command}
-    if not wanted <= set(values) or (step.needs and not getattr(accepts, step.needs)):
-        return _filled(step.otherwise, values, accepts) if step.otherwise is not None else None
-    text = step.text.replace("{node}", values.get("node", "its node"))
-    command = step.command
-    for name, value in values.items():
-        command = command.replace(f"{{{name}}}", value)
-    return Step(text, command)

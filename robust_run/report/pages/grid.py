@@ -16,7 +16,7 @@ from robust_run.report.pages.markup import join, text
 from robust_run.report.pages.states import STATE_WORDS, WORST_FIRST, RankState, worst
 from robust_run.report.pages.types import NodePlace
 from robust_run.report.pages.words import number
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 #: Ranks that have a cell each.
 MOST_CELLS = 512

@@ -6,41 +6,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.incident import is_older
 from robust_run.report.pages import incident_parts as parts
 from robust_run.report.pages.families import Family, families
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.grid import MOST_CELLS, grid
+from robust_run.report.pages.incident_answers import LARGE, answers, parted_sentence
 from robust_run.report.pages.markup import breakable, join, section, text
+from robust_run.report.pages.rules import KIND_WORDS
 from robust_run.report.pages.stack_tree import stack_trees
-from robust_run.report.pages.states import RankState, places_of, states_of
+from robust_run.report.pages.states import RankState, is_older, places_of, states_of
 from robust_run.report.pages.types import IncidentPage
 from robust_run.report.pages.wait_graph import graph_of, wait_graph
-from robust_run.report.pages.words import as_of, clock_time, count, date_time, lasted
+from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted
 from robust_run.tracer.stacks.cluster import clusters
 from robust_run.tracer.types import Wait
 from robust_run.tracer.verdict import Seen, seen
 from robust_run.version import __version__
-
-KIND_WORDS = {
-    "crash": "crash",
-    "stopped": "stopped process",
-    "hang": "hang",
-    "mismatch": "collective mismatch",
-    "desync": "ranks out of order",
-    "comm_stall": "communication stall",
-    "slow": "slow rank",
-    "node_lost": "node lost",
-    "node_fault": "node fault",
-    "nan": "not a number",
-    "code": "error in the program",
-    "unknown": "cause unknown",
-}
-
-
-def incident_name(number: int) -> str:
-    """Return the file name of an incident's page."""
-    return f"{number:04d}.html"
 
 
 def incident_html(page: IncidentPage) -> str:
@@ -53,7 +34,7 @@ def incident_html(page: IncidentPage) -> str:
     body = join(
         (
             _head(page),
-            parts.answers(page, states),
+            answers(page, states),
             "<section id=act aria-label='What to do next and what it cost'>",
             f"<div class=pair><div>{parts.what_next(page)}</div><div>{parts.what_lost(page.lost)}</div></div></section>",
             parts.timeline(page),
@@ -81,8 +62,8 @@ def _top(page: IncidentPage) -> str:
 
 def _head(page: IncidentPage) -> str:
     incident = page.incident
-    head, rest = parts.parted_sentence(page)
-    if rest and len(head) + len(rest) < parts.LARGE:
+    head, rest = parted_sentence(page)
+    if rest and len(head) + len(rest) < LARGE:
         head, rest = f"{head}; {rest}", ""
     head = head[:1].upper() + head[1:]
     tone = "warn" if incident.action.name == "report" or incident.verdict.confidence == "low" else ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from robust_run.report.pages.charts import split_bar
 from robust_run.report.pages.ettr import SPAN_WORDS, seconds_by_kind
-from robust_run.report.pages.incident_page import KIND_WORDS, incident_name
 from robust_run.report.pages.markup import breakable, join, section, table, text
+from robust_run.report.pages.rules import KIND_WORDS
 from robust_run.report.pages.types import AttemptTimes, Happened, JobPage, Lost, SpanKind
-from robust_run.report.pages.words import clock_time, count, date_time, lasted, number, percent
+from robust_run.report.pages.words import clock_time, count, date_time, incident_name, lasted, number, percent
 
 #: Rows of the tables; older ones are counted.
 MOST_INCIDENTS = 300

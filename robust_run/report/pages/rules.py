@@ -6,6 +6,22 @@ import re
 
 from robust_run.report.types import Verdict, VerdictKind
 
+KIND_WORDS: dict[VerdictKind, str] = {
+    "crash": "crash",
+    "stopped": "stopped process",
+    "hang": "hang",
+    "mismatch": "collective mismatch",
+    "desync": "ranks out of order",
+    "comm_stall": "communication stall",
+    "slow": "slow rank",
+    "node_lost": "node lost",
+    "node_fault": "node fault",
+    "nan": "not a number",
+    "code": "error in the program",
+    "unknown": "cause unknown",
+}
+"""Each kind in a word or two."""
+
 KIND_TITLES: dict[VerdictKind, str] = {
     "crash": "The process died",
     "stopped": "The process was stopped",

@@ -14,7 +14,7 @@ from robust_run.report.pages.markup import join, text
 from robust_run.report.pages.states import RankState, worst
 from robust_run.report.pages.words import count
 from robust_run.tracer.stacks.cluster import Cluster
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 #: Branches of a tree; the rest is counted.
 MOST_CLUSTERS = 40

@@ -8,9 +8,10 @@ from typing import Literal
 import msgspec
 
 from robust_run.report.pages.types import IncidentPage, NodePlace
+from robust_run.report.types import Incident
 from robust_run.tracer.stacks.activity import activity_of
-from robust_run.tracer.types import RankSight, Wait
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.types import RankSight, Scene, Wait
+from robust_run.tracer.words import span
 
 State = Literal["culprit", "suspect", "shown", "failed", "waiting", "working", "ended", "unseen"]
 
@@ -28,6 +29,15 @@ STATE_WORDS: dict[State, str] = {
 WORST_FIRST: tuple[State, ...] = tuple(STATE_WORDS)
 #: Ranks of which it is said what they do; of more, only of those at fault.
 MOST_DESCRIBED = 2048
+
+
+#: Clocks that were set between an onset and a look at the ranks.
+SET_S = 2.0
+
+
+def is_older(scene: Scene, incident: Incident) -> bool:
+    """Whether ranks were looked at before an incident began: that explains another one. Scenes without a time may be."""
+    return bool(scene.at_unix_s) and scene.at_unix_s < incident.onset_s - SET_S
 
 
 class RankState(msgspec.Struct, frozen=True):

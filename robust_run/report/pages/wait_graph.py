@@ -14,7 +14,7 @@ from robust_run.report.pages.markup import text
 from robust_run.report.pages.states import STATE_WORDS, RankState, State, worst
 from robust_run.report.pages.words import count
 from robust_run.tracer.types import Wait
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 #: Boxes that are drawn, and those of one layer.
 MOST_BOXES = 14

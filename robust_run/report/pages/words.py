@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 
 from robust_run.report.pages.types import Drawn
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
-__all__ = ["ago", "as_of", "clock_time", "count", "date_time", "lasted", "number", "percent", "ranks", "span"]
+__all__ = [
+    "ago",
+    "as_of",
+    "clock_time",
+    "count",
+    "date_time",
+    "incident_name",
+    "lasted",
+    "number",
+    "percent",
+    "ranks",
+    "span",
+]
 
 
-#: Seconds beyond which a time is a fault of whoever wrote it (some 3,000 years), and the sign shown instead.
-_MOST_S = 1e11
+#: Seconds beyond which a time is a fault of whoever wrote it (some 1,900 years), and the sign shown instead.
+_MOST_S = 6e10
 _ABSURD = "–"
 
 
@@ -43,7 +55,7 @@ def clock_time(unix_s: float, tenths: bool = False) -> str:
     """Return `14:03:07`, or `14:03:07.4`, of the reader's zone where the page is drawn."""
     if not abs(unix_s) <= _MOST_S:
         return _ABSURD
-    text = time.strftime("%H:%M:%S", time.localtime(unix_s))
+    text = datetime.fromtimestamp(unix_s // 1).strftime("%H:%M:%S")
     return f"{text}.{int(unix_s % 1 * 10)}" if tenths else text
 
 
@@ -51,8 +63,7 @@ def date_time(unix_s: float) -> str:
     """Return `2026-11-22 14:03:07 UTC`, with the zone where the page is drawn."""
     if not abs(unix_s) <= _MOST_S:
         return _ABSURD
-    moment = time.localtime(unix_s)
-    return time.strftime("%Y-%m-%d %H:%M:%S ", moment) + (moment.tm_zone or "")
+    return datetime.fromtimestamp(unix_s // 1).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def as_of(drawn: Drawn) -> str:
@@ -84,3 +95,8 @@ def percent(share: float) -> str:
 def ranks(which: tuple[int, ...]) -> str:
     """Return `rank 5` or `ranks 0-3,7`."""
     return f"rank {which[0]}" if len(which) == 1 else f"ranks {span(which)}"
+
+
+def incident_name(number: int) -> str:
+    """Return the file name of an incident's page."""
+    return f"{number:04d}.html"

@@ -29,7 +29,7 @@ from robust_run.report.startup.types import (
     Startup,
     Straggler,
 )
-from robust_run.tracer.marks import KINDS
+from robust_run.tracer.files.marks import KINDS
 
 #: A rank is a straggler in a phase that takes it so many times as long as the median,
 STRAGGLER_RATIO = 1.3

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from robust_run.tracer.marks import MOST_SPANS, Mark
+from robust_run.tracer.files.marks import MOST_SPANS, Mark
 
 Phase = Literal[
     "queue", "script", "agent", "image", "snapshot", "meet", "spawn", "imports", "init", "load", "program", "first_step"

@@ -4,8 +4,8 @@
 arguments, and passes result or exception on; a mistake of ours ends the recording, never the call. Nothing here holds on
 to a group, a work or a tensor.
 
-What torch starts in C++ alone is seen in part: the waits of DistributedDataParallel as one operation for each backward pass,
-its first buckets and functional collectives, as DTensor uses them, by their waits only.
+What torch starts in C++ alone is seen in part: the waits of DistributedDataParallel as one operation for each backward pass
+(`backward`), its first buckets and functional collectives, as DTensor uses them, by their waits only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     Describe = Callable[[Any], tuple[int, Any, int]]
-    Note = Callable[[Any, Any], None]
 
     def load(name: str) -> ModuleType:
         """Return a module made of the file of this name beside this one; `sitecustomize` puts it here."""
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 calls, limits, recorder = load("calls"), load("limits"), load("recorder")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
-PENDING_BACKWARDS = 64
 
 
 class Hooks:
@@ -52,7 +50,6 @@ class Hooks:
         self.known: dict[int, tuple[Any, Any]] = {}  # by id of a process group: a weak reference to it, its Group
         self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
         self.inside_lifecycle = False
-        self.pending: dict[int, tuple[Any, Any]] = {}  # forwards of DDP whose backward will communicate
         self.late_done = False
 
     def install(self) -> None:
@@ -63,7 +60,7 @@ class Hooks:
                 setattr(group_class, name, self.call(getattr(group_class, name), self.op_codes[op], describe))
         if hasattr(group_class, "monitored_barrier"):
             group_class.monitored_barrier = self.blocking(group_class.monitored_barrier, "barrier", calls.meets)
-        self.install_limits(group_class)
+        limits.Notes(self).install(group_class)
         if hasattr(group_class, "_end_coalescing"):
             group_class._start_coalescing = self.start_coalescing(group_class._start_coalescing)
             group_class._end_coalescing = self.end_coalescing(group_class._end_coalescing)
@@ -83,9 +80,9 @@ class Hooks:
             return
         self.late_done = True
         torch = sys.modules["torch"]
-        torch.autograd.backward = self.backward(torch.autograd.backward, torch.compiler.is_dynamo_compiling)
-        reducer = self.library.Reducer
-        reducer.prepare_for_backward = self.prepare(reducer.prepare_for_backward, torch.compiler.is_dynamo_compiling)
+        reducer, passes = self.library.Reducer, load("backward").Passes(self, torch.compiler.is_dynamo_compiling)
+        torch.autograd.backward = passes.backward(torch.autograd.backward)
+        reducer.prepare_for_backward = passes.prepare(reducer.prepare_for_backward)
         if hasattr(reducer, "_rebuild_buckets"):
             reducer._rebuild_buckets = self.unrecorded(reducer._rebuild_buckets)
         for name, op in (("_broadcast_coalesced", "broadcast"), ("_verify_params_across_processes", "all_gather")):
@@ -333,108 +330,3 @@ class Hooks:
                 served()
         except Exception as error:
             self.ring.stop(error)
-
-    # Time limits -------------------------------------------------------------------------------------------------------
-
-    def install_limits(self, group_class: Any) -> None:
-        """Wrap what changes how long torch lets calls take: for a group, for its next calls, for one barrier."""
-        for name in ("barrier", "monitored_barrier"):
-            if hasattr(group_class, name):
-                setattr(group_class, name, self.noting(getattr(group_class, name), before=self.note_barrier))
-        if hasattr(group_class, "set_timeout"):
-            group_class.set_timeout = self.noting(group_class.set_timeout, after=self.note_limits)
-        for name, note in (
-            ("_set_pg_timeout", self.note_limits),
-            ("_add_ephemeral_timeout_for_all_pgs", self.note_extension),
-        ):
-            if hasattr(self.distributed, name):
-                self.replace(self.noting(getattr(self.distributed, name), after=note))
-
-    def noting(self, original: Any, *, before: Note | None = None, after: Note | None = None) -> Any:
-        """Wrap a call whose arguments, or what it has changed, are to be written down."""
-
-        def noted(note: Note | None, args: Any, kwargs: Any) -> None:
-            try:
-                if note is not None and not self.ring.stopped:
-                    note(args, kwargs)
-            except Exception as error:
-                self.ring.stop(error)
-
-        @functools.wraps(original)
-        def noting(*args: Any, **kwargs: Any) -> Any:
-            noted(before, args, kwargs)
-            result = original(*args, **kwargs)
-            noted(after, args, kwargs)
-            return result
-
-        return noting
-
-    def note_limits(self, _: Any, __: Any, extra_ms: int = 0) -> None:
-        """Note the limits of all groups as they are now, and what is added to those for a time."""
-        for reference, group in list(self.known.values()):
-            process_group = reference()
-            limit_ms = limits.of_group(process_group) if process_group is not None else 0
-            if limit_ms:
-                self.ring.table.limit(group, min(limit_ms + extra_ms, limits.LONGEST_MS))
-
-    def note_extension(self, args: Any, kwargs: Any) -> None:
-        """Note that all groups have more time for their next calls; when that is over cannot be seen."""
-        self.note_limits((), {}, limits.milliseconds(kwargs.get("timeout", args[0] if args else None)))
-
-    def note_barrier(self, args: Any, kwargs: Any) -> None:
-        """Note the limit that a barrier was given, if its group's is shorter: it is that of the group from then on."""
-        limit_ms = limits.of_barrier(args[1:], kwargs)
-        if limit_ms:
-            group = self.group_of(args[0])
-            if limit_ms > (group.limit_ms or limits.DEFAULT_MS):
-                self.ring.table.limit(group, limit_ms)
-
-    # DistributedDataParallel ---------------------------------------------------------------------------------------------
-
-    def prepare(self, original: Any, is_compiling: Callable[[], bool]) -> Any:
-        """Wrap Reducer.prepare_for_backward, which a forward pass calls when its backward pass will communicate."""
-
-        def note(reducer: Any) -> None:
-            try:
-                caller = sys._getframe(2).f_locals.get("self")
-                process_group = getattr(caller, "process_group", None)
-                if process_group is not None and not self.ring.stopped:
-                    self.pending.pop(id(reducer), None)
-                    if len(self.pending) < PENDING_BACKWARDS:
-                        self.pending[id(reducer)] = weakref.ref(process_group), None
-            except Exception as error:
-                self.ring.stop(error)
-
-        @functools.wraps(original)
-        def prepare_for_backward(reducer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not is_compiling():
-                note(reducer)
-            return original(reducer, *args, **kwargs)
-
-        return prepare_for_backward
-
-    def backward(self, original: Any, is_compiling: Callable[[], bool]) -> Any:
-        """Wrap torch.autograd.backward: one that ends a communicating forward pass waits for peers all along."""
-        pending = self.pending
-
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not pending:
-                return original(*args, **kwargs)
-            index = self.begin_backward()
-            return self.waiting(index, original, args, kwargs)
-
-        return backward
-
-    def begin_backward(self) -> int:
-        """Note the backward pass that belongs to the newest forward pass."""
-        try:
-            process_group = self.pending.popitem()[1][0]()
-            if process_group is None or self.ring.stopped:
-                return -1
-            group = self.group_of(process_group)
-            seq = group.next_turn(self.op_codes["ddp_backward"], -1)
-            return int(self.ring.enter(group, self.op_codes["ddp_backward"], -1, 0, -1, seq, WAITING))
-        except Exception as error:
-            self.ring.stop(error)
-            return -1

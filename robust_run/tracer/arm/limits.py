@@ -1,14 +1,19 @@
 """How long torch lets a communication call take before it aborts the program: timeouts of process groups and of single calls.
 
 `sitecustomize` loads this file by its path. The launcher waits for a rank no less than torch does, so where two limits may
-apply, the longer one is meant; what cannot be read is 0, not known. Nothing here makes or changes anything of torch's.
+apply, the longer one is meant; what cannot be read is 0, not known. What changes a limit is wrapped, as `hooks` wraps calls.
 """
 
 from __future__ import annotations
 
+import functools
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    Note = Callable[[Any, Any], None]
 
 LONGEST_MS = 9_999_999_999  # what fits the ring's table
 DEFAULT_MS = 1_800_000  # torch's own for gloo, taken by readers where a group's is not known
@@ -46,3 +51,63 @@ def of_lifecycle(name: str, arguments: Any, named: Any) -> int:
     """Return the timeout that a call was given which makes a group of all ranks; 0 without one."""
     at = {"init_process_group": 2, "new_group": 1}.get(name, len(arguments))
     return milliseconds(named.get("timeout", arguments[at] if at < len(arguments) else None))
+
+
+class Notes:
+    """Writes down in a ring how long torch lets the calls of a process take."""
+
+    def __init__(self, hooks: Any) -> None:
+        self.hooks = hooks
+
+    def install(self, group_class: Any) -> None:
+        """Wrap what changes how long torch lets calls take: for a group, for its next calls, for one barrier."""
+        for name in ("barrier", "monitored_barrier"):
+            if hasattr(group_class, name):
+                setattr(group_class, name, self.noting(getattr(group_class, name), before=self.note_barrier))
+        if hasattr(group_class, "set_timeout"):
+            group_class.set_timeout = self.noting(group_class.set_timeout, after=self.note_limits)
+        for name, note in (
+            ("_set_pg_timeout", self.note_limits),
+            ("_add_ephemeral_timeout_for_all_pgs", self.note_extension),
+        ):
+            if hasattr(self.hooks.distributed, name):
+                self.hooks.replace(self.noting(getattr(self.hooks.distributed, name), after=note))
+
+    def noting(self, original: Any, *, before: Note | None = None, after: Note | None = None) -> Any:
+        """Wrap a call whose arguments, or what it has changed, are to be written down."""
+
+        def noted(note: Note | None, args: Any, kwargs: Any) -> None:
+            try:
+                if note is not None and not self.hooks.ring.stopped:
+                    note(args, kwargs)
+            except Exception as error:
+                self.hooks.ring.stop(error)
+
+        @functools.wraps(original)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            noted(before, args, kwargs)
+            result = original(*args, **kwargs)
+            noted(after, args, kwargs)
+            return result
+
+        return noting
+
+    def note_limits(self, _: Any, __: Any, extra_ms: int = 0) -> None:
+        """Note the limits of all groups as they are now, and what is added to those for a time."""
+        for reference, group in list(self.hooks.known.values()):
+            process_group = reference()
+            limit_ms = of_group(process_group) if process_group is not None else 0
+            if limit_ms:
+                self.hooks.ring.table.limit(group, min(limit_ms + extra_ms, LONGEST_MS))
+
+    def note_extension(self, args: Any, kwargs: Any) -> None:
+        """Note that all groups have more time for their next calls; when that is over cannot be seen."""
+        self.note_limits((), {}, milliseconds(kwargs.get("timeout", args[0] if args else None)))
+
+    def note_barrier(self, args: Any, kwargs: Any) -> None:
+        """Note the limit that a barrier was given, if its group's is shorter: it is that of the group from then on."""
+        limit_ms = of_barrier(args[1:], kwargs)
+        if limit_ms:
+            group = self.hooks.group_of(args[0])
+            if limit_ms > (group.limit_ms or DEFAULT_MS):
+                self.hooks.ring.table.limit(group, limit_ms)

@@ -1,8 +1,8 @@
 """Notes on what a worker spends its start: imports, making the first process group, reading a checkpoint.
 
 `sitecustomize` loads this file by its path. Until the first optimizer step, the main thread's time in what is watched is written
-as spans into a small file that the launcher has made (`robust_run.tracer.marks` has its format and reads it). Spans never lie
-within each other: what runs inside one belongs to it. After the first step nothing is written, and imports are as before.
+as spans into a small file that the launcher has made (`robust_run.tracer.files.marks` has its format and reads it). Spans never
+lie within each other: what runs inside one belongs to it. After the first step nothing is written, and imports are as before.
 
 No failure of ours reaches the program. Python's standard library only.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# The marks file, as robust_run.tracer.marks has it: a test keeps the two equal.
+# The marks file, as robust_run.tracer.files.marks has it: a test keeps the two equal.
 MAGIC = b"RBMARKS\n"
 VERSION = 1
 FILE_BYTES = 2048

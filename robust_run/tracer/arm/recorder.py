@@ -1,8 +1,8 @@
 """Writes the ring of this worker: what its communication calls did, and since when. Python's standard library only.
 
-`sitecustomize` loads this file by its path when torch.distributed is imported, under a name that is in no path. The layout of
-the file is that of `robust_run.tracer.ring_format`; a test keeps the two equal. Methods that run with every call take no lock
-(a signal handler may communicate too) and allocate next to nothing; they cost some hundred nanoseconds each. Those of
+`sitecustomize` loads this file by its path when torch.distributed is imported, under a name that is in no path. The layout
+of the file is that of `robust_run.tracer.files.ring_format`; a test keeps the two equal. Methods that run with every call take no
+lock (a signal handler may communicate too) and allocate next to nothing; they cost some hundred nanoseconds each. Those of
 waits and steps raise no Exception, since nothing stands between them and the program; the others leave that to `hooks.py`.
 """
 

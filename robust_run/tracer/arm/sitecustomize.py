@@ -1,6 +1,6 @@
 """Runs at the start of a worker's interpreter, before the user's program: counts its steps, lets its communication be traced.
 
-The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.tracer.arming`), so Python's `site` imports
+The launcher puts this folder first on the worker's PYTHONPATH (see `robust_run.tracer.files.arming`), so Python's `site` imports
 this file in place of the user's own `sitecustomize`. It first undoes all of that: the program and its children see the
 path and the environment that they would see without us. Then it waits for `torch.optim.optimizer` to be imported, and
 registers torch's own global hook that runs after every `Optimizer.step`; and for torch.distributed, to load the recorder
@@ -28,12 +28,6 @@ OLDEST_TORCH = (2, 6)
 MODULE_WITH_HOOK = "torch.optim.optimizer"
 MODULE_TO_RECORD = "torch.distributed.distributed_c10d"
 MODULE_OF_FUNCTIONS = "torch.distributed._functional_collectives"
-
-# The steps file, as robust_run.tracer.steps has it: a test keeps the two equal.
-MAGIC = b"RBSTEPS\n"
-VERSION = 1
-FILE_BYTES = 64
-MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL = range(7)
 
 said: list[str] = []
 loaded: dict[str, ModuleType] = {}
@@ -69,7 +63,7 @@ def load(name: str) -> ModuleType:
     path = os.path.join(os.path.dirname(__file__), f"{name}.py")
     module = type(sys)(f"robust_run_{name}")
     module.__file__ = path
-    module.__dict__["load"] = load
+    module.__dict__.update(load=load, give_up=give_up)
     code = SourceFileLoader(module.__name__, path).get_code(module.__name__)
     exec(code, module.__dict__)  # type: ignore[arg-type]  # noqa: S102 - our own file
     loaded[name] = module
@@ -149,107 +143,6 @@ class WaitForModules:
         loader.exec_module = exec_module
 
 
-def open_cells(path: str) -> tuple[memoryview[int], memoryview[float]]:
-    """Map the steps file, and return its cells as whole numbers and as floating-point numbers."""
-    import mmap
-
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if os.fstat(descriptor).st_size < FILE_BYTES:
-            raise ValueError(f"{path} is shorter than {FILE_BYTES} bytes")
-        cells = memoryview(mmap.mmap(descriptor, FILE_BYTES))
-    finally:
-        os.close(descriptor)
-    numbers = cells.cast("Q")
-    if bytes(cells[: len(MAGIC)]) != MAGIC or numbers[VERSION_CELL] != VERSION:
-        raise ValueError(f"{path} is not a steps file of version {VERSION}")
-    return numbers, cells.cast("d")
-
-
-def list_modules(path: str) -> None:
-    """Write the names of what is imported by now beside the steps file, if the launcher has put an empty list there.
-
-    In the order of their import, a line each: what the warm process should import before the next attempt. Without those of
-    torch, if the program itself has set variables that they read: before the program runs, they would read other values.
-    """
-    descriptor = None
-    try:
-        descriptor = os.open(f"{path}.modules", os.O_WRONLY | os.O_CLOEXEC)
-        names = list(sys.modules)
-        if load("torch_settings").are_the_programs():
-            names = [name for name in names if name.partition(".")[0] != "torch"]
-        os.write(descriptor, "\n".join(names).encode("utf-8", errors="replace") + b"\n.\n")
-    except OSError:
-        return  # not asked for
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def watch_numbers(numbers: memoryview[int], torch: Any, steps: int) -> Callable[[Any], bool]:
-    """Return what looks for NaN after each of the first steps; it says whether to go on looking."""
-    is_finite = load("finite").is_finite
-    left = steps
-
-    def look(optimizer: Any) -> bool:
-        nonlocal left
-        left -= 1
-        try:
-            if is_finite(optimizer, torch):
-                return left > 0
-            numbers[NOT_FINITE_CELL] = max(numbers[STEPS_CELL], 1)
-        except Exception as error:
-            give_up(error, "looking for NaN")
-        return False
-
-    return look
-
-
-def counter(
-    numbers: memoryview[int], times: memoryview[float], torch: Any, path: str, probation: int = 0
-) -> Callable[..., None]:
-    """Return the hook. It runs after every step of every optimizer, so it costs well below a microsecond."""
-    from time import monotonic
-
-    getpid = os.getpid
-    armed_pid = getpid()
-    counting = True
-    look = watch_numbers(numbers, torch, probation) if probation else None
-
-    def start() -> bool:
-        # The first process to make a step owns the file: one that only imports torch does not keep others from it.
-        if numbers[PID_CELL] == 0:
-            numbers[PID_CELL] = armed_pid
-            times[FIRST_CELL] = monotonic()
-        return numbers[PID_CELL] == armed_pid
-
-    def count_step(optimizer: Any = None, *_: object) -> None:
-        nonlocal counting, look
-        # While torch.compile traces, this is True: the hook then adds nothing to the graph and does not break it.
-        if torch.compiler.is_dynamo_compiling():
-            return
-        try:
-            if counting and getpid() == armed_pid:
-                if numbers[STEPS_CELL] == 0:
-                    counting = start()
-                    if not counting:
-                        return
-                    list_modules(path)
-                    for tell in on_first_step:
-                        tell()
-                times[LAST_CELL] = monotonic()
-                numbers[STEPS_CELL] += 1
-                for tell in on_step:
-                    tell()
-                if look is not None and not look(optimizer):
-                    look = None
-        except Exception as error:
-            counting = False
-            give_up(error)
-
-    return count_step
-
-
 def count_into(path: str, probation: int = 0) -> Callable[[ModuleType], None]:
     """Return what registers the hook in a freshly executed `torch.optim.optimizer`, in this very process only."""
     armed_pid = os.getpid()
@@ -259,8 +152,10 @@ def count_into(path: str, probation: int = 0) -> Callable[[ModuleType], None]:
             version = module.torch.__version__
             if tuple(map(int, version.split(".")[:2])) < OLDEST_TORCH:
                 raise RuntimeError(f"torch {version} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}")
-            numbers, times = open_cells(path)
-            module.register_optimizer_step_post_hook(counter(numbers, times, module.torch, path, probation))
+            counting = load("counting")
+            numbers, times = counting.open_cells(path)
+            hook = counting.counter(numbers, times, module.torch, path, probation, on_first_step, on_step)
+            module.register_optimizer_step_post_hook(hook)
 
     return register
 

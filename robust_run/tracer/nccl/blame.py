@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from robust_run.tracer.nccl.states import Cause
 from robust_run.tracer.nccl.teams import Team
 from robust_run.tracer.nccl.types import FaultKind, FaultScope, NcclSight
-from robust_run.tracer.nccl.vertices import Cause
 
 #: What explains what is seen in a rank's other flows: causes of the kinds on the right are left out.
 EXPLAINS: tuple[tuple[FaultKind, frozenset[FaultKind]], ...] = (

@@ -12,10 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from robust_run.tracer.nccl.gpus import Gpus
-from robust_run.tracer.nccl.states import has_room, is_v3_full, state_of
+from robust_run.tracer.nccl.states import (
+    Cause,
+    FlowVertex,
+    GpuVertex,
+    HostVertex,
+    Reason,
+    Vertex,
+    has_room,
+    is_v3_full,
+    state_of,
+)
 from robust_run.tracer.nccl.teams import Team, TeamFlow, has_nameless
 from robust_run.tracer.nccl.types import FaultKind, NcclSight
-from robust_run.tracer.nccl.vertices import Cause, FlowVertex, GpuVertex, HostVertex, Reason, Vertex
 
 
 class Graph:

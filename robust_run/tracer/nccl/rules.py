@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from robust_run.tracer.nccl.blame import EVERYBODY, Blame, blames, everybody
 from robust_run.tracer.nccl.graph import Graph, reached
-from robust_run.tracer.nccl.states import cause_of, state_of
+from robust_run.tracer.nccl.states import Cause, FlowVertex, Vertex, cause_of, state_of
 from robust_run.tracer.nccl.stragglers import stragglers
 from robust_run.tracer.nccl.teams import Team, TeamFlow, teams_of
 from robust_run.tracer.nccl.types import EVIDENCE, Confidence, NcclDiagnosis, NcclFault, NcclSight, NcclWait
-from robust_run.tracer.nccl.vertices import Cause, FlowVertex, Vertex
 from robust_run.tracer.nccl.words import flow_line, op_of, sentence, straggler_sentence
 
 __all__ = ["diagnose"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from robust_run.tracer.pace.types import MOST_STEPS, ROUND_S, STEPS_NEEDED, RankPace
-from robust_run.tracer.types import RankTrace, StepMark
+from robust_run.tracer.types import StepMark
 
 FAST_STEPS = 4 * MOST_STEPS
 """In a round: from here on nodes would hardly ever send the same newest steps, so they send steps at round numbers."""
@@ -33,11 +33,6 @@ def pace_of(
         whole.append(round(length_ms, 3))
         own.append(round(max(0.0, length_ms - blocked_ms), 3))
     return RankPace(rank=rank, node=node, first_step=first, own_ms=tuple(own), step_ms=tuple(whole))
-
-
-def pace_of_trace(trace: RankTrace, node: str, since_step: int = 0) -> RankPace | None:
-    """Return the pace of a rank from what its ring holds; None as with `pace_of`."""
-    return pace_of(trace.marks, trace.steps, since_step, rank=trace.rank, node=node)
 
 
 def _sound(marks: Sequence[StepMark]) -> Sequence[StepMark]:

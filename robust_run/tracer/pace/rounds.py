@@ -1,4 +1,4 @@
-"""Rounds: who stands out again and again. Pure: every answer is a new value."""
+"""Rounds: who stands out again and again, and what is said of them. Pure: every answer is a new value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from robust_run.tracer.pace import words
 from robust_run.tracer.pace.judge import judge_round
 from robust_run.tracer.pace.types import (
     FAR_AHEAD,
@@ -97,13 +96,13 @@ def _verdict(recent: Sequence[RoundResult], persistent: dict[int, SlowRank], fla
     seen = {rank: _seen(recent, rank) for rank in persistent}
     nodes = _slow_nodes(recent[-1], persistent)
     alone = sorted(rank for rank, suspect in persistent.items() if suspect.node not in nodes)
-    span = words.Span(
+    span = Span(
         rounds=len(recent),
         flagged=min(flagged[rank] for rank in persistent),
         length_s=(recent[-1].ended_s - recent[0].began_s) / len(recent),
     )
-    parts = [words.slow_node(node, [seen[r] for r in seen if persistent[r].node == node], span) for node in nodes]
-    parts += [words.slow_rank(seen[rank], span) for rank in alone]
+    parts = [slow_node(node, [seen[r] for r in seen if persistent[r].node == node], span) for node in nodes]
+    parts += [slow_rank(seen[rank], span) for rank in alone]
     sure = span.flagged == span.rounds and all(_share(seen[rank]) >= 0.5 for rank in persistent)
     return TraceVerdict(
         kind="slow",
@@ -112,7 +111,7 @@ def _verdict(recent: Sequence[RoundResult], persistent: dict[int, SlowRank], fla
         confidence="high" if sure else "medium",
         rule="slow_node" if nodes else "slow_rank",
         sentence="; ".join(parts[:4]) + (f"; and {len(parts) - 4} more" if len(parts) > 4 else ""),
-        evidence=words.evidence(recent, persistent),
+        evidence=evidence(recent, persistent),
         onset_s=min(rounds[0].since_s for rounds in seen.values()),
     )
 
@@ -153,3 +152,65 @@ def _slow_nodes(newest: RoundResult, persistent: dict[int, SlowRank]) -> list[st
 def _share(rounds: Sequence[SlowRank]) -> float:
     """Return in which share of the steps of these rounds a rank was slow."""
     return sum(one.slow_steps for one in rounds) / sum(one.steps for one in rounds)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The rounds that a verdict rests on."""
+
+    rounds: int
+    flagged: int
+    """In how many of them."""
+    length_s: float
+    """Of one."""
+
+    def __str__(self) -> str:
+        length = f"{self.length_s:.3g} s"
+        if self.flagged < self.rounds:
+            return f"{self.flagged} of {self.rounds} rounds of {length}"
+        return f"{self.rounds} rounds of {length} in a row"
+
+
+def slow_rank(seen: Sequence[SlowRank], span: Span) -> str:
+    """Return a clause about a rank that was suspect in these rounds."""
+    newest = seen[-1]
+    return (
+        f"rank {newest.rank} (node {newest.node}) is slow: its own work takes {_ratio(seen):.3g} times that of its peers "
+        f"({newest.own_ms:.0f} ms against {newest.peers_ms:.0f} ms) in {_percent(seen)} % of steps, {span}"
+    )
+
+
+def slow_node(node: str, ranks: Sequence[Sequence[SlowRank]], span: Span) -> str:
+    """Return a clause about a node whose ranks were suspect in these rounds."""
+    newest = [seen[-1] for seen in ranks]
+    slow = sorted(one.slow_steps for one in newest)[(len(newest) - 1) // 2]
+    ratio = sum(map(_ratio, ranks)) / len(ranks)
+    return (
+        f"node {node} is slow: its {len(ranks)} ranks need {ratio:.3g} times as long as their peers "
+        f"in {slow} of {newest[0].steps} steps, {span}"
+    )
+
+
+def evidence(recent: Sequence[RoundResult], ranks: Collection[int]) -> tuple[str, ...]:
+    """Return what the steps lose, and a line for each rank and round, at most 40 lines."""
+    newest = recent[-1]
+    lines = [
+        f"a step takes {newest.step_ms:.1f} ms, {newest.lost_ms:.1f} ms less without what is slow "
+        f"({newest.lost_ms / max(newest.step_ms, 1e-3):.0%})"
+    ]
+    for number, result in enumerate(recent, start=1):
+        lines += [
+            f"round {number}, steps to {result.through_step}: rank {one.rank} (node {one.node}) slow in "
+            f"{one.slow_steps} of {one.steps} steps, {one.own_ms:.1f} ms against {one.peers_ms:.1f} ms"
+            for one in result.suspects
+            if one.rank in ranks
+        ]
+    return tuple(lines[:40])
+
+
+def _ratio(seen: Sequence[SlowRank]) -> float:
+    """Return the median of the ratios of these rounds."""
+    return sorted(one.ratio for one in seen)[(len(seen) - 1) // 2]
+
+
+def _percent(seen: Sequence[SlowRank]) -> int:
+    return round(100 * sum(one.slow_steps for one in seen) / sum(one.steps for one in seen))

@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from robust_run.tracer.nccl import recorder
-from robust_run.tracer.ras.types import Count, RasCommunicator, RasRank, RasReport
+from robust_run.tracer.ras.parse import total
+from robust_run.tracer.ras.types import RasCommunicator, RasRank, RasReport
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
 
 __all__ = ["RasSign", "opinion", "second_opinion", "signs"]
@@ -97,7 +98,7 @@ def signs(report: RasReport, sights: Sequence[RankSight], world_size: int) -> tu
 def _of(comm: RasCommunicator) -> dict[SignKind, list[tuple[int, int]]]:
     """Return ranks of a communicator (and their pids) by what is odd about them."""
     found: dict[SignKind, list[tuple[int, int]]] = {}
-    most = max([_total(comm.usual), *(_total(row.counts) for row in comm.odd)])
+    most = max([total(comm.usual), *(total(row.counts) for row in comm.odd)])
     for row in comm.odd:
         kind = _kind(row, comm, most)
         if kind is not None:
@@ -113,13 +114,9 @@ def _kind(row: RasRank, comm: RasCommunicator, most: int) -> SignKind | None:
         return "error"
     if row.state in ("finalize", "abort") and comm.usual_state == "running":
         return "gone"
-    if _total(row.counts) < most:
+    if total(row.counts) < most:
         return "behind"
-    return "other" if row.counts != comm.usual and _total(row.counts) == _total(comm.usual) else None
-
-
-def _total(counts: Iterable[Count]) -> int:
-    return sum(count for _, count in counts)
+    return "other" if row.counts != comm.usual and total(row.counts) == total(comm.usual) else None
 
 
 def _line(kind: SignKind, ranks: Sequence[int], comm: RasCommunicator, name: str) -> str:
@@ -127,7 +124,7 @@ def _line(kind: SignKind, ranks: Sequence[int], comm: RasCommunicator, name: str
     who += f" and {len(ranks) - RANKS_NAMED} more" if len(ranks) > RANKS_NAMED else ""
     many = len(ranks) > 1
     if kind == "behind":
-        rows = [row for row in comm.odd if _total(row.counts) < _total(comm.usual)]
+        rows = [row for row in comm.odd if total(row.counts) < total(comm.usual)]
         what = _difference(rows, dict(comm.usual))
         return f"NCCL's RAS: {who} launched fewer operations in {name}{what}"
     if kind == "other":

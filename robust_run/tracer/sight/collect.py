@@ -101,7 +101,7 @@ def dead_sights(targets: Sequence[Target], ops: int = OPS, flows: int = FLOWS) -
 
 def read_ring(target: Target, ops: int) -> RankTrace | None:
     """Return what the target's ring holds, None if it has none or it is damaged."""
-    from robust_run.tracer.ring import read
+    from robust_run.tracer.files.ring import read
 
     trace = read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
     return trace if trace is not None and trace.pid else None  # nobody records in it (yet)
@@ -109,7 +109,7 @@ def read_ring(target: Target, ops: int) -> RankTrace | None:
 
 def recording_pid(target: Target) -> int:
     """Return the pid of the process that writes the target's ring, 0 if there is none."""
-    from robust_run.tracer.ring import RingReader
+    from robust_run.tracer.files.ring import RingReader
 
     if not target.steps_file:
         return 0
@@ -123,7 +123,7 @@ class _View:
     """One target while it is looked at."""
 
     def __init__(self, target: Target, ops: int, world: World, spy: Spy) -> None:
-        from robust_run.tracer.ring import stacks_signal
+        from robust_run.tracer.files.ring import stacks_signal
 
         self._target = target
         self._ops = ops

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from robust_run.tracer.sight import processes
-from robust_run.tracer.stacks.fault_dump import ends_whole, parse_dump
+from robust_run.tracer.stacks.dumps import ends_whole, parse_dump
 from robust_run.tracer.types import ThreadStack
 
 #: How long an answer may take.

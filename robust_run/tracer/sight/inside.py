@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robust_run.tracer.nccl import cut, layout, reader
+from robust_run.tracer.nccl import cut
 from robust_run.tracer.nccl.types import NcclTrace
+from robust_run.tracer.plugin import layout, reader
 from robust_run.tracer.sight.targets import Target
 
 #: Operations that are read: a host may be so many ahead of its GPU.

@@ -17,8 +17,7 @@ import subprocess
 import sys
 import time
 
-from robust_run.tracer.stacks.fault_dump import TEXT_CHARACTERS
-from robust_run.tracer.stacks.pyspy import parse_spied
+from robust_run.tracer.stacks.dumps import TEXT_CHARACTERS, parse_spied
 from robust_run.tracer.types import ThreadStack
 
 TIMEOUT_S = 3.0

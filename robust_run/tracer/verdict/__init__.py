@@ -15,8 +15,8 @@ from robust_run.tracer.verdict import nccl
 from robust_run.tracer.verdict.after import post_mortem
 from robust_run.tracer.verdict.decide import look, look_at_leftovers
 from robust_run.tracer.verdict.draft import describe, waits_of
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.types import Patience
 
 __all__ = [
     "ParallelGroup",

@@ -17,8 +17,8 @@ from robust_run.tracer.stacks.normal import is_waiting, main_stacks, user_frame
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.types import Patience
 
 #: Of very many ranks that are waited for, so many are looked at; the first ones say enough.
 _LOOKED_AT = 64

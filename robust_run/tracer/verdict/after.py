@@ -10,8 +10,8 @@ from robust_run.health.types import Finding
 from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict import absent, ended, graph, nccl, order, signatures
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.types import Patience
 
 _CONSEQUENCES = frozenset({"peer_connection", "native_crash", "accelerator"})
 _TELLING = ("gloo", "nccl", "nbytes", "mismatch", "enforce fail", "tensor size", "same size", "timed out", "timeout")

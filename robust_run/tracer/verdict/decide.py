@@ -11,8 +11,8 @@ from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import Look, Scene, TraceVerdict
 from robust_run.tracer.verdict import absent, after, ended, graph, links, nccl, order, signatures, stall
 from robust_run.tracer.verdict.draft import draft
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.types import Patience
 
 
 def look(

@@ -9,7 +9,7 @@ from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
 from robust_run.tracer.verdict.alike import Part, parts_of
 from robust_run.tracer.verdict.limits import expires_s
 from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.words import SENTENCE_CHARACTERS, one_line, op_name, span
+from robust_run.tracer.words import SENTENCE_CHARACTERS, one_line, op_name, span
 
 Confidence = Literal["high", "medium", "low"]
 #: Waits in a verdict; `robust why` shows the rest.

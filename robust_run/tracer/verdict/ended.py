@@ -13,8 +13,8 @@ from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import LIFECYCLE, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.graph import dependents
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.types import Patience
 
 #: The rule that names ranks which others have left behind.
 LEFTOVER = "leftover"

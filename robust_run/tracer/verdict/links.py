@@ -20,7 +20,7 @@ from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
 from robust_run.tracer.verdict.picture import Picture, Place
 from robust_run.tracer.verdict.stall import complete, members
-from robust_run.tracer.verdict.words import bytes_words, count_words
+from robust_run.tracer.words import bytes_words, count_words
 
 #: A packet may be lost, and its repetition too; the kernel doubles the time between them (RFC 6298).
 RETRIES = 2

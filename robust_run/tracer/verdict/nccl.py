@@ -17,8 +17,8 @@ from robust_run.tracer.nccl.types import FaultKind, NcclFault
 from robust_run.tracer.types import Scene, TraceKind, TraceVerdict
 from robust_run.tracer.verdict import absent
 from robust_run.tracer.verdict.draft import Confidence, draft
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.types import Patience
 
 #: Faults of the communication itself. That a rank is late rings tell better.
 INSIDE: tuple[FaultKind, ...] = ("gpu", "proxy", "network", "dead", "unseen", "deadlock")

@@ -19,7 +19,7 @@ from robust_run.tracer.types import LIFECYCLE, P2P, Op, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.sequences import following
-from robust_run.tracer.verdict.words import count_words, op_name, ranks_words, short_site
+from robust_run.tracer.words import count_words, op_name, ranks_words, short_site
 
 #: Passages up to so many calls are compared.
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene
 from robust_run.tracer.verdict.inside import Inside
-from robust_run.tracer.verdict.place import Place
-from robust_run.tracer.verdict.words import count_words, op_name, ranks_words, span
+from robust_run.tracer.verdict.types import Place
+from robust_run.tracer.words import count_words, op_name, ranks_words, span
 
 #: Descriptions that torch gives by itself.
 _NO_DESC = frozenset({"", "undefined", "default_pg", "default"})

@@ -17,7 +17,7 @@ from robust_run.tracer.verdict.alike import Signature, differ, finished, fits, s
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture, Place
 from robust_run.tracer.verdict.sequences import following
-from robust_run.tracer.verdict.words import count_words, one_line, short_site
+from robust_run.tracer.words import count_words, one_line, short_site
 
 #: Parts of different sizes are allowed by NCCL.
 _MAY_BE_UNEVEN = frozenset({"all_gather", "reduce_scatter"})

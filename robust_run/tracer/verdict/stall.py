@@ -12,8 +12,8 @@ from robust_run.tracer.stacks.cluster import clusters, covering_group
 from robust_run.tracer.stacks.cluster import suspects as minority
 from robust_run.tracer.types import BACKWARD, P2P, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
-from robust_run.tracer.verdict.patience import Patience
 from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.types import Patience
 
 
 def stalled(picture: Picture, patience: Patience) -> list[Place]:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from robust_run.health.checks.fleet import Watcher, check
-from robust_run.health.checks.here import Here
 from robust_run.health.checks.history import History
 from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import NodeFacts, Result
+from robust_run.health.diagnostics.here import Here
 
 MARK = "ROBUST_TEST_CHECKS"
 

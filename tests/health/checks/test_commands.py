@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from robust_run.errors import UserError
-from robust_run.health.checks.commands import FleetFinder, check
-from robust_run.health.checks.here import Here
 from robust_run.health.checks.types import NodeFacts
+from robust_run.health.commands.check import FleetFinder, check
+from robust_run.health.diagnostics.here import Here
 
 
 def robust(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from robust_run.health.checks.fleet import Watcher
-from robust_run.health.checks.here import Here, facts_here
 from robust_run.health.checks.plan import Round, Wish, orders
 from robust_run.health.checks.types import Finished, NodeFacts, Said
+from robust_run.health.diagnostics.here import Here, facts_here
 
 pytestmark = pytest.mark.timeout(600)  # each program imports torch
 

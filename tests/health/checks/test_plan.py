@@ -89,4 +89,4 @@ def test_every_check_has_a_program_and_a_description() -> None:
 
     assert set(WHAT) == set(CHECKS)
     for name in CHECKS:
-        assert find_spec(f"robust_run.health.checks.{name}") is not None
+        assert find_spec(f"robust_run.health.diagnostics.{name}") is not None

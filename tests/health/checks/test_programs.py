@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from robust_run.errors import UserError
-from robust_run.health.checks import history, node, program
-from robust_run.health.checks.children import child_environment, result_of
-from robust_run.health.checks.faults import faults_for
+from robust_run.health.checks import history
 from robust_run.health.checks.judge import judge
 from robust_run.health.checks.types import Began, Ended, Finished, NodeOrder, Order, Result, Said
+from robust_run.health.diagnostics import node, program
+from robust_run.health.diagnostics.children import child_environment, result_of
+from robust_run.health.diagnostics.faults import faults_for
 
 pytestmark = pytest.mark.timeout(600)  # each program imports torch
 
@@ -34,7 +35,7 @@ def order(check: str, node_name: str = "a", **more: Any) -> Order:
 def run_node(env: dict[str, str], *steps: tuple[Order, ...]) -> list[Said]:
     """Run a node's runner to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "robust_run.health.checks.node"],
+        [sys.executable, "-m", "robust_run.health.diagnostics.node"],
         input=msgspec.json.encode(NodeOrder(steps=steps)),
         stdout=subprocess.PIPE,
         env=env,
@@ -145,7 +146,7 @@ def test_a_check_that_dies_and_leaves_a_process_behind(ground: Any) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_runner_that_is_ended_takes_its_checks_with_it(ground: Any, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "robust_run.health.checks.node"],
+        [sys.executable, "-m", "robust_run.health.diagnostics.node"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=ground.env({"hang": True}),

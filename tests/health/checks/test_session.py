@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.health.checks import records
 from robust_run.health.checks.history import History
 from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import NodeFacts, Result
+from robust_run.health.diagnostics import records
 
 Make = Callable[..., Result]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from robust_run.health.checks.replay import Conclusion
 from robust_run.health.checks.types import Ambiguity, Judgement, Suspect
-from robust_run.health.ladder.explain import explain
-from robust_run.health.ladder.rules import RULES
+from robust_run.health.ladder.rules import RULES, explain
 from robust_run.health.ladder.step import step
 from robust_run.health.ladder.types import (
     Code,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.health.metrics.judging import TrainingState, judge, role_of
 from robust_run.health.metrics.reports import Point
 from robust_run.health.sensors.settings import TrainingSettings
 from robust_run.health.sensors.types import Event
+from robust_run.health.signs.training import TrainingState, judge, role_of
 
 SETTINGS = TrainingSettings()
 GOOD = [2.0 - number / 100 for number in range(40)]

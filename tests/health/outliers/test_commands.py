@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from outlier_fleets.faults import make_stretch
+from outlier_fleets.types import Stretch
 
 from robust_run.errors import UserError
-from robust_run.health.outliers.commands import outliers
-from robust_run.health.outliers.generated.faults import make_stretch
-from robust_run.health.outliers.generated.types import Stretch
+from robust_run.health.commands.outliers import outliers
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from outlier_contenders.pairwise import PairwiseDetector, Scale
+from outlier_contenders.plain import PlainDetector
+from outlier_contenders.ranks import RankDetector
+from outlier_contenders.together import TogetherDetector
 
-from robust_run.health.outliers.detectors.pairwise import PairwiseDetector, Scale
-from robust_run.health.outliers.detectors.plain import PlainDetector
-from robust_run.health.outliers.detectors.ranks import RankDetector
-from robust_run.health.outliers.detectors.spread import SpreadDetector
-from robust_run.health.outliers.detectors.together import TogetherDetector
 from robust_run.health.outliers.types import Reading
+from robust_run.health.outliers.watch import SpreadDetector
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fleets import CPU, LEVELS, METRICS, ONSET, calm, fleet_of
@@ -61,7 +61,7 @@ def test_the_models_learn_to_repeat_what_is_healthy() -> None:
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the models are so small that threads only wait for each other
-    from robust_run.health.outliers.detectors.lstm_vae import LstmVae
+    from outlier_contenders.lstm_vae import LstmVae
 
     random = np.random.default_rng(0)
     windows = np.clip(0.5 + random.normal(0, 0.02, (256, 2, 1)) + np.zeros((1, 1, 8)), 0, 1)

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from outlier_fleets import settings
+from outlier_fleets.faults import make_stretch
 
-from robust_run.health.outliers.generated import settings
-from robust_run.health.outliers.generated.faults import make_stretch
 from robust_run.health.outliers.types import Reading
 from robust_run.health.outliers.watch import default_watch
 

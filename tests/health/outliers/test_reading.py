@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import PlatformError, RobustRunError, UserError
-from robust_run.health.outliers.reading.readings import MOST_AHEAD, Readings
-from robust_run.health.outliers.reading.sources import open_rows
-from robust_run.health.outliers.reading.types import MOST_LINE_BYTES, Columns, Oddities, Row
+from robust_run.health.commands.outlier_files import open_rows
+from robust_run.health.outliers.readings import MOST_AHEAD, Readings
+from robust_run.health.outliers.rows import MOST_LINE_BYTES, Columns, Oddities, Row
 
 
 def rows(text: str | bytes, kind: str = "csv", oddities: Oddities | None = None) -> list[Row]:

@@ -10,7 +10,7 @@ from robust_run.health.rules.types import Book, Counts, Decision, Rule
 from robust_run.health.sensors.every import sensors_of
 from robust_run.health.sensors.settings import SensorSettings
 from robust_run.health.sensors.types import Event, World
-from robust_run.health.sensors.xids import LOST, XIDS
+from robust_run.health.signs.xids import LOST, XIDS
 
 BOOK = Book(rules=DEFAULTS)
 

@@ -14,7 +14,7 @@ from robust_run.health.sensors.gpus import CountersState, judge_counters, judge_
 from robust_run.health.sensors.nvml import Driver, GpuCounters, GpuMoment, GpuSample
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
 from robust_run.health.sensors.types import AbsentError, Event, Levels, World
-from robust_run.health.sensors.xids import XIDS, class_of, gpu_name, meaning
+from robust_run.health.signs.xids import XIDS, class_of, gpu_name, meaning
 
 QUICK = GpuSettings(interval_s=0.05, timeout_s=0.5, open_s=0, hot_hold_s=0, throttle_hold_s=0)
 FIRST, SECOND = "GPU 0000:3b:00", "GPU 0000:3c:00"

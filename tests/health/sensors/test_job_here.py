@@ -15,7 +15,7 @@ from robust_run.health.sensors.lineage import REMEMBERED_S, Family
 from robust_run.health.sensors.mounts import InUse
 from robust_run.health.sensors.own_gpus import of_node, used
 from robust_run.health.sensors.types import World
-from robust_run.health.sensors.visible_gpus import Gpu
+from robust_run.health.signs.visible_gpus import Gpu
 
 AGENT, RANK, LOADER, SHELL, STRANGER = 7, 8, 9, 3, 50
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree, Watched
 
 from robust_run.health.sensors import kernel_log
-from robust_run.health.sensors.kernel_lines import meaning_of
 from robust_run.health.sensors.kernel_log import MOST_RECORDS, Batch, KernelLog, Record, judge, parse
 from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.sensors.types import AbsentError, World
+from robust_run.health.signs.kernel_lines import meaning_of
 
 SETTINGS = KernelLogSettings()
 

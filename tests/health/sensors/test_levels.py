@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.health.sensors.levels import MOST_CONDITIONS, follow
 from robust_run.health.sensors.types import Condition, Event, Levels
+from robust_run.health.signs.levels import MOST_CONDITIONS, follow
 
 DOWN = Condition(name="network.link_down", subject="eth0", detail="the link is down", repeat_s=30.0)
 HOT = Condition(name="gpu.hot", subject="GPU 0", detail="hot", hold_s=10.0, repeat_s=30.0)

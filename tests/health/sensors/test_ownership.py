@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from robust_run.health.sensors.kernel_lines import killed_in, meaning_of
 from robust_run.health.sensors.kernel_log import Batch, Record, judge
-from robust_run.health.sensors.ownership import Owner, owner_of
 from robust_run.health.sensors.settings import KernelLogSettings
+from robust_run.health.signs.kernel_lines import killed_in, meaning_of
+from robust_run.health.signs.ownership import Owner, owner_of
 
 OURS, THEIRS, GONE = 4711, 4811, 999
 OWN_GPU, OTHER_GPU = "0000:3b:00", "0000:86:00"

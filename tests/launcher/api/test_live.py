@@ -29,7 +29,7 @@ from robust_run.launcher.operator.views.status import (
     NodesView,
     NodeView,
 )
-from robust_run.report.startup import file
+from robust_run.report.files import startup as file
 from robust_run.report.startup.types import AttemptStartup, Row, Span, Startup
 from robust_run.report.startup.words import sentence
 from robust_run.tracer.pace.types import NodePace, RankPace

@@ -16,7 +16,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.job import VerdictDraft
 from robust_run.launcher.operator.views.operations import Wish
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 from robust_run.tracer.types import Frame, Group, Op, ProcessSight, RankSight, RankTrace, Scene, ThreadStack
 
 Serve = Callable[..., Any]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from robust_run.launcher.agent.warm.identity import Identity, frozen_changes, interpreter_arguments, unarmed
-from robust_run.tracer.arming import arm_environment
+from robust_run.tracer.files.arming import arm_environment
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import pytest
 from page_ground import ANYTHING, BEGIN_S, DONE, HOSTILE, RUNS, assert_harmless, attempt, incident, incident_page, scene
 from seen_ranks import process, stack
 
-from robust_run.report.pages.advice import BY_KIND, BY_RULE, ROLLED_BACK, START_AGAIN, steps_for
+from robust_run.report.pages.advice import BY_KIND, BY_RULE, ROLLED_BACK, START_AGAIN
 from robust_run.report.pages.families import families
 from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.rules import KIND_TITLES
 from robust_run.report.pages.states import RankState, states_of
 from robust_run.report.pages.types import Accepts, IncidentPage, NodePlace

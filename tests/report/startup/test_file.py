@@ -8,7 +8,7 @@ import pytest
 from made_starts import slow_node, startup_of
 
 from robust_run.errors import PlatformError
-from robust_run.report.startup import file
+from robust_run.report.files import startup as file
 
 
 def test_it_comes_back_as_it_was(tmp_path: Path) -> None:

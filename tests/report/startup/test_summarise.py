@@ -10,7 +10,7 @@ from made_starts import IMPORTS, INIT, TORCH_LOAD, UNIX_S, attempt_of, node_star
 
 from robust_run.report.startup.summarise import coarse, seconds_of, summarise, with_attempt
 from robust_run.report.startup.types import ALL_RANKS, MOST_ROW_SPANS, NodeStart, Queue, RankMarks, Row, Span
-from robust_run.tracer.marks import Mark
+from robust_run.tracer.files.marks import Mark
 
 
 def phase(found, name: str):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tracer.nccl.playing import VERSIONS, Rank, StartRank, compile_driver
 
-from robust_run.tracer.nccl import build, layout
+from robust_run.tracer.plugin import build, layout
 
 
 @pytest.fixture(scope="session")

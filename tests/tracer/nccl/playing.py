@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from robust_run.tracer.nccl import layout, reader
 from robust_run.tracer.nccl.types import Flow, NcclTrace
+from robust_run.tracer.plugin import layout, reader
 
 LIMIT_S = 120
 DRIVER_SOURCE = Path(__file__).with_name("driver.c")

@@ -14,8 +14,8 @@ from tracer.nccl.playing import Rank, compile_driver
 from tracer.nccl.simulate import Broken, Model, commands_of
 from tracer.nccl.stalls import Stall, grid, one_group, pipeline, run
 
-from robust_run.tracer.nccl import build, layout, reader
 from robust_run.tracer.nccl.types import NcclSight
+from robust_run.tracer.plugin import build, layout, reader
 
 FOLDER = Path(__file__).with_name("recorded")
 _RING, _PIPE, _GRID = one_group(3, "ring", 12, 2, "AllGather"), pipeline(3, 12, 1), grid(3, 2, "ring", 8, 1)

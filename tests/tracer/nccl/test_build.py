@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.tracer.nccl import build
+from robust_run.tracer.plugin import build
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,8 +126,8 @@ def test_wheels(compiler: str, tmp_path: Path, with_compiler: bool) -> None:
     assert result.returncode == 0, result.stderr
     (wheel,) = (tmp_path / "dist").iterdir()
     names = zipfile.ZipFile(wheel).namelist()
-    assert "robust_run/tracer/nccl/plugin.c" in names
-    assert (f"robust_run/tracer/nccl/{build.OBJECT_NAME}" in names) == with_compiler
+    assert "robust_run/tracer/plugin/plugin.c" in names
+    assert (f"robust_run/tracer/plugin/{build.OBJECT_NAME}" in names) == with_compiler
     kind = f"manylinux_2_17_{os.uname().machine}" if with_compiler else "any"
     assert wheel.name.endswith(f"-py3-none-{kind}.whl"), (
         "an index takes it, and any glibc of the last ten years runs it"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from robust_run.tracer.nccl import layout
+from robust_run.tracer.plugin import layout
 
 #: Has the plugin loaded as NCCL does, then does what the test says.
 PROGRAM = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tracer.nccl.playing import ALL_GATHER, COLL, MAKE_COMM, OP, Rank, StartRank, proxy_op, steps
 
-from robust_run.tracer.nccl import layout
-from robust_run.tracer.nccl.metering import Metering
+from robust_run.tracer.plugin import layout
+from robust_run.tracer.plugin.metering import Metering
 
 WHOLE = (ALL_GATHER, proxy_op(), f"stop {COLL}", steps(0, 8), f"stop {OP}")
 

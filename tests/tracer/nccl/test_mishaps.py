@@ -27,7 +27,7 @@ from tracer.nccl.playing import (
     steps,
 )
 
-from robust_run.tracer.nccl import layout, reader
+from robust_run.tracer.plugin import layout, reader
 
 EVERYTHING = [MAKE_COMM, ALL_GATHER, proxy_op(), steps(0, 8), f"stop {OP}", f"stop {COLL}", f"finalize {COMM}"]
 

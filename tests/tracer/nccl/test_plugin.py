@@ -20,7 +20,7 @@ from tracer.nccl.playing import (
     steps,
 )
 
-from robust_run.tracer.nccl import layout
+from robust_run.tracer.plugin import layout
 
 COLL_TYPES = 2 | 4 | 8 | 16
 

@@ -9,8 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.nccl import layout, rates, reader
+from robust_run.tracer.nccl import rates
 from robust_run.tracer.nccl.rates import NAMES, OTHER, UNNAMED, CommRate, Meter, Move, Moves, Rates, Totals, bounded
+from robust_run.tracer.plugin import layout, reader
 
 
 def op(number: int, *, done: bool = True, comm: int = 1, **fields: Any) -> Move:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from robust_run.tracer.nccl import layout, reader
 from robust_run.tracer.nccl.types import NcclTrace
+from robust_run.tracer.plugin import layout, reader
 
 ANYWHERE = st.integers(0, layout.FILE_BYTES - 1)
 NUMBERS = st.one_of(st.integers(0, 20000), st.integers(0, (1 << 64) - 1))

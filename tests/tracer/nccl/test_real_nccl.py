@@ -13,7 +13,7 @@ import pytest
 from nccl_parts import WHEELS, library
 from tracer.nccl.playing import rungs
 
-from robust_run.tracer.nccl import layout, reader
+from robust_run.tracer.plugin import layout, reader
 
 LIMIT_S = 100
 

@@ -13,10 +13,10 @@ from tracer.nccl.recording import RECORDED, packed, play, sight
 from tracer.nccl.stalls import HELD_OUT, TUNING, Stall, run
 from tracer.verdict.inside_scenes import FEWEST, on_the_way
 
-from robust_run.tracer.nccl import layout
 from robust_run.tracer.nccl.cut import restored
 from robust_run.tracer.nccl.rules import diagnose
 from robust_run.tracer.nccl.types import NcclSight
+from robust_run.tracer.plugin import layout
 
 
 def named(stall: Stall) -> str:

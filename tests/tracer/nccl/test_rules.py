@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tracer.nccl.simulate import Broken, Call, Group, Model, World, sights_of, tree_children
 from tracer.nccl.stalls import HELD_OUT, TUNING, Stall, grid, one_group, pipeline, run
 
+from robust_run.tracer.nccl.gpus import first_parents, parents_for, second_parents
 from robust_run.tracer.nccl.rules import diagnose
 from robust_run.tracer.nccl.states import cause_of, state_of
 from robust_run.tracer.nccl.teams import Team, teams_of
-from robust_run.tracer.nccl.trees import first_parents, parents_for, second_parents
 from robust_run.tracer.nccl.types import NcclFault, NcclSight
 
 

@@ -23,7 +23,7 @@ from tracer.nccl.playing import (
     steps,
 )
 
-from robust_run.tracer.nccl import build, layout, reader
+from robust_run.tracer.plugin import build, layout, reader
 
 SANITIZERS = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
 

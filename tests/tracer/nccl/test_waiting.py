@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tracer.nccl.playing import ALL_GATHER, COLL, MAKE_COMM, OP, SEND, Rank, proxy_op, step_up_to, steps
 
-from robust_run.tracer.nccl import layout, reader
-from robust_run.tracer.nccl.waiting import NOTES, NOTES_AT_ONCE, NOTES_TOLD, QUIET_S, TICK_S, Waiting
+from robust_run.tracer.plugin import layout, reader
+from robust_run.tracer.plugin.waiting import NOTES, NOTES_AT_ONCE, NOTES_TOLD, QUIET_S, TICK_S, Waiting
 
 
 def begun(rank: Rank) -> float:

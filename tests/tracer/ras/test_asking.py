@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from robust_run.tracer.ras.asking import heard, is_ours_to_ask, with_report
 from robust_run.tracer.ras.types import RasReport
+from robust_run.tracer.sight.ras import heard, is_ours_to_ask, with_report
 from robust_run.tracer.types import RankSight
 
 REPORT = RasReport(nccl="2.29.7", form="json", communicators=())

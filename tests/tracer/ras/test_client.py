@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tracer.ras.answers import TEXT_BEHIND, answer, communicator, rank
 
-from robust_run.tracer.ras import client
-from robust_run.tracer.ras.client import ask
-from robust_run.tracer.ras.port import RasPort
 from robust_run.tracer.ras.types import RasReport
+from robust_run.tracer.sight import ras as client
+from robust_run.tracer.sight.ras import ask
+from robust_run.tracer.sight.ras_port import RasPort
 
 PATIENCE_S = 60.0
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ranks_alone import PATIENCE_S, rank, until
 
-from robust_run.tracer import ring, ring_format
+from robust_run.tracer.files import ring, ring_format
 from robust_run.tracer.sight import fault_signal, processes, spy
 from robust_run.tracer.sight.collect import World, collect, dead_sights, stacks_of
 from robust_run.tracer.sight.fault_signal import CHILD_AGE_S, FILE_BYTES

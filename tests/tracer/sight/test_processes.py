@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks_alone import rank, until
 
-from robust_run.tracer.ring import stacks_signal
+from robust_run.tracer.files.ring import stacks_signal
 from robust_run.tracer.sight import processes
 
 FORKS = """

@@ -6,7 +6,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.stacks.fault_dump import FRAMES, THREADS, ends_whole, parse_dump
+from robust_run.tracer.stacks.dumps import FRAMES, THREADS, ends_whole, parse_dump
 from robust_run.tracer.types import Frame
 
 # Written by CPython 3.11.

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.stacks.fault_dump import TEXT_CHARACTERS
-from robust_run.tracer.stacks.pyspy import parse_spied
+from robust_run.tracer.stacks.dumps import TEXT_CHARACTERS, parse_spied
 from robust_run.tracer.types import Frame
 
 # Printed by py-spy 0.4.2 for CPython 3.11.

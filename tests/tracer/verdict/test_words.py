@@ -7,7 +7,7 @@ from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, faulty
 
 from robust_run.tracer.types import Group, RankSight, RankTrace, Scene
 from robust_run.tracer.verdict import Patience, describe_waits, look, parallel_groups, waits
-from robust_run.tracer.verdict.words import one_line, ranks_words, span
+from robust_run.tracer.words import one_line, ranks_words, span
 
 
 def sentence(layout: str, fault: str, rank: int, at: int) -> str:

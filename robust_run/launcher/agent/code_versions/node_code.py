@@ -16,7 +16,7 @@ from robust_run.launcher.model.job import (
     JobSpec,
 )
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.tracer.steps import read as read_steps
+from robust_run.tracer.files.steps import read as read_steps
 
 
 class Survival:

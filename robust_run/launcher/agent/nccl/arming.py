@@ -17,7 +17,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.agent.nccl.facts import PLUGIN_VARIABLE, Facts, Machine, look, this_machine
 from robust_run.launcher.agent.workers.environment import without_outer_nccl
 from robust_run.launcher.model.job import JobSpec
-from robust_run.tracer.ras.port import RasPort
+from robust_run.tracer.sight.ras_port import RasPort
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.workers.store import StartsHelpers
@@ -31,7 +31,7 @@ BUILD_AFTER_S = 10.0
 
 _MEMORY = "/dev/shm"  # noqa: S108 - only to be named
 _BUILD = (
-    "import sys; del sys.path[0]; from robust_run.tracer.nccl.build import ensure; "
+    "import sys; del sys.path[0]; from robust_run.tracer.plugin.build import ensure; "
     "reason = ensure().reason; print(f'robust-run: {reason}') if reason else None"
 )
 
@@ -151,7 +151,7 @@ class NcclArming:
         """Make the file of a rank; return what is to be added to its environment, nothing where NCCL is not traced."""
         if self._decision is None or not self._decision.plugin:
             return {}
-        from robust_run.tracer.nccl import layout
+        from robust_run.tracer.plugin import layout
 
         path = f"{steps_file}{layout.SUFFIX}"
         try:
@@ -183,6 +183,6 @@ class NcclArming:
 
 
 def _needed_bytes(nproc: int) -> int:
-    from robust_run.tracer.nccl import layout
+    from robust_run.tracer.plugin import layout
 
     return nproc * layout.FILE_BYTES

@@ -17,7 +17,7 @@ from robust_run.launcher.agent.workers.devices import has_nvidia, python_of
 from robust_run.launcher.model.world import Files
 
 if TYPE_CHECKING:
-    from robust_run.tracer.nccl.build import Plugin
+    from robust_run.tracer.plugin.build import Plugin
 
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 #: What NCCL looks for where the variable is not set.
@@ -140,12 +140,12 @@ def this_machine() -> Machine:
         return about.f_bavail * about.f_frsize
 
     def at_hand() -> str:
-        from robust_run.tracer.nccl import build
+        from robust_run.tracer.plugin import build
 
         return build.at_hand()
 
     def ensure() -> Plugin:
-        from robust_run.tracer.nccl import build
+        from robust_run.tracer.plugin import build
 
         return build.ensure()
 

@@ -15,7 +15,7 @@ from robust_run.clock import Clock
 from robust_run.harmless import Harmless
 from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.tracer.nccl.types import NcclNote, NcclTrace
-from robust_run.tracer.nccl.waiting import NOTE_S, Waiting
+from robust_run.tracer.plugin.waiting import NOTE_S, Waiting
 
 if TYPE_CHECKING:
     import asyncio
@@ -126,8 +126,8 @@ class NcclWatch:
 
     def sample(self) -> None:
         """Take in a window of the sampled ranks; ask for a look at all where one calls for it."""
-        from robust_run.tracer.nccl import reader
         from robust_run.tracer.nccl.sampling import Trigger, largest_groups, sample, window
+        from robust_run.tracer.plugin import reader
 
         traced = {rank: path for rank, path in self._paths.items() if self._ranks[rank].event_ns}
         groups = largest_groups({rank: reader.communicators(path) for rank, path in traced.items()}, self._world_size)

@@ -11,7 +11,7 @@ import robust_run
 from robust_run.launcher.model.job import ImageUse, JobSpec
 from robust_run.prefetch.belonging import is_in
 from robust_run.prefetch.inside import Bind, binds
-from robust_run.tracer.arming import ARM_FOLDER
+from robust_run.tracer.files.arming import ARM_FOLDER
 
 #: Where a machine has its own system: what an image has there is not replaced because a script lies there.
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")

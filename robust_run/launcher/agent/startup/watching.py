@@ -14,9 +14,9 @@ from robust_run.launcher.agent.startup.origin import started_s
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import MOST_RANKS, NodeStart, RankMarks
-from robust_run.tracer import marks
-from robust_run.tracer.steps import MARKS_SUFFIX
-from robust_run.tracer.steps import read as read_steps
+from robust_run.tracer.files import marks
+from robust_run.tracer.files.steps import MARKS_SUFFIX
+from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
     import asyncio

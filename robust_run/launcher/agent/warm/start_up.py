@@ -22,7 +22,7 @@ def start_environment(env: Mapping[str, str], function: str, arguments: Sequence
     original = env.get("PYTHONPATH")
     return {
         "PYTHONPATH": f"{START_FOLDER}{os.pathsep}{original}" if original else START_FOLDER,
-        # The names and their meaning are those of robust_run.tracer.arming: a warm process is not counted.
+        # The names and their meaning are those of robust_run.tracer.files.arming: a warm process is not counted.
         "ROBUST_ARM_PYTHONPATH": "" if original is None else f"={original}",
         "ROBUST_WARM": " ".join((function, *arguments)),
     }

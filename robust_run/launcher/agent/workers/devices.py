@@ -17,7 +17,7 @@ from robust_run.errors import UserError
 from robust_run.launcher.model.world import Files, World
 
 if TYPE_CHECKING:
-    from robust_run.health.sensors.visible_gpus import Gpu
+    from robust_run.health.signs.visible_gpus import Gpu
 
 _GPU_FOLDER = "/proc/driver/nvidia/gpus"
 _ACCELERATOR_TRACES = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel", "/dev/davinci_manager")
@@ -67,7 +67,7 @@ def visible_gpus(files: Files, env: Mapping[str, str]) -> tuple[Gpu, ...] | None
     chosen = env.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return node
-    from robust_run.health.sensors.visible_gpus import choose
+    from robust_run.health.signs.visible_gpus import choose
 
     return choose(node, chosen)
 
@@ -133,7 +133,7 @@ def _known_gpu_count(world: World, *, in_image: bool) -> int | None:
 
 def _gpus_of_node(files: Files) -> tuple[Gpu, ...] | None:
     """Return all GPUs the driver lists, by PCI address; None where its list is not what CUDA will find."""
-    from robust_run.health.sensors.visible_gpus import Gpu  # seldom on the way to the first worker
+    from robust_run.health.signs.visible_gpus import Gpu  # seldom on the way to the first worker
 
     found: list[Gpu] = []
     for address in files.names(_GPU_FOLDER):

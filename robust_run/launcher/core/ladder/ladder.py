@@ -16,7 +16,7 @@ import msgspec
 
 from robust_run.health.checks.types import Judgement
 from robust_run.health.ladder import rules
-from robust_run.health.ladder.explain import everything_known
+from robust_run.health.ladder.rules import everything_known
 from robust_run.health.ladder.step import most_evicted
 from robust_run.health.ladder.types import Code, Decision, Failed, FailureKind, RollbackRefused, Settled
 from robust_run.health.ladder.types import Diagnosed as ChecksOver

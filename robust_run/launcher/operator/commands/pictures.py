@@ -127,7 +127,7 @@ def ring_paths(folder: str, attempt: int) -> Mapping[int, str]:
 
 def read_rings(folder: str, attempt: int) -> list[RankTrace]:
     """Return what the copies hold, by rank; damaged ones are left out."""
-    from robust_run.tracer import ring
+    from robust_run.tracer.files import ring
 
     traces = (ring.read(path, MOST_OPS) for path in ring_paths(folder, attempt).values())
     return [trace for trace in traces if trace is not None and trace.pid]

@@ -74,7 +74,7 @@ def startup_report(path: str, number: int | None, *, every: bool, html: str, as_
 
 
 def _read(path: str) -> Startup | None:
-    from robust_run.report.startup import file
+    from robust_run.report.files import startup as file
 
     return file.read(os.path.join(path, file.NAME))
 

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 
 from robust_run.launcher.operator.views.show import age, clean, plural
-from robust_run.report.incident import is_older
-from robust_run.report.pages.advice import MOST_PIDS, stopped_in
+from robust_run.report.pages.next_steps import MOST_PIDS, stopped_in
+from robust_run.report.pages.states import is_older
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.words import in_flight_lines
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.cluster import Cluster, clusters
 from robust_run.tracer.types import ProcessSight, RankSight, Scene, ThreadStack
 from robust_run.tracer.verdict import describe_inside, describe_waits
-from robust_run.tracer.verdict.words import span
+from robust_run.tracer.words import span
 
 #: Frames of a stack that a summary of all ranks shows; of one rank all are shown.
 SHOWN_FRAMES = 12

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from robust_run.launcher.operator.gauges.facts import Facts
 from robust_run.launcher.operator.views.course import START_EDGES_S, Course
-from robust_run.report.metrics import Family, Sample, number, spread_of
-from robust_run.report.spread import Spread
+from robust_run.report.metrics import Family, Sample, Spread, number, spread_of
 
 #: Seconds. What is seen at once (an exit) takes milliseconds, a hang seconds, a slow node minutes.
 DETECTION_EDGES_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

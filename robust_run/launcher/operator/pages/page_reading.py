@@ -15,7 +15,7 @@ from robust_run.launcher.operator.reading.incident_reading import MOST_S
 from robust_run.launcher.operator.views.history import History
 from robust_run.launcher.operator.views.page_data import Kept, nothing_kept
 from robust_run.launcher.records.journal import Entry, Header
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
 from robust_run.report.pages.types import Checkpoint, JobPage, NodePlace
 from robust_run.tracer.types import RankTrace, Scene
@@ -133,7 +133,7 @@ class CheckpointList:
 
 def heat_in(folder: str, memory: str, attempt: int) -> Heat | None:
     """Return the own times of the newest steps, from rings in memory where they are on this machine, else from their copies."""
-    from robust_run.tracer import ring
+    from robust_run.tracer.files import ring
 
     paths = _rings_in_memory(memory, attempt)
     if not paths:
@@ -166,7 +166,8 @@ def startup_in(folder: str) -> tuple[str, dict[int, float]]:
 
     Nothing where it was not measured.
     """
-    from robust_run.report.startup import draw, file
+    from robust_run.report.files import startup as file
+    from robust_run.report.startup import draw
 
     try:
         startup = file.read(os.path.join(folder, file.NAME))

@@ -30,9 +30,10 @@ from robust_run.launcher.operator.views.life import JobLife, Life
 from robust_run.launcher.operator.views.page_data import Kept, incident_page, job_page
 from robust_run.launcher.records.journal import events_of, in_force, read
 from robust_run.launcher.records.outcome import left
-from robust_run.report.pages.incident_page import incident_html, incident_name
+from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.pages.types import Accepts, Drawn
+from robust_run.report.pages.words import incident_name
 from robust_run.report.types import Incident
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ class Pages:
         return state
 
     def _incident(self, facts: JobFacts, incidents: Sequence[Incident], number: int, drawn: Drawn, kept: Kept) -> str:
+        # What judges a scene is imported here: most jobs end without an incident.
+
         scene = scene_in(self._folder, number)
         page = incident_page(facts, self._tail.history, incidents, number, scene, drawn, kept=kept)
         return _write(os.path.join(self._folder, "incidents", incident_name(number)), incident_html(page))

@@ -13,7 +13,7 @@ from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.records.incident_record import incident_of
 from robust_run.launcher.records.journal import Entry, in_force, read
-from robust_run.report import incident as incident_file
+from robust_run.report.files import incident as incident_file
 from robust_run.report.types import Incident
 
 #: Incidents that are read; a job with more is no job.

@@ -117,7 +117,7 @@ class Subject:
 
     def scene_of(self, number: int) -> Scene | None:
         """Return what an incident was concluded from, if that was kept and is on this machine."""
-        from robust_run.report import incident as incident_file
+        from robust_run.report.files import incident as incident_file
 
         if not self._run_directory:
             return None

@@ -14,7 +14,7 @@ import msgspec
 from robust_run.launcher.operator.reading.incident_reading import MOST_S
 from robust_run.report import effective
 from robust_run.report.effective import Stretch
-from robust_run.report.spread import Spread
+from robust_run.report.metrics import Spread
 
 #: Attempts that are told apart; of older ones only sums are kept.
 MOST_ATTEMPTS = 100

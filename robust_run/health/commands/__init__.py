@@ -1,0 +1,1 @@
+"""`robust check` and `robust outliers`: options, files and what is printed."""

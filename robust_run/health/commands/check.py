@@ -1,0 +1,169 @@
+"""`robust check`: stop-time diagnostics by hand. Bodies import what they need: `robust` must start fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from robust_run.health.checks.fleet import Fleet
+    from robust_run.health.checks.plan import Round, Wish
+    from robust_run.health.checks.show import Report
+    from robust_run.health.checks.types import Said
+
+
+class FleetFinder:
+    """Finds the nodes of a job; whoever can reach jobs puts one into click's context (`context.obj`)."""
+
+    def __init__(self, find: Callable[[str, Sequence[str]], Fleet]) -> None:
+        self.find = find
+        """From a run (empty: the newest) and names of nodes (none: all) to them. Raises UserError."""
+
+
+@click.command()
+@click.argument("run", default="", metavar="[RUN]")
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="This node of a job; again for more.")
+@click.option("--all", "everyone", is_flag=True, help="All nodes of a job, also against each other.")
+@click.option("--only", default="", metavar="CHECK,...", help="Only these checks.")
+@click.option("--seconds", type=click.FloatRange(0, 3600), default=3.0, show_default=True, help="Each check measures.")
+@click.option("--passes", type=click.IntRange(1, 1_000_000), default=3, show_default=True, help="It makes at least.")
+@click.option("--limit", type=click.FloatRange(1, 86400), default=60.0, show_default=True, help="Seconds to a kill.")
+@click.option("--folder", default="", metavar="DIR", help="Of the check disk; the one for temporary files.")
+@click.option("--history", metavar="FILE", help="Of what was measured before; `none`: neither read nor kept.")
+@click.option("--list", "only_list", is_flag=True, help="Say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.pass_context
+def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone: bool, **typed: Any) -> int:
+    """Test this node, or nodes of a job that stands still: exit code 1 if anything was found or could not be checked.
+
+    Not beside training: checks use all of a node, and what trains there makes them slow.
+    """
+    import os
+
+    from robust_run.errors import UserError
+
+    if run and not (nodes or everyone):
+        raise UserError(f"robust check {run}: say which nodes of the run: --node NAME or --all")
+    if typed["only_list"] and (nodes or everyone) and context.find_object(FleetFinder) is None:
+        raise UserError("--list is about this node; leave --node and --all out")
+    if nodes and everyone:
+        raise UserError("--node and --all: give one of them")
+    wish = _wish(typed)
+    remote = (context.find_object(dict) or {}).get("check_nodes") if nodes or everyone else None
+    if remote is not None:
+        return _of_a_job(remote(run, nodes, wish, _say), typed)
+    fleet = _fleet(context, run, nodes) if nodes or everyone else _here(os.environ, wish.folder)
+    if typed["only_list"]:
+        return _list(fleet, wish, as_json=typed["as_json"])
+    return _run(fleet, wish, os.environ, typed["history"], as_json=typed["as_json"])
+
+
+def _wish(typed: dict[str, Any]) -> Wish:
+    import math
+    import os
+
+    from robust_run.errors import UserError
+    from robust_run.health.checks.plan import Wish, parse_only
+
+    folder = os.path.abspath(typed["folder"]) if typed["folder"] else ""
+    if folder and not os.path.isdir(folder):
+        raise UserError(f"--folder {typed['folder']!r} is no folder")
+    if not math.isfinite(typed["seconds"]) or not math.isfinite(typed["limit"]):
+        raise UserError("--seconds and --limit must be numbers of seconds")
+    return Wish(
+        only=parse_only(typed["only"]) if typed["only"] else (),
+        seconds=typed["seconds"],
+        passes=typed["passes"],
+        limit_s=typed["limit"],
+        folder=folder,
+    )
+
+
+def _here(env: Any, folder: str) -> Fleet:
+    import socket
+
+    from robust_run.health.diagnostics.here import Here, facts_here
+
+    return Here([facts_here(socket.gethostname(), env, folder=folder)], env)
+
+
+def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> Fleet:
+    from robust_run.errors import UserError
+
+    finder = context.find_object(FleetFinder)
+    if finder is None:
+        raise UserError("checks of a job's nodes cannot be started from here yet; type robust check on the node itself")
+    return finder.find(run, nodes)
+
+
+def _say(line: str) -> None:
+    click.echo(f"robust: {line}", err=True)
+
+
+def _of_a_job(report: Report, typed: dict[str, Any]) -> int:
+    """Show what came of checks that the controller of a job had carried out."""
+    import msgspec
+
+    from robust_run.health.checks import show
+
+    for line in [msgspec.json.encode(report).decode()] if typed["as_json"] else show.judgement_lines(report.judgement):
+        click.echo(line)
+    return 0 if report.judgement.is_clean else 1
+
+
+def _list(fleet: Fleet, wish: Wish, *, as_json: bool) -> int:
+    import msgspec
+
+    from robust_run.health.checks import show
+    from robust_run.health.checks.plan import plan
+
+    made = plan(fleet.facts(), wish)
+    for line in [msgspec.json.encode(made).decode()] if as_json else show.plan_lines(made):
+        click.echo(line)
+    return 0
+
+
+def _run(fleet: Fleet, wish: Wish, env: Any, history: str | None, *, as_json: bool) -> int:
+    import msgspec
+
+    from robust_run.health.checks import show
+    from robust_run.health.checks.fleet import check as carry_out
+    from robust_run.health.checks.history import History, learn
+    from robust_run.health.diagnostics import records
+
+    path = "" if history == "none" else history or records.default_path(env)
+    past = records.load(path) if path else History()
+    session = carry_out(fleet, wish, history=past, watcher=_watcher())
+    judged = session.judgement()
+    if path:
+        records.change(path, lambda found: learn(found, session.results, judged.passed))
+    if as_json:
+        report = show.Report(nodes=session.facts, results=tuple(session.results), judgement=judged)
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        for line in show.judgement_lines(judged):
+            click.echo(line)
+    return 0 if judged.is_clean else 1
+
+
+def _watcher() -> Any:
+    """Progress goes to stderr, as it happens."""
+    from robust_run.health.checks import show
+    from robust_run.health.checks.fleet import Watcher
+    from robust_run.health.checks.types import Ended, Finished
+
+    class Shown(Watcher):
+        def on_round(self, made: Round) -> None:
+            click.echo(f"robust: {made.check}: {show.who(made)}", err=True)
+
+        def on_said(self, node: str, said: Said) -> None:
+            if isinstance(said, Ended):
+                click.echo(f"robust:   {show.result_line(said.result)}", err=True)
+            elif isinstance(said, Finished) and said.left:
+                left = ", ".join(map(str, said.left))
+                click.echo(f"robust:   {node}: processes that cannot be killed: {left}", err=True)
+
+    return Shown()

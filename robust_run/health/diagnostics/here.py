@@ -1,0 +1,102 @@
+"""Checks on this machine: a runner process for each node, usually one. With several names it is a fleet on loopback."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from robust_run.errors import PlatformError
+from robust_run.health.checks.plan import Place
+from robust_run.health.checks.types import Ended, NodeFacts, NodeOrder, Order, Result, Said
+from robust_run.health.diagnostics.runner import Runner
+
+_DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
+
+
+def facts_here(
+    name: str, env: Mapping[str, str], *, folder: str = "", driver_folder: str = _DRIVER_FOLDER
+) -> NodeFacts:
+    """Return what this machine has, without loading a driver."""
+    try:
+        count = len(os.listdir(driver_folder))
+    except OSError:
+        count = 0
+    chosen = env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        words = [word.strip() for word in chosen.split(",")]
+        count = min(count, next((at for at, word in enumerate(words) if word in ("", "-1")), len(words)))
+    devices = tuple(f"cuda:{number}" for number in range(min(count, 256))) or ("cpu",)
+    return NodeFacts(name=name, devices=devices, folder=folder)
+
+
+class Here:
+    """A fleet of one machine."""
+
+    def __init__(self, nodes: Sequence[NodeFacts], env: Mapping[str, str]) -> None:
+        self._nodes = tuple(nodes)
+        self._env = dict(env)
+        self._listening: dict[str, socket.socket] = {}
+
+    def facts(self) -> Sequence[NodeFacts]:
+        """Return the nodes it was made of."""
+        return self._nodes
+
+    def open_places(self, nodes: Sequence[str]) -> Mapping[str, Place]:
+        """Listen for each of them on a free port of loopback. Raises PlatformError where there is none."""
+        try:
+            for name in nodes:
+                made = socket.create_server(("127.0.0.1", 0), backlog=1024)
+                self._listening[name] = made
+        except OSError as error:
+            self._close_places()
+            raise PlatformError(f"cannot listen on 127.0.0.1: {error.strerror}") from error
+        return {
+            name: Place(address="127.0.0.1", port=made.getsockname()[1], listen_fd=made.fileno())
+            for name, made in self._listening.items()
+        }
+
+    def carry_out(
+        self, work: Mapping[str, tuple[Order, ...]], limit_s: float, tell: Callable[[str, Said], None]
+    ) -> Sequence[Result]:
+        """Start a runner for each node, and return what they said in time; none of them is left."""
+        runners: list[Runner] = []
+        results: list[Result] = []
+        try:
+            for name, orders in work.items():
+                runners.append(Runner(name, NodeOrder(steps=(orders,)), self._env, self._sockets(orders)))
+            for name, said in _lines(runners, time.monotonic() + limit_s):
+                if isinstance(said, Ended):
+                    results.append(said.result)
+                tell(name, said)
+        finally:
+            for runner in runners:
+                runner.ask_to_end()
+            for runner in runners:
+                runner.end()
+            self._close_places()
+        return results
+
+    def _sockets(self, orders: Sequence[Order]) -> list[int]:
+        return [order.meeting.listen_fd for order in orders if order.meeting and order.meeting.listen_fd >= 0]
+
+    def _close_places(self) -> None:
+        for made in self._listening.values():
+            made.close()
+        self._listening.clear()
+
+
+def _lines(runners: Sequence[Runner], until_s: float) -> Iterator[tuple[str, Said]]:
+    """Yield what runners say, until all have ended or time is up."""
+    with selectors.DefaultSelector() as selector:
+        for runner in runners:
+            selector.register(runner.output, selectors.EVENT_READ, runner)
+        while selector.get_map() and (left_s := until_s - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                said, more = key.data.read()
+                for each in said:
+                    yield key.data.name, each
+                if not more:
+                    selector.unregister(key.fd)

@@ -1,0 +1,84 @@
+"""The runner of one node: `python -m robust_run.health.diagnostics.node`, a `NodeOrder` on stdin, lines of `Said` on stdout.
+
+A process of its own, so that whoever needs checks (an agent, a command) has one child to watch and to end: with it ends all
+that it started. SIGTERM ends everything at once; what was measured until then has been said.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from robust_run.errors import UserError
+from robust_run.health.checks.types import Began, Ended, Finished, NodeOrder, Order, Said
+from robust_run.health.diagnostics.children import become_subreaper, child_environment, run_together, sweep
+from robust_run.health.diagnostics.program import MOST_ORDER_BYTES, die_with_parent, one_line
+
+
+class _Told(BaseException):
+    """We were told to end."""
+
+
+def main() -> None:
+    """Run all steps: exit code 0, 2 for a malformed order, 143 when told to end."""
+    try:
+        order = read(sys.stdin.buffer.read(MOST_ORDER_BYTES + 1))
+    except UserError as error:
+        print(f"robust_run.health.diagnostics.node: {error}", file=sys.stderr)
+        sys.exit(2)
+    become_subreaper()
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+    exit_code = 0
+    try:
+        die_with_parent(signal.SIGTERM)
+        env = child_environment(os.environ, os.getcwd())
+        for step in order.steps:
+            _run(step, env)
+    except _Told:
+        exit_code = 128 + signal.SIGTERM
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    say(Finished(left=tuple(sweep())))
+    sys.stdout.flush()
+    os._exit(exit_code)
+
+
+def read(data: bytes) -> NodeOrder:
+    """Return the order. Raises UserError for a malformed one."""
+    if len(data) > MOST_ORDER_BYTES:
+        raise UserError(f"the order on stdin is longer than {MOST_ORDER_BYTES} bytes")
+    try:
+        return msgspec.json.decode(data, type=NodeOrder)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UserError(f"the order on stdin is malformed: {one_line(str(error))}") from error
+
+
+def say(said: Said) -> None:
+    """Write one line. Nobody who listens any more is no reason to leave processes behind."""
+    data = msgspec.json.encode(said) + b"\n"
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError:
+        pass
+
+
+def _run(step: Sequence[Order], env: dict[str, str]) -> None:
+    first = step[0]
+    devices = tuple(order.device for order in step)
+    say(Began(check=first.check, devices=devices, round=first.round, limit_s=max(order.limit_s for order in step)))
+    run_together(step, env, lambda result: say(Ended(result=result)))
+    sweep()
+
+
+def _end(_number: int, _frame: object) -> None:
+    raise _Told
+
+
+if __name__ == "__main__":
+    main()

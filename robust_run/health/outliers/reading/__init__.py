@@ -1,1 +1,0 @@
-"""Files and streams of metrics, read row by row: nothing is believed, little is kept."""

@@ -1,0 +1,20 @@
+"""Files that people's tools read: written whole or not at all, and read with care."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Return a file open for reading. Raises OSError, also for what is no regular file.
+
+    Somebody else may have put it there: a pipe or a device would hold up its reader.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", path)
+    return os.fdopen(descriptor, "rb")

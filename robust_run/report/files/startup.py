@@ -1,0 +1,41 @@
+"""startup.json: written whole or not at all, and read with care."""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.atomic_file import write_file
+from robust_run.errors import PlatformError
+from robust_run.report.files import open_regular
+from robust_run.report.startup.types import SCHEMA, Startup
+
+NAME = "startup.json"
+#: No file of ours is as large.
+LARGEST_BYTES = 8 << 20
+
+
+def write(path: str, startup: Startup) -> None:
+    """Write or replace the file in one step. Raises OSError."""
+    write_file(path, msgspec.json.encode(startup) + b"\n")
+
+
+def read(path: str) -> Startup | None:
+    """Return what a run directory has; None if there is nothing. Raises PlatformError for what is no such file."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(LARGEST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise PlatformError(f"cannot read {path!r}: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > LARGEST_BYTES:
+        raise PlatformError(f"{path!r} is larger than {LARGEST_BYTES >> 20} MiB: it is not of robust-run; move it away")
+    try:
+        found = msgspec.json.decode(content, type=Startup)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise PlatformError(f"{path!r} is not a startup.json of this version of robust-run: {error}") from error
+    if found.schema != SCHEMA:
+        raise PlatformError(
+            f"{path!r} has schema {found.schema}, and this robust-run reads {SCHEMA}; use the newer one"
+        )
+    return found

@@ -1,0 +1,98 @@
+"""What to do next about one incident: steps from the table of advice, with commands that would be carried out. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from robust_run.report.pages.advice import (
+    BELOW,
+    BY_KIND,
+    BY_RULE,
+    ROLLBACK,
+    ROLLED_BACK,
+    START_AGAIN,
+    STORY,
+    TIMELINE,
+    WORDS,
+    Step,
+)
+from robust_run.report.pages.types import Accepts, IncidentPage
+from robust_run.tracer.types import RankSight
+
+#: Processes that one command names.
+MOST_PIDS = 16
+
+
+def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
+    """Return what to do about an incident, the first thing first, with commands that would be carried out as they are."""
+    incident = page.incident
+    verdict = incident.verdict
+    # That a program raised an exception says less than that it raised it for a NaN.
+    of_rule = None if verdict.kind == "nan" else BY_RULE.get(verdict.rule)
+    chosen: Sequence[Step] = of_rule or BY_KIND.get(verdict.kind, BY_KIND["unknown"])
+    if incident.action.name == "rollback":
+        chosen = [ROLLED_BACK, *(step for step in chosen if step not in (ROLLBACK, BY_KIND["nan"][0]))]
+    if incident.action.name == "stop":
+        chosen = [*chosen[: most - 1], START_AGAIN]
+    values = {"run": shlex.quote(page.run), "id": str(incident.id)}
+    if verdict.ranks:
+        values["rank"] = str(verdict.ranks[0])
+    if verdict.nodes:
+        values["node"] = shlex.quote(verdict.nodes[0])
+    has_words = any(each.text for each in incident.evidence)
+    for words in (() if has_words else (WORDS,)) + (() if page.scene is not None else (BELOW,)):
+        chosen = [msgspec.structs.replace(step, text=step.text.replace(words, "")) for step in chosen]
+    filled = [_filled(step, values, page.drawn.accepts) for step in chosen]
+    found = [*continuing(page), *(step for step in filled if step is not None)]
+    if len(found) < most and not any(step.command for step in found):
+        look = _filled(TIMELINE if page.scene is not None else STORY, values, page.drawn.accepts)
+        found += [look] if look is not None else []
+    return tuple(found[:most])
+
+
+def continuing(page: IncidentPage) -> tuple[Step, ...]:
+    """Return what lets the processes at fault go on that are stopped, while the attempt that they belong to runs.
+
+    One that was ended got SIGCONT, and SIGKILL after it.
+    """
+    runs = page.drawn.is_live and page.attempt is not None and page.attempt.told_s is None and page.following is None
+    if page.scene is None or page.incident.action.name != "report" or not runs:
+        return ()
+    stopped = stopped_in(page.scene.ranks, page.incident.verdict.ranks)
+    return tuple(
+        Step(f"{_counted(len(pids))} stopped, and can go on. On {node}:", f"kill -CONT {_numbers(pids)}")
+        for node, pids in list(stopped.items())[:2]
+    )
+
+
+def stopped_in(sights: Sequence[RankSight], ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Return the processes of some ranks that are stopped, by node. Those that a debugger holds go on when it lets them."""
+    found: dict[str, tuple[int, ...]] = {}
+    for sight in sights:
+        pids = tuple(each.pid for each in sight.processes if each.state == "T" and each.pid > 0)
+        if sight.rank in ranks and pids:
+            found[sight.node] = (*found.get(sight.node, ()), *pids)
+    return found
+
+
+def _counted(count: int) -> str:
+    return "It is" if count == 1 else f"{count} processes are"
+
+
+def _numbers(pids: Sequence[int]) -> str:
+    return " ".join(map(str, pids[:MOST_PIDS]))
+
+
+def _filled(step: Step, values: Mapping[str, str], accepts: Accepts) -> Step | None:
+    """Put names in; None for a step whose command would be refused, or cannot be given, and that has nothing in its place."""
+    wanted = {name for name in ("run", "id", "rank", "node") if f"{{{name}}}" in step.command}
+    if not wanted <= set(values) or (step.needs and not getattr(accepts, step.needs)):
+        return _filled(step.otherwise, values, accepts) if step.otherwise is not None else None
+    text = step.text.replace("{node}", values.get("node", "its node"))
+    command = step.command
+    for name, value in values.items():
+        command = command.replace(f"{{{name}}}", value)
+    return Step(text, command)

@@ -1,0 +1,1 @@
+"""Our profiler plugin for NCCL: its source, its build, and the readers of the files that it writes."""
