@@ -50,15 +50,16 @@ from env_ways import LIMIT_S, Bench, clean, install, make_archive, prepare, rese
 from sidebyside import print_result, spread, unwind_on_sigterm
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import key, platforms, restoring, starting
+from robust_run.snapshot import platforms, restoring, starting
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.ingredients import collect
-from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.restored import Restored
 from robust_run.snapshot.roots import ask, captured_roots
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.restore_ladder import Rung
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.opening import open_store
 
 PACKAGES = ("transformers", "datasets", "accelerate", "pandas", "scikit-learn", "tensorboard")

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from robust_run.snapshot.types import Manifest, Root
+from robust_run.snapshot.rules.types import Manifest, Root
 
 LIMIT_S = 1800.0
 

@@ -52,8 +52,8 @@ from robust_run.prefetch.image.build import BuildOptions, build
 from robust_run.prefetch.inside import Begun, InsidePlan, begin, start
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.record import keep
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits
 from robust_run.prefetch.server.config import ServeOptions
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits
 from robust_run.prefetch.window import close
 from robust_run.store.cancelling import Cancellation
 

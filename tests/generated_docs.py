@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from robust_run.ckpt_io import notes
-from robust_run.ckpt_io import types as ckpt_types
+from robust_run.ckpt_io.rules import types as ckpt_types
 from robust_run.health.checks.history import History
 from robust_run.health.ladder.rules import RULES as LADDER_RULES
 from robust_run.health.rules.table import DEFAULTS
@@ -22,12 +22,12 @@ from robust_run.launcher.operator.reading import place as api_place
 from robust_run.launcher.records.code import types as code_types
 from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionDescription
 from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
-from robust_run.prefetch.types import BlockMap, HotList
+from robust_run.prefetch.rules.types import BlockMap, HotList
 from robust_run.report.pages.advice import BY_KIND, BY_RULE, Step
 from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES
 from robust_run.report.startup import types as startup_types
-from robust_run.snapshot import types as snapshot_types
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import types as snapshot_types
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.tracer.files import ring_format
 from robust_run.version import RUN_DIR_SCHEMA
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import xxhash
 
-from robust_run.ckpt_io.layout import FileLayout, copy_path, unit_count, unit_size
-from robust_run.ckpt_io.manifest import encode
-from robust_run.ckpt_io.types import Blob, LogicalFile, Manifest, Tensor
+from robust_run.ckpt_io.rules.layout import FileLayout, copy_path, unit_count, unit_size
+from robust_run.ckpt_io.rules.manifest import encode
+from robust_run.ckpt_io.rules.types import Blob, LogicalFile, Manifest, Tensor
 
 UNIT_BYTES = 1 << 20
 

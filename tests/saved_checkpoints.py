@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.ckpt_io.rules.types import Codec, Manifest
 from robust_run.ckpt_io.saving import Piece, begin_save, commit, open_file, write_file
-from robust_run.ckpt_io.types import Codec, Manifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Entry, Store, Writer
 

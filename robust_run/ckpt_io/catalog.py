@@ -10,11 +10,11 @@ from contextlib import closing, suppress
 from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
-from robust_run.ckpt_io.manifest import size_bytes
 from robust_run.ckpt_io.newest import look, newest_whole
 from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
-from robust_run.ckpt_io.retention import Found, Leftover, Removal, State, newest, plan_removals
+from robust_run.ckpt_io.rules.manifest import size_bytes
+from robust_run.ckpt_io.rules.retention import Found, Leftover, Removal, State, newest, plan_removals
 from robust_run.ckpt_io.seen import Seen, is_temporary
 from robust_run.errors import PlatformError
 from robust_run.store import paths

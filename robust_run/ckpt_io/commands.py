@@ -123,8 +123,8 @@ def _removal_line(removal: Removal, dry_run: bool) -> str:
 @as_json_option
 def verify(checkpoint: str, also: tuple[str, ...], as_json: bool) -> int:
     """Read all of a checkpoint and hold it against its digests; exit code 1 if anything is damaged."""
-    from robust_run.ckpt_io.manifest import size_bytes
     from robust_run.ckpt_io.reading import open_checkpoint
+    from robust_run.ckpt_io.rules.manifest import size_bytes
     from robust_run.store.progress import shown, size
 
     with open_checkpoint(checkpoint, also=also) as opened:
@@ -166,8 +166,8 @@ def repair(checkpoint: str, source: str, also: tuple[str, ...], from_also: tuple
 
 def _counting(checkpoint: str, also: tuple[str, ...]) -> Any:
     from robust_run.ckpt_io.errors import CheckpointError
-    from robust_run.ckpt_io.manifest import size_bytes
     from robust_run.ckpt_io.reading import open_checkpoint
+    from robust_run.ckpt_io.rules.manifest import size_bytes
     from robust_run.store.progress import shown
 
     try:

@@ -152,7 +152,7 @@ def _to_ours(
     from robust_run.ckpt_io.address import parse
     from robust_run.ckpt_io.copying.convert import convert as save
     from robust_run.ckpt_io.copying.taking import Wishes
-    from robust_run.ckpt_io.types import Codec
+    from robust_run.ckpt_io.rules.types import Codec
     from robust_run.store.progress import size
 
     codec, unit_mib, step, also = wishes
@@ -200,8 +200,8 @@ def inspect(source: str, also: tuple[str, ...], as_json: bool) -> int:
 
 
 def _size_of(opened: Checkpoint | PlainSource) -> int:
-    from robust_run.ckpt_io.manifest import size_bytes
     from robust_run.ckpt_io.reading import Checkpoint
+    from robust_run.ckpt_io.rules.manifest import size_bytes
 
     if isinstance(opened, Checkpoint):
         return size_bytes(opened.manifest)

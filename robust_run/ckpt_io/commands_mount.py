@@ -48,7 +48,7 @@ def mount(  # noqa: PLR0913 - options of a command
 
     from robust_run.ckpt_io.address import parse
     from robust_run.ckpt_io.mount.types import MountOptions
-    from robust_run.ckpt_io.types import Codec
+    from robust_run.ckpt_io.rules.types import Codec
     from robust_run.errors import UserError
 
     if listed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from robust_run.ckpt_io.types import Manifest
+    from robust_run.ckpt_io.rules.types import Manifest
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 also_option = click.option(

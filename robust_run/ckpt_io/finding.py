@@ -10,9 +10,9 @@ import tenacity
 
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.errors import CheckpointError, ManifestRefused, NotACheckpoint, TargetLost
-from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path
-from robust_run.ckpt_io.manifest import HEADER_BYTES, MANIFEST_BYTES, decode
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, copy_path
+from robust_run.ckpt_io.rules.manifest import HEADER_BYTES, MANIFEST_BYTES, decode
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.store import paths
 from robust_run.store.errors import NotFound, StoreError, TooLarge, Unsupported, is_transient
 from robust_run.store.types import Store

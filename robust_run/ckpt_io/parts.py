@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from robust_run.ckpt_io.layout import first_unit, pack_bits, pack_lengths, part_path, target_of, unit_count, unit_size
-from robust_run.ckpt_io.types import LogicalFile, SavePlan
+from robust_run.ckpt_io.rules.layout import (
+    first_unit,
+    pack_bits,
+    pack_lengths,
+    part_path,
+    target_of,
+    unit_count,
+    unit_size,
+)
+from robust_run.ckpt_io.rules.types import LogicalFile, SavePlan
 from robust_run.ckpt_io.units import Encoded, encode
 from robust_run.store.digests import DIGEST_BYTES
 from robust_run.store.engine import Retry, transfer

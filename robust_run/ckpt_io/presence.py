@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, split
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import StoreOpener
-from robust_run.ckpt_io.layout import FileLayout, parts_folder
+from robust_run.ckpt_io.rules import manifest as manifests
+from robust_run.ckpt_io.rules.layout import FileLayout, parts_folder
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.ckpt_io.targets import folder_of
-from robust_run.ckpt_io.types import Manifest
 from robust_run.errors import RobustRunError
 from robust_run.store import paths
 from robust_run.store.errors import NotFound, is_transient

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, origin, parse
 from robust_run.ckpt_io.errors import CheckpointError, Damaged, ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, find_manifest
-from robust_run.ckpt_io.layout import FileLayout
 from robust_run.ckpt_io.notes import leave_damage
+from robust_run.ckpt_io.rules import manifest as manifests
+from robust_run.ckpt_io.rules.layout import FileLayout
+from robust_run.ckpt_io.rules.types import LogicalFile, Manifest
 from robust_run.ckpt_io.targets import Targets
-from robust_run.ckpt_io.types import LogicalFile, Manifest
 from robust_run.ckpt_io.unit_jobs import CheckJob, StoredJob, UnitJob
 from robust_run.ckpt_io.unit_reading import Piece, UnitReader
 from robust_run.store import paths

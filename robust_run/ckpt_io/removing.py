@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from robust_run.ckpt_io.address import Address, split
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener
-from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.targets import Targets
 from robust_run.errors import RobustRunError
 from robust_run.store import paths

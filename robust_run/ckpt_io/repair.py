@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from robust_run.ckpt_io.address import Address, parse
 from robust_run.ckpt_io.errors import CheckpointError, Damaged, ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest
-from robust_run.ckpt_io.layout import MANIFEST_PATH, FileLayout, copy_path, parts_folder
 from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, FileLayout, copy_path, parts_folder
 from robust_run.ckpt_io.targets import folder_of
 from robust_run.ckpt_io.units import encode
 from robust_run.store import paths

@@ -12,18 +12,18 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 
-from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address, parse
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
-from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.newest import WRITTEN_BY, written_by
 from robust_run.ckpt_io.notes import leave_save
 from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
 from robust_run.ckpt_io.presence import wrong_part
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
+from robust_run.ckpt_io.rules import manifest as manifests
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, copy_path, parts_folder
+from robust_run.ckpt_io.rules.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, SavePlan, Tensor
 from robust_run.ckpt_io.stream import FileStream
-from robust_run.ckpt_io.types import UNIT_BYTES, Blob, Codec, LogicalFile, Manifest, SavePlan, Tensor
 from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.engine import transfer

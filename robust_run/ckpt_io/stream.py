@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from robust_run.ckpt_io.errors import TargetLost
-from robust_run.ckpt_io.layout import part_path, target_of
 from robust_run.ckpt_io.parts import Record
-from robust_run.ckpt_io.types import LogicalFile, SavePlan
+from robust_run.ckpt_io.rules.layout import part_path, target_of
+from robust_run.ckpt_io.rules.types import LogicalFile, SavePlan
 from robust_run.ckpt_io.units import encode
 from robust_run.store import paths
 from robust_run.store.errors import StoreError

@@ -12,8 +12,8 @@ from contextlib import suppress
 from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import CheckpointError, ManifestRefused, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, read_manifest
-from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, copy_path
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.errors import RobustRunError
 from robust_run.store import paths
 from robust_run.store.errors import StoreError, is_transient

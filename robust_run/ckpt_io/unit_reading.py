@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from robust_run.ckpt_io.errors import Damaged, Replaced, TargetLost
-from robust_run.ckpt_io.layout import FileLayout, Place
+from robust_run.ckpt_io.rules.layout import FileLayout, Place
 from robust_run.ckpt_io.targets import Targets
 from robust_run.ckpt_io.units import decode
 from robust_run.store.cancelling import Cancellation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from robust_run.ckpt_io.types import Codec
+from robust_run.ckpt_io.rules.types import Codec
 from robust_run.store.digests import digest
 
 Buffer = bytes | bytearray | memoryview

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.prefetch.errors import BlockMapRefused
-from robust_run.prefetch.types import BLOCK_BYTES, BlockMap
+from robust_run.prefetch.rules.types import BLOCK_BYTES, BlockMap
 
 DIGEST_BYTES = 16
 #: Of a sidecar's file: holds the map of a 2.8 TiB image.

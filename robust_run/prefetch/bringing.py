@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from robust_run.prefetch import blockmap, hotlist
+from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.inspecting import lists_of
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, Status
 from robust_run.prefetch.server import control
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Status
 from robust_run.store.cancelling import Cancellation
 
 _LOOK_EVERY_S = 0.05

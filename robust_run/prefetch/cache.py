@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from robust_run.prefetch import blockmap, cache_files
 from robust_run.prefetch.cache_files import PIECE_BYTES, Sums, check_folder, open_own, this_boot, write_map
 from robust_run.prefetch.errors import CacheRefused
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 from robust_run.store.buffers import write_at
 
 _HEAD = struct.Struct("<8sQ36s12x")

@@ -9,7 +9,7 @@ import xxhash
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import CacheRefused
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 from robust_run.store.buffers import write_at
 
 _FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

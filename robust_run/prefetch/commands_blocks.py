@@ -10,7 +10,7 @@ import click
 from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option, encoded
 
 if TYPE_CHECKING:
-    from robust_run.prefetch.types import Status
+    from robust_run.prefetch.rules.types import Status
 
 
 @click.command()
@@ -26,7 +26,7 @@ def prefetch(image: str, everything: bool, width: int, cache_root: str | None, a
     from robust_run.errors import UserError
     from robust_run.prefetch.bringing import bring, hot_runs
     from robust_run.prefetch.maps import fetch_map
-    from robust_run.prefetch.types import BlockRun
+    from robust_run.prefetch.rules.types import BlockRun
     from robust_run.store.progress import shown, size
     from robust_run.store.types import StoreOptions
 

@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from robust_run.prefetch import hotlist
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.types import HotKey, HotList, Touch
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import HotKey, HotList, Touch
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store

@@ -7,15 +7,16 @@ import os
 import msgspec
 
 from robust_run.errors import UserError
-from robust_run.prefetch import blockmap, hotlist
+from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.fetching.sources import split
-from robust_run.prefetch.image import losses, sorting, tree
+from robust_run.prefetch.image import losses, tree
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss
 from robust_run.prefetch.maps import fetch_map
-from robust_run.prefetch.types import HotList
+from robust_run.prefetch.rules import hotlist, sorting
+from robust_run.prefetch.rules.types import HotList
 from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import StoreOptions

@@ -17,7 +17,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.mounts import table
-from robust_run.prefetch import belonging, hotlist
+from robust_run.prefetch import belonging
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused, CacheRefused
 from robust_run.prefetch.hotstore import HotStore
@@ -25,8 +25,9 @@ from robust_run.prefetch.maps import fetch_map
 from robust_run.prefetch.peers.types import PeerOptions
 from robust_run.prefetch.record import hot_key
 from robust_run.prefetch.room import shortage
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, HotKey, HotList
 from robust_run.prefetch.server.config import Background, ServeOptions
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, HotKey, HotList
 from robust_run.store.opening import local_path
 from robust_run.store.types import StoreOptions
 

@@ -14,7 +14,7 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.fetching.sources import split
 from robust_run.prefetch.image.build import describe
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 from robust_run.store.errors import NotFound, StoreError, is_transient
 from robust_run.store.opening import open_store
 from robust_run.store.types import StoreOptions

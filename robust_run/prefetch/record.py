@@ -17,7 +17,7 @@ import msgspec
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.hotstore import HotStore
-from robust_run.prefetch.types import BlockMap, HotKey, HotList, Touch
+from robust_run.prefetch.rules.types import BlockMap, HotKey, HotList, Touch
 
 Layout = Literal["process", "node", "nodes"]
 """One worker; several on one node; several nodes. They import different parts of torch.distributed."""

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-from robust_run.prefetch import hotlist
 from robust_run.prefetch.launch import RECORD_WINDOW_S, Prepared
 from robust_run.prefetch.record import Ended, Recording
-from robust_run.prefetch.types import QUANTUM_BYTES, HotList, SourceCounts, Status, Touch
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, HotList, SourceCounts, Status, Touch
 
 
 class Served(Protocol):

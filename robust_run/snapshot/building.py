@@ -12,7 +12,6 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.snapshot import catalog, lazy
-from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.capture.capturing import Setup, capture, discard
 from robust_run.snapshot.capture.resolved import packages
 from robust_run.snapshot.capture.running import Heard
@@ -20,9 +19,10 @@ from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.capture.work import sweep
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder
-from robust_run.snapshot.key import blanked
 from robust_run.snapshot.pack import Packed, pack
-from robust_run.snapshot.types import Compression, Key, Manifest, Platform
+from robust_run.snapshot.rules import manifest as manifests
+from robust_run.snapshot.rules.key import blanked
+from robust_run.snapshot.rules.types import Compression, Key, Manifest, Platform
 from robust_run.store.errors import AlreadyExists, NotFound, StoreError
 from robust_run.store.types import Store
 

@@ -6,10 +6,10 @@ import re
 from contextlib import suppress
 
 from robust_run.errors import UserError
-from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
-from robust_run.snapshot.expiry import Stored
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import manifest as manifests
+from robust_run.snapshot.rules.expiry import Stored
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.errors import NotFound, StoreError, TooLarge
 from robust_run.store.types import Store
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from robust_run.snapshot.building import Plan
-    from robust_run.snapshot.types import Manifest
+    from robust_run.snapshot.rules.types import Manifest
     from robust_run.store.types import Store
 
 _MIB = 1 << 20
@@ -46,7 +46,7 @@ def env() -> None:
 @_as_json
 def key(explain: bool, as_json: bool, **typed: Any) -> None:
     """Print the key of a set-up in this environment."""
-    from robust_run.snapshot import key as keys
+    from robust_run.snapshot.rules import key as keys
 
     made = _plan(typed).key
     _tell(made, keys.explain(made) if explain else [made.digest], as_json)
@@ -111,9 +111,10 @@ def build(
 @click.option("--in-place", is_flag=True, help="Copy it into the environment it was captured from.")
 def restore(key: str, url: str | None, token_file: str | None, cache: str | None, in_place: bool) -> None:
     """Fetch, verify and unpack a snapshot, and print the folder; with --in-place, copy it to where it belongs."""
-    from robust_run.snapshot import catalog, manifest, platforms
+    from robust_run.snapshot import catalog, platforms
     from robust_run.snapshot.restore import extract
     from robust_run.snapshot.restore import in_place as copying
+    from robust_run.snapshot.rules import manifest
 
     store = _open(url)
     found = _load(store, key, token_file)
@@ -189,7 +190,8 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
 def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, as_json: bool) -> None:
     """Remove snapshots that nobody used for a while, and what killed builds left."""
     from robust_run.clock import SystemClock
-    from robust_run.snapshot import catalog, expiry
+    from robust_run.snapshot import catalog
+    from robust_run.snapshot.rules import expiry
 
     store = _open(url)
     plan = expiry.prune_plan(

@@ -19,7 +19,7 @@ from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.restore.extract import alone_on_node
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.buffers import write_at
 from robust_run.store.engine import transfer
 from robust_run.store.errors import NotFound, ShortRead, StoreError
@@ -27,7 +27,7 @@ from robust_run.store.jobs import Hedge, ReadJob
 from robust_run.store.types import Store
 
 if TYPE_CHECKING:
-    from robust_run.prefetch.types import BlockMap
+    from robust_run.prefetch.rules.types import BlockMap
 
 RANGE_BYTES = 8 << 20
 _SEAL_BYTES = 4096

@@ -15,11 +15,12 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.snapshot import catalog, lease
+from robust_run.snapshot import catalog
 from robust_run.snapshot.errors import SetupFailed, SnapshotError
-from robust_run.snapshot.key import blanked
-from robust_run.snapshot.lease import Beat, Seen, Watch
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import lease
+from robust_run.snapshot.rules.key import blanked
+from robust_run.snapshot.rules.lease import Beat, Seen, Watch
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.errors import AlreadyExists, NotFound, StoreError, TooLarge, is_transient
 from robust_run.store.types import Store
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.snapshot import key, mentions
 from robust_run.snapshot.digests import Digests
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.platforms import Facts
-from robust_run.snapshot.types import Ingredient, Root
+from robust_run.snapshot.rules import key, mentions
+from robust_run.snapshot.rules.types import Ingredient, Root
 
 MOST_FILES = 50_000
 MOST_BYTES = 8 << 30

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.snapshot import catalog
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.types import Store, StoreOptions
 
 if TYPE_CHECKING:

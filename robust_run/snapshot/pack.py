@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.mounts import syscalls
-from robust_run.snapshot import listing
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import SnapshotError, ToolMissing
-from robust_run.snapshot.types import Compression
+from robust_run.snapshot.rules import listing
+from robust_run.snapshot.rules.types import Compression
 
 #: 1980-01-01: the earliest time that a zip file can hold, so that wheels can be built from what is restored.
 TIMESTAMP_S = 315_532_800

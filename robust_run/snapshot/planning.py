@@ -7,12 +7,13 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 
-from robust_run.snapshot import key, platforms
+from robust_run.snapshot import platforms
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
+from robust_run.snapshot.rules import key
 
 _SCRIPT_BYTES = 1 << 20
 _TOKEN_BYTES = 4096

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from robust_run.snapshot.types import Platform
+from robust_run.snapshot.rules.types import Platform
 
 _DRIVER = re.compile(r"Kernel Module[^0-9]*(\d+)\.")
 

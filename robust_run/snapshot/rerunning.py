@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.snapshot import ingredients, key
+from robust_run.snapshot import ingredients
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.restore import ladder, rerun
+from robust_run.snapshot.restore import rerun
 from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules import restore_ladder as ladder
 
 
 def run_commands(plan: Plan, why: str, *, on_output: Callable[[bytes], None] = lambda _: None) -> Restored:

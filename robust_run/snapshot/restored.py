@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from robust_run.snapshot.restore import target
-from robust_run.snapshot.restore.ladder import Choice
 from robust_run.snapshot.restore.unpacked import Unpacked
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.restore_ladder import Choice
+from robust_run.snapshot.rules.types import Manifest
 
 if TYPE_CHECKING:
     from robust_run.prefetch.inside.handle import Inside

@@ -16,16 +16,17 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.snapshot import catalog, fetch, lazy
-from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
 from robust_run.snapshot.rerunning import rerun_in_place
-from robust_run.snapshot.restore import directly, in_place, ladder, rerun, target
+from robust_run.snapshot.restore import directly, in_place, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
 from robust_run.snapshot.restore.place import Order
 from robust_run.snapshot.restore.unpacked import Folder, Unpacked, own_folder, unpack
 from robust_run.snapshot.restored import Restored
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import manifest as manifests
+from robust_run.snapshot.rules import restore_ladder as ladder
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.errors import StoreError
 from robust_run.store.types import Store, StoreOptions
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from robust_run.snapshot.errors import SetupRefused
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.rules.types import Root
 
 MOST_ROOTS = 16
 Places = tuple[str, list[str], str | None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from robust_run.snapshot import key
-from robust_run.snapshot.types import Difference, Key, Manifest
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.types import Difference, Key, Manifest
 
 _MIB = 1 << 20
 

@@ -14,10 +14,11 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run.snapshot import building, catalog, expiry, holding
+from robust_run.snapshot import building, catalog, holding
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.errors import CaptureRefused, SnapshotDamaged, SnapshotError, ToolMissing
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import expiry
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.errors import StoreError
 from robust_run.store.types import Store
 

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 
 from robust_run.snapshot.capture.stage import file_digest
-from robust_run.snapshot.types import Item
+from robust_run.snapshot.rules.types import Item
 
 MOST_PROBLEMS = 20
 

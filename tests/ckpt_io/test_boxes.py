@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.boxes import check_cover, volume
-from robust_run.ckpt_io.types import Chunk, Tensor
+from robust_run.ckpt_io.rules.boxes import check_cover, volume
+from robust_run.ckpt_io.rules.types import Chunk, Tensor
 
 
 def tensor(sizes: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> Tensor:

@@ -15,11 +15,11 @@ from saved_checkpoints import MIB, Faults, Operation, contents, held_by, save
 from robust_run.ckpt_io.briefly import _part_bytes
 from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
 from robust_run.ckpt_io.errors import TargetLost
-from robust_run.ckpt_io.layout import FileLayout, pack_lengths, unit_size
 from robust_run.ckpt_io.newest import newest_path
-from robust_run.ckpt_io.retention import Found, Leftover, newest, plan_removals
+from robust_run.ckpt_io.rules.layout import FileLayout, pack_lengths, unit_size
+from robust_run.ckpt_io.rules.retention import Found, Leftover, newest, plan_removals
+from robust_run.ckpt_io.rules.types import Codec, LogicalFile
 from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
-from robust_run.ckpt_io.types import Codec, LogicalFile
 from robust_run.store.errors import Unavailable
 
 
@@ -134,7 +134,7 @@ def test_a_manifest_cannot_have_another_checkpoints_parts_removed(tmp_path: Path
     """One that names somebody else's folder as a target of its own."""
     import msgspec
 
-    from robust_run.ckpt_io.manifest import decode, encode
+    from robust_run.ckpt_io.rules.manifest import decode, encode
 
     save(f"{tmp_path}/theirs/ck", contents(1), step=1)
     save(f"{tmp_path}/mine/old", contents(2), step=1)

@@ -22,8 +22,8 @@ from robust_run.ckpt_io import dcp
 from robust_run.ckpt_io.commands import ckpt
 from robust_run.ckpt_io.commands_shared import printable
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.layout import copy_path
-from robust_run.ckpt_io.manifest import decode, encode
+from robust_run.ckpt_io.rules.layout import copy_path
+from robust_run.ckpt_io.rules.manifest import decode, encode
 from robust_run.errors import RobustRunError
 
 ESCAPE = "\x1b]0;owned\x07"

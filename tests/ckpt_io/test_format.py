@@ -16,9 +16,9 @@ import xxhash
 import zstandard
 from saved_checkpoints import MIB, content, contents, save
 
-from robust_run.ckpt_io import boxes, manifest, types
+from robust_run.ckpt_io.rules import boxes, manifest, types
+from robust_run.ckpt_io.rules.types import Codec
 from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
-from robust_run.ckpt_io.types import Codec
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "checkpoint-format.md").read_text()
 

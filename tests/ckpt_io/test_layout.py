@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.layout import FileLayout, pack_bits, pack_lengths, unit_count
-from robust_run.ckpt_io.types import LogicalFile
+from robust_run.ckpt_io.rules.layout import FileLayout, pack_bits, pack_lengths, unit_count
+from robust_run.ckpt_io.rules.types import LogicalFile
 
 MIB = 1 << 20
 UUID = "0" * 32

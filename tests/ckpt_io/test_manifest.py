@@ -14,11 +14,11 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.errors import ManifestRefused
-from robust_run.ckpt_io.layout import pack_bits, pack_lengths
 from robust_run.ckpt_io.reading import open_checkpoint
-from robust_run.ckpt_io.types import Blob, Chunk, LogicalFile, Manifest, Tensor
+from robust_run.ckpt_io.rules import manifest as manifests
+from robust_run.ckpt_io.rules.layout import pack_bits, pack_lengths
+from robust_run.ckpt_io.rules.types import Blob, Chunk, LogicalFile, Manifest, Tensor
 from robust_run.store import paths
 from robust_run.store.engine import Retry
 from robust_run.store.errors import NotFound

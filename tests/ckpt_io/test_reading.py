@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from saved_checkpoints import MIB, Faults, Operation, content, contents, held_by, save
 
 from robust_run.ckpt_io.errors import Damaged, ManifestRefused, NotACheckpoint, Replaced, TargetLost
-from robust_run.ckpt_io.manifest import decode, encode
 from robust_run.ckpt_io.reading import Wanted, open_checkpoint
+from robust_run.ckpt_io.rules.manifest import decode, encode
 from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
 from robust_run.errors import PlatformError
 from robust_run.store.engine import Hedge, Retry

@@ -12,7 +12,7 @@ from saved_checkpoints import MIB, contents, held_by, save
 from robust_run.ckpt_io.errors import NotACheckpoint, TargetLost
 from robust_run.ckpt_io.reading import open_checkpoint
 from robust_run.ckpt_io.repair import repair
-from robust_run.ckpt_io.types import Codec
+from robust_run.ckpt_io.rules.types import Codec
 
 HELD = contents(7, size_bytes=4_300_000)
 

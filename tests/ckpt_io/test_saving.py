@@ -15,8 +15,8 @@ from saved_checkpoints import MIB, Faults, OneWay, Operation, content, contents,
 
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.ckpt_io.rules.types import Chunk, Codec, LogicalFile, Tensor
 from robust_run.ckpt_io.saving import Piece, abandon, begin_save, commit, open_file, write_file
-from robust_run.ckpt_io.types import Chunk, Codec, LogicalFile, Tensor
 from robust_run.errors import UserError
 from robust_run.store.errors import NoSpace, ReadOnly, Stalled, StoreError, Unavailable
 

@@ -17,7 +17,7 @@ from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
 from robust_run.ckpt_io.errors import Damaged, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.reading import open_checkpoint
 from robust_run.ckpt_io.repair import repair
-from robust_run.ckpt_io.types import Codec
+from robust_run.ckpt_io.rules.types import Codec
 from robust_run.store.engine import Retry
 
 HELD, OTHER = contents(1), contents(2)

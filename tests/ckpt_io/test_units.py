@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.types import Codec
+from robust_run.ckpt_io.rules.types import Codec
 from robust_run.ckpt_io.units import decode, encode, shuffled, unshuffled
 from robust_run.store.digests import digest
 

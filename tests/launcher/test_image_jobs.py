@@ -22,8 +22,8 @@ from servers.model_origin import ModelOrigin
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.rules.types import BlockRun, Status
 from robust_run.prefetch.server import control
-from robust_run.prefetch.types import BlockRun, Status
 from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, make_root_image, needs_images
 
 LOOK = """

@@ -15,11 +15,12 @@ from robust_run.launcher.agent.warm.ladder import why_never
 from robust_run.launcher.model.job import JobSpec, SetupUse
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.validate import resolve
-from robust_run.snapshot import key, platforms
+from robust_run.snapshot import platforms
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import SnapshotRefused
-from robust_run.snapshot.types import Ingredient, Key
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.types import Ingredient, Key
 
 
 @pytest.fixture

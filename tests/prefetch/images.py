@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 
 MIB = 1 << 20
 SMALL_BLOCK = 64 << 10

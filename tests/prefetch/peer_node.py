@@ -15,8 +15,8 @@ from pathlib import Path
 
 from robust_run.prefetch.maps import fetch_map
 from robust_run.prefetch.peers.types import PeerOptions
+from robust_run.prefetch.rules.types import FetchLimits
 from robust_run.prefetch.server import Background, ServeOptions, start
-from robust_run.prefetch.types import FetchLimits
 from robust_run.store.types import StoreOptions
 
 LIMIT_S = 120.0

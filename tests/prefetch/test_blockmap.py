@@ -15,7 +15,7 @@ from prefetch.images import MIB, SMALL_BLOCK, make_image
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import BlockMapRefused
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 
 
 def test_each_block_is_known_by_its_digest(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from prefetch.private_mounts import privately
 from robust_run.prefetch import blockmap, pruning
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import CacheRefused
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 
 BOOT, NEXT_BOOT = b"1" * 36, b"2" * 36
 COUNT = 4

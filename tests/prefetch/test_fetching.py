@@ -16,7 +16,7 @@ from prefetch.private_mounts import privately
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.sources import Source, split
 from robust_run.prefetch.fetching.workers import Fetcher
-from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
+from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import NotFound, Unavailable
 

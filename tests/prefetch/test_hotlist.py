@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.prefetch import hotlist
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.types import BlockMap, BlockRun, HotKey, HotList, HotRange, Touch
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, HotKey, HotList, HotRange, Touch
 
 MIB = 1 << 20
 KEY = HotKey(image="1" * 64, launch="abc", machine="x86_64")

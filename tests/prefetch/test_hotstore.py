@@ -11,7 +11,7 @@ from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import hotstore
 from robust_run.prefetch.hotstore import HotStore
-from robust_run.prefetch.types import HotKey, Touch
+from robust_run.prefetch.rules.types import HotKey, Touch
 
 KEY = HotKey(image="1" * 64, launch="abc", machine="x86_64")
 

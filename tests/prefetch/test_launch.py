@@ -11,13 +11,23 @@ from hypothesis import strategies as st
 from prefetch.images import MIB, make_image
 from servers.model_origin import ModelOrigin
 
-from robust_run.prefetch import blockmap, hotlist, launch, record, window
+from robust_run.prefetch import blockmap, launch, record, window
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.hotstore import HotStore
 from robust_run.prefetch.maps import fetch_map
 from robust_run.prefetch.room import shortage
-from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, FetchLimits, HotKey, HotList, Status, Touch
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import (
+    QUANTUM_BYTES,
+    BlockMap,
+    BlockRun,
+    FetchLimits,
+    HotKey,
+    HotList,
+    Status,
+    Touch,
+)
 from robust_run.store.errors import StoreError
 from robust_run.store.types import StoreOptions
 

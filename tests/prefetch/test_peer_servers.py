@@ -14,11 +14,11 @@ from prefetch.private_mounts import privately
 from servers.model_origin import ModelOrigin
 
 from robust_run.errors import UserError
-from robust_run.prefetch.fetching.health import Health
-from robust_run.prefetch.fetching.queue import Queue
 from robust_run.prefetch.peers.types import PeerOptions
+from robust_run.prefetch.rules.queue import Queue
+from robust_run.prefetch.rules.source_health import Health
+from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Status
 from robust_run.prefetch.server import ServeOptions, ServerHandle, control, start
-from robust_run.prefetch.types import BlockRun, FetchLimits, Status
 
 COUNT = 8
 WAIT_S = 60.0

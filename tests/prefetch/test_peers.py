@@ -26,7 +26,7 @@ from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.peers.standing import Assignment, Holders, Patience, Peers, group_of
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, Priority
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, Priority
 
 COUNT = 16
 TOKEN = "a token of sixteen or more"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.prefetch.fetching.health import SLOW_S, Health
-from robust_run.prefetch.fetching.queue import Job, Queue
-from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
+from robust_run.prefetch.rules.queue import Job, Queue
+from robust_run.prefetch.rules.source_health import SLOW_S, Health
+from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 
 MIB = 1 << 20
 

@@ -20,11 +20,12 @@ from prefetch.private_mounts import privately
 from servers.model_origin import ModelOrigin
 
 from robust_run.mounts.errors import MountRefused
-from robust_run.prefetch import blockmap, hotlist
+from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import CacheRefused, ControlFailed, ServerFailed
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, HotKey, Status
 from robust_run.prefetch.server import Background, ServeOptions, ServerHandle, control, start
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits, HotKey, Status
 from tests.prefetch.inside.rootfs import ordinary_user
 
 COUNT = 12

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.rules.guard import MOST_DEATHS, restart_after_s
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
 from robust_run.prefetch.server import control, protocol, shared
 from robust_run.prefetch.server.config import ServeOptions, ServerConfig
-from robust_run.prefetch.server.guard import MOST_DEATHS, restart_after_s
 from robust_run.prefetch.server.keeping import Keeper
-from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
 
 MIB = 1 << 20
 ANSWERS = protocol.Answers(5 * MIB, 0, 0, 128 << 10)

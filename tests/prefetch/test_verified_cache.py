@@ -32,7 +32,7 @@ from robust_run.prefetch.fetching.repairs import Repairs
 from robust_run.prefetch.fetching.sources import Source
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.room import Room
-from robust_run.prefetch.types import BlockRun, FetchLimits
+from robust_run.prefetch.rules.types import BlockRun, FetchLimits
 
 BOOT, NEXT_BOOT = b"1" * 36, b"2" * 36
 PIECE = 64 << 10

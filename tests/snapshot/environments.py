@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from snapshot.packages import LONG_NAME, make_compiled_wheel, make_index, make_project
 
-from robust_run.snapshot import key, platforms
+from robust_run.snapshot import platforms
 from robust_run.snapshot.building import Plan, described
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.pack import Packed
 from robust_run.snapshot.roots import ask, captured_roots
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.types import Manifest
 
 TREE = Path(__file__).parents[2]
 #: Prints what a program sees in a restored environment.

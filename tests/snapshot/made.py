@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robust_run.snapshot import key, platforms
+from robust_run.snapshot import platforms
 from robust_run.snapshot.capture.stage import listed, make_whiteouts
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.pack import Packed, pack
-from robust_run.snapshot.types import Key, Manifest, Package, Root
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.types import Key, Manifest, Package, Root
 
 
 def key_of(*paths: str) -> Key:

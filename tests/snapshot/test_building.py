@@ -21,7 +21,7 @@ from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder, claim
 from robust_run.snapshot.restore import extract
-from robust_run.snapshot.types import Manifest, Root
+from robust_run.snapshot.rules.types import Manifest, Root
 from robust_run.snapshot.verify import check_tree
 from robust_run.store.opening import open_store
 

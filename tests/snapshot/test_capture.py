@@ -23,7 +23,7 @@ from robust_run.snapshot.capture.running import Heard, run_inside
 from robust_run.snapshot.capture.stage import plain_mode, split_whiteouts
 from robust_run.snapshot.capture.types import Order
 from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.rules.types import Root
 
 WAYS = pytest.mark.parametrize("way", ["overlay", "scan"])
 

@@ -13,7 +13,7 @@ from snapshot.environments import needs_squashfs_tools
 
 from robust_run.errors import RobustRunError
 from robust_run.snapshot.commands import env
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 
 Run = Callable[..., tuple[int, str]]
 

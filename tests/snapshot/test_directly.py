@@ -15,9 +15,9 @@ from snapshot.made import snapshot_of, some_files
 
 from robust_run.mounts import squashfs
 from robust_run.snapshot.restore import directly
-from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.restore.place import Order
 from robust_run.snapshot.restore.unpacked import Folder
+from robust_run.snapshot.rules.restore_ladder import Rung
 
 
 @pytest.fixture

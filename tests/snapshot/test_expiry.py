@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshot.made import manifest_of
 
-from robust_run.snapshot import expiry
-from robust_run.snapshot.expiry import Stored
+from robust_run.snapshot.rules import expiry
+from robust_run.snapshot.rules.expiry import Stored
 
 DAY_S = 86400.0
 NOW_S = 1_790_000_000.0

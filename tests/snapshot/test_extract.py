@@ -22,7 +22,7 @@ from robust_run.snapshot import verify
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
 from robust_run.snapshot.pack import pack, sha256_of, tool_version
 from robust_run.snapshot.restore import confined, extract, in_place, mounting
-from robust_run.snapshot.types import Item, Manifest, Root
+from robust_run.snapshot.rules.types import Item, Manifest, Root
 
 
 @pytest.fixture(autouse=True)
@@ -247,7 +247,7 @@ import sys, time; sys.path[:0] = sys.argv[1].split(':')
 import msgspec
 from robust_run.mounts import namespace
 from robust_run.snapshot.restore import mounting
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 userns = namespace.enter_as_oneself()
 manifest = msgspec.json.decode(sys.argv[2], type=Manifest)
 mounted = mounting.mount(manifest, sys.argv[3], sys.argv[4], reader="squashfuse", userns=userns)

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.snapshot import key, mentions, platforms
+from robust_run.snapshot import platforms
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.rules import key, mentions
+from robust_run.snapshot.rules.types import Root
 
 FACTS = platforms.Facts(
     platform=platforms.here().platform, python_build="3.11", prefix="/opt/env", base_prefix="/usr", gpu="none"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from robust_run.mounts.ladder import Facts as Kernel
-from robust_run.snapshot.restore.ladder import LADDER, NAMESPACED, Facts, NothingLeft, choose
+from robust_run.snapshot.rules.restore_ladder import LADDER, NAMESPACED, Facts, NothingLeft, choose
 
 reasons = some.sampled_from(("", "no"))
 machines = some.builds(

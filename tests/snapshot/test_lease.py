@@ -17,11 +17,12 @@ from snapshot.environments import TREE
 from snapshot.made import KEY, manifest_of
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import catalog, holding, lease
+from robust_run.snapshot import catalog, holding
 from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SetupFailed
-from robust_run.snapshot.lease import Beat, Seen, Watch
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import lease
+from robust_run.snapshot.rules.lease import Beat, Seen, Watch
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshot.made import KEY, manifest_of
 
-from robust_run.snapshot import key, listing, manifest, platforms
+from robust_run.snapshot import platforms
 from robust_run.snapshot.errors import SnapshotRefused
-from robust_run.snapshot.types import Ingredient, Item, Kind, Manifest, Root
+from robust_run.snapshot.rules import key, listing, manifest
+from robust_run.snapshot.rules.types import Ingredient, Item, Kind, Manifest, Root
 
 FILE = Item(root=0, path="a/b", kind="f", mode=0o644, size_bytes=1, content="0" * 32)
 FOLDER = Item(root=0, path="a", kind="d", mode=0o755)

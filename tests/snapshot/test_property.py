@@ -22,7 +22,7 @@ from robust_run.snapshot.capture.capturing import Setup, capture, discard
 from robust_run.snapshot.capture.stage import plain_mode
 from robust_run.snapshot.pack import pack
 from robust_run.snapshot.restore import extract, in_place, mounting
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.rules.types import Root
 
 NAMES = st.sampled_from(["a", "b c", "ü"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)

@@ -25,8 +25,8 @@ from robust_run.snapshot.building import Plan, build, publish
 from robust_run.snapshot.capture.capturing import Setup
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefused
 from robust_run.snapshot.restore import in_place
-from robust_run.snapshot.restore.ladder import Rung
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.restore_ladder import Rung
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 

@@ -21,7 +21,7 @@ from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.pack import pack
 from robust_run.snapshot.restore import extract, in_place, mounting
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.snapshot.verify import check_tree
 
 

@@ -15,7 +15,6 @@ from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.errors import PlatformError
 from robust_run.snapshot import building, catalog, fetch, holding, platforms, starting
-from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan, publish
 from robust_run.snapshot.capture import work
 from robust_run.snapshot.capture.capturing import Setup
@@ -28,8 +27,9 @@ from robust_run.snapshot.errors import (
     ToolMissing,
 )
 from robust_run.snapshot.holding import Holder
+from robust_run.snapshot.rules import manifest as manifests
+from robust_run.snapshot.rules.types import Manifest, Root
 from robust_run.snapshot.starting import Asked, Found
-from robust_run.snapshot.types import Manifest, Root
 from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store

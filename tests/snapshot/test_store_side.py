@@ -17,7 +17,7 @@ from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.pack import sha256_of
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
@@ -124,7 +124,7 @@ def test_with_a_block_map_each_block_is_verified_as_it_comes(store: Store, tmp_p
 
 def test_a_manifest_under_the_name_of_another_key_is_refused(store: Store) -> None:
     other = "e" * 64
-    from robust_run.snapshot import manifest as manifests
+    from robust_run.snapshot.rules import manifest as manifests
 
     store.write_all(catalog.manifest_path(other), manifests.encode(manifest_of()))
     with pytest.raises(SnapshotRefused, match="it is of key"):
@@ -154,7 +154,7 @@ _PUBLISH_AND_DIE = """
 import os, sys; sys.path[:0] = sys.argv[1].split(':')
 import msgspec
 from robust_run.snapshot.building import publish
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 from robust_run.store.opening import open_store
 store = open_store(sys.argv[2])
 left = int(sys.argv[5])

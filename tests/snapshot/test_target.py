@@ -11,7 +11,7 @@ import pytest
 from snapshot.made import manifest_of
 
 from robust_run.snapshot.restore import target
-from robust_run.snapshot.types import Item, Manifest, Root
+from robust_run.snapshot.rules.types import Item, Manifest, Root
 
 SITE = "lib/python3.11/site-packages"
 MANIFEST = manifest_of(roots=(Root(folder="0", path="/opt/env", changed=9),))

@@ -8,12 +8,12 @@ import pytest
 from snapshot.environments import needs_squashfs_tools
 from snapshot.made import snapshot_of
 
-from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import unpacked
 from robust_run.snapshot.restore.place import sample
 from robust_run.snapshot.restore.unpacked import Folder
-from robust_run.snapshot.types import Item
+from robust_run.snapshot.rules import listing
+from robust_run.snapshot.rules.types import Item
 
 DISK, MEMORY = Folder(path="/disk"), Folder(path="/memory", is_memory=True)
 

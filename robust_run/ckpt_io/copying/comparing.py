@@ -10,8 +10,8 @@ from robust_run.ckpt_io.copying.trees import Tree
 from robust_run.ckpt_io.copying.types import Differences
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint
 from robust_run.ckpt_io.finding import read_manifest
-from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, copy_path
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.errors import PlatformError
 from robust_run.store.local import kind_of, walk
 from robust_run.store.opening import open_store

@@ -7,7 +7,6 @@ from collections import Counter
 import msgspec
 
 from robust_run.ckpt_io.address import Address
-from robust_run.ckpt_io.boxes import BYTES_OF, box_bytes
 from robust_run.ckpt_io.copying.from_dcp import of_dcp
 from robust_run.ckpt_io.copying.occupied import check_apart
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, read_range
@@ -18,8 +17,9 @@ from robust_run.ckpt_io.copying.whole import check_whole, linked_files
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
 from robust_run.ckpt_io.reading import Checkpoint
+from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes
+from robust_run.ckpt_io.rules.types import Manifest, Tensor
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit, open_file
-from robust_run.ckpt_io.types import Manifest, Tensor
 from robust_run.ckpt_io.views.types import whole_file
 
 

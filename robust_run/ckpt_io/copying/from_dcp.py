@@ -15,8 +15,8 @@ from robust_run.ckpt_io.copying.types import Progress
 from robust_run.ckpt_io.copying.whole import linked_files
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH, DcpFolder, ForeignItem
+from robust_run.ckpt_io.rules.types import ALIGNMENT_BYTES, Blob, Chunk, Manifest, Tensor
 from robust_run.ckpt_io.saving import FileStream, SavePlan, commit, open_file
-from robust_run.ckpt_io.types import ALIGNMENT_BYTES, Blob, Chunk, Manifest, Tensor
 
 if TYPE_CHECKING:
     import torch

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from robust_run.ckpt_io.boxes import box_bytes
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, open_source, read_range
 from robust_run.ckpt_io.copying.types import Kind
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
 from robust_run.ckpt_io.foreign.torch_file import NotLookedInto, torch_tensors
 from robust_run.ckpt_io.reading import Checkpoint
-from robust_run.ckpt_io.types import Tensor
+from robust_run.ckpt_io.rules.boxes import box_bytes
+from robust_run.ckpt_io.rules.types import Tensor
 from robust_run.store import paths
 from robust_run.store.opening import local_path
 from robust_run.store.progress import size

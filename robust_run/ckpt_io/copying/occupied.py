@@ -13,9 +13,9 @@ from contextlib import closing
 from robust_run.ckpt_io.copying.types import Plan
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint
 from robust_run.ckpt_io.finding import read_manifest
-from robust_run.ckpt_io.layout import MANIFEST_PATH, copy_path, parts_folder
 from robust_run.ckpt_io.reading import Checkpoint
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH, copy_path, parts_folder
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.opening import local_path, open_store

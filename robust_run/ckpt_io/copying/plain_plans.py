@@ -16,7 +16,7 @@ from robust_run.ckpt_io.copying.sources import PlainSource
 from robust_run.ckpt_io.copying.trees import PlainFile, Tree
 from robust_run.ckpt_io.copying.types import Differences, Plan, Task
 from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH
-from robust_run.ckpt_io.types import UNIT_BYTES
+from robust_run.ckpt_io.rules.types import UNIT_BYTES
 from robust_run.store import paths
 from robust_run.store.digests import digest
 from robust_run.store.opening import local_path

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from robust_run.ckpt_io import manifest as manifests
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.copying.comparing import compare_ours
 from robust_run.ckpt_io.copying.occupied import check_free, local_parts
@@ -15,8 +14,9 @@ from robust_run.ckpt_io.copying.plain_plans import journal_path, plan_of_plain
 from robust_run.ckpt_io.copying.sources import PlainSource
 from robust_run.ckpt_io.copying.types import Plan, Task
 from robust_run.ckpt_io.reading import Checkpoint
+from robust_run.ckpt_io.rules import manifest as manifests
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.ckpt_io.saving import SavePlan, commit
-from robust_run.ckpt_io.types import Manifest
 from robust_run.errors import UserError
 from robust_run.store import paths
 from robust_run.store.opening import local_path

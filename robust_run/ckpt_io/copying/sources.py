@@ -16,8 +16,8 @@ from robust_run.ckpt_io.copying.types import Kind
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
 from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH, DcpFolder, read_dcp_folder
-from robust_run.ckpt_io.layout import MANIFEST_PATH
 from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH
 from robust_run.errors import UserError
 from robust_run.store import paths
 from robust_run.store.errors import AccessDenied, NotFound, StoreError, Unsupported, is_transient

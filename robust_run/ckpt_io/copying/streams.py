@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource
-from robust_run.ckpt_io.types import UNIT_BYTES
+from robust_run.ckpt_io.rules.types import UNIT_BYTES
 from robust_run.ckpt_io.views.reader import read_view
 from robust_run.ckpt_io.views.types import Source, VirtualFile
 from robust_run.store.engine import Hedge, transfer

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, read_range
 from robust_run.ckpt_io.copying.streams import of_plain
 from robust_run.ckpt_io.copying.types import Progress
+from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec, LogicalFile
 from robust_run.ckpt_io.saving import FileStream, Piece, SavePlan, open_file, open_targets, write_file
-from robust_run.ckpt_io.types import UNIT_BYTES, Codec, LogicalFile
 from robust_run.store.types import Store
 
 #: Files of one unit or less that are taken over at a time.

@@ -12,7 +12,7 @@ from robust_run.ckpt_io.copying.sources import PlainSource, read_range
 from robust_run.ckpt_io.copying.trees import PlainFile, Tree, named
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.ends import end_of
-from robust_run.ckpt_io.manifest import FILES
+from robust_run.ckpt_io.rules.manifest import FILES
 
 _FORMATS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".zip")
 #: Others call files so, too.

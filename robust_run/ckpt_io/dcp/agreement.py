@@ -15,7 +15,7 @@ import os.path
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.types import Manifest
 
 #: Checkpoints that a message names, and of ranks that opened one.
 _NAMED = 4

@@ -19,12 +19,12 @@ import torch.distributed as dist
 
 from robust_run.ckpt_io.dcp.failures import PeerFailed
 from robust_run.ckpt_io.dcp.landing import Landing
-from robust_run.ckpt_io.dcp.shares import Interval, Round, Shares, UnitId, intervals, share_out
 from robust_run.ckpt_io.dcp.tensors import byte_view
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.layout import unit_size
 from robust_run.ckpt_io.reading import Wanted
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.layout import unit_size
+from robust_run.ckpt_io.rules.shares import Interval, Round, Shares, UnitId, intervals, share_out
+from robust_run.ckpt_io.rules.types import Manifest
 
 #: Of what one rank reads in a round. Large enough that a broadcast is not all latency.
 ROUND_BYTES = 64 << 20

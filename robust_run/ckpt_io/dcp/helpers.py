@@ -23,7 +23,7 @@ from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
 from robust_run.ckpt_io.dcp.whole import empty_state
 from robust_run.ckpt_io.dcp.writer import RobustWriter
 from robust_run.ckpt_io.errors import Mixed
-from robust_run.ckpt_io.types import UNIT_BYTES, Codec
+from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec
 from robust_run.errors import RobustRunError, UserError
 
 Where = str | os.PathLike[str]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from robust_run.ckpt_io.dcp.ranges import SHORT_RUN_BYTES, Box, pieces, run_bytes, runs, within
-from robust_run.ckpt_io.dcp.segments import Segment
 from robust_run.ckpt_io.dcp.tensors import dtype_of, has_plain_bytes
+from robust_run.ckpt_io.rules.ranges import SHORT_RUN_BYTES, Box, pieces, run_bytes, runs, within
+from robust_run.ckpt_io.rules.segments import Segment
 from robust_run.errors import UserError
 
 SCRATCH_BYTES = 256 << 20

@@ -19,11 +19,11 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
-from robust_run.ckpt_io.boxes import box_bytes
-from robust_run.ckpt_io.dcp.segments import Segment, Stored
 from robust_run.ckpt_io.dcp.tensors import dtype_of
 from robust_run.ckpt_io.errors import ManifestRefused
-from robust_run.ckpt_io.types import Blob, Chunk, LogicalFile, Manifest, Tensor
+from robust_run.ckpt_io.rules.boxes import box_bytes
+from robust_run.ckpt_io.rules.segments import Segment, Stored
+from robust_run.ckpt_io.rules.types import Blob, Chunk, LogicalFile, Manifest, Tensor
 from robust_run.errors import UserError
 
 Paths = dict[str, tuple[str | int, ...]]

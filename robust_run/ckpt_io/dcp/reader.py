@@ -25,11 +25,11 @@ from robust_run.ckpt_io.dcp.broadcast import Exchange, device_of
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.landing import Landing, Scratch, aligned, batches, landings
 from robust_run.ckpt_io.dcp.metadata import metadata_of
-from robust_run.ckpt_io.dcp.ranges import Box
-from robust_run.ckpt_io.dcp.segments import Segment
 from robust_run.ckpt_io.dcp.tensors import byte_view, vouched
 from robust_run.ckpt_io.errors import CheckpointError, Mixed
 from robust_run.ckpt_io.reading import Checkpoint, Wanted, open_checkpoint
+from robust_run.ckpt_io.rules.ranges import Box
+from robust_run.ckpt_io.rules.segments import Segment
 from robust_run.errors import UserError
 
 Verify = Literal["full", "touched", "off"]

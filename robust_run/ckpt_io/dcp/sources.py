@@ -15,10 +15,10 @@ import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
 
-from robust_run.ckpt_io.dcp.segments import Segment, Stored, lay_out
 from robust_run.ckpt_io.dcp.tensors import byte_view, dtype_name, has_plain_bytes, on_host
+from robust_run.ckpt_io.rules.segments import Segment, Stored, lay_out
+from robust_run.ckpt_io.rules.types import LogicalFile
 from robust_run.ckpt_io.saving import Piece, SavePlan, open_file, write_file
-from robust_run.ckpt_io.types import LogicalFile
 
 #: Of copies that are in memory at once; with more to copy, the file is written as a stream.
 COPIES_BYTES = 1 << 30

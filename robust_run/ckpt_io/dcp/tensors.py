@@ -7,8 +7,8 @@ import io
 
 import torch
 
-from robust_run.ckpt_io.boxes import BYTES_OF
 from robust_run.ckpt_io.dcp.failures import ObjectRefused
+from robust_run.ckpt_io.rules.boxes import BYTES_OF
 from robust_run.errors import UserError
 
 

@@ -9,7 +9,7 @@ import torch
 
 from robust_run.ckpt_io.dcp.tensors import dtype_of
 from robust_run.ckpt_io.errors import CheckpointError, ManifestRefused
-from robust_run.ckpt_io.types import Manifest
+from robust_run.ckpt_io.rules.types import Manifest
 
 Path = Sequence[str | int]
 

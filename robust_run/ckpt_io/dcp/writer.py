@@ -27,8 +27,8 @@ from robust_run.ckpt_io import address
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.metadata import contents, logical_files, paths_of
 from robust_run.ckpt_io.dcp.sources import resolve, write
+from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit
-from robust_run.ckpt_io.types import UNIT_BYTES, Codec
 from robust_run.errors import RobustRunError, UserError
 
 

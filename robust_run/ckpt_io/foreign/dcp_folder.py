@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from robust_run.ckpt_io.boxes import BYTES_OF, check_cover
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.unpickling import Record, read_metadata
-from robust_run.ckpt_io.types import Chunk, Tensor
+from robust_run.ckpt_io.rules.boxes import BYTES_OF, check_cover
+from robust_run.ckpt_io.rules.types import Chunk, Tensor
 from robust_run.store.paths import is_clean
 from robust_run.store.types import Store
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import msgspec
 
-from robust_run.ckpt_io.boxes import BYTES_OF, box_bytes
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.types import Chunk, Tensor
+from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes
+from robust_run.ckpt_io.rules.types import Chunk, Tensor
 from robust_run.ckpt_io.views.safetensors_view import CODES, HEADER_LIMIT_BYTES
 
 _DTYPES = {code: dtype for dtype, code in CODES.items()}

@@ -10,8 +10,8 @@ import io
 import pickle  # read with `find_class` below, which knows eight records and nothing that acts
 from typing import Any
 
-from robust_run.ckpt_io.boxes import BYTES_OF
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.rules.boxes import BYTES_OF
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 #: Classes of torch that become records: their names, and the modules that different versions keep them in.

@@ -36,8 +36,8 @@ from robust_run.ckpt_io.mount.moving import keep, move
 from robust_run.ckpt_io.mount.operations import ReadOnlyOperations, log
 from robust_run.ckpt_io.mount.saving_file import Saving, SavingFile
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.ckpt_io.rules.types import LogicalFile, SavePlan
 from robust_run.ckpt_io.seen import UNFINISHED
-from robust_run.ckpt_io.types import LogicalFile, SavePlan
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.paths import parent

@@ -15,13 +15,13 @@ import msgspec
 from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import read_manifest
-from robust_run.ckpt_io.layout import FileLayout
 from robust_run.ckpt_io.mount.saving_file import Saving, copy
 from robust_run.ckpt_io.mount.wholeness import uncommitted
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
+from robust_run.ckpt_io.rules.layout import FileLayout
+from robust_run.ckpt_io.rules.types import LogicalFile
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit, open_file
-from robust_run.ckpt_io.types import LogicalFile
 from robust_run.store.errors import StoreError
 from robust_run.store.local_writing import sync_folder
 from robust_run.store.opening import local_path

@@ -11,8 +11,8 @@ from robust_run.ckpt_io.address import Address
 from robust_run.ckpt_io.errors import CheckpointError, CutShort, FailedBefore, NotWhole, OutOfOrder
 from robust_run.ckpt_io.foreign.ends import End, Ends
 from robust_run.ckpt_io.mount.wholeness import what_is_missing
+from robust_run.ckpt_io.rules.types import Codec, LogicalFile
 from robust_run.ckpt_io.saving import FileStream, SavePlan, abandon, begin_save, commit, open_file
-from robust_run.ckpt_io.types import Codec, LogicalFile
 from robust_run.ckpt_io.views.types import Source
 
 _ZEROS = bytes(1 << 20)

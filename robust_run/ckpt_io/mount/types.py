@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.ckpt_io.types import UNIT_BYTES, Codec
+from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec
 
 
 class MountOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

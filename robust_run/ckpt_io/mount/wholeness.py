@@ -15,10 +15,10 @@ from contextlib import closing
 from robust_run.ckpt_io.finding import FoundManifest
 from robust_run.ckpt_io.foreign.ends import Ends, whole_zip_ends_in
 from robust_run.ckpt_io.foreign.torch_records import missing_records
-from robust_run.ckpt_io.manifest import encode
 from robust_run.ckpt_io.reading import Checkpoint, Effort
+from robust_run.ckpt_io.rules.manifest import encode
+from robust_run.ckpt_io.rules.types import LogicalFile, Manifest, SavePlan
 from robust_run.ckpt_io.targets import Targets
-from robust_run.ckpt_io.types import LogicalFile, Manifest, SavePlan
 from robust_run.errors import RobustRunError
 from robust_run.store import paths
 from robust_run.store.opening import open_store

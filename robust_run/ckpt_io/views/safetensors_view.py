@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from robust_run.ckpt_io.boxes import BYTES_OF, box_bytes, volume
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.types import Chunk, Manifest, Tensor
+from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes, volume
+from robust_run.ckpt_io.rules.types import Chunk, Manifest, Tensor
 from robust_run.ckpt_io.views.types import Literal, Piece, Plain, Stretch, VirtualFile
 
 # --- A tensor that lies in several chunks, read as if it lay in one piece in C order. Pure.

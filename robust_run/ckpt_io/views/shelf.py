@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from robust_run.ckpt_io.address import split
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint
-from robust_run.ckpt_io.layout import MANIFEST_PATH
+from robust_run.ckpt_io.rules.layout import MANIFEST_PATH
 from robust_run.ckpt_io.views.safetensors_view import safetensors_view
 from robust_run.ckpt_io.views.types import Source, VirtualFile, whole_file
 from robust_run.store.errors import NotFound, StoreError

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from robust_run.ckpt_io.reading import Wanted
-from robust_run.ckpt_io.types import LogicalFile, Manifest
+from robust_run.ckpt_io.rules.types import LogicalFile, Manifest
 
 
 class Source(Protocol):

@@ -18,8 +18,8 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.hotlist import DECAY, LEAST_WEIGHT
 from robust_run.prefetch.mount import warm
+from robust_run.prefetch.rules.hotlist import DECAY, LEAST_WEIGHT
 
 LARGEST_RECORDING_BYTES = 64 << 20
 MOST_FILES = 200_000

@@ -7,7 +7,7 @@ from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from robust_run.errors import UserError
-from robust_run.prefetch.types import FetchLimits, Priority
+from robust_run.prefetch.rules.types import FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import StoreError, is_transient
 from robust_run.store.opening import open_store

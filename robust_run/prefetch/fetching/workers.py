@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.prefetch.blockmap import is_good
 from robust_run.prefetch.cache import BlocksWrongError, Cache
-from robust_run.prefetch.fetching.health import Health
-from robust_run.prefetch.fetching.queue import Job, Queue
 from robust_run.prefetch.fetching.reads import Answer, Read, Reads
 from robust_run.prefetch.fetching.repairs import Repairs
 from robust_run.prefetch.fetching.sources import Source, may_work_later
 from robust_run.prefetch.room import Room
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
+from robust_run.prefetch.rules.queue import Job, Queue
+from robust_run.prefetch.rules.source_health import Health
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 
 _TICK_S = 0.25

@@ -25,11 +25,12 @@ from robust_run.atomic_file import write_file
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import BuildFailed, ImageRefused
 from robust_run.prefetch.image import losses as kept_out
-from robust_run.prefetch.image import oci, sorting
+from robust_run.prefetch.image import oci
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss, printable
 from robust_run.prefetch.image.survey import Survey, pseudo_lines, survey
-from robust_run.prefetch.types import BLOCK_BYTES, BlockMap
+from robust_run.prefetch.rules import sorting
+from robust_run.prefetch.rules.types import BLOCK_BYTES, BlockMap
 
 Compression = Literal["zstd", "lz4"]
 _FILE_BLOCK_BYTES = 128 << 10

@@ -26,9 +26,9 @@ from robust_run.mounts.holding import Problem, Ready
 from robust_run.prefetch.errors import ControlFailed, InsideFailed
 from robust_run.prefetch.inside import binds, environment
 from robust_run.prefetch.inside.types import Bind
+from robust_run.prefetch.rules.types import Status, Touch
 from robust_run.prefetch.server import control
 from robust_run.prefetch.server.config import Background
-from robust_run.prefetch.types import Status, Touch
 
 _Reply = TypeVar("_Reply", Status, control.Touches, control.Done)
 _LARGEST_LINE_BYTES = 4 << 20

@@ -25,7 +25,7 @@ from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.inside import binds, environment, view
 from robust_run.prefetch.inside.troubles import Troubles
 from robust_run.prefetch.inside.types import Bind, InsidePlan
-from robust_run.prefetch.mount.ladder import Choice, Need, choose
+from robust_run.prefetch.rules.mount_ladder import Choice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
 
 _STAGE = "stage"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.prefetch.mount.ladder import LADDER, Rung
+from robust_run.prefetch.rules.mount_ladder import LADDER, Rung
+from robust_run.prefetch.rules.types import BlockMap, BlockRun
 from robust_run.prefetch.server.config import ServeOptions
-from robust_run.prefetch.types import BlockMap, BlockRun
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

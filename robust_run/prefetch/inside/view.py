@@ -16,7 +16,7 @@ from robust_run.mounts import overlay, syscalls
 from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.image.places import NoPlaceError, resolve
 from robust_run.prefetch.inside.types import Bind
-from robust_run.prefetch.mount.ladder import Tree
+from robust_run.prefetch.rules.mount_ladder import Tree
 
 IMAGE, NEW_ROOT = "tree", "root"
 _LAYER, _UPPER = "layer", "upper"

@@ -21,8 +21,8 @@ from robust_run.prefetch.errors import ServerFailed
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.pruning import remove_tree
+from robust_run.prefetch.rules.types import BlockMap, FetchCounts
 from robust_run.prefetch.server.config import ServeOptions
-from robust_run.prefetch.types import BlockMap, FetchCounts
 
 _TREE, _LOCK, _PARTIAL = "tree", "unpacking", "tree.partial-"
 _LOOK_EVERY_S = 0.02

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from robust_run.prefetch.errors import ImageError
-from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
 
 WIDTH = 32
 _PIECE_BYTES = 4 << 20

@@ -23,7 +23,7 @@ from robust_run.prefetch.peers import source
 from robust_run.prefetch.peers.source import PeerSource
 from robust_run.prefetch.peers.standing import Holders
 from robust_run.prefetch.peers.types import GROUP_BYTES, PeerOptions
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 
 #: How long one request waits for a fetch; less than the silence that ends it at the other side.
 _WAIT_S = 1.5

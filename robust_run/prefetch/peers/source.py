@@ -16,7 +16,7 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.fetching.sources import Source
 from robust_run.prefetch.peers.standing import Assignment, Patience, Peers, group_of
 from robust_run.prefetch.peers.types import MOST_MEMBERS, PeerOptions, split_address
-from robust_run.prefetch.types import BlockMap, FetchLimits, Priority
+from robust_run.prefetch.rules.types import BlockMap, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, StoreError, Unavailable
 from robust_run.store.http_connections import Connections

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from robust_run.prefetch.peers.types import GROUP_BYTES
-from robust_run.prefetch.types import Priority
+from robust_run.prefetch.rules.types import Priority
 
 # --- Which nodes fetch a group of blocks from the origin. Pure, and the same on every node that knows the same members.
 #

@@ -11,7 +11,7 @@ from robust_run.prefetch.fetching.reads import Answer
 from robust_run.prefetch.fetching.sources import Source
 from robust_run.prefetch.peers.source import Origin, PeerSource
 from robust_run.prefetch.peers.types import SHORTEST_TOKEN, PeerCounts, PeerOptions, split_address
-from robust_run.prefetch.types import BlockMap, FetchLimits
+from robust_run.prefetch.rules.types import BlockMap, FetchLimits
 
 
 def listen(options: PeerOptions) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.prefetch.peers.types import PeerOptions
-from robust_run.prefetch.types import BlockMap, BlockRun, FetchLimits
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits
 from robust_run.store.types import StoreOptions
 
 #: Of the line that holds it: the largest block map, its JSON, and a long hot list.

@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.rules.types import BlockRun, Status, Touch
 from robust_run.prefetch.server.config import Background
-from robust_run.prefetch.types import BlockRun, Status, Touch
 
 _LARGEST_LINE_BYTES = 256 << 20
 _LARGEST_REQUEST_BYTES = 32 << 20

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import CacheRefused, ServerFailed
+from robust_run.prefetch.rules.types import BlockMap, BlockRun, Status, Touch
 from robust_run.prefetch.server import control, mounting, shared
 from robust_run.prefetch.server.config import Background, ServeOptions, ServerConfig
 from robust_run.prefetch.server.keeping import Keeper, State
 from robust_run.prefetch.server.protocol import IMAGE_NAME
-from robust_run.prefetch.types import BlockMap, BlockRun, Status, Touch
 
 _OPTIONS = ServeOptions()
 

@@ -16,10 +16,10 @@ import msgspec
 
 import robust_run
 from robust_run.prefetch.errors import ControlFailed, ServerFailed
+from robust_run.prefetch.rules.guard import restart_after_s
+from robust_run.prefetch.rules.types import Status
 from robust_run.prefetch.server import control, mounting
 from robust_run.prefetch.server.config import Lost, Noted, Ready, ServerConfig
-from robust_run.prefetch.server.guard import restart_after_s
-from robust_run.prefetch.types import Status
 
 State = Literal["serving", "restarting", "left", "failed"]
 #: For starting Python, on top of what the image may take. Long: a server that says too late that it serves is never heard.

@@ -23,13 +23,13 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.sources import Source, origin
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.peers.types import GROUP_BYTES
+from robust_run.prefetch.rules.types import FetchLimits, Status
 from robust_run.prefetch.server import control, mounting
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Background, Ready, ServerConfig
 from robust_run.prefetch.server.protocol import Answers
 from robust_run.prefetch.server.serving import Server
 from robust_run.prefetch.server.shared import Shared
 from robust_run.prefetch.server.telling import Telling
-from robust_run.prefetch.types import FetchLimits, Status
 
 if TYPE_CHECKING:
     from robust_run.prefetch.peers.together import Together

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Iterable
 
-from robust_run.prefetch.types import QUANTUM_BYTES, Touch
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, Touch
 
 #: Of one slot: the least that the kernel accepts as a buffer (FUSE_MIN_READ_BUFFER).
 SLOT_BYTES = 8192

@@ -14,7 +14,7 @@ from contextlib import suppress
 from robust_run.snapshot.capture.running import Heard, run_inside
 from robust_run.snapshot.capture.types import Order
 from robust_run.snapshot.errors import SnapshotError
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.rules.types import Root
 
 
 def drop_orphans(top: str) -> int:

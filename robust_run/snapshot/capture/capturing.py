@@ -16,7 +16,7 @@ from robust_run.snapshot.capture.types import Captured, Layer, Order, Report
 from robust_run.snapshot.capture.work import make_work, remove_work
 from robust_run.snapshot.errors import CaptureRefused
 from robust_run.snapshot.roots import is_within
-from robust_run.snapshot.types import Item, Method, Root
+from robust_run.snapshot.rules.types import Item, Method, Root
 
 #: Installers need not compile, as that is done for all at the end; nobody is there to answer questions.
 _SETTINGS = {

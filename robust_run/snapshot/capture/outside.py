@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from robust_run.mounts.overlay import is_whiteout
 from robust_run.snapshot.roots import is_within
-from robust_run.snapshot.types import Root
+from robust_run.snapshot.rules.types import Root
 
 #: Where system-wide installers write.
 SYSTEM_FOLDERS = ("/usr", "/etc", "/opt", "/srv", "/var/lib", "/lib", "/lib64", "/bin", "/sbin")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from robust_run.snapshot.key import blanked
-from robust_run.snapshot.types import Package, Root
+from robust_run.snapshot.rules.key import blanked
+from robust_run.snapshot.rules.types import Package, Root
 
 _METADATA_BYTES = 1 << 20
 _RECORD_BYTES = 256 << 20

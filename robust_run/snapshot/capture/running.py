@@ -16,7 +16,7 @@ import msgspec
 
 from robust_run.snapshot.capture.types import Order, Report
 from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
-from robust_run.snapshot.key import blanked
+from robust_run.snapshot.rules.key import blanked
 
 _LINES_KEPT = 30
 _STOP_S = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from robust_run.mounts import overlay
 from robust_run.snapshot.errors import CaptureRefused
-from robust_run.snapshot.types import Item, Root
+from robust_run.snapshot.rules.types import Item, Root
 from robust_run.store.digests import digest_of
 
 MOST_ITEMS = 2_000_000

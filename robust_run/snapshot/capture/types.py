@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.snapshot.types import Item, Method, Root
+from robust_run.snapshot.rules.types import Item, Method, Root
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ import robust_run
 from robust_run.errors import RobustRunError
 from robust_run.mounts import namespace, syscalls
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.restore.ladder import Rung
 from robust_run.snapshot.restore.place import Order, Place
+from robust_run.snapshot.rules.restore_ladder import Rung
 
 _ENTER = os.path.join(os.path.dirname(os.path.abspath(robust_run.__file__)), "prefetch", "inside", "enter.py")
 _RUNGS: tuple[Rung, ...] = ("mount", "extract")

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 import msgspec
 
 from robust_run.atomic_file import write_file
-from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
 from robust_run.snapshot.pack import tool_path, tool_version
 from robust_run.snapshot.restore import confined
-from robust_run.snapshot.types import Item, Manifest
+from robust_run.snapshot.rules import listing
+from robust_run.snapshot.rules.types import Item, Manifest
 from robust_run.snapshot.verify import check_tree
 
 MARK = "done.json"

@@ -19,8 +19,9 @@ from robust_run.mounts import namespace, syscalls
 from robust_run.mounts.facts import gather
 from robust_run.mounts.holding import Made, Problem, Ready, Tell, main, own_namespace
 from robust_run.mounts.ladder import POSSIBLE, Facts
-from robust_run.snapshot.restore import ladder, mounting
+from robust_run.snapshot.restore import mounting
 from robust_run.snapshot.restore.place import LARGEST_ORDER_BYTES, Order, Place
+from robust_run.snapshot.rules import restore_ladder as ladder
 
 
 def make(order: Order, tell: Callable[[str], None], note: Callable[[str], None]) -> Made:

@@ -18,7 +18,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.mounts import table
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, Manifest
 from robust_run.store.digests import digest
 
 MARK = ".robust-snapshot.json"

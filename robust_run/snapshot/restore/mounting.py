@@ -17,9 +17,9 @@ import msgspec
 from robust_run.mounts import overlay, squashfs, syscalls
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import points_below
-from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules import listing
+from robust_run.snapshot.rules.types import Manifest
 
 Reader = Literal["kernel", "squashfuse"]
 _READY_S = 15.0

@@ -16,12 +16,13 @@ from typing import Any
 
 import msgspec
 
-from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.restore import ladder, mounting
-from robust_run.snapshot.restore.ladder import NAMESPACED, Rung
+from robust_run.snapshot.restore import mounting
 from robust_run.snapshot.restore.unpacked import Folder
-from robust_run.snapshot.types import Item, Manifest
+from robust_run.snapshot.rules import listing
+from robust_run.snapshot.rules import restore_ladder as ladder
+from robust_run.snapshot.rules.restore_ladder import NAMESPACED, Rung
+from robust_run.snapshot.rules.types import Item, Manifest
 from robust_run.snapshot.verify import check_tree
 
 # --- What the process is told that puts a snapshot into a namespace, and keeps it there.

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from robust_run.snapshot.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, Manifest
 
 _ARM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "arm")
 FOLDERS_VARIABLE = "ROBUST_SETUP_FOLDERS"

@@ -17,10 +17,10 @@ from functools import cached_property
 
 import msgspec
 
-from robust_run.snapshot import listing
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import extract
-from robust_run.snapshot.types import Item, Manifest
+from robust_run.snapshot.rules import listing
+from robust_run.snapshot.rules.types import Item, Manifest
 
 #: An environment may take this part of the memory that is available.
 _MEMORY_SHARE = 16

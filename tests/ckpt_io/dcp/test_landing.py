@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from robust_run.ckpt_io.dcp import landing as module
 from robust_run.ckpt_io.dcp.landing import Landing, Scratch, aligned, batches, landings
-from robust_run.ckpt_io.dcp.ranges import Box, within
-from robust_run.ckpt_io.dcp.segments import Segment
 from robust_run.ckpt_io.dcp.tensors import byte_view
+from robust_run.ckpt_io.rules.ranges import Box, within
+from robust_run.ckpt_io.rules.segments import Segment
 from robust_run.errors import UserError
 
 WHOLE = torch.arange(60 * 70 * 8, dtype=torch.float32).reshape(60, 70, 8)

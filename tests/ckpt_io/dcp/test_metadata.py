@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from robust_run.ckpt_io.dcp.metadata import contents, logical_files, metadata_of, paths_of
-from robust_run.ckpt_io.dcp.segments import Segment, Stored
 from robust_run.ckpt_io.errors import ManifestRefused
-from robust_run.ckpt_io.types import Blob, LogicalFile, Manifest
+from robust_run.ckpt_io.rules.segments import Segment, Stored
+from robust_run.ckpt_io.rules.types import Blob, LogicalFile, Manifest
 from robust_run.errors import UserError
 
 FILES = [LogicalFile(name=f"rank-{rank}", size_bytes=1 << 20) for rank in range(2)]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.dcp.ranges import Box, pieces, run_bytes, runs, widen, within
+from robust_run.ckpt_io.rules.ranges import Box, pieces, run_bytes, runs, widen, within
 
 ITEM_BYTES = 4
 

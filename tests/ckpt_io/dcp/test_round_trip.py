@@ -11,11 +11,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from robust_run.ckpt_io.boxes import BYTES_OF
 from robust_run.ckpt_io.dcp import ObjectRefused, RobustReader, RobustWriter, async_save, load, load_whole, save
 from robust_run.ckpt_io.dcp.tensors import dtype_of
 from robust_run.ckpt_io.errors import Damaged, NotACheckpoint
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.ckpt_io.rules.boxes import BYTES_OF
 from robust_run.errors import UserError
 
 alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

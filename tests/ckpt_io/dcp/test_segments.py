@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.dcp.segments import lay_out
+from robust_run.ckpt_io.rules.segments import lay_out
 
 sizes = st.lists(st.integers(0, 20_000), max_size=20)
 

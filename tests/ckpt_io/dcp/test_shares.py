@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.dcp.shares import Interval, UnitId, intervals, share_out
+from robust_run.ckpt_io.rules.shares import Interval, UnitId, intervals, share_out
 
 UNIT_BYTES = 8
 units = st.builds(UnitId, st.integers(0, 2), st.integers(0, 12))

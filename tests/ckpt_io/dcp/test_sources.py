@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from robust_run.ckpt_io.dcp.segments import Stored
 from robust_run.ckpt_io.dcp.sources import Source, write
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.ckpt_io.rules.segments import Stored
 from robust_run.ckpt_io.saving import begin_save, commit
 from robust_run.errors import UserError
 

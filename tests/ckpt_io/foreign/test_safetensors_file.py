@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
-from robust_run.ckpt_io.types import Tensor
+from robust_run.ckpt_io.rules.types import Tensor
 
 GOOD = save({"a": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(4, dtype=torch.bfloat16), "c": torch.tensor(1)})
 

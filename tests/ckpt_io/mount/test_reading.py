@@ -13,7 +13,7 @@ import torch
 from made_checkpoints import UNIT_BYTES, make_checkpoint
 from safetensors.torch import load_file
 
-from robust_run.ckpt_io.types import Chunk, Tensor
+from robust_run.ckpt_io.rules.types import Chunk, Tensor
 
 from .conftest import Mount
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from robust_run.ckpt_io.reading import Wanted
-from robust_run.ckpt_io.types import LogicalFile, Manifest
+from robust_run.ckpt_io.rules.types import LogicalFile, Manifest
 from robust_run.ckpt_io.views.cache import UnitCache, UnitKey
 from robust_run.ckpt_io.views.reader import Track, ViewReader
 from robust_run.ckpt_io.views.types import whole_file

@@ -12,7 +12,7 @@ import torch
 from made_checkpoints import UNIT_BYTES, make_checkpoint
 
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.types import Chunk, Tensor
+from robust_run.ckpt_io.rules.types import Chunk, Tensor
 from robust_run.ckpt_io.views.filesystem import RrckFileSystem
 from robust_run.errors import UserError
 

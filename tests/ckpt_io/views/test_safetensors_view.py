@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.types import Chunk, LogicalFile, Manifest, Tensor
+from robust_run.ckpt_io.rules.types import Chunk, LogicalFile, Manifest, Tensor
 from robust_run.ckpt_io.views.safetensors_view import safetensors_view
 from robust_run.ckpt_io.views.types import VirtualFile
 

@@ -12,8 +12,9 @@ import pytest
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import BuildFailed, ImageRefused
-from robust_run.prefetch.image import build, sorting, tree
-from robust_run.prefetch.types import QUANTUM_BYTES, HotKey, HotList, HotRange
+from robust_run.prefetch.image import build, tree
+from robust_run.prefetch.rules import sorting
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, HotKey, HotList, HotRange
 from tests.prefetch.image.tools import Layer, layout, names_below, needs, small_tree
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from robust_run.mounts.ladder import Facts
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 from tests.prefetch.image.tools import python_path
 from tests.prefetch.inside.rootfs import make_image, ordinary_user
 

@@ -14,8 +14,8 @@ from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.ladder import Facts
 from robust_run.prefetch import inside
 from robust_run.prefetch.inside import binds
-from robust_run.prefetch.mount.ladder import Need, Rung, choose
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.mount_ladder import Need, Rung, choose
+from robust_run.prefetch.rules.types import BlockMap
 
 
 def plan(image: tuple[str, BlockMap], folder: Path, *more: inside.Bind, **fields: Any) -> inside.InsidePlan:

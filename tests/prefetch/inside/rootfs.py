@@ -13,7 +13,7 @@ import pytest
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.image import build
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 from tests.prefetch.image.tools import needs, python_path
 from tests.prefetch.private_mounts import fuse_for_all
 

@@ -21,9 +21,9 @@ from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.image import build
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.inside import binds
-from robust_run.prefetch.mount.ladder import Rung
+from robust_run.prefetch.rules.mount_ladder import Rung
+from robust_run.prefetch.rules.types import BlockMap, FetchLimits
 from robust_run.prefetch.server import ServeOptions
-from robust_run.prefetch.types import BlockMap, FetchLimits
 from tests.prefetch.image.test_identify import sif
 from tests.prefetch.inside.plans import can, eventually, family, plan
 from tests.prefetch.inside.rootfs import make_image

@@ -17,8 +17,8 @@ import pytest
 
 from robust_run.mounts.ladder import Facts
 from robust_run.prefetch import inside
-from robust_run.prefetch.mount.ladder import Rung
-from robust_run.prefetch.types import BlockMap
+from robust_run.prefetch.rules.mount_ladder import Rung
+from robust_run.prefetch.rules.types import BlockMap
 from tests.prefetch.image.tools import python_path
 from tests.prefetch.inside.plans import can, eventually, family, is_alive, plan
 from tests.prefetch.inside.rootfs import ordinary_user

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.ladder import Facts
-from robust_run.prefetch.mount.ladder import LADDER, Need, choose
+from robust_run.prefetch.rules.mount_ladder import LADDER, Need, choose
 
 ROOT = {
     "mount_namespace": "", "user_namespace": "not tried", "fuse": "", "squashfs": "", "loop": "", "overlay": "",

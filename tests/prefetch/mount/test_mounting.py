@@ -17,8 +17,8 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import ServerFailed
 from robust_run.prefetch.image import build
 from robust_run.prefetch.mount import unpack, warm
+from robust_run.prefetch.rules.types import BlockMap
 from robust_run.prefetch.server.config import ServeOptions
-from robust_run.prefetch.types import BlockMap
 from tests.prefetch.image.test_identify import sif
 from tests.prefetch.image.tools import names_below, needs, python_path, small_tree
 from tests.prefetch.private_mounts import privately

@@ -15,7 +15,7 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.environment import lists
 from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.mount import warm
-from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun
 from tests.prefetch.images import MIB, SMALL_BLOCK, make_image
 
 

@@ -16,13 +16,13 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.thread_messages import ThreadMessages, write_report
 from robust_run.launcher.model.job import ImageUse, JobSpec
-from robust_run.prefetch import hotlist
 from robust_run.prefetch.environment.lists import default_folder, roots_of
 from robust_run.prefetch.environment.starting import EnvironmentReport, EnvironmentStart
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.mount import warm
 from robust_run.prefetch.record import Ended, Recording, fingerprint, keep, layout_of
-from robust_run.prefetch.types import QUANTUM_BYTES
+from robust_run.prefetch.rules import hotlist
+from robust_run.prefetch.rules.types import QUANTUM_BYTES
 from robust_run.prefetch.window import Window
 
 _END_S = 10.0

@@ -13,11 +13,11 @@ from robust_run.clock import Clock
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec
-from robust_run.snapshot import manifest as manifests
 from robust_run.snapshot.building import Plan
-from robust_run.snapshot.key import blanked
 from robust_run.snapshot.restored import Restored
-from robust_run.snapshot.types import Manifest, Package
+from robust_run.snapshot.rules import manifest as manifests
+from robust_run.snapshot.rules.key import blanked
+from robust_run.snapshot.rules.types import Manifest, Package
 
 if TYPE_CHECKING:
     from robust_run.prefetch.window import ImageStart

@@ -23,14 +23,15 @@ from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.place import Hears, Opened
 from robust_run.launcher.agent.places.setup_place import Brought, SetupPlace
 from robust_run.launcher.model.job import JobSpec, SetupUse
-from robust_run.snapshot import catalog, key, planning, rerunning, restoring, starting
-from robust_run.snapshot import manifest as manifests
+from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import Plan
 from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
-from robust_run.snapshot.restore.ladder import LADDER
 from robust_run.snapshot.restored import Restored
-from robust_run.snapshot.types import Key, Manifest
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules import manifest as manifests
+from robust_run.snapshot.rules.restore_ladder import LADDER
+from robust_run.snapshot.rules.types import Key, Manifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 

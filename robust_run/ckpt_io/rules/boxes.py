@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robust_run.ckpt_io.types import Chunk, Tensor
+from robust_run.ckpt_io.rules.types import Chunk, Tensor
 
 #: Bytes of an element by dtype, as torch calls it. All of them are little-endian.
 BYTES_OF = {

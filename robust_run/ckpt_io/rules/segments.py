@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from robust_run.ckpt_io.types import ALIGNMENT_BYTES, LogicalFile
+from robust_run.ckpt_io.rules.types import ALIGNMENT_BYTES, LogicalFile
 
 OBJECT_ALIGNMENT_BYTES = 64
 

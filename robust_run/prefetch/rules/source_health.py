@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from robust_run.prefetch.types import FetchLimits, SourceCounts
+from robust_run.prefetch.rules.types import FetchLimits, SourceCounts
 
 #: After the first failure a source is left alone this long, doubled with each one that follows at once.
 _FIRST_BACK_OFF_S = 0.1

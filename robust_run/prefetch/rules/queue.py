@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from robust_run.prefetch.fetching.health import Health, Patience
-from robust_run.prefetch.types import BlockRun, FetchLimits, Priority
+from robust_run.prefetch.rules.source_health import Health, Patience
+from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 
 #: `Source.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.
 Offers = Callable[[int, int, int, Priority], "float | None"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.types import QUANTUM_BYTES, BlockMap, BlockRun, HotKey, HotList, HotRange, Touch
+from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun, HotKey, HotList, HotRange, Touch
 
 #: Of a hot list's file.
 LARGEST_LIST_BYTES = 16 << 20

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.snapshot.types import Manifest
+from robust_run.snapshot.rules.types import Manifest
 
 WARN_S = 7 * 86400.0
 TTL_S = 30 * 86400.0

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from robust_run.ckpt_io.boxes import BYTES_OF, box_bytes, check_cover
 from robust_run.ckpt_io.errors import ManifestRefused
-from robust_run.ckpt_io.layout import FileLayout
-from robust_run.ckpt_io.types import VERSION, LogicalFile, Manifest
+from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes, check_cover
+from robust_run.ckpt_io.rules.layout import FileLayout
+from robust_run.ckpt_io.rules.types import VERSION, LogicalFile, Manifest
 from robust_run.store import paths
 
 MANIFEST_BYTES = 256 << 20

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.snapshot.errors import SnapshotRefused
-from robust_run.snapshot.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, Manifest
 from robust_run.store import paths
 
 NAME = "listing.json"

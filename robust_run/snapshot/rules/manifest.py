@@ -9,9 +9,10 @@ import re
 
 import msgspec
 
-from robust_run.snapshot import key, platforms, roots
+from robust_run.snapshot import platforms, roots
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
-from robust_run.snapshot.types import VERSION, Manifest, Platform
+from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.types import VERSION, Manifest, Platform
 
 NAME = "snapshot.json"
 LARGEST_BYTES = 64 << 20

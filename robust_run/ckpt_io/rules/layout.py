@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from robust_run.ckpt_io.types import LogicalFile
+from robust_run.ckpt_io.rules.types import LogicalFile
 from robust_run.store.digests import DIGEST_BYTES
 
 MANIFEST_PATH = "MANIFEST"

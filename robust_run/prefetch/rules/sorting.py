@@ -9,7 +9,7 @@ import bisect
 from collections.abc import Iterable, Sequence
 
 from robust_run.prefetch.image.tree import PackedFile
-from robust_run.prefetch.types import HotList
+from robust_run.prefetch.rules.types import HotList
 
 #: mksquashfs knows priorities from -32768 to 32767; files of the highest come first, all others have 0.
 _HIGHEST = 32767

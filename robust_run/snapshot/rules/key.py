@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.snapshot.errors import SetupRefused
-from robust_run.snapshot.types import Difference, Ingredient, Key
+from robust_run.snapshot.rules.types import Difference, Ingredient, Key
 
 SHOWN_CHARACTERS = 200
 _DOMAIN = b"robust snapshot key 1\n"

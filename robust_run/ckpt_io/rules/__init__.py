@@ -1,0 +1,1 @@
+"""Layout of checkpoints: boxes, ranges, segments, manifests, and which are kept. Pure."""

@@ -1,0 +1,1 @@
+"""Keys, leases, expiry and manifests of snapshots; how one is restored. Pure."""
