@@ -213,7 +213,7 @@ class Controller:
     def _admit(self) -> None:
         """Have standbys checked that nobody has checked."""
         self._admits_soon = False
-        if self.state.phase in ("running", "suspecting"):
+        if self.state.is_started:
             for node in self.checking.idle():
                 self.checking.admit(node)
 

@@ -160,7 +160,7 @@ class EvidenceCollector:
         return outcome
 
     def _is_going(self, attempt: int) -> bool:
-        return self._state.attempt == attempt and self._state.phase == "running"
+        return self._state.attempt == attempt and self._state.is_training
 
     # --- an attempt died
 
@@ -168,7 +168,7 @@ class EvidenceCollector:
         """Return what the ranks' records say of an attempt whose last node is about to be counted as ended."""
         state = self._state
         is_last = event.attempt == state.attempt and state.unended == {event.node} and not state.strays
-        is_failure = state.phase == "ending" and not state.all_well and state.traced is None and not state.causes
+        is_failure = state.is_ending and not state.all_well and state.traced is None and not state.causes
         if not (is_last and is_failure and self._dead and self._dead_attempt == state.attempt):
             return None
         from robust_run.tracer.verdict import post_mortem
@@ -191,7 +191,7 @@ class EvidenceCollector:
         """Have all nodes of the attempt look at their ranks, then call with what they see. False if nothing runs."""
         state = self._state
         nodes = [place.node for place in state.layout if place.node in state.unended]
-        if not nodes or state.phase not in ("running", "suspecting", "ending", "stopping"):
+        if not nodes or not state.has_ranks:
             return False
         self._number += 1
         number = self._number

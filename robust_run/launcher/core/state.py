@@ -33,6 +33,9 @@ Phase = Literal[
 peer is about to say why. ending, stopping: the attempt is being ended, to go on or for good. diagnosing: nothing of the job runs,
 its nodes are checked. replaying: groups of its nodes run the program at the same time (`core.replaying`)."""
 
+GOING: tuple[Phase, ...] = ("opening", "running", "suspecting")
+"""Phases in which an attempt is meant to go on."""
+
 Standing = Literal["active", "standby", "evicted", "lost", "left"]
 """active: part of the current attempt. standby: joined and not needed now. lost: silent. left: went in good order."""
 
@@ -262,9 +265,58 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """It could not be told where the attempt starts from: now, or whenever it is tried."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether the job has finished."""
+        return self.phase == "over"
+
+    @property
+    def is_going(self) -> bool:
+        """Whether an attempt is meant to go on: it is being started, it trains, or a rank of it is under suspicion."""
+        return self.phase in GOING
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the workers of an attempt have been told to start and nothing has been told to end them."""
+        return self.phase in ("running", "suspecting")
+
+    @property
+    def is_training(self) -> bool:
+        """Whether an attempt runs and nothing is known to be wrong with its ranks."""
+        return self.phase == "running"
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether ranks of the newest attempt may be alive, to be looked at."""
+        return self.phase in ("running", "suspecting", "ending", "stopping")
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an attempt is being ended and the job may go on."""
+        return self.phase == "ending"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the job is being ended for good."""
+        return self.phase == "stopping"
+
+    @property
+    def is_diagnosing(self) -> bool:
+        """Whether nothing of the job runs because its nodes are being checked."""
+        return self.phase == "diagnosing"
+
+    @property
+    def is_on_ladder(self) -> bool:
+        """Whether the ladder has its nodes: they are checked, or run the program in groups."""
+        return self.phase in ("diagnosing", "replaying")
+
+    def is_in_world(self, node: str) -> bool:
+        """Whether this agent has a place in the newest attempt, or is looked at because of it."""
+        return self.phase not in ("new", "gathering", "over") and node in self.places
+
+    @property
     def ended_well(self) -> int:
         """How many ranks of an attempt that goes on have ended with exit code 0."""
-        return self.world_size - len(self.live) if self.phase == "running" else 0
+        return self.world_size - len(self.live) if self.is_training else 0
 
     @property
     def is_quiet(self) -> bool:
@@ -282,5 +334,4 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
             return member.gone
         if member.info.name in self.evicted:
             return "evicted"
-        in_world = self.phase not in ("new", "gathering", "over") and member.info.id in self.places
-        return "active" if in_world else "standby"
+        return "active" if self.is_in_world(member.info.id) else "standby"

@@ -66,8 +66,6 @@ from robust_run.launcher.model.resume_events import CheckpointSaved, NoResumePoi
 
 SIGKILL = 9
 
-#: Phases in which an attempt is meant to go on.
-GOING = ("opening", "running", "suspecting")
 #: Phases in which it is concluded as soon as nothing of it can run anywhere any more.
 ENDED = ("ending", "stopping", "replaying")
 
@@ -111,7 +109,7 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         return begin(policy, state, now_s)
     if isinstance(event, (AttemptEnded, CheckpointSaved)) and event.saved is not None:
         _note_saved(state, event.saved)
-    if state.phase == "over":
+    if state.is_over:
         return nodes.too_late(state, event)
     if state.phase == "replaying":
         from robust_run.launcher.core import replaying
@@ -178,7 +176,7 @@ def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) ->
     match event:
         case Tick():
             return _tick(policy, state, now_s)
-        case RestartAsked() if state.phase in GOING:
+        case RestartAsked() if state.is_going:
             return nodes.restart_asked(policy, state, event, now_s)
         case SignalReceived():
             return _stop(policy, state, event)
@@ -262,7 +260,7 @@ def _go(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
     state.live.discard(event.rank)
-    if state.phase not in GOING:
+    if not state.is_going:
         return []
     if event.exit_code == 0:
         if state.live:
@@ -290,7 +288,7 @@ def _left(state: JobState, now_s: float) -> list[Action]:
 
 
 def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
-    if state.phase not in GOING:
+    if not state.is_going:
         return []
     state.trouble = state.trouble or message
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
@@ -310,7 +308,7 @@ def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: 
         state.live.difference_update(range(placement.first_rank, placement.first_rank + placement.nproc))
     actions: list[Action] = []
     nodes.note_own_end(state, event, now_s)
-    if state.phase in GOING:
+    if state.is_going:
         actions = end_attempt(state, failure_ending(policy, state))
     return actions
 
