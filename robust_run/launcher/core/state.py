@@ -16,8 +16,10 @@ from robust_run.launcher.model.code_events import Ledger
 from robust_run.launcher.model.events import RankExited
 from robust_run.launcher.model.health_events import HealthRecord
 from robust_run.launcher.model.job import (
+    JobPolicy,
     JobSpec,
     NodeInfo,
+    NodePolicy,
     Placement,
     Progress,
     RankEvidence,
@@ -40,42 +42,25 @@ Standing = Literal["active", "standby", "evicted", "lost", "left"]
 """active: part of the current attempt. standby: joined and not needed now. lost: silent. left: went in good order."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers that decide, fixed for a job."""
+_NODES = NodePolicy()
 
-    fewest: int = 1
-    most: int = 1
-    max_restarts: int
-    progress_after_s: float
-    restart_grace_s: float
-    shutdown_timeout_s: float
-    patience_s: float = 1.0
-    """How long peers of a rank that lost its connection may take to say what really happened."""
-    join_timeout_s: float = 600.0
-    last_call_s: float = 30.0
-    wait_for_nodes_s: float | None = None
-    on_hang: str = "auto"
-    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch; but what may be a wait only shortly before
-    torch ends it."""
-    hang_after_s: float = 5.0
-    """A wait is looked into after so long."""
-    on_slow: str = "report"
-    job: str = ""
-    """What its workers see as ROBUST_JOB."""
+
+class Policy(JobPolicy, frozen=True, kw_only=True):
+    """Core policy derived from the JobSpec (`policy_of`): its `JobPolicy`, and what is known of its nodes."""
+
+    diagnose: str = "never"
+    """As in the spec. A policy that is not of one, a test's, has no ladder unless it asks for it."""
+    fewest: int = _NODES.fewest
+    most: int = _NODES.most
+    join_timeout_s: float = _NODES.join_timeout_s
+    last_call_s: float = _NODES.last_call_s
+    wait_for_nodes_s: float | None = _NODES.wait_for_nodes_s
     many: bool = False
     """A job of several nodes: the loss of one is healed, not the end."""
-    health_rules: str = ""
-    """Text of the file that changes the table of rules; empty: none does."""
-    max_evict_share: float | None = None
-    """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
-    diagnose: str = "never"
-    """never, always, or auto: when the ladder begins (see `core.ladder.ladder`)."""
-    diagnose_checks: tuple[str, ...] = ()
-    """Which checks; empty: all that make sense."""
-    no_replay: str = "it is switched off"
-    """Why there is no replay; empty: there may be one."""
-    replay_unit: int = 1
-    """Nodes that one replica of the model needs."""
+    job: str = ""
+    """What its workers see as ROBUST_JOB."""
+    patience_s: float = 1.0
+    """How long peers of a rank that lost its connection may take to say what really happened."""
 
 
 LADDER = "robust-run, ladder"
@@ -122,34 +107,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 def policy_of(spec: JobSpec) -> Policy:
     """Return the core's policy for a job."""
-    base = Policy(
-        job=spec.run_id,
-        max_restarts=spec.max_restarts,
-        progress_after_s=spec.progress_after_s,
-        restart_grace_s=spec.restart_grace_s,
-        shutdown_timeout_s=spec.shutdown_timeout_s,
-        on_hang=spec.on_hang,
-        on_slow=spec.on_slow,
-        hang_after_s=spec.hang_after_s,
-        health_rules=spec.health_rules,
-        diagnose=spec.diagnose,
-        diagnose_checks=spec.diagnose_checks,
-        no_replay=spec.no_replay,
-        replay_unit=spec.replay_unit,
-        max_evict_share=spec.max_evict_share,
-    )
-    many = spec.many
-    if many is None:
-        return base
-    return msgspec.structs.replace(
-        base,
-        fewest=many.fewest,
-        most=many.most,
-        join_timeout_s=many.join_timeout_s,
-        last_call_s=many.last_call_s,
-        wait_for_nodes_s=many.wait_for_nodes_s,
-        many=True,
-    )
+    nodes = spec.many if spec.many is not None else _NODES
+    shared = {name: getattr(spec, name) for name in JobPolicy.__struct_fields__}
+    shared |= {name: getattr(nodes, name) for name in NodePolicy.__struct_fields__}
+    return Policy(**shared, many=spec.many is not None, job=spec.run_id)
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
