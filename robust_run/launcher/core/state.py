@@ -162,6 +162,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Since when."""
     traced: TraceVerdict | None = None
     """What that evidence says of this attempt."""
+    awaits_post_mortem: bool = False
+    """The attempt is over everywhere, and is concluded with what is said next of what its ranks left behind."""
     is_traced_end: bool = False
     """It is why the attempt was ended."""
     evicted_for: tuple[str, ...] = ()

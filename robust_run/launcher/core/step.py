@@ -30,7 +30,7 @@ from robust_run.launcher.core.attempts import (
 )
 from robust_run.launcher.core.membership import awaits_resume, placement_of
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.model.actions import Action, EndAttempt, WakeAt
+from robust_run.launcher.model.actions import Action, EndAttempt, Inquire, WakeAt
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -111,19 +111,44 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         _note_saved(state, event.saved)
     if state.is_over:
         return nodes.too_late(state, event)
+    if state.awaits_post_mortem:
+        state.awaits_post_mortem = False
+        if not isinstance(event, ControllerResumed):  # its controller died before the answer: concluded below, without
+            return _conclude_with(policy, state, event, now_s)
     if state.phase == "replaying":
         from robust_run.launcher.core import replaying
 
         taken = replaying.take(policy, state, event, now_s)
         if taken is not None:
             return taken
-    was_quiet = state.is_quiet
+    was_quiet, wants_post_mortem = state.is_quiet, _wants_post_mortem(state, event)
     taken = _taken(policy, state, event, now_s)
     if state.is_quiet and state.phase in ENDED and (not was_quiet or isinstance(event, ControllerResumed)):
+        if wants_post_mortem:
+            state.awaits_post_mortem = True
+            return [*taken, Inquire(attempt=state.attempt, post_mortem=True)]
         from robust_run.launcher.core import conclusion
 
         return taken + conclusion.conclude(policy, state, now_s)
     return taken
+
+
+def _wants_post_mortem(state: JobState, event: Event) -> bool:
+    """Whether this is the last end of an attempt that failed, nothing else says why, and its ranks left something behind."""
+    if not isinstance(event, AttemptEnded) or not event.has_sights or event.attempt != state.attempt:
+        return False
+    is_last = state.unended == {event.node} and not state.strays
+    return is_last and state.is_ending and not state.all_well and state.traced is None and not state.causes
+
+
+def _conclude_with(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    """Conclude an attempt with what its ranks left behind; without, if the journal lost the answer."""
+    from robust_run.launcher.core import conclusion
+
+    is_answer = isinstance(event, Inquired) and event.attempt == state.attempt
+    taken = _taken(policy, state, event, now_s) if is_answer else []
+    taken += conclusion.conclude(policy, state, now_s)
+    return taken if is_answer else taken + _take(policy, state, event, now_s)
 
 
 def _taken(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
