@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stories import BUG, Story, evidence, several_nodes
 
 from robust_run.clock import SystemClock
@@ -20,6 +23,8 @@ from robust_run.launcher.model.events import (
     Inquired,
     NodeReturned,
     SignalReceived,
+    StoreOpened,
+    Tick,
 )
 from robust_run.launcher.model.job import Progress, Sights
 from robust_run.tracer.types import RankSight, TraceVerdict
@@ -175,3 +180,55 @@ def test_the_controller_answers_at_once_whatever_comes_of_it(judge: Any, monkeyp
     )
     assert story.state.attempt == 1 and not story.state.awaits_post_mortem
     assert bool(said) == (judge is raising)
+
+
+@st.composite
+def deeds(draw: st.DrawFn) -> tuple[str, str, int, bool]:
+    what = draw(
+        st.sampled_from(("exit", "end", "end", "end", "lose", "return", "join", "open", "tick", "resume", "stop"))
+    )
+    return what, draw(st.sampled_from("abc")), draw(st.integers(0, 3)), draw(st.booleans())
+
+
+def does(story: Story, what: str, node: str, number: int, flag: bool) -> list[Any]:
+    match what:
+        case "exit":
+            return story.exits(number, 0 if flag else -6)
+        case "end" if node in story.state.places:
+            return story.ends(node, has_sights=flag)
+        case "lose":
+            return story.is_lost(node)
+        case "return":
+            return story.happens(NodeReturned(node=node, attempt=story.state.attempt))
+        case "join":
+            return story.joins(node)
+        case "open" if story.state.layout:
+            event = StoreOpened(
+                attempt=story.state.attempt, node=story.state.layout[0].node, address="127.0.0.1", port=1
+            )
+            return story.happens(event)
+        case "tick":
+            return story.happens(Tick(), 10.0)
+        case "resume" if flag:
+            return story.happens(ControllerResumed(term=number))
+        case "stop" if flag and number == 3:
+            return story.happens(SignalReceived(signal=15))
+    return []
+
+
+@settings(max_examples=int(os.environ.get("JOB_PROPERTY_EXAMPLES", "100")), deadline=None)
+@given(st.lists(st.tuples(deeds(), st.sampled_from(("verdict", "nothing", "dies"))), max_size=60))
+def test_a_job_is_never_left_waiting_for_an_answer(story_of: list[tuple[tuple[str, str, int, bool], str]]) -> None:
+    story = several_nodes("a", "b", fewest=1, max_restarts=1000)
+    for deed, answer in story_of:
+        if any(isinstance(a, Inquire) and a.post_mortem for a in does(story, *deed)):
+            assert story.state.awaits_post_mortem and story.state.is_quiet and story.state.is_ending
+            if answer == "dies":
+                story.happens(ControllerResumed(term=2))
+            else:
+                verdict = STUCK if answer == "verdict" else None
+                story.happens(Inquired(attempt=story.state.attempt, verdict=verdict))
+        assert not story.state.awaits_post_mortem
+        if story.state.is_going or story.state.has_ranks:
+            assert not story.state.is_quiet, "somebody will say that the attempt is over"
+    assert replay(story.policy, story.told) == story.state
