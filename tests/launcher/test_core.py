@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stories import BUG, PEER, TYPO, Story, evidence, one_node
 
 from robust_run.health.types import Finding
-from robust_run.launcher.core.step import GOING, replay
+from robust_run.launcher.core.state import GOING
+from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, StartAttempt, WakeAt
 from robust_run.launcher.model.events import (
     AttemptEnded,

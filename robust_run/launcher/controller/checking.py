@@ -90,7 +90,7 @@ class Checking:
             self.give_up(each, "it begins anew, with the agents that are there now")
 
         def done(drive: CheckSession, judged: Judgement | None) -> None:
-            if judged is None and self._state.phase != "diagnosing":
+            if judged is None and not self._state.is_diagnosing:
                 return
             said = judged or Judgement(unchecked=(f"the checks were given up: {drive.given_up}",))
             self._keep(drive)
@@ -147,9 +147,9 @@ class Checking:
         """End what the job's state does not allow any more; wait for nobody who is gone."""
         for drive in list(self.drives):
             if drive.purpose == "ladder":
-                if self._state.phase != "diagnosing":
+                if not self._state.is_diagnosing:
                     self.give_up(drive, "the job goes on without them")
-            elif self._state.phase == "over":
+            elif self._state.is_over:
                 self.give_up(drive, "the job is over")
             elif any(node in self._state.unended for node in drive.agents.values()):
                 self.give_up(drive, "a node was needed by the job")
@@ -161,8 +161,7 @@ class Checking:
     def _is_idle(self, node: str) -> bool:
         state = self._state
         usable = is_there(self._state, node) and state.members[node].info.name not in state.evicted
-        in_world = node in state.places and state.phase not in ("new", "gathering", "over")
-        return usable and state.phase in ("running", "suspecting") and not in_world and node not in state.unended
+        return usable and state.is_started and not state.is_in_world(node) and node not in state.unended
 
     def _named(self, nodes: Sequence[str]) -> dict[str, str]:
         found: dict[str, str] = {}

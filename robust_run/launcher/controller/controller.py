@@ -184,9 +184,8 @@ class Controller:
         return self._paces.steps
 
     def _take(self, event: Event) -> None:
-        found = self.collector.before_end(event) if isinstance(event, AttemptEnded) else None
-        if found is not None:
-            self._take(found)
+        if isinstance(event, AttemptEnded) and self.collector.has_left(event.attempt):
+            event = msgspec.structs.replace(event, has_sights=True)
         now_s = self._clock.monotonic_s()
         try:
             _, actions = step(self.policy, self.state, event, now_s)
@@ -213,7 +212,7 @@ class Controller:
     def _admit(self) -> None:
         """Have standbys checked that nobody has checked."""
         self._admits_soon = False
-        if self.state.phase in ("running", "suspecting"):
+        if self.state.is_started:
             for node in self.checking.idle():
                 self.checking.admit(node)
 
@@ -315,6 +314,8 @@ class Controller:
                 if self._wake is not None:
                     self._wake.cancel()
                 self._wake = self._later(max(action.at_s - now_s, 0.0), lambda: self.tell(Tick()))
+            case Inquire(post_mortem=True):
+                self._pending.appendleft(self.collector.post_mortem(action.attempt))
             case Inquire():
                 self.collector.begin(action)
             case RecordIncident():

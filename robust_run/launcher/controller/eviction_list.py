@@ -10,7 +10,7 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.core.state import Eviction, JobState
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
-from robust_run.launcher.model.events import AttemptEnded, Event, NodeEvicted, NodeReadmitted
+from robust_run.launcher.model.events import AttemptEnded, Event, Inquired, NodeEvicted, NodeReadmitted
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.records import evictions
 
@@ -52,7 +52,7 @@ class EvictionList:
             evictions.remember(path, event.name, eviction)
         elif isinstance(event, NodeReadmitted):
             evictions.forget(path, event.name, event.by, self._clock.unix_s())
-        elif isinstance(event, (HealthSeen, AttemptEnded)):
+        elif isinstance(event, (HealthSeen, AttemptEnded, Inquired)):
             evictions.remember_rules(path, state.evicted, self._known)
 
     def _remember_all(self, path: str, state: JobState) -> None:

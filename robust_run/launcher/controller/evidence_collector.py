@@ -17,7 +17,7 @@ from robust_run.harmless import Harmless
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Collect, Inquire, Order, RecordIncident
-from robust_run.launcher.model.events import AttemptEnded, Event, Inquired
+from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.job import Sights, flows_of, ops_of
 from robust_run.tracer.types import Look, RankSight, Scene
 
@@ -160,30 +160,32 @@ class EvidenceCollector:
         return outcome
 
     def _is_going(self, attempt: int) -> bool:
-        return self._state.attempt == attempt and self._state.phase == "running"
+        return self._state.attempt == attempt and self._state.is_training
 
     # --- an attempt died
 
-    def before_end(self, event: AttemptEnded) -> Inquired | None:
-        """Return what the ranks' records say of an attempt whose last node is about to be counted as ended."""
-        state = self._state
-        is_last = event.attempt == state.attempt and state.unended == {event.node} and not state.strays
-        is_failure = state.phase == "ending" and not state.all_well and state.traced is None and not state.causes
-        if not (is_last and is_failure and self._dead and self._dead_attempt == state.attempt):
-            return None
-        from robust_run.tracer.verdict import post_mortem
+    def has_left(self, attempt: int) -> bool:
+        """Whether ranks of an attempt that ended have left behind what can be judged."""
+        return bool(self._dead) and self._dead_attempt == attempt
 
-        scene = self._scene(state.attempt, self._dead)
+    def post_mortem(self, attempt: int) -> Inquired:
+        """Return what the ranks' records say of an attempt that is over. Always answers: the core waits for it."""
+        at_s = self._clock.unix_s()
+        if not self.has_left(attempt):
+            return Inquired(attempt=attempt, reason="nothing is left of its ranks", at_unix_s=at_s)
+        scene = self._scene(attempt, self._dead)
         self._dead = []
         try:
+            from robust_run.tracer.verdict import post_mortem
+
             verdict = post_mortem(scene)
         except Exception as error:
             self._harmless.failed(error)
-            return None
+            return Inquired(attempt=attempt, reason="a fault of robust-run", at_unix_s=at_s)
         if verdict is None:
-            return None
+            return Inquired(attempt=attempt, reason="what they left behind does not say why they ended", at_unix_s=at_s)
         self.scene = scene
-        return Inquired(attempt=state.attempt, verdict=verdict, at_unix_s=self._clock.unix_s())
+        return Inquired(attempt=attempt, verdict=verdict, at_unix_s=at_s)
 
     # --- asking
 
@@ -191,7 +193,7 @@ class EvidenceCollector:
         """Have all nodes of the attempt look at their ranks, then call with what they see. False if nothing runs."""
         state = self._state
         nodes = [place.node for place in state.layout if place.node in state.unended]
-        if not nodes or state.phase not in ("running", "suspecting", "ending", "stopping"):
+        if not nodes or not state.has_ranks:
             return False
         self._number += 1
         number = self._number

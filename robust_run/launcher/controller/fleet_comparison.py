@@ -126,7 +126,7 @@ class FleetComparison:
     def take(self, node: str, usage: Sequence[float]) -> bool:
         """Take in what a node did in the last second; False: the child has no time for it."""
         state, now_s = self._state, self._clock.monotonic_s()
-        if state.phase != "running" or node not in state.places:
+        if not state.is_training or node not in state.places:
             return True
         if self._heard[0] != state.attempt:
             self._heard = state.attempt, now_s

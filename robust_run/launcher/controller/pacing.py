@@ -56,7 +56,7 @@ class Pacing:
     def take(self, node: str, said: Paces) -> None:
         """Take in what a node says of its ranks in this round."""
         state = self._state
-        if said.pace.attempt != state.attempt or state.phase != "running" or node not in state.unended:
+        if said.pace.attempt != state.attempt or not state.is_training or node not in state.unended:
             return
         if said.nccl:
             self._add(said.nccl)
@@ -105,7 +105,7 @@ class Pacing:
             self._tell(Inquired(attempt=attempt, verdict=verdict, at_unix_s=self._clock.unix_s()))
 
     def _learn(self, scene: Scene, heard: list[NodePace]) -> None:
-        if scene.attempt != self._state.attempt or self._state.phase != "running":
+        if scene.attempt != self._state.attempt or not self._state.is_training:
             return
         from robust_run.tracer.pace.stages import layout_of
 

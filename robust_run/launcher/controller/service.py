@@ -244,7 +244,7 @@ class Service:
             del self._peers[peer.id]
             self.detector.heard(peer.id, peer.last_heard_s)
             controller = self.controller
-            if controller is not None and controller.state.phase != "over":
+            if controller is not None and not controller.state.is_over:
                 self._note(f"the connection to {peer.name} ended: {why}")
 
     def trouble(self, text: str) -> None:

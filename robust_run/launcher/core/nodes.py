@@ -229,7 +229,7 @@ def _without(policy: Policy, state: JobState, node: str, cause: Cause | None, no
 def _end_because(policy: Policy, state: JobState, cause: Cause, now_s: float) -> list[Action]:
     state.causes.append(cause)
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
-    if state.phase not in ("opening", "running", "suspecting"):
+    if not state.is_going:
         return []
     return end_attempt(state, EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s))
 

@@ -20,7 +20,7 @@ def reopen(state: JobState, restart: int) -> None:
     state.early_exits, state.evidence, state.causes = [], [], []
     state.stop_signal, state.stopped_by, state.finish, state.ending = None, "", None, None
     state.is_inquiring, state.suspected_at_s, state.traced, state.is_traced_end = False, None, None, False
-    state.all_well, state.trouble = False, ""
+    state.all_well, state.trouble, state.awaits_post_mortem = False, "", False
     forget_waits(state)
     state.detected_at_s = state.deadline_at_s = state.hold_until_s = None
     state.trail = Trail()

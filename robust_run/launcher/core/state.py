@@ -16,8 +16,10 @@ from robust_run.launcher.model.code_events import Ledger
 from robust_run.launcher.model.events import RankExited
 from robust_run.launcher.model.health_events import HealthRecord
 from robust_run.launcher.model.job import (
+    JobPolicy,
     JobSpec,
     NodeInfo,
+    NodePolicy,
     Placement,
     Progress,
     RankEvidence,
@@ -33,46 +35,32 @@ Phase = Literal[
 peer is about to say why. ending, stopping: the attempt is being ended, to go on or for good. diagnosing: nothing of the job runs,
 its nodes are checked. replaying: groups of its nodes run the program at the same time (`core.replaying`)."""
 
+GOING: tuple[Phase, ...] = ("opening", "running", "suspecting")
+"""Phases in which an attempt is meant to go on."""
+
 Standing = Literal["active", "standby", "evicted", "lost", "left"]
 """active: part of the current attempt. standby: joined and not needed now. lost: silent. left: went in good order."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers that decide, fixed for a job."""
+_NODES = NodePolicy()
 
-    fewest: int = 1
-    most: int = 1
-    max_restarts: int
-    progress_after_s: float
-    restart_grace_s: float
-    shutdown_timeout_s: float
-    patience_s: float = 1.0
-    """How long peers of a rank that lost its connection may take to say what really happened."""
-    join_timeout_s: float = 600.0
-    last_call_s: float = 30.0
-    wait_for_nodes_s: float | None = None
-    on_hang: str = "auto"
-    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch; but what may be a wait only shortly before
-    torch ends it."""
-    hang_after_s: float = 5.0
-    """A wait is looked into after so long."""
-    on_slow: str = "report"
-    job: str = ""
-    """What its workers see as ROBUST_JOB."""
+
+class Policy(JobPolicy, frozen=True, kw_only=True):
+    """Core policy derived from the JobSpec (`policy_of`): its `JobPolicy`, and what is known of its nodes."""
+
+    diagnose: str = "never"
+    """As in the spec. A policy that is not of one, a test's, has no ladder unless it asks for it."""
+    fewest: int = _NODES.fewest
+    most: int = _NODES.most
+    join_timeout_s: float = _NODES.join_timeout_s
+    last_call_s: float = _NODES.last_call_s
+    wait_for_nodes_s: float | None = _NODES.wait_for_nodes_s
     many: bool = False
     """A job of several nodes: the loss of one is healed, not the end."""
-    health_rules: str = ""
-    """Text of the file that changes the table of rules; empty: none does."""
-    max_evict_share: float | None = None
-    """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
-    diagnose: str = "never"
-    """never, always, or auto: when the ladder begins (see `core.ladder.ladder`)."""
-    diagnose_checks: tuple[str, ...] = ()
-    """Which checks; empty: all that make sense."""
-    no_replay: str = "it is switched off"
-    """Why there is no replay; empty: there may be one."""
-    replay_unit: int = 1
-    """Nodes that one replica of the model needs."""
+    job: str = ""
+    """What its workers see as ROBUST_JOB."""
+    patience_s: float = 1.0
+    """How long peers of a rank that lost its connection may take to say what really happened."""
 
 
 LADDER = "robust-run, ladder"
@@ -119,34 +107,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 def policy_of(spec: JobSpec) -> Policy:
     """Return the core's policy for a job."""
-    base = Policy(
-        job=spec.run_id,
-        max_restarts=spec.max_restarts,
-        progress_after_s=spec.progress_after_s,
-        restart_grace_s=spec.restart_grace_s,
-        shutdown_timeout_s=spec.shutdown_timeout_s,
-        on_hang=spec.on_hang,
-        on_slow=spec.on_slow,
-        hang_after_s=spec.hang_after_s,
-        health_rules=spec.health_rules,
-        diagnose=spec.diagnose,
-        diagnose_checks=spec.diagnose_checks,
-        no_replay=spec.no_replay,
-        replay_unit=spec.replay_unit,
-        max_evict_share=spec.max_evict_share,
-    )
-    many = spec.many
-    if many is None:
-        return base
-    return msgspec.structs.replace(
-        base,
-        fewest=many.fewest,
-        most=many.most,
-        join_timeout_s=many.join_timeout_s,
-        last_call_s=many.last_call_s,
-        wait_for_nodes_s=many.wait_for_nodes_s,
-        many=True,
-    )
+    nodes = spec.many if spec.many is not None else _NODES
+    shared = {name: getattr(spec, name) for name in JobPolicy.__struct_fields__}
+    shared |= {name: getattr(nodes, name) for name in NodePolicy.__struct_fields__}
+    return Policy(**shared, many=spec.many is not None, job=spec.run_id)
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
@@ -198,6 +162,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Since when."""
     traced: TraceVerdict | None = None
     """What that evidence says of this attempt."""
+    awaits_post_mortem: bool = False
+    """The attempt is over everywhere, and is concluded with what is said next of what its ranks left behind."""
     is_traced_end: bool = False
     """It is why the attempt was ended."""
     evicted_for: tuple[str, ...] = ()
@@ -262,9 +228,58 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """It could not be told where the attempt starts from: now, or whenever it is tried."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether the job has finished."""
+        return self.phase == "over"
+
+    @property
+    def is_going(self) -> bool:
+        """Whether an attempt is meant to go on: it is being started, it trains, or a rank of it is under suspicion."""
+        return self.phase in GOING
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the workers of an attempt have been told to start and nothing has been told to end them."""
+        return self.phase in ("running", "suspecting")
+
+    @property
+    def is_training(self) -> bool:
+        """Whether an attempt runs and nothing is known to be wrong with its ranks."""
+        return self.phase == "running"
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether ranks of the newest attempt may be alive, to be looked at."""
+        return self.phase in ("running", "suspecting", "ending", "stopping")
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an attempt is being ended and the job may go on."""
+        return self.phase == "ending"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the job is being ended for good."""
+        return self.phase == "stopping"
+
+    @property
+    def is_diagnosing(self) -> bool:
+        """Whether nothing of the job runs because its nodes are being checked."""
+        return self.phase == "diagnosing"
+
+    @property
+    def is_on_ladder(self) -> bool:
+        """Whether the ladder has its nodes: they are checked, or run the program in groups."""
+        return self.phase in ("diagnosing", "replaying")
+
+    def is_in_world(self, node: str) -> bool:
+        """Whether this agent has a place in the newest attempt, or is looked at because of it."""
+        return self.phase not in ("new", "gathering", "over") and node in self.places
+
+    @property
     def ended_well(self) -> int:
         """How many ranks of an attempt that goes on have ended with exit code 0."""
-        return self.world_size - len(self.live) if self.phase == "running" else 0
+        return self.world_size - len(self.live) if self.is_training else 0
 
     @property
     def is_quiet(self) -> bool:
@@ -282,5 +297,4 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
             return member.gone
         if member.info.name in self.evicted:
             return "evicted"
-        in_world = self.phase not in ("new", "gathering", "over") and member.info.id in self.places
-        return "active" if in_world else "standby"
+        return "active" if self.is_in_world(member.info.id) else "standby"

@@ -30,7 +30,7 @@ from robust_run.launcher.core.attempts import (
 )
 from robust_run.launcher.core.membership import awaits_resume, placement_of
 from robust_run.launcher.core.state import JobState, Policy
-from robust_run.launcher.model.actions import Action, EndAttempt, WakeAt
+from robust_run.launcher.model.actions import Action, EndAttempt, Inquire, WakeAt
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -66,8 +66,6 @@ from robust_run.launcher.model.resume_events import CheckpointSaved, NoResumePoi
 
 SIGKILL = 9
 
-#: Phases in which an attempt is meant to go on.
-GOING = ("opening", "running", "suspecting")
 #: Phases in which it is concluded as soon as nothing of it can run anywhere any more.
 ENDED = ("ending", "stopping", "replaying")
 
@@ -111,21 +109,46 @@ def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[A
         return begin(policy, state, now_s)
     if isinstance(event, (AttemptEnded, CheckpointSaved)) and event.saved is not None:
         _note_saved(state, event.saved)
-    if state.phase == "over":
+    if state.is_over:
         return nodes.too_late(state, event)
+    if state.awaits_post_mortem:
+        state.awaits_post_mortem = False
+        if not isinstance(event, ControllerResumed):  # its controller died before the answer: concluded below, without
+            return _conclude_with(policy, state, event, now_s)
     if state.phase == "replaying":
         from robust_run.launcher.core import replaying
 
         taken = replaying.take(policy, state, event, now_s)
         if taken is not None:
             return taken
-    was_quiet = state.is_quiet
+    was_quiet, wants_post_mortem = state.is_quiet, _wants_post_mortem(state, event)
     taken = _taken(policy, state, event, now_s)
     if state.is_quiet and state.phase in ENDED and (not was_quiet or isinstance(event, ControllerResumed)):
+        if wants_post_mortem:
+            state.awaits_post_mortem = True
+            return [*taken, Inquire(attempt=state.attempt, post_mortem=True)]
         from robust_run.launcher.core import conclusion
 
         return taken + conclusion.conclude(policy, state, now_s)
     return taken
+
+
+def _wants_post_mortem(state: JobState, event: Event) -> bool:
+    """Whether this is the last end of an attempt that failed, nothing else says why, and its ranks left something behind."""
+    if not isinstance(event, AttemptEnded) or not event.has_sights or event.attempt != state.attempt:
+        return False
+    is_last = state.unended == {event.node} and not state.strays
+    return is_last and state.is_ending and not state.all_well and state.traced is None and not state.causes
+
+
+def _conclude_with(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    """Conclude an attempt with what its ranks left behind; without, if the journal lost the answer."""
+    from robust_run.launcher.core import conclusion
+
+    is_answer = isinstance(event, Inquired) and event.attempt == state.attempt
+    taken = _taken(policy, state, event, now_s) if is_answer else []
+    taken += conclusion.conclude(policy, state, now_s)
+    return taken if is_answer else taken + _take(policy, state, event, now_s)
 
 
 def _taken(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
@@ -178,7 +201,7 @@ def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) ->
     match event:
         case Tick():
             return _tick(policy, state, now_s)
-        case RestartAsked() if state.phase in GOING:
+        case RestartAsked() if state.is_going:
             return nodes.restart_asked(policy, state, event, now_s)
         case SignalReceived():
             return _stop(policy, state, event)
@@ -262,7 +285,7 @@ def _go(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
     state.live.discard(event.rank)
-    if state.phase not in GOING:
+    if not state.is_going:
         return []
     if event.exit_code == 0:
         if state.live:
@@ -290,7 +313,7 @@ def _left(state: JobState, now_s: float) -> list[Action]:
 
 
 def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
-    if state.phase not in GOING:
+    if not state.is_going:
         return []
     state.trouble = state.trouble or message
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
@@ -310,7 +333,7 @@ def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: 
         state.live.difference_update(range(placement.first_rank, placement.first_rank + placement.nproc))
     actions: list[Action] = []
     nodes.note_own_end(state, event, now_s)
-    if state.phase in GOING:
+    if state.is_going:
         actions = end_attempt(state, failure_ending(policy, state))
     return actions
 

@@ -30,9 +30,6 @@ CodeEvent = (
     CodeCaptured | UpdateStaged | UpdateRefused | UpdateDue | RollbackAsked | StepsSurvived | NotFinite | CodeLacking
 )
 
-#: Phases in which an attempt is meant to go on.
-_GOING = ("opening", "running", "suspecting")
-
 
 def take(policy: Policy, state: JobState, event: CodeEvent, now_s: float) -> list[Action]:
     """Change the state by one event and return what is to be done."""
@@ -77,7 +74,7 @@ def _staged(policy: Policy, state: JobState, event: UpdateStaged, now_s: float) 
 
 def _put_in_place(policy: Policy, state: JobState, text: str, now_s: float) -> list[Action]:
     """End the attempt that runs, if one does, so that the next one begins."""
-    if state.phase not in _GOING:
+    if not state.is_going:
         return []
     state.causes.append(Cause(kind="asked", at_s=now_s, text=text))
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
@@ -113,7 +110,7 @@ def _lacking(policy: Policy, state: JobState, event: CodeLacking, now_s: float) 
     text = f"{name_of(state, event.node)} cannot put version {event.number} in place: {event.message}"
     if ledger.on_probation(state.code) is not None:
         return _at_fault(policy, state, "code", (), "lacking_version", text, now_s)
-    if state.phase not in _GOING:
+    if not state.is_going:
         return []
     state.trouble = state.trouble or text
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
@@ -124,7 +121,7 @@ def _at_fault(
     policy: Policy, state: JobState, kind: str, ranks: tuple[int, ...], rule: str, text: str, now_s: float
 ) -> list[Action]:
     """End an attempt whose version is suspect and has just been found at fault. One that is trusted goes on."""
-    if state.phase not in _GOING or ledger.on_probation(state.code) is None:
+    if not state.is_going or ledger.on_probation(state.code) is None:
         return []
     state.code_fault = VerdictDraft(
         kind=kind,  # type: ignore[arg-type]

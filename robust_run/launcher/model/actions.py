@@ -69,6 +69,8 @@ class Inquire(msgspec.Struct, frozen=True, tag="inquire", kw_only=True):
     """How long a rank may be waited for in this job."""
     leftovers: bool = False
     """It is about ranks that still run when the others have ended, not about one that is waited for."""
+    post_mortem: bool = False
+    """It is about an attempt that is over: judge what its ranks left behind, and tell that before anything else."""
 
 
 class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):

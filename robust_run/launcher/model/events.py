@@ -214,6 +214,8 @@ class AttemptEnded(msgspec.Struct, frozen=True, tag="attempt_ended", kw_only=Tru
     """What the first of its ranks found wrong with the checkpoint that they were told to start from."""
     saved: SavedCheckpoint | None = None
     """The newest that its ranks have saved in the node's folder of checkpoints (--ckpt-dir)."""
+    has_sights: bool = False
+    """The controller has what ranks of the attempt left behind, and can have it judged. Agents do not say so, it does."""
 
 
 # --- events: signals, the warm process, time ------------------------------------------------------------------------

@@ -43,12 +43,24 @@ class Streams(msgspec.Struct, frozen=True, kw_only=True):
     stderr_filters: tuple[str, ...] = ()
 
 
-class ManyNodes(msgspec.Struct, frozen=True, kw_only=True):
+class NodePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Membership policy: how many nodes a job runs on, and how long the core waits for them."""
+
+    fewest: int = 1
+    most: int = 1
+    """Nodes the job runs on, standbys not counted."""
+    join_timeout_s: float = 600.0
+    """How long the job waits for `fewest` nodes."""
+    last_call_s: float = 30.0
+    """How long it then waits for more, up to `most`."""
+    wait_for_nodes_s: float | None = None
+    """After a loss without standbys: how long to wait for a node before shrinking. None: shrink at once where `fewest` allows
+    it, else wait `join_timeout_s`."""
+
+
+class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     """How the nodes of a job meet, and what is done when one goes."""
 
-    fewest: int
-    most: int
-    """Nodes the job runs on, standbys not counted."""
     host: str
     """Where the controller is found: a name or an address."""
     port: int
@@ -62,15 +74,8 @@ class ManyNodes(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this node runs the controller; None: the first one that can listen on `host` does."""
     local_addr: str | None = None
     """Address of this node for the workers of others; None: the one that reaches the controller."""
-    join_timeout_s: float = 600.0
-    """How long the job waits for `fewest` nodes."""
     alone_s: float | None = None
     """How long a node without workers looks for a controller that is gone; None: `join_timeout_s`."""
-    last_call_s: float = 30.0
-    """How long it then waits for more, up to `most`."""
-    wait_for_nodes_s: float | None = None
-    """After a loss without standbys: how long to wait for a node before shrinking. None: shrink at once where `fewest` allows
-    it, else wait `join_timeout_s`."""
     standby: int = 0
     """Nodes expected beyond `most`; more are welcome."""
     heartbeat_s: float = 1.0
@@ -141,7 +146,39 @@ class SlurmUse(msgspec.Struct, frozen=True, kw_only=True):
     """auto or never: whether an agent that died on a living node is started again."""
 
 
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Core policy: the part of a job's spec by which the core decides. What is stated here is the core's `Policy` too."""
+
+    max_restarts: int = 3
+    """Restarts in a row without progress before the job ends. 0: never restart."""
+    progress_after_s: float = 600.0
+    """An attempt that lived this long counts as progress."""
+    restart_grace_s: float = 3.0
+    """From SIGTERM to SIGKILL for the survivors of a failure."""
+    shutdown_timeout_s: float = 30.0
+    """From the forwarded signal to SIGKILL when the job is told to end."""
+    on_hang: str = "auto"
+    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch; but what may be a wait only shortly before
+    torch ends it."""
+    hang_after_s: float = 5.0
+    """Least time a rank is waited for before evidence is collected."""
+    on_slow: str = "report"
+    """report or evict."""
+    diagnose: str = "auto"
+    """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder.ladder`)."""
+    diagnose_checks: tuple[str, ...] = ()
+    """Which checks; empty: all that make sense."""
+    no_replay: str = "the job has one node"
+    """Why the program is not run on groups of nodes; empty: it may be."""
+    replay_unit: int = 1
+    """Nodes that one replica of the model needs."""
+    health_rules: str = ""
+    """Text of the file that changes rules and sensors (see `health.rules.book`); empty: the defaults."""
+    max_evict_share: float | None = None
+    """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
+
+
+class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """A job as asked for, checked and complete: nothing in it needs guessing later."""
 
     argv: tuple[str, ...]
@@ -162,16 +199,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
     """Port asked for; None: a free one for each attempt."""
-    max_restarts: int = 3
-    """Restarts in a row without progress before the job ends. 0: never restart."""
-    progress_after_s: float = 600.0
-    """An attempt that lived this long counts as progress."""
     progress_paths: tuple[str, ...] = ()
     """Files, folders or globs whose growth counts as progress (checkpoints)."""
-    restart_grace_s: float = 3.0
-    """From SIGTERM to SIGKILL for the survivors of a failure."""
-    shutdown_timeout_s: float = 30.0
-    """From the forwarded signal to SIGKILL when the job is told to end."""
     end_signals: tuple[int, ...] = ()
     """Signals to the agent that end the job (`--signals-to-handle`)."""
     numa_binding: str | None = None
@@ -189,20 +218,6 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Things to tell the user once the workers run, a line each."""
     many: ManyNodes | None = None
     """None: a job of one node, which needs no network."""
-    on_hang: str = "auto"
-    """relaunch, evict, report, or auto: evict where a standby is there, else relaunch."""
-    hang_after_s: float = 5.0
-    """Least time a rank is waited for before evidence is collected."""
-    on_slow: str = "report"
-    """report or evict."""
-    diagnose: str = "auto"
-    """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder.ladder`)."""
-    diagnose_checks: tuple[str, ...] = ()
-    """Which checks; empty: all that make sense."""
-    no_replay: str = "the job has one node"
-    """Why the program is not run on groups of nodes; empty: it may be."""
-    replay_unit: int = 1
-    """Nodes that one replica of the model needs."""
     admission_checks: bool = False
     """Whether nodes are checked that no attempt needs."""
     slow_round_s: float = 10.0
@@ -229,10 +244,6 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How long what a start reads is recorded at most."""
     sensors: bool = True
     """Whether a process on each node watches its health."""
-    health_rules: str = ""
-    """Text of the file that changes rules and sensors (see `health.rules.book`); empty: the defaults."""
-    max_evict_share: float | None = None
-    """Of the nodes: rules evict no more. None: as the file says, else a tenth."""
     metrics_from: tuple[str, ...] = ()
     """Absolute folders with event files of TensorBoard or wandb."""
     notify: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.core.state import Eviction, JobState
-from robust_run.launcher.model.events import AttemptEnded, Event, NodeEvicted, NodeReadmitted
+from robust_run.launcher.model.events import AttemptEnded, Event, Inquired, NodeEvicted, NodeReadmitted
 from robust_run.launcher.model.job import Progress
 from robust_run.launcher.records import evictions
 
@@ -88,3 +88,12 @@ def test_without_a_list_nothing_is_told_or_written() -> None:
     job.begin()
     job.tell(NodeEvicted(name="gpu-17", reason="", by="ann", at_unix_s=5.0))
     assert (len(job.told), job.said) == (1, [])
+
+
+def test_what_rules_do_where_an_attempt_is_concluded_after_a_post_mortem_is_kept_too(path: Path) -> None:
+    job = Job(path)
+    job.tell(ENDED)
+    job.state.evicted["gpu-17"] = Eviction(reason="fell off the bus", by=f"{evictions.BY_RULE}gpu_lost", at_unix_s=5.0)
+    assert not path.exists()
+    job.tell(Inquired(attempt=0, reason="what they left behind does not say why they ended"))
+    assert "gpu-17" in path.read_text()

@@ -13,8 +13,8 @@ from robust_run.clock import SystemClock
 from robust_run.launcher.controller.evidence_collector import ANSWER_S, FLOWS_AT_ONCE, EvidenceCollector
 from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.model.actions import Collect, Inquire, RecordIncident
-from robust_run.launcher.model.events import AttemptEnded, Event, Inquired
-from robust_run.launcher.model.job import Paces, Progress, Sights, VerdictDraft
+from robust_run.launcher.model.events import Event, Inquired
+from robust_run.launcher.model.job import Paces, Sights, VerdictDraft
 from robust_run.tracer.pace.types import NodePace, RankPace
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene
 
@@ -235,18 +235,21 @@ def test_an_attempt_that_ended_meanwhile_is_not_judged() -> None:
 
 
 def test_what_died_ranks_left_is_judged_when_the_last_node_has_ended() -> None:
+    """When that is, the core says (`core/test_post_mortem`); here is what is kept until then."""
     world = World()
     world.story.exits(0, -6)
-    ends = {
-        node: AttemptEnded(attempt=0, node=node, started_at_s=0.0, ranks=(), progress=Progress()) for node in ("a", "b")
-    }
-    assert world.collector.before_end(ends["a"]) is None
+    assert not world.collector.has_left(0)
     world.answers("a", -1)
     world.answers("b", -1)
-    world.story.ends("a")
-    assert world.collector.before_end(ends["a"]) is None, "it has been counted"
+    assert world.collector.has_left(0)
+    found = world.collector.post_mortem(0)
+    assert found.verdict is not None and (found.verdict.ranks, found.verdict.nodes) == ((3,), ("b",))
+    assert world.collector.scene is not None
+    assert not world.collector.has_left(0), "it has been judged"
     world.answers("a", -1, attempt=7)
-    assert world.collector.before_end(ends["b"]) is None, "that was of another attempt"
+    assert not world.collector.has_left(0) and world.collector.has_left(7), "that was of another attempt"
+    found = world.collector.post_mortem(0)
+    assert found.verdict is None and found.reason, "the core is always answered"
 
 
 def paces(node: str, number: int, slow: int = -1) -> Paces:

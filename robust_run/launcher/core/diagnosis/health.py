@@ -23,8 +23,6 @@ from robust_run.launcher.model.events import HangSuspected, NodeEvicted
 from robust_run.launcher.model.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
 from robust_run.launcher.model.job import VerdictDraft
 
-#: Phases in which an attempt is meant to go on.
-_GOING = ("opening", "running", "suspecting")
 #: Alerts are remembered so long; what was seen within half of it before a failure may have to do with it.
 RECENT_S = 120.0
 OUTLIER_S = 1800.0
@@ -171,7 +169,7 @@ def _training(policy: Policy, state: JobState, event: HealthSeen, decision: Deci
 
     A jump may be the data's: without a suspect it is told, and training goes on.
     """
-    if state.phase not in _GOING or placement_of(state, event.node) is None:
+    if not state.is_going or placement_of(state, event.node) is None:
         return []
     running = state.code.running
     is_suspect = bool(running) and state.code.records[running - 1].fate == "probation"

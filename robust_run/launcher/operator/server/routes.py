@@ -200,7 +200,7 @@ class Api:
         seen: asyncio.Future[Scene] = asyncio.get_running_loop().create_future()
         async with self._looking:  # one at a time: looking costs every rank a little
             if not self._controller.observe(lambda scene: None if seen.done() else seen.set_result(scene), samples):
-                raise RefusedError(409, f"no rank runs now: the job is {self._controller.state().phase}")
+                raise operations.no_rank_runs(self._controller.state())
             try:
                 return _json(await asyncio.wait_for(seen, SCENE_S))
             except asyncio.TimeoutError:
@@ -209,7 +209,7 @@ class Api:
     async def _keep_traces(self, request: web.Request) -> web.Response:
         await _wish(request)
         if not self._controller.keep_traces():
-            raise RefusedError(409, f"no rank runs now: the job is {self._controller.state().phase}")
+            raise operations.no_rank_runs(self._controller.state())
         return _json(views.ActionView(done="the rings of all ranks are copied to the run directory"))
 
     async def _count_lines(self) -> None:

@@ -14,7 +14,6 @@ from robust_run.report.pages.types import Accepts
 
 def accepts(policy: Policy, state: JobState, node: str = "") -> Accepts:
     """Return what a job whose controller answers would do if asked, about this host where one is named."""
-    over = state.phase == "over"
     return Accepts(
         check=bool(node) and _granted(lambda: check_operations.choose(state, [node], ())),
         check_all=_granted(lambda: check_operations.choose(state, [], ())),
@@ -24,7 +23,7 @@ def accepts(policy: Policy, state: JobState, node: str = "") -> Accepts:
         update=not why_no_code(state.code) and _granted(lambda: code_operations.check_goes_on(state)),
         rollback=_granted(lambda: code_operations.rollback(state, RollbackWish())),
         code_log=has_code_log(state),
-        join=policy.many and not over and state.phase != "stopping",
+        join=policy.many and not (state.is_over or state.is_stopping),
     )
 
 

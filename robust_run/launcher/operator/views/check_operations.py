@@ -16,7 +16,7 @@ def choose(
     Raises RefusedError for a named node that trains: checks beside training only measure training. Without names, all that
     nothing runs on are taken.
     """
-    if state.phase == "over":
+    if state.is_over:
         raise RefusedError(409, "the job is over; type robust check on the node itself")
     by_name = {member.info.name: member for member in state.members.values() if member.present}
     wanted = [_named(by_name, name) for name in names] if names else list(by_name.values())
@@ -42,10 +42,10 @@ def _named(by_name: dict[str, Member], name: str) -> Member:
 def _why_not(state: JobState, member: Member, busy: Collection[str]) -> str:
     if member.info.id in busy:
         return "is being checked already"
-    if state.phase in ("diagnosing", "replaying") and member.info.id in state.places:
+    if state.is_on_ladder and member.info.id in state.places:
         return "is being looked at by the ladder"
-    in_world = state.phase not in ("new", "gathering") and member.info.id in state.places
-    return f"trains in attempt {state.attempt}" if in_world or member.info.id in state.unended else ""
+    trains = state.is_in_world(member.info.id) or member.info.id in state.unended
+    return f"trains in attempt {state.attempt}" if trains else ""
 
 
 def _instead(state: JobState, by_name: dict[str, Member], busy: Collection[str]) -> str:

@@ -11,7 +11,7 @@ from robust_run.launcher.core import code_ledger as ledger
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.code_events import CodeVersion, Ledger, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
-from robust_run.launcher.operator.views.operations import GOING, Granted, RefusedError, one_line
+from robust_run.launcher.operator.views.operations import Granted, RefusedError, one_line
 from robust_run.launcher.operator.views.status import ActionView
 from robust_run.launcher.records.code.settings import MOST_SETTINGS, check_variables
 
@@ -48,7 +48,7 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
 
 
 def _when(state: JobState, wish: UpdateWish) -> str:
-    if state.phase not in GOING:
+    if not state.is_going:
         return "is put in place by the next attempt"
     if wish.now:
         return f"is put in place now: attempt {state.attempt} is ended and {state.attempt + 1} runs it"
@@ -110,7 +110,7 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
     if number == code.running:
         done = f"version {code.pending} is taken back; version {number} goes on running"
     else:
-        then = f"; attempt {state.attempt} is ended" if state.phase in GOING else ""
+        then = f"; attempt {state.attempt} is ended" if state.is_going else ""
         done = f"back to version {number}{then}"
     return Granted(event=event, answer=ActionView(done=done))
 
@@ -131,7 +131,7 @@ def _why_not_to(code: Ledger, to: int) -> str:
 
 def check_goes_on(state: JobState) -> None:
     """Raise RefusedError for a job that is over, or about to be."""
-    if state.phase == "over":
+    if state.is_over:
         raise RefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
     if state.stop_signal is not None:
         raise RefusedError(409, "the job is being stopped")

@@ -19,9 +19,6 @@ LONGEST = 500
 
 _WAITS = "the job will wait for a node"
 
-#: Phases in which an attempt is meant to go on.
-GOING = ("opening", "running", "suspecting")
-
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of every action. What is misspelled is refused, not ignored."""
@@ -60,7 +57,7 @@ def evict(facts: JobFacts, state: JobState, name: str, wish: Wish, now_unix_s: f
     warning = eviction_warning(facts, state, host)
     then = "" if warning.endswith(_WAITS) else " and the job goes on without it"
     done = f"evicted {host}" + (f"; attempt {state.attempt} is ended{then}" if used else "")
-    if used and state.phase == "stopping":
+    if used and state.is_stopping:
         done = f"evicted {host}; the job is being stopped anyway"
     return Granted(event=event, answer=ActionView(done=done, warning=warning, node=host))
 
@@ -79,7 +76,7 @@ def evictable(policy: Policy, state: JobState, name: str, *, force: bool = False
 
 def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
     """Return what the job will lack without this host; empty if nothing."""
-    if state.phase in ("stopping", "over"):
+    if state.is_stopping or state.is_over:
         return ""
     rest = [
         member
@@ -88,11 +85,11 @@ def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
     ]
     if len(rest) == state.usable:
         return ""  # it was not in use
-    standbys = sum(state.standing(member) == "standby" for member in rest) if state.phase in GOING else 0
+    standbys = sum(state.standing(member) == "standby" for member in rest) if state.is_going else 0
     spare = plural(standbys, "standby")
     if len(rest) < facts.policy.fewest:
         return f"{len(rest)} of {facts.policy.fewest} needed nodes left, {spare}: {_WAITS}"
-    at_work = len(state.layout) if state.layout and state.phase in GOING else facts.policy.most
+    at_work = len(state.layout) if state.layout and state.is_going else facts.policy.most
     if len(rest) < at_work:
         left = plural(len(rest), "node")
         return f"{left} left, {spare}: the job will go on with {left} instead of {at_work}"
@@ -123,7 +120,7 @@ def readmittable(state: JobState, name: str) -> str:
 def restart(state: JobState, wish: Wish) -> Granted:
     """Have a new attempt. Raises RefusedError where none runs."""
     _check_alive(state)
-    if state.phase not in GOING:
+    if not state.is_going:
         raise RefusedError(409, f"there is nothing to restart: {_now(state)}")
     done = f"attempt {state.attempt} is ended and started again as attempt {state.attempt + 1}"
     return Granted(event=RestartAsked(reason=one_line(wish.reason), by=_by(wish)), answer=ActionView(done=done))
@@ -195,8 +192,13 @@ def _shared(one: str, other: str) -> int:
 
 
 def _check_alive(state: JobState) -> None:
-    if state.phase == "over":
+    if state.is_over:
         raise RefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
+
+
+def no_rank_runs(state: JobState) -> RefusedError:
+    """Return the refusal of what looks at ranks while there are none."""
+    return RefusedError(409, f"no rank runs now: the job is {state.phase}")
 
 
 def _now(state: JobState) -> str:

@@ -310,7 +310,7 @@ def _node_view(
     if state.finish is not None and standing == "standby":  # nobody stands by for a job that is over
         standing = "left"
     ranks, group_rank = "", None
-    if info.id in state.places and state.phase not in ("gathering", "over") and not member.gone:
+    if state.is_in_world(info.id) and not member.gone:
         placement = state.layout[state.places[info.id]]
         group_rank = placement.group_rank
         last = placement.first_rank + placement.nproc - 1

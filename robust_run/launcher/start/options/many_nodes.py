@@ -33,7 +33,7 @@ C10D_PORT = 29400
 ETCD_PORT = 2379
 """The ports where none is given, as with torchrun and etcd."""
 
-_DEFAULTS = ManyNodes(fewest=1, most=1, host="", port=0)
+_DEFAULTS = ManyNodes(host="", port=0)
 _ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - they are refused
 _MISSES = 3
 _YES = ("1", "true", "t", "yes", "y")

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.model.job import JobSpec, SlurmUse, Streams
+
 Kind = Literal["text", "whole", "decimal", "flag", "paths", "lines", "maybe"]
 """text: as typed. whole: an integer. decimal: a float. flag: no value. paths: may be given several times. lines: likewise, and in
 the variable each is a line. maybe: a value after = or none at all, which stands for `alone`."""
@@ -31,6 +33,20 @@ RESUMABLE = ("http-port", "notify", "token-file", "tls-cert", "tls-key", "tls-ca
 """Options that may stand beside --resume: they are the machine's, not the job's."""
 
 
+_JOB = JobSpec(
+    argv=(),
+    script="",
+    is_python=False,
+    nproc=1,
+    run_id="",
+    rdzv_id="",
+    log_dir=None,
+    streams=Streams(redirects=(), tee=(), shown=()),
+)
+"""A job for which nothing was asked: where an option is a field of the job, its default is the field's."""
+_SLURM = SlurmUse(job="", step="", node_id=0, node_name="")
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The command line as typed: converted to numbers where a number was asked for, and not checked further."""
 
@@ -46,11 +62,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rdzv_id: str = "none"
     rdzv_conf: str = ""
     standalone: bool = False
-    max_restarts: int = 3
+    max_restarts: int = _JOB.max_restarts
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     event_log_handler: str = "null"
-    role: str = "default"
+    role: str = _JOB.role
     module: bool = False
     no_python: bool = False
     run_path: bool = False
@@ -61,33 +77,33 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_stdout_filters: str = ""
     duplicate_stderr_filters: str = ""
     node_rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int | None = None
+    master_addr: str = _JOB.master_addr
+    master_port: int | None = _JOB.master_port
     local_addr: str | None = None
     logs_specs: str | None = None
-    numa_binding: str | None = None
+    numa_binding: str | None = _JOB.numa_binding
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     shutdown_timeout: int | None = None
-    virtual_local_rank: bool = False
+    virtual_local_rank: bool = _JOB.virtual_local_rank
     run_id: str | None = None
-    restart_grace: float = 3.0
-    progress_after: float = 600.0
+    restart_grace: float = _JOB.restart_grace_s
+    progress_after: float = _JOB.progress_after_s
     progress_path: tuple[str, ...] = ()
     no_warm: bool = False
     preload: str = "torch,torch.distributed"
-    http_port: int | None = None
+    http_port: int | None = _JOB.http_port
     notify: tuple[str, ...] = ()
     resume: str | None = None
-    on_hang: str = "auto"
-    hang_after: float = 5.0
-    on_slow: str = "report"
-    diagnose: str = "auto"
+    on_hang: str = _JOB.on_hang
+    hang_after: float = _JOB.hang_after_s
+    on_slow: str = _JOB.on_slow
+    diagnose: str = _JOB.diagnose
     diagnose_checks: str = ""
     replay: str = "auto"
-    replay_unit: int = 1
+    replay_unit: int = _JOB.replay_unit
     admission_checks: str = "auto"
-    slow_round: float = 10.0
-    trace_nccl: str = "auto"
+    slow_round: float = _JOB.slow_round_s
+    trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
     standby: str = "0"
     wait_for_nodes: float | None = None
@@ -102,22 +118,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     image_writable: str | None = None
     bind: tuple[str, ...] = ()
     image_cache: str | None = None
-    record_window: float = 120.0
-    prefetch_env: bool = False
+    record_window: float = _JOB.record_window_s
+    prefetch_env: bool = _JOB.prefetch_env
     setup: tuple[str, ...] = ()
     setup_file: tuple[str, ...] = ()
     setup_store: str | None = None
     setup_token_file: str | None = None
     refresh_setup: bool = False
     code: str = "auto"
-    probation_steps: int = 20
+    probation_steps: int = _JOB.probation_steps
     no_sensors: bool = False
     health_rules: str | None = None
-    max_evict_share: float | None = None
+    max_evict_share: float | None = _JOB.max_evict_share
     metrics_from: tuple[str, ...] = ()
-    requeue: str = "auto"
-    warn_before: float = 120.0
-    revive: str = "auto"
+    requeue: str = _SLURM.requeue
+    warn_before: float = _SLURM.warn_before_s
+    revive: str = _SLURM.revive
 
 
 _DEFAULTS = Options(training_script="")

@@ -1,7 +1,8 @@
 """Every option of the command line in one table.
 
 The table is the only place that knows an option's names, kind, environment variable and help; the click command, the
-normalising of spellings and the help page are made from it. Defaults are the defaults of `Options`.
+normalising of spellings and the help page are made from it. Defaults are those of `Options`, and where an option is a
+field of the job (`JobSpec`), that field's.
 """
 
 from __future__ import annotations

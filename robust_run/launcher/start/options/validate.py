@@ -11,7 +11,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.agent.workers.devices import count_workers
-from robust_run.launcher.model.job import ImageUse, JobSpec, ManyNodes, SetupUse, Streams
+from robust_run.launcher.model.job import ImageUse, JobPolicy, JobSpec, ManyNodes, SetupUse, Streams
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.entrypoint import Entrypoint, resolve_entrypoint
 from robust_run.launcher.start.options.many_nodes import resolve_many
@@ -29,7 +29,6 @@ MOST_WORKERS = 4096
 SHORTEST_HANG_S = 1.0
 """Ranks wait for each other all the time; shorter waits say nothing."""
 
-_DEFAULT_SHUTDOWN_TIMEOUT_S = 30.0
 _UNSTOPPABLE = (signal.SIGKILL, signal.SIGSTOP)
 DEFAULT_PRELOAD = ("torch", "torch.distributed")
 _DEVICE_WORDS = ("auto", "cpu", "gpu", "xpu")
@@ -293,7 +292,7 @@ def _shutdown_timeout_s(options: Options, world: World) -> float:
         return float(options.shutdown_timeout)
     text = world.env.get(variable)
     if not text:
-        return _DEFAULT_SHUTDOWN_TIMEOUT_S
+        return JobPolicy().shutdown_timeout_s
     try:
         seconds = float(text)
     except ValueError:
