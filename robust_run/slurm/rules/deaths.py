@@ -34,4 +34,6 @@ class Deaths:
     def is_alone(self, node: str) -> bool:
         """Whether an agent is dead, and no other one lives on its node."""
         names, gone = self._agents.names, self._agents.gone
-        return gone.get(node, False) and all(gone.get(other) for other, theirs in names.items() if theirs == names[node])
+        return gone.get(node, False) and all(
+            gone.get(other) for other, theirs in names.items() if theirs == names[node]
+        )
