@@ -15,11 +15,11 @@ from robust_run.launcher.model.events import (
     JobStarted,
     NodeEvicted,
     NodeJoined,
-    NodeLeft,
     NodeLost,
     NodeReadmitted,
     NodeReturned,
 )
+from robust_run.launcher.records.folds.agents import Agents
 from robust_run.launcher.records.journal import Entry, in_force, read
 
 #: A start that lived that long got somewhere, whatever its program tells of itself.
@@ -62,10 +62,10 @@ def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
     `restart`: how often the job was requeued by now; how an earlier start ended is no matter of this one.
     """
     finish: Finish | None = None
-    restarts = 0
-    names: dict[str, str] = {}
+    agents = Agents()
     evicted: dict[str, None] = {}
     lost: dict[str, None] = {}
+    members: dict[str, None] = {}
     for entry in entries:
         if isinstance(entry.action, Finish):
             finish = entry.action
@@ -75,53 +75,32 @@ def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
             case NodeReadmitted(name=name):
                 evicted.pop(name, None)
             case NodeJoined(node=node):
-                names[node.id] = node.name
+                members[node.name] = None
                 lost.pop(node.name, None)
             case NodeReturned(node=node):
-                lost.pop(names.get(node, ""), None)
-            case NodeLost(node=node) if node in names:
-                lost[names[node]] = None
+                lost.pop(agents.names.get(node, ""), None)
+            case NodeLost(node=node) if node in agents.names:
+                lost[agents.names[node]] = None
             case ControllerResumed(host=host) if host:
                 if leader not in ("", host):
                     lost[leader] = None
                 leader = host
             case _:
                 pass
-        if isinstance(entry.event, (JobStarted, ControllerResumed)) and entry.event.restart > restarts:
-            finish, lost, restarts = None, {}, entry.event.restart  # what was before a requeue is over
-    if restart > restarts:
-        finish, lost = None, {}
-    names, gone = _agents(entries, restart)
+        if agents.take(entry.event):
+            finish, lost = None, {}  # what was before a requeue is over
+    if restart > agents.restart:
+        finish, lost, agents = None, {}, Agents()
     return Past(
         finish=finish,
         evicted=tuple(evicted),
         lost=tuple(lost),
-        ended=tuple(dict.fromkeys((*gone.values(), *lost))),
-        joined=len(names),
-        members=tuple(dict.fromkeys(entry.event.node.name for entry in entries if isinstance(entry.event, NodeJoined))),
+        ended=tuple(dict.fromkeys((*(agents.names[node] for node in agents.gone), *lost))),
+        joined=len(agents.names),
+        members=tuple(members),
         codes=_codes(entries),
         barren=_barren(entries, restart),
     )
-
-
-def _agents(entries: list[Entry], restart: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the agents since the last requeue with the names of their nodes, and those of them that are gone."""
-    names: dict[str, str] = {}
-    gone: dict[str, str] = {}
-    restarts = 0
-    for entry in entries:
-        match entry.event:
-            case JobStarted(restart=number) | ControllerResumed(restart=number) if number > restarts:
-                names, gone, restarts = {}, {}, number
-            case NodeJoined(node=node):
-                names[node.id] = node.name
-            case NodeReturned(node=node):
-                gone.pop(node, None)
-            case NodeLost(node=node) | NodeLeft(node=node) if node in names:
-                gone[node] = names[node]
-            case _:
-                pass
-    return (names, gone) if restart <= restarts else ({}, {})
 
 
 def _codes(entries: list[Entry]) -> frozenset[int]:

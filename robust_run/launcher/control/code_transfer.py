@@ -51,11 +51,6 @@ class Receiver:
         self._tree: Tree | None = None
         self._wanted: set[str] = set()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the tree is in the store, contents and all."""
-        return self._store.has(self.tree_id)
-
     def take(self, parts: Parts) -> bool:
         """Take a part in; return whether the tree is complete. Raises CodeError, LackingError, StoreError."""
         if parts.tree != self.tree_id:

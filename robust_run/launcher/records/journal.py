@@ -238,13 +238,22 @@ def events_of(entries: Iterable[Entry]) -> Iterator[tuple[Event, float]]:
     return ((entry.event, entry.mono) for entry in entries if entry.event is not None)
 
 
+class Terms:
+    """Tells lines in force from those that a controller wrote after a newer one had begun: those are void."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def hold(self, term: int) -> bool:
+        """Whether the next line is in force, which a controller of this term wrote."""
+        self._newest = max(self._newest, term)
+        return term == self._newest
+
+
 def in_force(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Leave out what a controller wrote after a newer one had begun."""
-    newest = 0
-    for entry in entries:
-        newest = max(newest, entry.term)
-        if entry.term == newest:
-            yield entry
+    """Leave out what is void."""
+    terms = Terms()
+    return (entry for entry in entries if terms.hold(entry.term))
 
 
 def _folder() -> str:

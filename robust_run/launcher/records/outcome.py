@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from robust_run.launcher.model.actions import Finish
+
+if TYPE_CHECKING:
+    from robust_run.launcher.records.journal import Entry
 
 NAME = "outcome"
 #: Why, of such a job; the rest was lost with the journal.
@@ -41,3 +46,10 @@ def left(run_directory: str) -> tuple[Finish, float] | None:
         return None
     outcome = next(name for name in ("done", "failed", "stopped") if name == found[1])
     return Finish(outcome=outcome, exit_code=int(found[2]), reason=REASON), ended_s  # type: ignore[arg-type]
+
+
+def told(run_directory: str, entries: Sequence[Entry]) -> Finish | None:
+    """Return how a job ended by its journal, else by its mark; None: it did not, or nobody can tell. Never raises."""
+    finish = next((entry.action for entry in reversed(entries) if isinstance(entry.action, Finish)), None)
+    known = left(run_directory) if finish is None else None
+    return known[0] if known is not None else finish

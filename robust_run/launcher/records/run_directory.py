@@ -243,19 +243,15 @@ def _who_has(taken: RunDirectory) -> str:
 
 def _how_it_ended(taken: RunDirectory) -> str:
     """Return how the job of a run directory ended, as `--resume` knows it; empty if it did not, or nobody can tell."""
-    from robust_run.launcher.model.actions import Finish
     from robust_run.launcher.records.journal import in_force, read
-    from robust_run.launcher.records.outcome import left
+    from robust_run.launcher.records.outcome import told
 
     try:
         _, entries = read(taken.journal)
     except (OSError, UserError):
         return ""
-    for entry in reversed(list(in_force(entries))):
-        if isinstance(entry.action, Finish):
-            return entry.action.outcome
-    known = left(taken.path)
-    return known[0].outcome if known is not None else ""
+    finish = told(taken.path, list(in_force(entries)))
+    return finish.outcome if finish is not None else ""
 
 
 def remove_memory_folders(of_pid: int) -> None:

@@ -15,13 +15,12 @@ import msgspec
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import NodeJoined
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.operator.reading.place import read_place
 from robust_run.launcher.records.journal import GONE_S, Entry, Journal, in_force, read
-from robust_run.launcher.records.outcome import left
+from robust_run.launcher.records.outcome import told
 from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.start import main
 from robust_run.launcher.start.options.many_nodes import resolve_tls
@@ -85,9 +84,7 @@ def with_options(job: JobSpec, path: str, options: Options, world: World) -> Job
 
 
 def _check_not_over(path: str, entries: Sequence[Entry]) -> None:
-    finish = next((entry.action for entry in reversed(entries) if isinstance(entry.action, Finish)), None)
-    if finish is None and (known := left(path)) is not None:
-        finish = known[0]
+    finish = told(path, entries)
     if finish is not None:
         why = f" ({finish.reason})" if finish.reason else ""
         raise UserError(f"--resume {path!r}: the job is over: {finish.outcome}{why}; start it again without --resume")

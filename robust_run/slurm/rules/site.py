@@ -73,11 +73,10 @@ def seconds(value: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _kill_on_bad_exit(name: str, value: str) -> Finding:
-    if value == "0":
-        return Finding("ok", f"{name}=0")
-    return Finding(
-        "warning", f"{name}={value}", "one task that fails ends the whole step; give -K0 to srun (submit does)"
+def _wanted(is_so: Callable[[str], bool], otherwise: str) -> Callable[[str, str], Finding]:
+    """Return what judges a setting that is fit, or else wants something done about it."""
+    return lambda name, value: (
+        Finding("ok", f"{name}={value}") if is_so(value) else Finding("warning", f"{name}={value}", otherwise)
     )
 
 
@@ -86,24 +85,6 @@ def _wait_time(name: str, value: str) -> Finding:
         return Finding("ok", f"{name}=0")
     return Finding(
         "warning", f"{name}={value}", "a step is ended so long after its first task; give -W0 to srun (submit does)"
-    )
-
-
-def _requeue(name: str, value: str) -> Finding:
-    if value == "1":
-        return Finding("ok", f"{name}=1")
-    return Finding(
-        "warning", f"{name}={value}", "jobs are not put back into the queue; give --requeue to sbatch (submit does)"
-    )
-
-
-def _mpi(name: str, value: str) -> Finding:
-    if value in ("none", "(null)"):
-        return Finding("ok", f"{name}={value}")
-    return Finding(
-        "warning",
-        f"{name}={value}",
-        "steps start MPI's helpers, and some fail without them; give --mpi=none (submit does)",
     )
 
 
@@ -135,14 +116,6 @@ def _task_plugin(name: str, value: str) -> Finding:
     if "none" in value or value == "(null)":
         return Finding("ok", f"{name}={value}")
     return Finding("ok", f"{name}={value}", "tasks are bound to CPUs; give --cpu-bind=none to srun (submit does)")
-
-
-def _proctrack(name: str, value: str) -> Finding:
-    if "pgid" not in value:
-        return Finding("ok", f"{name}={value}")
-    return Finding(
-        "warning", f"{name}={value}", "processes that leave their group outlive a job; ask for proctrack/cgroup"
-    )
 
 
 def _preempt(name: str, value: str) -> Finding:
@@ -177,14 +150,23 @@ def _user_signal(name: str, value: str) -> Finding:
 
 
 _JUDGES: dict[str, Callable[[str, str], Finding]] = {
-    "KillOnBadExit": _kill_on_bad_exit,
+    "KillOnBadExit": _wanted(
+        lambda value: value == "0", "one task that fails ends the whole step; give -K0 to srun (submit does)"
+    ),
     "WaitTime": _wait_time,
-    "JobRequeue": _requeue,
-    "MpiDefault": _mpi,
+    "JobRequeue": _wanted(
+        lambda value: value == "1", "jobs are not put back into the queue; give --requeue to sbatch (submit does)"
+    ),
+    "MpiDefault": _wanted(
+        lambda value: value in ("none", "(null)"),
+        "steps start MPI's helpers, and some fail without them; give --mpi=none (submit does)",
+    ),
     "SlurmdTimeout": _slurmd_timeout,
     "KillWait": _kill_wait,
     "TaskPlugin": _task_plugin,
-    "ProctrackType": _proctrack,
+    "ProctrackType": _wanted(
+        lambda value: "pgid" not in value, "processes that leave their group outlive a job; ask for proctrack/cgroup"
+    ),
     "PreemptMode": _preempt,
     "AuthInfo": _authentication,
     "SlurmctldParameters": _user_signal,

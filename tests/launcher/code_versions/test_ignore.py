@@ -30,6 +30,7 @@ CASES = [
     ("[ab].py", "a.py", True),
     ("[!ab].py", "a.py", False),
     ("[a-c]?.py", "b1.py", True),
+    ("b[!a]", "b/c.py", False),
     ("x.py   ", "x.py", True),
     ("data", "data/x.py", True),
 ]

@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 from controllers import refusing
 from etcd import Etcd, running_etcd
+from following import wait_for_leader
 from jobs import wait_for
 
 from robust_run.clock import SystemClock
@@ -32,7 +33,6 @@ from robust_run.launcher.controller.leadership.etcd_messages import (
     RangeReply,
     Txn,
 )
-from robust_run.launcher.controller.leadership.following import wait_for_leader
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.controller.leadership.types import (
     Candidate,

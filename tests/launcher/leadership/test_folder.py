@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from following import wait_for_leader
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.controller.leadership.folder import FolderCoordinator
 from robust_run.launcher.controller.leadership.folder_files import SharedFolder
 from robust_run.launcher.controller.leadership.folder_records import Sign, Suspicion, newest_term, numbered
-from robust_run.launcher.controller.leadership.following import wait_for_leader
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.controller.leadership.threads import MOST_STUCK, in_thread
 from robust_run.launcher.controller.leadership.types import (

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from following import wait_for_leader
 from stores import EtcdModel, ModelFiles, ModelFolder, ModelTransport
 from virtual import Host, Network, run_virtual
 
 from robust_run.launcher.controller.leadership.etcd import EtcdCoordinator
 from robust_run.launcher.controller.leadership.etcd_messages import Txn
 from robust_run.launcher.controller.leadership.folder import FolderCoordinator
-from robust_run.launcher.controller.leadership.following import wait_for_leader
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.controller.leadership.types import Candidate, CoordinatorUnreachable, LostLeadership
 

@@ -189,9 +189,7 @@ class BoundedWriter:
             self._on_broken(error)
 
 
-def open_console(
-    out_fd: int, err_fd: int, *, on_broken: Callable[[OSError], None] | None = None
-) -> tuple[BoundedWriter, BoundedWriter]:
+def open_console(out_fd: int, err_fd: int) -> tuple[BoundedWriter, BoundedWriter]:
     """Return the writers for the launcher's stdout and stderr: one and the same where both lead to the same place.
 
     Two writers to one terminal would let lines of stdout and stderr overtake and cut each other.
@@ -200,5 +198,5 @@ def open_console(
         is_same = os.path.sameopenfile(out_fd, err_fd)
     except OSError:
         is_same = False  # One of them is closed: its writer finds out and says so.
-    out = BoundedWriter(out_fd, on_broken=on_broken)
-    return (out, out) if is_same else (out, BoundedWriter(err_fd, on_broken=on_broken))
+    out = BoundedWriter(out_fd)
+    return (out, out) if is_same else (out, BoundedWriter(err_fd))

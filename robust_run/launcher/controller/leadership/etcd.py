@@ -35,17 +35,15 @@ from robust_run.launcher.controller.leadership.etcd_messages import (
     TxnReply,
     prefix_end,
 )
-from robust_run.launcher.controller.leadership.tenure import Leadership, Sleep, check_ttl
+from robust_run.launcher.controller.leadership.tenure import Campaign, Leadership, Sleep
 from robust_run.launcher.controller.leadership.types import (
     Candidate,
     CoordinatorRefused,
-    CoordinatorUnreachable,
     JobFinished,
     LeaderRecord,
     SavedState,
 )
 
-_LOOKS_PER_TTL = 8
 _FOREIGN_TTLS = 3
 """Leases that another run's leader must outlast to count as alive."""
 _PARTS_A_PAGE = 16
@@ -69,23 +67,12 @@ class EtcdCoordinator:
         self._keys = Keys(job)
         self._clock = clock
         self._sleep = sleep
-        self._on_problem = on_problem
-        self._problem = ""
+        self._campaign = Campaign(clock, sleep, on_problem)
         self._foreign_since_s: float | None = None
 
     async def campaign(self, me: Candidate, ttl_s: float) -> Leadership:
         """See Coordinator. Also raises UserError when another run that is alive uses the job's name."""
-        check_ttl(ttl_s)
-        while True:
-            try:
-                leadership = await self._try(me, ttl_s)
-                if leadership is not None and leadership.is_valid(self._clock.monotonic_s()):
-                    return leadership
-            except CoordinatorUnreachable as error:
-                if str(error) != self._problem:
-                    self._problem = str(error)
-                    self._on_problem(self._problem)
-            await self._sleep(ttl_s / _LOOKS_PER_TTL)
+        return await self._campaign.win(lambda: self._try(me, ttl_s), ttl_s)
 
     async def leader(self) -> LeaderRecord | None:
         """See Coordinator. What one member of etcd remembers will do: whoever asks will find out by dialling."""

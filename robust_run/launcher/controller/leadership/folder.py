@@ -32,7 +32,7 @@ from robust_run.launcher.controller.leadership.folder_records import (
     numbered_name,
     term_name,
 )
-from robust_run.launcher.controller.leadership.tenure import Leadership, Sleep, check_ttl
+from robust_run.launcher.controller.leadership.tenure import Campaign, Leadership, Sleep
 from robust_run.launcher.controller.leadership.types import (
     Candidate,
     CoordinatorUnreachable,
@@ -42,7 +42,6 @@ from robust_run.launcher.controller.leadership.types import (
     SavedState,
 )
 
-_LOOKS_PER_TTL = 8
 _DATA_S = 20.0
 """How long reading or writing state may take before it counts as hanging."""
 _BATCHES = 32
@@ -65,23 +64,12 @@ class FolderCoordinator:
         self._files = files
         self._clock = clock
         self._sleep = sleep
-        self._on_problem = on_problem
-        self._problem = ""
+        self._campaign = Campaign(clock, sleep, on_problem)
 
     async def campaign(self, me: Candidate, ttl_s: float) -> Leadership:
         """See Coordinator."""
-        check_ttl(ttl_s)
         suspicion = Suspicion()
-        while True:
-            try:
-                leadership = await self._try(me, ttl_s, suspicion)
-                if leadership is not None and leadership.is_valid(self._clock.monotonic_s()):
-                    return leadership
-            except CoordinatorUnreachable as error:
-                if str(error) != self._problem:
-                    self._problem = str(error)
-                    self._on_problem(self._problem)
-            await self._sleep(ttl_s / _LOOKS_PER_TTL)
+        return await self._campaign.win(lambda: self._try(me, ttl_s, suspicion), ttl_s)
 
     async def leader(self) -> LeaderRecord | None:
         """See Coordinator."""

@@ -17,6 +17,7 @@ from robust_run.launcher.controller.leadership.types import (
     MOST_MEMBER_ID_BYTES,
     MOST_STATE_BYTES,
     CoordinatorRefused,
+    CoordinatorUnreachable,
     Hold,
     LeaderRecord,
     LostLeadership,
@@ -29,6 +30,7 @@ SHORTEST_TTL_S = 1.0
 
 _RENEWALS_PER_TTL = 3
 _RETRIES_PER_TTL = 10
+_LOOKS_PER_TTL = 8
 
 
 def safety_margin_s(ttl_s: float) -> float:
@@ -40,6 +42,30 @@ def check_ttl(ttl_s: float) -> None:
     """Raise UserError for a lease too short to be kept."""
     if not ttl_s >= SHORTEST_TTL_S:
         raise UserError(f"a leader's lease of {ttl_s:g} s is too short to be kept; give {SHORTEST_TTL_S:g} s or more")
+
+
+class Campaign:
+    """A candidate's patience. `on_problem` hears why it cannot even try, one line whenever that changes."""
+
+    def __init__(self, clock: Clock, sleep: Sleep, on_problem: Callable[[str], None]) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._on_problem = on_problem
+        self._problem = ""
+
+    async def win(self, attempt: Callable[[], Awaitable[Leadership | None]], ttl_s: float) -> Leadership:
+        """Try until there is a leadership that still holds. Waits for ever. Raises UserError for a lease too short."""
+        check_ttl(ttl_s)
+        while True:
+            try:
+                leadership = await attempt()
+                if leadership is not None and leadership.is_valid(self._clock.monotonic_s()):
+                    return leadership
+            except CoordinatorUnreachable as error:
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    self._on_problem(self._problem)
+            await self._sleep(ttl_s / _LOOKS_PER_TTL)
 
 
 class Leadership:

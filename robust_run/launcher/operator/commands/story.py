@@ -20,7 +20,7 @@ from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import NoResumePoint, ResumeChosen
 from robust_run.launcher.operator.views.operations import listed
 from robust_run.launcher.operator.views.show import clean, plural
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import Entry, Terms
 from robust_run.signals import describe_exit, signal_name
 
 
@@ -35,7 +35,7 @@ class Story:
         self._names: dict[str, str] = {}
         self._layout: tuple[Placement, ...] = ()
         self._first_step_of = -1
-        self._term = 0
+        self._terms = Terms()
         self._day = ""
 
     def tell(self, line: bytes | msgspec.Raw) -> list[str]:
@@ -44,9 +44,8 @@ class Story:
             entry = _DECODER.decode(line)
         except msgspec.MsgspecError:
             return [clean(f"????????  {bytes(line).decode(errors='replace')}")] if self._everything else []
-        if entry.term < self._term:  # a controller that had been replaced wrote it: it is void
+        if not self._terms.hold(entry.term):
             return []
-        self._term = entry.term
         self._learn(entry)
         subject = entry.event if entry.event is not None else entry.action
         if subject is None:

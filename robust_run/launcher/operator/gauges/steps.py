@@ -15,7 +15,7 @@ def _steps(facts: Facts) -> Family:
     about = "Optimizer steps of all attempts, most of any rank each; calls of several optimizers all count."
     if facts.course is None:
         return Family(name="steps_total", kind="counter", about=about)
-    known = {each.number: each.steps for each in facts.course.attempts}
+    known = {each.number: each.steps or 0 for each in facts.course.attempts}
     running = facts.job.step or 0
     here = max(running - known.get(facts.job.attempt, 0), 0)
     return number("steps_total", "counter", about, facts.course.steps() + here)

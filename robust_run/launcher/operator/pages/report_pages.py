@@ -16,21 +16,17 @@ from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import policy_of
-from robust_run.launcher.core.step import replay
 from robust_run.launcher.operator.pages.page_reading import (
     JournalTail,
     checkpoints_in,
     scene_in,
     with_pictures,
 )
-from robust_run.launcher.operator.reading.dead import facts_of
+from robust_run.launcher.operator.reading.dead import facts_of, read_dead
 from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.views.accepting import accepts, accepts_unasked
 from robust_run.launcher.operator.views.life import JobLife, Life
 from robust_run.launcher.operator.views.page_data import Kept, incident_page, job_page
-from robust_run.launcher.records.journal import events_of, in_force, read
-from robust_run.launcher.records.outcome import left
-from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.pages.types import Accepts, Drawn
 from robust_run.report.pages.words import incident_name
@@ -94,7 +90,7 @@ class Pages:
         facts, kept = self._read()
         found = read_incidents(self._folder, self._tail.history.incidents)
         incidents = found.incidents
-        state = self._replayed() if state is None else state
+        state = read_dead(self._folder).state if state is None else state
         life = JobLife(life="over") if state.finish is not None else life  # it may have ended since it was asked
         drawn = Drawn(
             at_s=time.time(),
@@ -139,15 +135,9 @@ class Pages:
         facts = facts_of(self._folder, header, policy_of(header.job), history.begun_s or 0.0)
         return facts, checkpoints_in(header.job.ckpt_dir)
 
-    def _replayed(self) -> JobState:
-        header, entries = read(os.path.join(self._folder, "journal.jsonl"))
-        state = replay(policy_of(header.job), events_of(in_force(entries)))
-        if state.finish is None and (known := left(self._folder)) is not None:
-            state.finish = known[0]
-        return state
-
     def _incident(self, facts: JobFacts, incidents: Sequence[Incident], number: int, drawn: Drawn, kept: Kept) -> str:
         # What judges a scene is imported here: most jobs end without an incident.
+        from robust_run.report.pages.incident_page import incident_html
 
         scene = scene_in(self._folder, number)
         page = incident_page(facts, self._tail.history, incidents, number, scene, drawn, kept=kept)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.launcher.operator.reading.incident_reading import MOST_S
+from robust_run.launcher.records.folds.attempts import AttemptCourse
+from robust_run.launcher.records.journal import Terms
 from robust_run.report import effective
 from robust_run.report.effective import Stretch
 from robust_run.report.metrics import Spread
@@ -76,54 +78,6 @@ class _Line(msgspec.Struct):
     action: _Fact | None = None
 
 
-class AttemptCourse(msgspec.Struct, kw_only=True):
-    """One attempt. Times are seconds since the epoch."""
-
-    number: int
-    began_s: float
-    """When the order to start its workers was given."""
-    ranks: int = 0
-    nodes: int = 0
-    started_s: float | None = None
-    """When all its workers ran."""
-    first_step_s: float | None = None
-    onset_s: float | None = None
-    """When what ended it began, where something failed."""
-    told_s: float | None = None
-    """When it was told to end."""
-    ended_s: float | None = None
-    """When it was over."""
-    resumed_s: float | None = None
-    """When the checkpoint was made that it began from, as far as is known."""
-    steps: int = 0
-    """Most optimizer steps of any rank, known when it is over."""
-    why: str = ""
-    """What ended it."""
-    rungs: dict[str, int] = {}
-    """Workers by how they were started: promote, fork, spawn."""
-    told: set[str] = set()
-    """Nodes that said how they started them; an agent that comes back says it again."""
-
-    last_end_s: float | None = None
-    """When the last of its nodes so far was done with it."""
-
-    def stretch(self) -> Stretch:
-        """Return what counts of it as training."""
-        return Stretch(
-            started_s=self.started_s,
-            first_step_s=self.first_step_s,
-            onset_s=self.onset_s,
-            told_s=self.told_s,
-            ended_s=self.ended_s,
-            resumed_s=self.resumed_s,
-        )
-
-    def over(self, at_s: float) -> None:
-        """Note that it is over; the first time counts."""
-        if self.ended_s is None:
-            self.ended_s = self.last_end_s if self.last_end_s is not None else at_s
-
-
 class Course:
     """What a job did so far. Lines of a controller that had been replaced do not count."""
 
@@ -147,7 +101,7 @@ class Course:
         """Of a job that is over."""
         self._old: list[Stretch] = []
         self._old_steps = 0
-        self._term = 0
+        self._terms = Terms()
 
     def take(self, line: bytes) -> None:
         """Take in a line of the journal. Of one that tells nothing of the course its time counts; of a damaged one nothing."""
@@ -157,9 +111,8 @@ class Course:
             entry: _Line | _Head = _DECODER.decode(line) if is_telling else _HEADS.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return
-        if entry.term < self._term or not abs(entry.at) <= MOST_S:
+        if not abs(entry.at) <= MOST_S or not self._terms.hold(entry.term):
             return
-        self._term = entry.term
         self.last_s = max(self.last_s, entry.at)
         if self.began_s is None:
             self.began_s = entry.at
@@ -193,45 +146,33 @@ class Course:
         if len(self.attempts) > MOST_ATTEMPTS:
             old = self.attempts.popleft()
             self._old.append(old.stretch())
-            self._old_steps += old.steps
+            self._old_steps += old.steps or 0
 
     def _apply_to(self, attempt: AttemptCourse, fact: _Fact, at_s: float, offset_s: float) -> None:
         match fact.type:
             case "attempt_started":
                 self._started(attempt, fact, at_s)
             case "first_step" if fact.at_s is not None:
-                first_s = max(min(fact.at_s + offset_s, at_s), attempt.began_s)
-                if attempt.first_step_s is None:
-                    self.starts_s.add(max(first_s - attempt.began_s, 0.0))
-                attempt.first_step_s = min(first_s, attempt.first_step_s or first_s)
+                took_s = attempt.step(min(fact.at_s + offset_s, at_s))
+                if took_s is not None:
+                    self.starts_s.add(took_s)
             case "record_incident" if fact.verdict is not None:
                 if fact.action == "evict":
                     self.evictions["rule"] += len(fact.verdict.nodes)
                 if fact.action != "report":
-                    attempt.why = fact.verdict.sentence
-                    attempt.onset_s = min((fact.onset_at_s or 0.0) + offset_s, at_s) if fact.onset_at_s else at_s
-                    attempt.over(at_s)
-            case "end_attempt" if not fact.only and attempt.told_s is None:
-                attempt.told_s = at_s
+                    onset_s = min(fact.onset_at_s + offset_s, at_s) if fact.onset_at_s else at_s
+                    attempt.fail(onset_s, fact.verdict.sentence, at_s)
+            case "end_attempt" if not fact.only:
+                attempt.end(at_s)
             case "attempt_ended":
-                attempt.last_end_s = at_s
-                attempt.steps = max(attempt.steps, (fact.progress.steps if fact.progress is not None else None) or 0)
+                attempt.end_on_node(fact.progress.steps if fact.progress is not None else None, at_s)
 
     def _started(self, attempt: AttemptCourse, fact: _Fact, at_s: float) -> None:
-        if fact.node in attempt.told:
+        if not attempt.start(fact.node, fact.how, (fact.resumes_s, None), at_s):
             return
-        attempt.told.add(fact.node)
-        if fact.resumes_s is not None:
-            attempt.resumed_s = max(fact.resumes_s, attempt.resumed_s or fact.resumes_s)
-        if len(attempt.told) == attempt.nodes:
-            attempt.started_s = at_s
-        rungs = dict(attempt.rungs)
-        for rung in fact.how:
-            rungs[rung] = rungs.get(rung, 0) + 1
-            self.worker_starts[rung] += 1
-        attempt.rungs = rungs
-        if attempt.number > 0 and len(attempt.told) == attempt.nodes and rungs:
-            self.restarts[slowest(rungs)] += 1
+        self.worker_starts.update(fact.how)
+        if attempt.number > 0 and len(attempt.told) == attempt.nodes and attempt.rungs:
+            self.restarts[slowest(attempt.rungs)] += 1
 
     def _attempt(self, number: int) -> AttemptCourse | None:
         return next((each for each in reversed(self.attempts) if each.number == number), None)
@@ -278,7 +219,7 @@ class Course:
 
     def steps(self) -> int:
         """Return the steps of all attempts that are over, most of any rank each."""
-        return self._old_steps + sum(each.steps for each in self.attempts)
+        return self._old_steps + sum(each.steps or 0 for each in self.attempts)
 
 
 def slowest(rungs: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.check_events import Decided, Diagnosed
 from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.operator.views.show import clean
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import Entry, Terms
 
 _DECODER = msgspec.json.Decoder(Entry)
 MOST_SAID = 20
@@ -72,7 +72,7 @@ class Explaining:
 
     def __init__(self) -> None:
         self._told: list[Told] = []
-        self._term = 0
+        self._terms = Terms()
 
     @property
     def count(self) -> int:
@@ -85,9 +85,8 @@ class Explaining:
             entry = _DECODER.decode(line)
         except msgspec.MsgspecError:
             return
-        if entry.term < self._term:
+        if not self._terms.hold(entry.term):
             return
-        self._term = entry.term
         if isinstance(entry.action, RecordIncident):
             self._told.append(_of(len(self._told) + 1, entry.action))
         elif isinstance(entry.action, Decided) and self._told:

@@ -2,6 +2,8 @@
 
 The rules are git's (gitignore(5)): the last pattern that matches decides, `!` takes back, a `/` at the end means folders,
 one elsewhere ties the pattern to the folder of its file, `**` spans folders. What is below an ignored folder is not looked at.
+
+By hand: the library pathspec lets `[!a]` match a `/`, as git does not, so that code would be left out; it is imported in 30 ms.
 """
 
 from __future__ import annotations
