@@ -43,7 +43,7 @@ from sidebyside import machine, numbers, spread, unwind_on_sigterm
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.model.actions import OpenStore, RecordIncident
 from robust_run.launcher.model.events import AttemptStarted, NodeJoined, NodeLost, RankExited
-from robust_run.launcher.records.journal import Entry, read
+from robust_run.launcher.records.journal import JournalEntry, read
 
 COLUMNS = {
     "join_s": "join s",
@@ -152,7 +152,7 @@ def _resume(rig: Rig) -> dict[str, Any]:
     return {"resume_s": resumed_s, "resume_cpu_s": cpu_s, "attempt_after_resume": 3 if rig.heard("started", 3) else 2}
 
 
-def _times(seen: dict[str, Any], entries: Iterable[Entry]) -> dict[str, Any]:
+def _times(seen: dict[str, Any], entries: Iterable[JournalEntry]) -> dict[str, Any]:
     """Return the durations, from the controller's own record."""
     last: dict[Any, float] = {}
     first: dict[Any, float] = {}

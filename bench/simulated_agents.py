@@ -20,7 +20,7 @@ from robust_run.health.types import Finding
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import AgentHalf
 from robust_run.launcher.control.handshake import OURS
-from robust_run.launcher.control.messages import Beat, FromController, Heartbeat, Hello, Orders, Report
+from robust_run.launcher.control.messages import EventReport, FromController, Heartbeat, HeartbeatReply, Hello, Orders
 from robust_run.launcher.control.sockets import raise_file_limit, tune
 from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, Order, StartAttempt
 from robust_run.launcher.model.events import (
@@ -161,7 +161,7 @@ class Agent(asyncio.Protocol):
     def report(self, event: NodeEvent) -> None:
         """Tell the controller."""
         if self.transport is not None and not self.is_silent:
-            self.transport.write(frames.encode(Report(events=(brief(event),))))
+            self.transport.write(frames.encode(EventReport(events=(brief(event),))))
 
     def heartbeat(self, now_s: float) -> None:
         """Ask for the lease."""
@@ -173,7 +173,7 @@ class Agent(asyncio.Protocol):
 
     def take(self, message: FromController) -> None:
         """Do what the controller says."""
-        if type(message) is Beat:
+        if type(message) is HeartbeatReply:
             sent_s = self.sent.pop(message.number)
             self.fleet.answered(time.monotonic() - sent_s, sent_s - self.valid_from_s)
             self.valid_from_s = sent_s

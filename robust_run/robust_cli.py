@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from robust_run.health.checks.plan import Wish
     from robust_run.health.checks.show import Report
-    from robust_run.launcher.start.warm.manage import Seen
+    from robust_run.launcher.start.warm.manage import WarmSeen
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
@@ -182,7 +182,7 @@ def parse_duration_s(text: str) -> float | None:
     return seconds
 
 
-def _lines(seen: Seen, explain: bool) -> list[str]:
+def _lines(seen: WarmSeen, explain: bool) -> list[str]:
     facts = [f"pid {seen.pid}", seen.state]
     if seen.running:
         facts.append(f"{len(seen.running)} job{'s' if len(seen.running) > 1 else ''} ({', '.join(seen.running)})")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from robust_run.clock import SystemClock
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.handshake import OURS, Speaks
-from robust_run.launcher.control.messages import FromAgent, Hello, Refused, Welcome
+from robust_run.launcher.control.messages import FromAgent, Hello, JoinRefused, Welcome
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.model.events import NodeEvent
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 class Recorder:
     """A handler that lets everybody in (or refuses all) and remembers what it was told."""
 
-    def __init__(self, refusal: Refused | None = None) -> None:
+    def __init__(self, refusal: JoinRefused | None = None) -> None:
         self.refusal = refusal
         self.hellos: list[Hello] = []
         self.peers: list[Peer] = []
@@ -34,7 +34,7 @@ class Recorder:
         self.left: list[tuple[str, str]] = []
         self.troubles: list[str] = []
 
-    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | JoinRefused:
         self.hellos.append(hello)
         if self.refusal is not None:
             return self.refusal

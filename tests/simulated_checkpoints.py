@@ -1,5 +1,5 @@
 """A simulated job that starts from checkpoints, on hosts that see one folder late and with checkpoints that are damaged (see
-`simulated_job`). The choosing is the real one: `Survey` and what it asks."""
+`simulated_job`). The choosing is the real one: `CheckpointSurvey` and what it asks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulated_job import World
 
 from robust_run.ckpt_io.seen import Look, Seen
 from robust_run.health.types import Finding
-from robust_run.launcher.controller.survey import Survey
+from robust_run.launcher.controller.survey import CheckpointSurvey
 from robust_run.launcher.model.actions import Finish, Order, StartAttempt
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent
@@ -222,7 +222,7 @@ class CheckpointShell(Shell):
 
     def __init__(self, world: World, state: Any) -> None:
         super().__init__(world, state)
-        self.survey = Survey(
+        self.survey = CheckpointSurvey(
             state=state, clock=self, send=self._ask, later=self._later, tell=self._tell, say=lambda _: None
         )
 

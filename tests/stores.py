@@ -12,7 +12,7 @@ from virtual import Host, UnreachedError
 from robust_run.launcher.controller.leadership.etcd_messages import (
     Compare,
     Empty,
-    Header,
+    EtcdHeader,
     KeyValue,
     LeaseAlive,
     LeaseGrant,
@@ -115,8 +115,8 @@ class EtcdModel:
     def _between(self, start: bytes, end: bytes) -> list[bytes]:
         return sorted(key for key in self.keys if (start <= key < end if end else key == start))
 
-    def _header(self) -> Header:
-        return Header(revision=self.revision, raft_term=self.raft_term)
+    def _header(self) -> EtcdHeader:
+        return EtcdHeader(revision=self.revision, raft_term=self.raft_term)
 
     def _expire(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -145,7 +145,7 @@ class ModelTransport:
 
     def _answer(self, request: msgspec.Struct) -> msgspec.Struct:
         if isinstance(request, LeaseKeepAlive) and self.stale_until_s > asyncio.get_running_loop().time():
-            header = Header(raft_term=self.stale_raft_term)
+            header = EtcdHeader(raft_term=self.stale_raft_term)
             return LeaseKeepAliveReply(result=LeaseAlive(header=header, ttl=2))
         return self._model.answer(request)
 

@@ -19,7 +19,7 @@ LOOK_S = 10.0
 """How long dead nodes are looked for: Slurm waits for nobody who is about to end."""
 
 
-class Candidates(msgspec.Struct, frozen=True, kw_only=True):
+class ExclusionCandidates(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that may have to be left out, and how many may be."""
 
     evicted: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ def excluded_before(text: str, members: Sequence[str]) -> frozenset[str]:
 
 
 def chosen(
-    candidates: Candidates, is_dead: Callable[[str], bool], now_s: Callable[[], float] = time.monotonic
+    candidates: ExclusionCandidates, is_dead: Callable[[str], bool], now_s: Callable[[], float] = time.monotonic
 ) -> tuple[str, ...]:
     """Return the nodes to leave out, each once. `is_dead` may block; it is asked no longer than `LOOK_S` in all."""
     names = dict.fromkeys(candidates.evicted)

@@ -17,7 +17,7 @@ SHORTEST = len("--wa")
 """A name that is cut shorter means none of them."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class FlagsSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the srun that started the step."""
 
     words: tuple[str, ...] | None = None
@@ -28,7 +28,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """`scontrol show config`."""
 
 
-def missing(seen: Seen) -> tuple[str, ...]:
+def missing(seen: FlagsSeen) -> tuple[str, ...]:
     """Return the options that are missing for certain. Pure."""
     words = seen.words
     found = []
@@ -56,7 +56,7 @@ def advise(aside: ScontrolClient, use: SlurmUse, say: Callable[[str], None]) -> 
 
     def told_site(words: tuple[str, ...] | None, config: Answer) -> None:
         site = _settings(config.text) if config.ok else {}
-        lacking = missing(Seen(words=words, env=aside.env, site=site))
+        lacking = missing(FlagsSeen(words=words, env=aside.env, site=site))
         if lacking:
             say(f"Slurm may end this step when it loses a node or an agent; start it with srun {' '.join(lacking)}")
 

@@ -20,7 +20,7 @@ from robust_run.launcher.model.events import (
     NodeReturned,
 )
 from robust_run.launcher.records.folds.agents import Agents
-from robust_run.launcher.records.journal import Entry, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, in_force, read
 
 #: A start that lived that long got somewhere, whatever its program tells of itself.
 LONG_S = 600.0
@@ -55,7 +55,7 @@ def past_of(path: str, restart: int = 0) -> Past | None:
     return judge(list(in_force(entries)), header.host, restart)
 
 
-def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
+def judge(entries: list[JournalEntry], leader: str = "", restart: int = 0) -> Past:
     """Return what entries say. `leader`: the host that led first. Pure.
 
     A host that another one took over from is lost unless it comes back: a job may be over before anybody has noted its silence.
@@ -103,14 +103,14 @@ def judge(entries: list[Entry], leader: str = "", restart: int = 0) -> Past:
     )
 
 
-def _codes(entries: list[Entry]) -> frozenset[int]:
+def _codes(entries: list[JournalEntry]) -> frozenset[int]:
     ends = [entry.event for entry in entries if isinstance(entry.event, AttemptEnded)]
     newest = max((end.attempt for end in ends), default=-1)
     ranks = (rank for end in ends if end.attempt == newest for rank in end.ranks)
     return frozenset(rank.exit_code for rank in ranks if rank.exit_code is not None)
 
 
-def _barren(entries: list[Entry], restart: int) -> int:
+def _barren(entries: list[JournalEntry], restart: int) -> int:
     """Return how many starts in a row got nowhere: no step, no checkpoint, no long life. `restart`: the newest one's number."""
     number, began_s, last_good = 0, None, -1
     for entry in entries:

@@ -22,7 +22,7 @@ from robust_run.slurm.node_state import is_dead
 from robust_run.slurm.past import Past, past_of
 from robust_run.slurm.pulse import is_silent
 from robust_run.slurm.rules import reasons
-from robust_run.slurm.rules.types import Ended, JobFacts, Reason, Warned
+from robust_run.slurm.rules.types import Reason, SlurmEnded, SlurmJobFacts, Warned
 from robust_run.slurm.scontrol import ask, fields, job_facts
 
 #: ExcNodeList may be set once the job is pending; Slurm gives its processes KillWait (30 s) to be gone.
@@ -84,7 +84,7 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     return exit_code
 
 
-def _say_what_is_left(use: SlurmUse, ended: Ended, why: str) -> None:
+def _say_what_is_left(use: SlurmUse, ended: SlurmEnded, why: str) -> None:
     """Say what nobody does unless an operator does it."""
     if ended.is_orphan:
         _say(f"nobody ends job {use.job}, whose batch script was lost with its node: scancel {use.job}")
@@ -92,7 +92,7 @@ def _say_what_is_left(use: SlurmUse, ended: Ended, why: str) -> None:
         _say(f"{why}: job {use.job} is not requeued; scontrol requeue {use.job} starts it again")
 
 
-def was_told(ended: Ended, exit_code: int) -> bool:
+def was_told(ended: SlurmEnded, exit_code: int) -> bool:
     """Whether a signal ended the job and nobody has noted why. Pure.
 
     One that comes while nodes still look for each other ends them before anything is on record.
@@ -102,14 +102,14 @@ def was_told(ended: Ended, exit_code: int) -> bool:
 
 
 def _unwanted(
-    spec: JobSpec, facts: JobFacts, past: Past | None, ended: Ended, down: str, env: Mapping[str, str]
+    spec: JobSpec, facts: SlurmJobFacts, past: Past | None, ended: SlurmEnded, down: str, env: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the nodes that the job is to be kept from."""
     from robust_run.launcher.core.ladder.rungs import evict_share
     from robust_run.launcher.core.state import policy_of
 
     nodes = spec.many.most + spec.many.standby if spec.many is not None else 1
-    candidates = exclusion.Candidates(
+    candidates = exclusion.ExclusionCandidates(
         evicted=ended.evicted,
         known_dead=(down,) if down else (),
         lost=past.lost if past is not None and ended.is_short else (),
@@ -137,11 +137,11 @@ def _batch_host_that_is_down(use: SlurmUse, env: Mapping[str, str]) -> str:
     return ""
 
 
-def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_lost: bool) -> Ended:
+def ended_as(exit_code: int, past: Past | None, warned: Reason, *, is_lost: bool) -> SlurmEnded:
     """Return the end of the job as this node knows it. Pure. `is_lost`: no controller lives, and none has said how it ended."""
     finish = past.finish if past is not None else None
     gave_up = finish is not None and finish.outcome == "failed" and not finish.sentence and finish.exit_code == 1
-    return Ended(
+    return SlurmEnded(
         exit_code=finish.exit_code if finish is not None else exit_code,
         outcome=finish.outcome if finish is not None else "",
         is_short=gave_up or (finish is None and is_lost),
@@ -161,7 +161,7 @@ def read_warning(path: str) -> Warned | None:
         return None
 
 
-def _requeue(use: SlurmUse, facts: JobFacts, why: str, env: Mapping[str, str]) -> bool:
+def _requeue(use: SlurmUse, facts: SlurmJobFacts, why: str, env: Mapping[str, str]) -> bool:
     """Put the job back into the queue; return whether it is there."""
     if reasons.is_requeued_already(facts, use.restart):
         return True
@@ -184,7 +184,7 @@ def _requeue(use: SlurmUse, facts: JobFacts, why: str, env: Mapping[str, str]) -
     return False
 
 
-def _exclude(use: SlurmUse, facts: JobFacts, names: tuple[str, ...], env: Mapping[str, str]) -> None:
+def _exclude(use: SlurmUse, facts: SlurmJobFacts, names: tuple[str, ...], env: Mapping[str, str]) -> None:
     """Keep the job from nodes; that can be said only while it is pending, so it is tried until it is."""
     wanted = ",".join(dict.fromkeys(filter(None, (facts.excluded, *names))))
     give_up_at_s = time.monotonic() + EXCLUDE_S

@@ -15,7 +15,7 @@ from robust_run.launcher.agent.node import Node
 from robust_run.launcher.model.events import NodeEvicted
 from robust_run.launcher.model.job import SlurmUse
 from robust_run.launcher.model.links import ControllerLink
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.node_state import answers, is_down, slurmd_at
 from robust_run.slurm.rules.deaths import Deaths
 from robust_run.slurm.rules.invitation import JOIN, invitation
@@ -84,13 +84,13 @@ class Reviver:
             if b'"event"' not in line:
                 continue
             try:
-                self._take(msgspec.json.decode(line, type=Entry))
+                self._take(msgspec.json.decode(line, type=JournalEntry))
             except msgspec.MsgspecError:
                 continue
         if self._reads_first and not data[len(whole) :]:
             self._reads_first = False
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: JournalEntry) -> None:
         self._deaths.take(entry)
         match entry.event:
             case NodeEvicted(name=name, reason=reason, by=by) if not self._reads_first and by != "the list":

@@ -12,14 +12,14 @@ import re
 import msgspec
 
 from robust_run.launcher.model.job import JobSpec
-from robust_run.launcher.records.journal import Header
-from robust_run.slurm.rules.types import Step
+from robust_run.launcher.records.journal import JournalHeader
+from robust_run.slurm.rules.types import SlurmStep
 
 LARGEST_HEADER = 4 << 20
 MOST_RUNS = 10_000
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run directory of this job and command."""
 
     name: str
@@ -29,7 +29,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The step of this start that has taken it."""
 
 
-def find(spec: JobSpec, name: str, step: Step) -> str:
+def find(spec: JobSpec, name: str, step: SlurmStep) -> str:
     """Return the name of the run that this step goes on with, empty if there is none. Takes it, on the first node."""
     if spec.log_dir is None:
         return ""
@@ -42,14 +42,14 @@ def find(spec: JobSpec, name: str, step: Step) -> str:
     for each, order in ordered(names, name, step):
         folder = os.path.join(spec.log_dir, each)
         if command_of(folder) == spec.argv:
-            runs.append(Run(name=each, order=order, taken_by=_text(os.path.join(folder, mark))))
+            runs.append(SlurmRun(name=each, order=order, taken_by=_text(os.path.join(folder, mark))))
     chosen = choose(runs, step.step)
     if chosen and step.node_id == 0:
         _write(os.path.join(spec.log_dir, chosen, mark), step.step)
     return chosen
 
 
-def ordered(names: list[str], name: str, step: Step) -> list[tuple[str, tuple[int, int]]]:
+def ordered(names: list[str], name: str, step: SlurmStep) -> list[tuple[str, tuple[int, int]]]:
     """Return the names of this job's runs with their order. Pure. `name` is what a new run of this step would be called."""
     job, suffix = f"slurm-{step.known_as}", name.removeprefix(step.name)
     if not name.startswith(step.name):
@@ -60,7 +60,7 @@ def ordered(names: list[str], name: str, step: Step) -> list[tuple[str, tuple[in
     return sorted(runs, key=lambda run: run[1])
 
 
-def choose(runs: list[Run], step: str) -> str:
+def choose(runs: list[SlurmRun], step: str) -> str:
     """Return the name of the run that is a step's: what it has taken, else the first that is free. Pure."""
     mine = [run.name for run in runs if run.taken_by == step and step]
     free = [run.name for run in runs if not run.taken_by]
@@ -71,7 +71,7 @@ def command_of(folder: str) -> tuple[str, ...] | None:
     """Return what the workers of a run were started as, None if there is no journal of one."""
     try:
         with open(os.path.join(folder, "journal.jsonl"), "rb") as file:
-            return msgspec.json.decode(file.readline(LARGEST_HEADER), type=Header).job.argv
+            return msgspec.json.decode(file.readline(LARGEST_HEADER), type=JournalHeader).job.argv
     except (OSError, msgspec.MsgspecError):
         return None
 

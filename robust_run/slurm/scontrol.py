@@ -11,7 +11,7 @@ import msgspec
 
 from robust_run.launcher.agent.workers.process_tree import end_group
 from robust_run.slurm.rules.scrub import for_srun
-from robust_run.slurm.rules.types import JobFacts
+from robust_run.slurm.rules.types import SlurmJobFacts
 
 ANSWER_S = 10.0
 """How long slurmctld may take: it is busy where thousands ask."""
@@ -79,7 +79,7 @@ def is_there(env: Mapping[str, str]) -> bool:
 
 def job_facts(
     job: str, env: Mapping[str, str], started: Callable[[int], None] = lambda _pid: None
-) -> tuple[JobFacts | None, Answer]:
+) -> tuple[SlurmJobFacts | None, Answer]:
     """Return what is known of a job, None without an answer; and the answer."""
     answer = ask(("show", "job", "-o", job), env, started=started)
     return (parse_job(record_of(answer.text, job)) if answer.ok else None), answer
@@ -98,10 +98,10 @@ def fields(text: str) -> dict[str, str]:
     return found
 
 
-def parse_job(text: str) -> JobFacts:
+def parse_job(text: str) -> SlurmJobFacts:
     """Return the facts in one job's `scontrol show job`. What cannot be read counts as not said. Pure."""
     said = fields(text)
-    return JobFacts(
+    return SlurmJobFacts(
         state=said.get("JobState", ""),
         # A job without a limit has an EndTime too, a year after its start.
         end_unix_s=parse_time(said.get("EndTime", "")) if said.get("TimeLimit") != "UNLIMITED" else None,

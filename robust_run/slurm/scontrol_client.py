@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from robust_run.launcher.agent.node import Node
-from robust_run.slurm.rules.types import JobFacts
+from robust_run.slurm.rules.types import SlurmJobFacts
 from robust_run.slurm.scontrol import Answer, ask, job_facts
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class ScontrolClient:
         """Let a process live on when attempts end."""
         self._pids = {*self._pids, pid}
 
-    def job(self, job: str, then: Callable[[JobFacts | None, Answer], None]) -> None:
+    def job(self, job: str, then: Callable[[SlurmJobFacts | None, Answer], None]) -> None:
         """Ask what is known of a job; not on all nodes of a large one at once."""
 
         def now() -> None:

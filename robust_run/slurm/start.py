@@ -20,7 +20,7 @@ from robust_run.slurm.rules import fill as filling
 from robust_run.slurm.rules.ports import ports_of
 from robust_run.slurm.rules.scrub import without_binding
 from robust_run.slurm.rules.surroundings import OUTER, nodes_of_job, read
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 from robust_run.slurm.scheduler import watch
 from robust_run.slurm.shared import VARIABLE, is_shared
 
@@ -63,7 +63,7 @@ def error_is_here(error: RobustRunError) -> bool:
     return "step has" not in str(error) and "job has" not in str(error)
 
 
-def tell_others(step: Step, ports: Sequence[int], error: RobustRunError) -> None:
+def tell_others(step: SlurmStep, ports: Sequence[int], error: RobustRunError) -> None:
     """Have the other nodes end, which would wait for the controller on this one. Blocks until all have heard, or none comes."""
     if step.node_id == 0 and len(step.nodes) > 1:
         from robust_run.slurm.turning_away import turn_away
@@ -71,7 +71,7 @@ def tell_others(step: Step, ports: Sequence[int], error: RobustRunError) -> None
         turn_away(ports, len(step.nodes) - 1, f"{step.node_name}, the first node, cannot start the job: {error}")
 
 
-def job_of(options: Options, step: Step, world: World) -> JobSpec:
+def job_of(options: Options, step: SlurmStep, world: World) -> JobSpec:
     """Return the job that options and step describe. Raises UserError."""
     folder = absolute(options.log_dir, world) if options.log_dir else world.cwd
     shared = is_shared(folder, world.files.text("/proc/self/mounts"), world.env.get(VARIABLE, ""))
@@ -103,7 +103,7 @@ def address_of(name: str, env: Mapping[str, str]) -> str:
     return name
 
 
-def run(spec: JobSpec, step: Step, env: Mapping[str, str], mask: Iterable[int]) -> int:
+def run(spec: JobSpec, step: SlurmStep, env: Mapping[str, str], mask: Iterable[int]) -> int:
     """Run it, or go on with it; and see to it that it is started again where that helps. SIGTERM is held; `mask`: it was not."""
     from robust_run.slurm.requeue import follow_up
     from robust_run.slurm.verdict import leave_word
@@ -137,7 +137,7 @@ def run(spec: JobSpec, step: Step, env: Mapping[str, str], mask: Iterable[int]) 
     return follow_up(spec, exit_code, env)
 
 
-def _start_or_tell(spec: JobSpec, step: Step, env: Mapping[str, str], continued: str) -> int:
+def _start_or_tell(spec: JobSpec, step: SlurmStep, env: Mapping[str, str], continued: str) -> int:
     """Be this node's part of the job. Where it ends before all others have found the controller here, these are told."""
     many = spec.many
     if many is None or not many.is_host:

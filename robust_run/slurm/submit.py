@@ -12,7 +12,7 @@ from robust_run.launcher.start.options.command import Answered, parse
 from robust_run.launcher.start.options.many_nodes import parse_nnodes
 from robust_run.launcher.start.options.options import Options
 from robust_run.slurm.rules.sbatch_options import Option, has, last_value, read_options
-from robust_run.slurm.rules.script import Script, Wanted
+from robust_run.slurm.rules.script import JobWanted, Script
 from robust_run.slurm.tools import Tools
 from robust_run.version import __version__
 
@@ -40,7 +40,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(
     options: Sequence[str], step_options: Sequence[str], command: Sequence[str], env: Mapping[str, str], cwd: str
-) -> Wanted:
+) -> JobWanted:
     """Return the job that a command line asks for. Raises UserError for one that makes no sense."""
     if not command:
         raise UserError(
@@ -58,7 +58,7 @@ def plan(
     log_dir = os.path.normpath(os.path.join(folder, ours.log_dir or env.get("ROBUST_LOG_DIR") or FOLDER))
     if log_dir == os.devnull:
         log_dir = os.path.normpath(folder)
-    return Wanted(
+    return JobWanted(
         options=read,
         step_options=tuple(step_options),
         command=tuple(command),
@@ -70,7 +70,7 @@ def plan(
     )
 
 
-def submit(wanted: Wanted, script: Script, env: Mapping[str, str], tools: Tools) -> Submitted:
+def submit(wanted: JobWanted, script: Script, env: Mapping[str, str], tools: Tools) -> Submitted:
     """Keep the script and put the job into the queue. Raises PlatformError if Slurm does not take it."""
     if not tools.find("sbatch"):
         raise PlatformError("sbatch is not in PATH: submit on a login node; --dry-run writes the script without it")

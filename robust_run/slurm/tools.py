@@ -17,7 +17,7 @@ END_S = 5.0
 """What a command may take to end when it is asked to."""
 
 
-class Ran(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """How a command ended, and what it said."""
 
     code: int
@@ -37,7 +37,7 @@ class Tools(Protocol):
     def find(self, name: str) -> str | None:
         """Return where a command is; None if it is not in PATH."""
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Ran:
+    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> CommandResult:
         """Run a command to its end; one that takes longer is killed and has code 124, one that cannot be started 127."""
 
 
@@ -50,7 +50,7 @@ class SystemTools:
 
         return shutil.which(name)
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Ran:
+    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> CommandResult:
         """Run a command without input."""
         pipe = subprocess.PIPE
         # What ends this process between the start of another one and the care for it would leave that behind.
@@ -67,17 +67,17 @@ class SystemTools:
             )
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            return Ran(127, "", f"{argv[0]}: {error.strerror}")
+            return CommandResult(127, "", f"{argv[0]}: {error.strerror}")
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             _end(process)
-            return Ran(124, "", f"{argv[0]}: no answer within {timeout_s:g} s")
+            return CommandResult(124, "", f"{argv[0]}: no answer within {timeout_s:g} s")
         except BaseException:  # Ctrl-C reaches us alone: it has a session of its own
             _end(process)
             raise
-        return Ran(process.returncode, _text(out), _text(err))
+        return CommandResult(process.returncode, _text(out), _text(err))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from robust_run.launcher.model.job import JobSpec
 from robust_run.slurm.past import Past, past_of
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 
 VARIABLE = "ROBUST_SLURM_EXIT_FILE"
 """A file that is there; robust-run writes the job's exit code into it, and makes none."""
@@ -21,7 +21,7 @@ MOST_WRITING = 16
 MOST_NAMES = 8
 
 
-def leave_word(spec: JobSpec, step: Step, env: Mapping[str, str]) -> None:
+def leave_word(spec: JobSpec, step: SlurmStep, env: Mapping[str, str]) -> None:
     """Say how the job ended, where that is on record."""
     path = env.get(VARIABLE, "")
     if spec.log_dir is None or step.node_id >= MOST_WRITING or (spec.many is None and not path):
@@ -35,7 +35,7 @@ def leave_word(spec: JobSpec, step: Step, env: Mapping[str, str]) -> None:
         print(f"robust-run: {text}", file=sys.stderr, flush=True)
 
 
-def sentence(past: Past, step: Step) -> str:
+def sentence(past: Past, step: SlurmStep) -> str:
     """Return what is to be said of srun's exit code, by the first node that is left; empty if there is nothing. Pure."""
     failed = [name for name in past.ended if name in step.nodes]
     first = next((name for name in step.nodes if name not in failed), "")

@@ -23,7 +23,7 @@ from robust_run.launcher.model.links import ControllerLink
 from robust_run.signals import signal_name
 from robust_run.slurm.pulse import PULSE_S, beat
 from robust_run.slurm.rules.reasons import SENTENCES, classify, end_of_work_s, is_over
-from robust_run.slurm.rules.types import JobFacts, Reason, Warned
+from robust_run.slurm.rules.types import Reason, SlurmJobFacts, Warned
 from robust_run.slurm.scontrol import Answer
 from robust_run.slurm.scontrol_client import ScontrolClient
 
@@ -39,7 +39,7 @@ EARLY_S = 10.0
 ASK_AGAIN_S = 5.0
 
 
-class Ends(Protocol):
+class EndsJob(Protocol):
     """The agent, as far as it is told things here."""
 
     def told_to_end(self, number: int, *, again: bool) -> None:
@@ -51,10 +51,10 @@ class Ends(Protocol):
         ...
 
 
-class Watch:
+class SlurmWatch:
     """One node's view of Slurm."""
 
-    def __init__(self, agent: Ends, node: Node, link: ControllerLink, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, agent: EndsJob, node: Node, link: ControllerLink, loop: asyncio.AbstractEventLoop) -> None:
         assert node.spec.slurm is not None
         self._agent = agent
         self._node = node
@@ -94,7 +94,7 @@ class Watch:
 
             advise(self._aside, self._use, self._node.say)
 
-    def _learn_end(self, facts: JobFacts | None, answer: Answer) -> None:
+    def _learn_end(self, facts: SlurmJobFacts | None, answer: Answer) -> None:
         if facts is None:
             if self._use.node_id == 0 and answer.is_missing:
                 self._node.say(
@@ -118,7 +118,7 @@ class Watch:
         assert callable(call)
         self._timer = self._loop.call_later(max(0.0, unix_s - time.time()), call)
 
-    def _near(self, facts: JobFacts | None, answer: Answer) -> None:
+    def _near(self, facts: SlurmJobFacts | None, answer: Answer) -> None:
         """It is time to warn, unless the limit was moved meanwhile. Without an answer, what was known counts."""
         if facts is not None and is_over(facts):
             return  # its EndTime is when it was ended; why, the signal's handler asks
@@ -132,7 +132,7 @@ class Watch:
             return
         self._warn_of_limit(facts, end_unix_s, "")
 
-    def _warn_of_limit(self, facts: JobFacts | None, end_unix_s: float, by: str) -> None:
+    def _warn_of_limit(self, facts: SlurmJobFacts | None, end_unix_s: float, by: str) -> None:
         goes_on = self._use.requeue == "auto" and facts is not None and facts.is_batch and facts.may_requeue
         work_s = end_of_work_s(end_unix_s, self._node.spec.shutdown_timeout_s)
         deadline = max(work_s, time.time()) if goes_on else end_unix_s
@@ -143,7 +143,7 @@ class Watch:
                 self._link.report(LimitNear())
             self._at(deadline, lambda: self._aside.job(self._use.job, self._deadline))
 
-    def _deadline(self, facts: JobFacts | None, _: Answer) -> None:
+    def _deadline(self, facts: SlurmJobFacts | None, _: Answer) -> None:
         """Time is over: end the job, so that it can be requeued; unless the limit was moved."""
         if facts is not None and is_over(facts):
             return
@@ -183,7 +183,7 @@ class Watch:
         self._aside.job(self._use.job, lambda facts, _: self._told_to_end(number, facts))
         return False
 
-    def _warned_by(self, number: int, facts: JobFacts | None) -> None:
+    def _warned_by(self, number: int, facts: SlurmJobFacts | None) -> None:
         name = signal_name(number)
         if facts is not None and is_over(facts):
             return
@@ -193,7 +193,7 @@ class Watch:
         else:
             self._warn("warned", end_unix_s, name, f"{name}: the script is warned")
 
-    def _told_to_end(self, number: int, facts: JobFacts | None) -> None:
+    def _told_to_end(self, number: int, facts: SlurmJobFacts | None) -> None:
         reason: Reason = classify(facts, self._use.restart, time.time()) if facts is not None else ""
         if reason:
             self._warn(reason, None, signal_name(number), f"{signal_name(number)} because {SENTENCES[reason]}")

@@ -15,7 +15,7 @@ from robust_run.launcher.model.events import FirstStep, Tick
 from robust_run.launcher.model.job import JobSpec, Std, Streams, VerdictDraft
 from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
-from robust_run.launcher.records.journal import Entry, Journal
+from robust_run.launcher.records.journal import Journal, JournalEntry
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.report.files import incident as incident_file
 
@@ -89,7 +89,9 @@ def test_an_incident_whose_file_was_never_written_is_made_again_from_the_journal
     assert written.decided_s - written.onset_s == pytest.approx(2.0, abs=1e-3)
 
 
-def past_of(tmp_path: Path, *, goes_on_s: float = 0.0, kind: str = "relaunch", stepped: bool = False) -> list[Entry]:
+def past_of(
+    tmp_path: Path, *, goes_on_s: float = 0.0, kind: str = "relaunch", stepped: bool = False
+) -> list[JournalEntry]:
     """What a controller has left that went on for so long after an incident."""
     journal = Journal(str(tmp_path / "journal.jsonl"), SystemClock(), fail)
     journal.open_with(SPEC, "here")

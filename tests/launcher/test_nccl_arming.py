@@ -13,24 +13,24 @@ import pytest
 from worlds import Machine as Tree
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.nccl.arming import BUILD_AFTER_S, Decision, NcclArming, decide
-from robust_run.launcher.agent.nccl.facts import Facts, Machine, look, nccl_version, own_plugin, this_machine
+from robust_run.launcher.agent.nccl.arming import BUILD_AFTER_S, ArmingDecision, NcclArming, decide
+from robust_run.launcher.agent.nccl.facts import Machine, NcclFacts, look, nccl_version, own_plugin, this_machine
 from robust_run.launcher.agent.workers.devices import has_nvidia
-from robust_run.launcher.agent.workers.environment import Place, worker_environment
+from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
 from robust_run.launcher.model.job import JobSpec, Streams
 from robust_run.tracer.plugin import build, layout, reader
 from robust_run.tracer.plugin.build import Plugin
 
 PYTHON = "/opt/venv/bin/python"
 ROOMY = 1 << 40
-ALL_WELL = Facts(devices=True, version=(2, 27, 5), free_bytes=ROOMY, plugin="/p.so")
+ALL_WELL = NcclFacts(devices=True, version=(2, 27, 5), free_bytes=ROOMY, plugin="/p.so")
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> NcclFacts:
     values = {
         name: getattr(ALL_WELL, name) for name in ("devices", "version", "own", "free_bytes", "plugin", "trouble")
     }
-    return Facts(**{**values, **changes})
+    return NcclFacts(**{**values, **changes})
 
 
 def spec(option: str = "auto", nproc: int = 2) -> JobSpec:
@@ -60,7 +60,7 @@ def test_it_is_traced_where_everything_is_there(option: str, version: tuple[int,
 
 
 #: What speaks against it: environment, facts, the word that is said.
-OBSTACLES: dict[str, tuple[Mapping[str, str], Facts, str]] = {
+OBSTACLES: dict[str, tuple[Mapping[str, str], NcclFacts, str]] = {
     "all tracing off": ({"ROBUST_TRACE": "0"}, ALL_WELL, "ROBUST_TRACE=0"),
     "a plugin of the user's": ({}, facts(own="NCCL_PROFILER_PLUGIN=mine"), "NCCL_PROFILER_PLUGIN=mine"),
     "an old NCCL": ({}, facts(version=(2, 25, 1)), "NCCL 2.25.1 is here, and 2.26 is the first"),
@@ -80,7 +80,7 @@ def test_what_speaks_against_it_is_named(name: str, option: str, weight: str) ->
 
 
 def test_off_is_off_and_nobody_is_told_what_they_know() -> None:
-    assert decide("off", {}, 100, ALL_WELL) == Decision(
+    assert decide("off", {}, 100, ALL_WELL) == ArmingDecision(
         sentence="NCCL is not traced: --trace-nccl off", weight="silent"
     )
 
@@ -201,10 +201,10 @@ def test_where_it_is_off_or_no_device_is_nothing_is_looked_for(tree: Tree) -> No
         raise AssertionError("asked although it decides nothing")
 
     strict = machine(tree, at_hand=fail, ensure=fail, free_bytes=fail)
-    assert look("auto", {}, "/shm", strict) == Facts(devices=False)
+    assert look("auto", {}, "/shm", strict) == NcclFacts(devices=False)
     with_driver(tree)
-    assert look("off", {}, "/shm", strict) == Facts(devices=True)
-    assert look("auto", {"ROBUST_TRACE": "0"}, "/shm", strict) == Facts(devices=True)
+    assert look("off", {}, "/shm", strict) == NcclFacts(devices=True)
+    assert look("auto", {"ROBUST_TRACE": "0"}, "/shm", strict) == NcclFacts(devices=True)
 
 
 def test_this_machine_answers() -> None:
@@ -361,7 +361,7 @@ def test_a_job_inside_a_worker_of_another_has_files_of_its_own(tree: Tree, tmp_p
         spec(),
         outer,
         local_rank=0,
-        place=Place(attempt=0, address="127.0.0.1", port=1, world_size=2),
+        place=RankPlace(attempt=0, address="127.0.0.1", port=1, world_size=2),
         agent_hosts_store=True,
         error_file="e",
         run_dir="d",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.launcher.agent.workers.environment import Place, worker_environment
+from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
 from robust_run.launcher.model.job import JobSpec, Std, Streams
 from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.sight.ras_port import RasPort
@@ -28,7 +28,7 @@ PREFIXES = ("TORCH_NCCL_", "TORCH_FR_", "NCCL_ASYNC_", "NCCL_BLOCKING_")
 
 def environment_of(base: dict[str, str]) -> dict[str, str]:
     """What a traced worker starts with."""
-    place = Place(attempt=0, address="127.0.0.1", port=1, world_size=2)
+    place = RankPlace(attempt=0, address="127.0.0.1", port=1, world_size=2)
     env = worker_environment(SPEC, base, local_rank=0, place=place, agent_hosts_store=True, error_file="e", run_dir="r")
     env.update(arm_environment(dict(env), "/dev/shm/steps"))
     port = RasPort()

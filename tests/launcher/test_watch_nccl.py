@@ -14,7 +14,7 @@ from tracer.ras.answers import answer, communicator, rank
 
 from robust_run.clock import SystemClock
 from robust_run.harmless import Harmless
-from robust_run.launcher.agent.watch import Watch
+from robust_run.launcher.agent.watch import RankWatch
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import JobSpec, Paces, Sights, Std, Streams
@@ -39,7 +39,7 @@ def spec(round_s: float) -> JobSpec:
     )
 
 
-def watch_over(folder: Path, deliver: Callable[[Any], None], *, round_s: float = 0.0, ras: str = "") -> Watch:
+def watch_over(folder: Path, deliver: Callable[[Any], None], *, round_s: float = 0.0, ras: str = "") -> RankWatch:
     """A watch over two ranks, both of which are this process."""
     places: Any = SimpleNamespace(steps_file=lambda attempt, rank: str(folder / f"{attempt}-{rank}"))
     for number in range(2):
@@ -50,7 +50,7 @@ def watch_over(folder: Path, deliver: Callable[[Any], None], *, round_s: float =
 
     workers: Any = [worker(number) for number in range(2)]
     harmless = Harmless("looking", said)
-    return Watch(0, "a", workers, places, SystemClock(), spec(round_s), lambda _: None, deliver, harmless, 2, ras)
+    return RankWatch(0, "a", workers, places, SystemClock(), spec(round_s), lambda _: None, deliver, harmless, 2, ras)
 
 
 def worker(number: int) -> Worker:

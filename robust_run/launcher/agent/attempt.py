@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.ending import Ending
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.startup.watching import StartWatch
-    from robust_run.launcher.agent.watch import Watch
-    from robust_run.launcher.agent.workers.environment import Place
+    from robust_run.launcher.agent.watch import RankWatch
+    from robust_run.launcher.agent.workers.environment import RankPlace
     from robust_run.launcher.model.start_notes import Seen
 
 #: Ranks of a job whose rings are kept even when all went well, for the heat-map of its page: half a MiB each.
@@ -42,7 +42,7 @@ class Attempt:
 
     def __init__(
         self,
-        place: Place,
+        place: RankPlace,
         node: Node,
         node_id: str,
         report: Callable[[NodeEvent], None],
@@ -60,7 +60,7 @@ class Attempt:
         self._node_id = node_id
         self._report = report
         self._deliver = deliver
-        self._watch: Watch | None = None
+        self._watch: RankWatch | None = None
         self._how: tuple[Rung, ...] = ()
         self._start_watch: StartWatch | None = None
         self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
@@ -109,7 +109,7 @@ class Attempt:
         """See ends from now on; those that have already happened are seen at once."""
         from robust_run.launcher.agent.ending import Ending
         from robust_run.launcher.agent.startup.watching import watch_start
-        from robust_run.launcher.agent.watch import Watch
+        from robust_run.launcher.agent.watch import RankWatch
 
         self._loop = loop
         self._ending = Ending(self.workers, self._node)
@@ -121,7 +121,7 @@ class Attempt:
                 self._poll(worker)
         if self.workers and not self.is_ending:
             node = self._node
-            self._watch = Watch(
+            self._watch = RankWatch(
                 self.number,
                 self._node_id,
                 self.workers,

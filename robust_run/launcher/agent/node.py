@@ -13,8 +13,8 @@ from robust_run.launcher.agent.output.route import OutputRouter
 from robust_run.launcher.agent.places.workplace import Workplace
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.agent.workers.devices import has_nvidia
-from robust_run.launcher.agent.workers.environment import Place, worker_argv, worker_environment
-from robust_run.launcher.agent.workers.starter import Plan, Starter, how_started
+from robust_run.launcher.agent.workers.environment import RankPlace, worker_argv, worker_environment
+from robust_run.launcher.agent.workers.starter import Starter, StartPlan, how_started
 from robust_run.launcher.agent.workers.store import (
     DIED,
     Listener,
@@ -37,7 +37,7 @@ from robust_run.tracer.files.steps import read as read_steps
 if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
     from robust_run.launcher.agent.nccl.arming import NcclArming
-    from robust_run.launcher.agent.places.place import Opened
+    from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
@@ -63,7 +63,7 @@ class Node:
         mask: Iterable[int],
         given: WarmHandoff | None = None,
         address: str = "127.0.0.1",
-        opened: Opened | None = None,
+        opened: OpenedPlace | None = None,
     ) -> None:
         """`opened`: the place of the workers, where the job has one."""
         self.workplace = Workplace(spec, opened)
@@ -90,7 +90,7 @@ class Node:
         """Further children of this process that outlive an attempt."""
         self.explain: Callable[[RankEvidence], RankEvidence] = lambda rank: rank
         """Adds what the sensors know of a rank that was killed."""
-        self._twin: Plan | None = None
+        self._twin: StartPlan | None = None
         self._first_rank = 0
         self._warm_launched = False
         self._modules_file = "" if spec.preload else None
@@ -180,7 +180,7 @@ class Node:
         else:
             listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
 
-    def start_workers(self, place: Place) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
+    def start_workers(self, place: RankPlace) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
         """Start every rank; return the workers, the rung of each, and why the first not promoted was not.
 
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
@@ -190,7 +190,7 @@ class Node:
             self._warm_launched = False
             self.starter.drop_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
-        plans: list[Plan] = []
+        plans: list[StartPlan] = []
         self._first_rank = place.first_rank
         try:
             for slot in range(self.spec.nproc):
@@ -206,7 +206,7 @@ class Node:
             self.say(how_started(self.daemon_pid, choices, why))
         return started, tuple(choice.rung for choice in choices), why
 
-    def _plan(self, place: Place, slot: int) -> Plan:
+    def _plan(self, place: RankPlace, slot: int) -> StartPlan:
         attempt, rank = place.attempt, place.first_rank + slot
         self._make_folder(place, rank)
         plain_env = self._environment(place, slot)
@@ -221,9 +221,9 @@ class Node:
         output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))
         words = worker_argv(self.spec, slot)
         argv = self.workplace.program(words if self._code is None else self._code.argv(words))
-        return Plan(slot, rank, argv, plain_env, env, self._cpus_of(slot), output)
+        return StartPlan(slot, rank, argv, plain_env, env, self._cpus_of(slot), output)
 
-    def _environment(self, place: Place, slot: int) -> dict[str, str]:
+    def _environment(self, place: RankPlace, slot: int) -> dict[str, str]:
         return worker_environment(
             self.spec,
             {**self.workplace.environment(self.env), **self._code_seen()},
@@ -263,9 +263,9 @@ class Node:
     def warm_up(self) -> None:
         """Start the warm process while this node waits for its first attempt: nobody needs its cores."""
         if self._twin is None:
-            place = Place(attempt=0, address=self.address, port=0, world_size=self.spec.nproc)
+            place = RankPlace(attempt=0, address=self.address, port=0, world_size=self.spec.nproc)
             env = self._environment(place, 0)
-            self._twin = Plan(0, 0, worker_argv(self.spec, 0), env, env, self._cpus_of(0), None)
+            self._twin = StartPlan(0, 0, worker_argv(self.spec, 0), env, env, self._cpus_of(0), None)
         self.launch_warm(IMPORTS_S)
         self.starter.restock(self._twin)
         self._prepare_store()
@@ -307,7 +307,7 @@ class Node:
                 return count.first_step_monotonic_s
         return None
 
-    def _make_folder(self, place: Place, rank: int) -> None:
+    def _make_folder(self, place: RankPlace, rank: int) -> None:
         """Make the rank's folder; without one it runs all the same (a full disk), only its steps are not counted."""
         attempt = place.attempt
         try:

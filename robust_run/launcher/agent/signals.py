@@ -46,7 +46,7 @@ class Reacts(Protocol):
         ...
 
 
-class Watches(Protocol):
+class SignalWatcher(Protocol):
     """Who knows what the signals of a scheduler mean."""
 
     def on_signal(self, number: int, *, ends: bool) -> bool:
@@ -55,7 +55,7 @@ class Watches(Protocol):
 
 
 if TYPE_CHECKING:
-    Scheduler = Callable[[Reacts, Node, ControllerLink, asyncio.AbstractEventLoop], Watches]
+    Scheduler = Callable[[Reacts, Node, ControllerLink, asyncio.AbstractEventLoop], SignalWatcher]
     """Begins what a scheduler (Slurm) wants to know and to say while a job runs. It is handed in: the launcher knows none."""
 
 
@@ -70,7 +70,7 @@ class AgentSignals:
         self._is_stopping = False
         self._asked: dict[str, float] = {}
         self._spared: set[int] = set()
-        self.watch: Watches | None = None
+        self.watch: SignalWatcher | None = None
         """Whom a scheduler's signals mean more to; it gets all of them too."""
 
     def attach(self, loop: asyncio.AbstractEventLoop, lifeline: int) -> None:

@@ -46,7 +46,7 @@ def import_what_failures_need() -> None:
     from robust_run.tracer.sight import collect  # noqa: F401
 
 
-class Watch:
+class RankWatch:
     """The ranks of one attempt on this node."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it looks at, and with what

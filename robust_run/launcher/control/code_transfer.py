@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from robust_run.launcher.records.code.errors import CodeError, LackingError, StoreError
+from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of
-from robust_run.launcher.records.code.types import Parts, Tree
+from robust_run.launcher.records.code.types import CodeTree, Parts
 
 #: Contents in one part; a single one may be as large.
 PART_BYTES = 2 << 20
@@ -18,7 +18,7 @@ def parts_of(store: TreeStore, tree_id: str, wanted: Iterable[str] | None = None
         tree = store.tree(tree_id)
         yield Parts(tree=tree_id, manifest=store.manifest(tree_id))
         yield from contents_of(store, tree_id, [file.digest for file in tree.files if not file.link], wanted)
-    except (StoreError, CodeError) as error:
+    except (CodeStoreError, CodeError) as error:
         yield Parts(tree=tree_id, missing=str(error))
 
 
@@ -48,7 +48,7 @@ class Receiver:
     def __init__(self, store: TreeStore, tree_id: str) -> None:
         self.tree_id = tree_id
         self._store = store
-        self._tree: Tree | None = None
+        self._tree: CodeTree | None = None
         self._wanted: set[str] = set()
 
     def take(self, parts: Parts) -> bool:

@@ -20,7 +20,7 @@ class NoController(PlatformError):  # noqa: N818 (as above)
     """EX_UNAVAILABLE: what follows up under a scheduler tells it from other failures by that."""
 
 
-class Refusal(PlatformError):  # noqa: N818 (as above)
+class JoinRefusal(PlatformError):  # noqa: N818 (as above)
     """The controller does not let this agent in."""
 
     def __init__(self, reason: str, *, final: bool) -> None:
@@ -30,14 +30,14 @@ class Refusal(PlatformError):  # noqa: N818 (as above)
         """Trying again is of no use."""
 
 
-class VersionMismatch(Refusal):
+class VersionMismatch(JoinRefusal):
     """Agent and controller speak different protocols."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, final=True)
 
 
-class WrongToken(Refusal):
+class WrongToken(JoinRefusal):
     """Agent and controller know different secrets."""
 
     def __init__(self, reason: str) -> None:

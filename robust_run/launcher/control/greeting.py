@@ -11,9 +11,9 @@ import os
 import msgspec
 
 from robust_run.launcher.control import frames, handshake
-from robust_run.launcher.control.errors import NotController, ProtocolError, Refusal, VersionMismatch, WrongToken
+from robust_run.launcher.control.errors import JoinRefusal, NotController, ProtocolError, VersionMismatch, WrongToken
 from robust_run.launcher.control.handshake import Speaks
-from robust_run.launcher.control.messages import Challenge, Hello, Refused, Report, Welcome
+from robust_run.launcher.control.messages import Challenge, EventReport, Hello, JoinRefused, Welcome
 
 GREETING_FRAME_BYTES = 1 << 20
 """Largest frame that an agent reads before the controller has proven itself."""
@@ -105,7 +105,7 @@ class ControllerHalf:
         if not handshake.is_proven(hello, payload, self._token, self._nonce, hello.nonce, self._channel):
             text = f"its token differs from the controller's; {SAME_TOKEN}"
             brief = f"its token differs; {SAME_TOKEN}; or it is of another job"
-            raise TurnedAway(f"{self._who}: {text}", frames.encode(Refused(reason=text, wrong_token=True)), brief)
+            raise TurnedAway(f"{self._who}: {text}", frames.encode(JoinRefused(reason=text, wrong_token=True)), brief)
         self.is_proven = True
         self.reader.limit_bytes = frames.LARGEST_FRAME_BYTES
         if wrong := handshake.flaw(hello):
@@ -120,12 +120,12 @@ class ControllerHalf:
         if payload is None:
             return
         report = frames.decode_from_agent(payload)
-        if not isinstance(report, Report):
+        if not isinstance(report, EventReport):
             raise ProtocolError(f"a {type(report).__name__} where a Report belongs")
         self.hello = msgspec.structs.replace(hello, events=report.events, events_follow=False)
 
     def _turned_away(self, text: str) -> TurnedAway:
-        return TurnedAway(f"{self._who}: {text}", frames.encode(Refused(reason=text)))
+        return TurnedAway(f"{self._who}: {text}", frames.encode(JoinRefused(reason=text)))
 
 
 class AgentHalf:
@@ -199,7 +199,7 @@ class AgentHalf:
         end = line.find(b"\n")
         if end >= 0 or len(line) > handshake.LONGEST_REFUSAL_BYTES:
             text = line[len(handshake.REFUSED) : end if end >= 0 else None].decode("ascii", "replace")
-            raise Refusal(f"the controller at {self._where} refuses: {handshake.printable(text)}", final=True)
+            raise JoinRefusal(f"the controller at {self._where} refuses: {handshake.printable(text)}", final=True)
         return True
 
     def _not_controller(self) -> NotController:
@@ -215,7 +215,7 @@ class AgentHalf:
         answer = b""
         while self._in_frames and self.welcome is None and (payload := self.reader.next()) is not None:
             message = frames.decode_from_controller(payload)
-            if isinstance(message, Refused):
+            if isinstance(message, JoinRefused):
                 raise self._refused(message)
             if isinstance(message, Challenge) and not self._challenge:
                 answer += self._answer(message)
@@ -230,7 +230,7 @@ class AgentHalf:
             raise ProtocolError(f"a nonce of {len(challenge.nonce)} bytes instead of {handshake.NONCE_BYTES}")
         self._challenge = challenge.nonce
         payload = handshake.sealed(self._hello, self._token, self._challenge, self._hello.nonce, self._channel)
-        report = frames.encode(Report(events=self._events)) if self._events else b""
+        report = frames.encode(EventReport(events=self._events)) if self._events else b""
         return frames.framed(payload) + report
 
     def _check(self, welcome: Welcome, payload: bytes) -> None:
@@ -240,14 +240,14 @@ class AgentHalf:
         self.reader.limit_bytes = frames.LARGEST_FRAME_BYTES
         self.welcome = welcome
 
-    def _refused(self, refused: Refused) -> Refusal:
+    def _refused(self, refused: JoinRefused) -> JoinRefusal:
         if refused.wrong_token:
             return WrongToken(
                 f"the token of this agent differs from that of the controller at {self._where}; "
                 f"{SAME_TOKEN}; {OTHER_JOB}"
             )
         reason = handshake.printable(refused.reason)
-        return Refusal(f"the controller at {self._where} refuses: {reason}", final=refused.final)
+        return JoinRefusal(f"the controller at {self._where} refuses: {reason}", final=refused.final)
 
 
 def digest(snapshot: bytes) -> str:

@@ -79,7 +79,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     """Of that."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
+class JoinRefused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
     """The agent is not let in, or not any more."""
 
     reason: str
@@ -99,20 +99,20 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", kw_only=True):
     """What the node did since the one before (see `health.sensors.usage`); empty: it is not watched."""
 
 
-class Beat(msgspec.Struct, frozen=True, tag="beat", kw_only=True):
+class HeartbeatReply(msgspec.Struct, frozen=True, tag="beat", kw_only=True):
     """The answer to a Heartbeat: the agent's lease is renewed from the moment it sent that."""
 
     number: int
     term: int
 
 
-class Report(msgspec.Struct, frozen=True, tag="report", kw_only=True):
+class EventReport(msgspec.Struct, frozen=True, tag="report", kw_only=True):
     """Things that happened on the agent's node."""
 
     events: tuple[NodeEvent, ...]
 
 
-class Notice(msgspec.Struct, frozen=True, tag="notice", kw_only=True):
+class ControlNotice(msgspec.Struct, frozen=True, tag="notice", kw_only=True):
     """Something for the controller's journal and terminal that decides nothing."""
 
     text: str
@@ -131,7 +131,7 @@ class Orders(msgspec.Struct, frozen=True, tag="orders", kw_only=True):
     orders: tuple[Order, ...]
 
 
-class Candidates(msgspec.Struct, frozen=True, tag="candidates", kw_only=True):
+class CandidateList(msgspec.Struct, frozen=True, tag="candidates", kw_only=True):
     """Who may be the next controller has changed."""
 
     term: int
@@ -151,5 +151,5 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
 
 
 _Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen
-FromAgent = Hello | Heartbeat | Report | Notice | Leaving | CodeWanted | _Told
-FromController = Challenge | Welcome | Refused | Beat | Orders | Candidates | CodeParts
+FromAgent = Hello | Heartbeat | EventReport | ControlNotice | Leaving | CodeWanted | _Told
+FromController = Challenge | Welcome | JoinRefused | HeartbeatReply | Orders | CandidateList | CodeParts

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Protocol
 from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.greeting import ControllerHalf, TurnedAway
-from robust_run.launcher.control.messages import Beat, FromAgent, FromController, Heartbeat, Hello, Refused, Welcome
+from robust_run.launcher.control.messages import (
+    FromAgent,
+    FromController,
+    Heartbeat,
+    HeartbeatReply,
+    Hello,
+    JoinRefused,
+    Welcome,
+)
 
 if TYPE_CHECKING:
     from robust_run.clock import Clock
@@ -26,7 +34,7 @@ _EAGER_BYTES = 1 << 20  # pending messages beyond this are not kept until the lo
 class Handler(Protocol):
     """Who decides. Called in the event loop; must not block."""
 
-    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | JoinRefused:
         """Let an agent in or not. It knows the token; a Welcome needs no proof, the server fills that in.
 
         The same agent may still have an older connection: closing that, and telling the two apart in `gone`, is up to
@@ -47,7 +55,7 @@ class Handler(Protocol):
         ...
 
 
-class Port(Protocol):
+class ControlPort(Protocol):
     """What a connection needs of the server that made it."""
 
     token: bytes
@@ -84,7 +92,7 @@ class Port(Protocol):
 class Peer(asyncio.Protocol):
     """One connection. Made by the server; the handler meets it once its agent has proven that it knows the token."""
 
-    def __init__(self, server: Port, address: str, accepted_s: float) -> None:
+    def __init__(self, server: ControlPort, address: str, accepted_s: float) -> None:
         self.address = address
         """Of the other end, as HOST:PORT."""
         self.accepted_s = accepted_s
@@ -249,7 +257,7 @@ class Peer(asyncio.Protocol):
         self.name = hello.node.name
         self.clock_ahead_s = self.last_heard_s - hello.now_s
         answer = self._server.handler.joined(self, hello)
-        if isinstance(answer, Refused):
+        if isinstance(answer, JoinRefused):
             if answer.final:
                 reason = handshake.printable(answer.reason)
                 self._server.say_once(f"turned away: the agent at {self.address}: {reason}")
@@ -278,7 +286,7 @@ class Peer(asyncio.Protocol):
                 self.clock_ahead_s = min(ahead_s, self.clock_ahead_s + CLOCK_CREEP_S)
                 term = self._server.beat_term
                 if term is not None and self.last_heard_s < self._server.beat_until_s:
-                    self.send_frame(frames.encode(Beat(number=message.number, term=term)))
+                    self.send_frame(frames.encode(HeartbeatReply(number=message.number, term=term)))
                 if message.usage:
                     self._server.handler.received(self, message)
             elif type(message) is Hello:

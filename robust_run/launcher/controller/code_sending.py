@@ -19,7 +19,7 @@ MOST_UNREAD_BYTES = 4 << 20
 TURN_S = 0.005
 
 
-class Receiver(Protocol):
+class CodeReceiver(Protocol):
     """As much of a `control.peer.Peer` as is used."""
 
     @property
@@ -36,11 +36,11 @@ class CodeSending:
         """`folder`: the store of versions."""
         self._store = TreeStore(folder)
         self._later = later
-        self._waiting: deque[tuple[Receiver, str]] = deque()
-        self._going: list[tuple[Receiver, Iterator[bytes]]] = []
+        self._waiting: deque[tuple[CodeReceiver, str]] = deque()
+        self._going: list[tuple[CodeReceiver, Iterator[bytes]]] = []
         self._made: dict[str, _Frames] = {}
 
-    def send(self, peer: Receiver, tree: str) -> None:
+    def send(self, peer: CodeReceiver, tree: str) -> None:
         """Have a node get a version, soon."""
         is_idle = not self._waiting and not self._going
         self._waiting.append((peer, tree))
@@ -59,7 +59,7 @@ class CodeSending:
             self._made.clear()
 
     @staticmethod
-    def _goes_on(peer: Receiver, left: Iterator[bytes]) -> bool:
+    def _goes_on(peer: CodeReceiver, left: Iterator[bytes]) -> bool:
         if peer.ended:
             return False
         if peer.backlog_bytes > MOST_UNREAD_BYTES:

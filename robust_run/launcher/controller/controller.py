@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
-    from robust_run.launcher.controller.survey import Survey
+    from robust_run.launcher.controller.survey import CheckpointSurvey
     from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
     from robust_run.launcher.model.start_notes import Seen, Starts
@@ -107,7 +107,7 @@ class Controller:
         self._starts: StartBook | None = None
         self._staging: Staging | None = None
         self._checking: Checking | None = None
-        self._survey: Survey | None = None
+        self._survey: CheckpointSurvey | None = None
         """What asks nodes which checkpoints they see; imported when they are first asked."""
         self._admits_soon = False
         self.admits = False
@@ -239,9 +239,9 @@ class Controller:
 
     def _look_for_checkpoints(self, order: LookForCheckpoints) -> None:
         if self._survey is None:
-            from robust_run.launcher.controller.survey import Survey
+            from robust_run.launcher.controller.survey import CheckpointSurvey
 
-            self._survey = Survey(
+            self._survey = CheckpointSurvey(
                 state=self.state,
                 clock=self._clock,
                 send=self._outbox.send,

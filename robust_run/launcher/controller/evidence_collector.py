@@ -32,7 +32,7 @@ FLOWS_AT_ONCE = 8192
 ASK_S = 0.05
 
 
-class Round(msgspec.Struct, kw_only=True):
+class EvidenceRound(msgspec.Struct, kw_only=True):
     """One question to all nodes of an attempt."""
 
     attempt: int
@@ -63,7 +63,7 @@ class EvidenceCollector:
         self._later = later
         self._tell = tell
         self._say = say
-        self._rounds: dict[int, Round] = {}
+        self._rounds: dict[int, EvidenceRound] = {}
         self._number = 0
         self._dead: list[RankSight] = []
         self._dead_attempt = -1
@@ -197,7 +197,7 @@ class EvidenceCollector:
             return False
         self._number += 1
         number = self._number
-        round_ = Round(attempt=state.attempt, awaited=set(nodes), then=then)
+        round_ = EvidenceRound(attempt=state.attempt, awaited=set(nodes), then=then)
         self._rounds[number] = round_
         round_.timer = self._later(ANSWER_S, lambda: self._close(number))
         order = Collect(

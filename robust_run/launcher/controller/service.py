@@ -10,16 +10,16 @@ from robust_run.clock import Clock
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import OTHER_JOB, digest
 from robust_run.launcher.control.messages import (
-    Candidates,
+    CandidateList,
     CodeWanted,
+    ControlNotice,
+    EventReport,
     FromAgent,
     Heartbeat,
     Hello,
+    JoinRefused,
     Leaving,
-    Notice,
     Orders,
-    Refused,
-    Report,
     Welcome,
 )
 from robust_run.launcher.control.peer import Peer
@@ -101,13 +101,15 @@ class Service:
 
     # --- Handler
 
-    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | JoinRefused:
         """Let an agent in, unless it is one of another job or takes a place that is taken."""
         controller = self.controller
         if controller is None:
-            return Refused(reason="the controller is starting", final=False)
+            return JoinRefused(reason="the controller is starting", final=False)
         if hello.term > self._term and self._many.controller_standby:
-            return Refused(reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False)
+            return JoinRefused(
+                reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False
+            )
         refusal = self._refusal(hello)
         if refusal is None and hello.asks_setup:
             return self._welcome(setup=self._setup)
@@ -152,23 +154,23 @@ class Service:
         if self.server is not None:
             self.server.beat_term = term
 
-    def _refusal(self, hello: Hello) -> Refused | None:
+    def _refusal(self, hello: Hello) -> JoinRefused | None:
         """Return why an agent does not belong here, None if it does."""
         named = {self._run_id, self._spec.rdzv_id, ""}
         if hello.job not in named:
-            return Refused(
+            return JoinRefused(
                 reason=f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} "
                 f"(--rdzv-id, --run-id); {OTHER_JOB}"
             )
         mine = f"{self._many.fewest}:{self._many.most}"
         if hello.nnodes and hello.nnodes != mine:
-            return Refused(
+            return JoinRefused(
                 reason=f"--nnodes {hello.nnodes} on {hello.node.name} and {mine} on the controller's node differ; "
                 "give the same everywhere"
             )
         return None
 
-    def _taken(self, hello: Hello) -> Refused | None:
+    def _taken(self, hello: Hello) -> JoinRefused | None:
         """Return what to say to a second node of the same --node-rank: no, or to wait, if the first may be gone."""
         rank = hello.node.node_rank
         state = self.controller.state if self.controller is not None else None
@@ -182,7 +184,7 @@ class Service:
         holders = self._by_node_rank.setdefault(rank, [])
         for member in filter(None, map(state.members.get, holders)):
             if member.present:
-                return Refused(
+                return JoinRefused(
                     reason=f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own",
                     final=member.info.id in self._peers,
                 )
@@ -205,7 +207,7 @@ class Service:
         if self._peers.get(peer.id) is not peer or self.controller is None:
             return
         match message:
-            case Report():
+            case EventReport():
                 for event in message.events:
                     self._report(peer, event)
             case Leaving():
@@ -219,7 +221,7 @@ class Service:
                 self.controller.see(peer.id, message)
             case CodeWanted():
                 self._send_code(peer, message.tree)
-            case Notice():
+            case ControlNotice():
                 self._note(f"{peer.name}: {message.text[:1000]}")
             case _:
                 pass
@@ -280,4 +282,4 @@ class Service:
             return
         self._candidates = line
         if self.server is not None:
-            self.server.send_all(self._peers.values(), Candidates(term=self._term, candidates=line))
+            self.server.send_all(self._peers.values(), CandidateList(term=self._term, candidates=line))

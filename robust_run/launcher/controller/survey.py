@@ -19,8 +19,8 @@ from robust_run.ckpt_io.newest import written_by
 from robust_run.clock import Clock
 from robust_run.launcher.core.membership import awaits_resume, name_of
 from robust_run.launcher.core.resume import choosing
-from robust_run.launcher.core.resume.choosing import Again, Choice, Nothing, Wait
-from robust_run.launcher.core.resume.looks import Asked, Choosing
+from robust_run.launcher.core.resume.choosing import Again, Nothing, ResumeChoice, ResumeWait
+from robust_run.launcher.core.resume.looks import Choosing, LookAsked
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -46,7 +46,7 @@ class _Round(msgspec.Struct, kw_only=True):
     has_said: bool = False
 
 
-class Survey:
+class CheckpointSurvey:
     """The choices under way: one for each attempt that is about to begin."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Survey:
         names, most = tuple(sorted(round_.choosing.names)), round_.choosing.most
         self._number += 1
         for node in nodes:
-            asked = round_.choosing.asked.setdefault(node, Asked(number=0))
+            asked = round_.choosing.asked.setdefault(node, LookAsked(number=0))
             asked.number, asked.is_due = self._number, True
             round_.due.add(node)
         order = msgspec.structs.replace(round_.order, nodes=(), number=self._number, names=names, most=most)
@@ -135,14 +135,14 @@ class Survey:
         now_s = self._clock.monotonic_s()
         round_.choosing.saved = self._state.last_saved
         match choosing.decide(round_.choosing, now_s, self._clock.unix_s(), self._namer(round_)):
-            case Wait(until_s=until_s, why=why):
+            case ResumeWait(until_s=until_s, why=why):
                 self._say_late(round_, why, now_s)
                 says_at_s = round_.choosing.began_s + SAY_AFTER_S
                 self._wait(attempt, min(until_s, says_at_s if now_s < says_at_s else until_s) - now_s)
             case Again() as again:
                 self._say_late(round_, again.why, now_s)
                 self._again(attempt, round_, again)
-            case Choice() as choice:
+            case ResumeChoice() as choice:
                 self._drop(attempt)
                 self._chosen(round_, choice, now_s)
             case Nothing(reason=reason, may_pass=may_pass):
@@ -198,7 +198,7 @@ class Survey:
         if round_.timer is not None:
             round_.timer.cancel()
 
-    def _chosen(self, round_: _Round, choice: Choice, now_s: float) -> None:
+    def _chosen(self, round_: _Round, choice: ResumeChoice, now_s: float) -> None:
         self._apart = {*choice.apart}
         self._own = choice.is_own
         seen = choice.seen

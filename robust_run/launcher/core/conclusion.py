@@ -12,7 +12,7 @@ import msgspec
 from robust_run.launcher.core.attempts import begin, finish, is_held, stopped
 from robust_run.launcher.core.diagnosis.judge import Judgement, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of, wanted
-from robust_run.launcher.core.restart import NEVER_AGAIN, Decision, Limits, decide, has_progressed, healed
+from robust_run.launcher.core.restart import NEVER_AGAIN, RestartDecision, RestartLimits, decide, has_progressed, healed
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.model.actions import Action, Finish, RecordIncident
 from robust_run.launcher.model.job import Placement
@@ -33,7 +33,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
         return _done(policy, state, now_s)
     verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
     restarts = policy.max_restarts or int(state.limit_is_near)  # going on after a requeue is no restart of ours
-    limits = Limits(max_restarts=restarts, progress_after_s=policy.progress_after_s)
+    limits = RestartLimits(max_restarts=restarts, progress_after_s=policy.progress_after_s)
     progressed = has_progressed(state.trail, state.progress, limits)
     verdict = _of_start(state, verdict, limits)
     if policy.diagnose != "never" and is_nan(verdict.draft):
@@ -43,7 +43,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     state.failed_at_s = verdict.onset_at_s if verdict.onset_at_s is not None else now_s
     waits = state.limit_is_near and decision.relaunch and not (verdict.heals or is_rolled_back or state.code.pending)
     if waits:
-        decision = Decision(relaunch=False, reason="no other attempt is begun so near the time limit")
+        decision = RestartDecision(relaunch=False, reason="no other attempt is begun so near the time limit")
     incident = RecordIncident(
         attempt=state.attempt,
         symptom=verdict.symptom,
@@ -80,7 +80,9 @@ def _done(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     return [*(asked.said if asked is not None else ()), *finish(state, Finish(exit_code=0, outcome="done"))]
 
 
-def _decide(policy: Policy, state: JobState, verdict: Judgement, limits: Limits, *, is_rolled_back: bool) -> Decision:
+def _decide(
+    policy: Policy, state: JobState, verdict: Judgement, limits: RestartLimits, *, is_rolled_back: bool
+) -> RestartDecision:
     """Return whether the job is started again, and keep what later decisions of this kind depend on."""
     if verdict.heals or is_rolled_back:
         state.trail, decision = healed(state.trail, state.progress, limits)
@@ -89,7 +91,7 @@ def _decide(policy: Policy, state: JobState, verdict: Judgement, limits: Limits,
     if is_rolled_back:
         decision = msgspec.structs.replace(decision, reason=f"back to version {state.code.running}")
     if state.no_point == "ever":
-        decision = Decision(relaunch=False, reason="starting it again cannot mend that")
+        decision = RestartDecision(relaunch=False, reason="starting it again cannot mend that")
     elif verdict.heals and state.found_damaged:
         from robust_run.launcher.core.resume import resuming
 
@@ -150,7 +152,7 @@ def _with_symptoms(policy: Policy, state: JobState, verdict: Judgement, now_s: f
     return symptoms.explained(policy, state, verdict, now_s)
 
 
-def _of_start(state: JobState, verdict: Judgement, limits: Limits) -> Judgement:
+def _of_start(state: JobState, verdict: Judgement, limits: RestartLimits) -> Judgement:
     """Return the verdict on an attempt that had nothing to start from, or whose ranks found that damaged."""
     if not state.found_damaged and not state.no_point:
         return verdict

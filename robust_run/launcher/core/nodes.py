@@ -6,7 +6,7 @@ from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of, recount
-from robust_run.launcher.core.state import Cause, Eviction, JobState, Member, Policy
+from robust_run.launcher.core.state import EndCause, Eviction, JobState, Member, Policy
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.model.events import (
     AttemptEnded,
@@ -114,7 +114,7 @@ def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list
         return stray_ended(policy, state, event.node, now_s)
     if event.node in state.unended:
         text = f"node {member.info.name} {_silence(event.silent_s)}"
-        cause = Cause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
+        cause = EndCause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
@@ -179,7 +179,7 @@ def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: fl
 def restart_asked(policy: Policy, state: JobState, event: RestartAsked, now_s: float) -> list[Action]:
     """End the attempt so that the next one starts."""
     text = f"a restart was asked for by {event.by}" + (f": {event.reason}" if event.reason else "")
-    return _end_because(policy, state, Cause(kind="asked", at_s=now_s, text=text), now_s)
+    return _end_because(policy, state, EndCause(kind="asked", at_s=now_s, text=text), now_s)
 
 
 def _strayed(policy: Policy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
@@ -207,13 +207,13 @@ def note_own_end(state: JobState, event: AttemptEnded, now_s: float) -> None:
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
 
 
-def _cause(state: JobState, kind: str, node: str, text: str, at_s: float) -> Cause:
+def _cause(state: JobState, kind: str, node: str, text: str, at_s: float) -> EndCause:
     placement = placement_of(state, node)
     ranks = tuple(ranks_of(placement)) if placement is not None else ()
-    return Cause(kind=kind, at_s=at_s, node=name_of(state, node), ranks=ranks, text=text)  # type: ignore[arg-type]
+    return EndCause(kind=kind, at_s=at_s, node=name_of(state, node), ranks=ranks, text=text)  # type: ignore[arg-type]
 
 
-def _without(policy: Policy, state: JobState, node: str, cause: Cause | None, now_s: float) -> list[Action]:
+def _without(policy: Policy, state: JobState, node: str, cause: EndCause | None, now_s: float) -> list[Action]:
     """Go on without a node of the attempt that can run nothing any more."""
     placement = placement_of(state, node)
     state.unended.discard(node)
@@ -226,7 +226,7 @@ def _without(policy: Policy, state: JobState, node: str, cause: Cause | None, no
     return actions
 
 
-def _end_because(policy: Policy, state: JobState, cause: Cause, now_s: float) -> list[Action]:
+def _end_because(policy: Policy, state: JobState, cause: EndCause, now_s: float) -> list[Action]:
     state.causes.append(cause)
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
     if not state.is_going:

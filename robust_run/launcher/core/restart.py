@@ -21,7 +21,7 @@ NEVER_AGAIN = 93
 """Exit code of a program that does not want to be started again, in this job or by a scheduler."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class RestartLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the user allows."""
 
     max_restarts: int
@@ -41,14 +41,14 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True):
     """Of the exception that ended the attempt before; empty if none did."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RestartDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Start again or not, and the clause that says why."""
 
     relaunch: bool
     reason: str
 
 
-def has_progressed(trail: Trail, progress: Progress, limits: Limits) -> bool:
+def has_progressed(trail: Trail, progress: Progress, limits: RestartLimits) -> bool:
     """Whether the attempt got somewhere: further in steps than any before, new checkpoint files, or a long life.
 
     Steps are counted from each attempt's own start, so only more than the best so far proves that it got further.
@@ -57,7 +57,9 @@ def has_progressed(trail: Trail, progress: Progress, limits: Limits) -> bool:
     return further or progress.files_advanced or progress.lived_s >= limits.progress_after_s
 
 
-def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limits) -> tuple[Trail, Decision]:
+def decide(
+    trail: Trail, verdict: VerdictDraft, progress: Progress, limits: RestartLimits
+) -> tuple[Trail, RestartDecision]:
     """Return the decision on a failed attempt, and the trail with this attempt in it."""
     progressed = has_progressed(trail, progress, limits)
     finding = verdict.culprit.finding if verdict.culprit else None
@@ -69,26 +71,28 @@ def decide(trail: Trail, verdict: VerdictDraft, progress: Progress, limits: Limi
         trail, fruitless=fruitless, best_steps=max(trail.best_steps, progress.steps or 0), last_signature=signature
     )
     if verdict.exit_code == NEVER_AGAIN:
-        return seen, Decision(relaunch=False, reason=f"exit code {NEVER_AGAIN} says that it is not to be started again")
+        return seen, RestartDecision(
+            relaunch=False, reason=f"exit code {NEVER_AGAIN} says that it is not to be started again"
+        )
     if limits.max_restarts == 0:
-        return seen, Decision(relaunch=False, reason="--max-restarts is 0")
+        return seen, RestartDecision(relaunch=False, reason="--max-restarts is 0")
     if is_code and finding and not finding.heals:
-        return seen, Decision(relaunch=False, reason="running the same program again cannot mend this")
+        return seen, RestartDecision(relaunch=False, reason="running the same program again cannot mend this")
     if repeated:
-        return seen, Decision(relaunch=False, reason="the same exception came back after a restart")
+        return seen, RestartDecision(relaunch=False, reason="the same exception came back after a restart")
     if fruitless >= limits.max_restarts:
         times = f"{fruitless} restart{'s' if fruitless > 1 else ''}"
-        return seen, Decision(relaunch=False, reason=f"{times} in a row brought no progress (--max-restarts)")
+        return seen, RestartDecision(relaunch=False, reason=f"{times} in a row brought no progress (--max-restarts)")
     reason = (
         f"restart {fruitless + 1} of {limits.max_restarts} without progress"
         if not progressed
         else "it had made progress"
     )
     relaunched = msgspec.structs.replace(seen, restarts=seen.restarts + 1, fruitless=fruitless + 1)
-    return relaunched, Decision(relaunch=True, reason=reason)
+    return relaunched, RestartDecision(relaunch=True, reason=reason)
 
 
-def healed(trail: Trail, progress: Progress, limits: Limits) -> tuple[Trail, Decision]:
+def healed(trail: Trail, progress: Progress, limits: RestartLimits) -> tuple[Trail, RestartDecision]:
     """Return the trail after an attempt that ended for no fault of the program's (a lost node): it is always started again."""
     fruitless = 0 if has_progressed(trail, progress, limits) else trail.fruitless
     seen = msgspec.structs.replace(
@@ -98,4 +102,4 @@ def healed(trail: Trail, progress: Progress, limits: Limits) -> tuple[Trail, Dec
         best_steps=max(trail.best_steps, progress.steps or 0),
         last_signature="",
     )
-    return seen, Decision(relaunch=True, reason="no fault of the program")
+    return seen, RestartDecision(relaunch=True, reason="no fault of the program")

@@ -91,7 +91,7 @@ class Member(msgspec.Struct, kw_only=True):
     """What checks said of it while no attempt needed it; refused: and it stays all the same."""
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     """Why an attempt was ended, if no rank's failure is the reason."""
 
     kind: Literal["lost", "left", "evicted", "fenced", "asked", "behind"]
@@ -155,7 +155,7 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """No attempt begins before: agents that are not on record may still run something."""
     evidence: list[RankEvidence] = []
     progress: Progress = Progress()
-    causes: list[Cause] = []
+    causes: list[EndCause] = []
     is_inquiring: bool = False
     """Somebody waits too long for a peer, and the evidence of all ranks is being looked at."""
     suspected_at_s: float | None = None

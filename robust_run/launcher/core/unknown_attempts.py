@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from robust_run.launcher.core.attempts import end_attempt, is_held, try_to_gather
 from robust_run.launcher.core.membership import placement_of, ranks_of
-from robust_run.launcher.core.state import Cause, JobState, Policy
+from robust_run.launcher.core.state import EndCause, JobState, Policy
 from robust_run.launcher.model.actions import Action, EndAttempt
 from robust_run.launcher.model.job import Progress
 
@@ -48,7 +48,7 @@ def _fall_behind(policy: Policy, state: JobState, attempt: int, now_s: float) ->
         f"the journal ends before attempt {attempt}, which nodes run: a new attempt is started "
         "(was the disk of the run directory full, or the directory deleted?)"
     )
-    state.causes.append(Cause(kind="behind", at_s=now_s, text=text))
+    state.causes.append(EndCause(kind="behind", at_s=now_s, text=text))
     if was not in ("opening", "running", "suspecting"):
         return []
     return end_attempt(state, EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s))

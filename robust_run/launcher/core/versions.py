@@ -8,7 +8,7 @@ from __future__ import annotations
 from robust_run.launcher.core import code_ledger as ledger
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of
-from robust_run.launcher.core.state import Cause, JobState, Policy
+from robust_run.launcher.core.state import EndCause, JobState, Policy
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -76,7 +76,7 @@ def _put_in_place(policy: Policy, state: JobState, text: str, now_s: float) -> l
     """End the attempt that runs, if one does, so that the next one begins."""
     if not state.is_going:
         return []
-    state.causes.append(Cause(kind="asked", at_s=now_s, text=text))
+    state.causes.append(EndCause(kind="asked", at_s=now_s, text=text))
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
     return end_attempt(state, failure_ending(policy, state))
 

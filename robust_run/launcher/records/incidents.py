@@ -14,7 +14,7 @@ from robust_run.launcher.model.check_events import Decided
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.model.job import RankEvidence, Rung
 from robust_run.launcher.model.resume_events import ResumeChosen
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.report.types import Action, Incident
 from robust_run.tracer.types import Scene
@@ -111,7 +111,7 @@ class IncidentBook:
             self._pages = make(self.run_directory, lambda: self.job) if make is not None else NoPages()
         return self._pages
 
-    def load(self, past: Iterable[Entry]) -> None:
+    def load(self, past: Iterable[JournalEntry]) -> None:
         """Take over the incidents of a run that is continued: from their files, else from the journal's entries.
 
         A launcher that was killed had put an incident on record a moment before it wrote the file.
@@ -262,7 +262,7 @@ class IncidentBook:
         return self.notifier.pids() if self.notifier is not None else []
 
 
-def _awaited(past: Iterable[Entry]) -> int | None:
+def _awaited(past: Iterable[JournalEntry]) -> int | None:
     """Return the attempt after the newest incident, if it had made no step by the end of a journal."""
     attempt: int | None = None
     for entry in past:

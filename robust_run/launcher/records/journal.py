@@ -23,7 +23,7 @@ from robust_run.version import RUN_DIR_SCHEMA, __version__
 GONE_S = 1.0
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
     """First line of a journal."""
 
     schema: int
@@ -35,7 +35,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Folder the job was started in, on that host: names in its command are relative to it."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Any other line: an event or an action."""
 
     at: float
@@ -83,7 +83,9 @@ class Journal:
             from robust_run.launcher.records.notify.target import shown
 
             job = msgspec.structs.replace(job, notify=tuple(shown(each) for each in job.notify))
-        header = Header(schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job, cwd=_folder())
+        header = JournalHeader(
+            schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job, cwd=_folder()
+        )
         self._append(header)
 
     def claim(self, patience_s: float = 0.0) -> bool:
@@ -123,8 +125,8 @@ class Journal:
         """
         at = self._clock.unix_s()
         self._append(
-            Entry(at=at, mono=now_s, term=self.term, event=event),
-            *(Entry(at=at, mono=now_s, term=self.term, action=action) for action in actions),
+            JournalEntry(at=at, mono=now_s, term=self.term, event=event),
+            *(JournalEntry(at=at, mono=now_s, term=self.term, action=action) for action in actions),
         )
 
     def is_empty(self) -> bool:
@@ -134,7 +136,7 @@ class Journal:
         except OSError:
             return True
 
-    def past(self) -> list[Entry]:
+    def past(self) -> list[JournalEntry]:
         """Return what is on record and in force, for a controller that continues. Raises UserError, see `read`."""
         self._end_torn_line()
         _, entries = read(self._path)
@@ -233,7 +235,7 @@ def is_claimed(path: str) -> bool:
     return False
 
 
-def events_of(entries: Iterable[Entry]) -> Iterator[tuple[Event, float]]:
+def events_of(entries: Iterable[JournalEntry]) -> Iterator[tuple[Event, float]]:
     """Return the events among entries with the times they were decided at, as `core.replay` wants them."""
     return ((entry.event, entry.mono) for entry in entries if entry.event is not None)
 
@@ -250,7 +252,7 @@ class Terms:
         return term == self._newest
 
 
-def in_force(entries: Iterable[Entry]) -> Iterator[Entry]:
+def in_force(entries: Iterable[JournalEntry]) -> Iterator[JournalEntry]:
     """Leave out what is void."""
     terms = Terms()
     return (entry for entry in entries if terms.hold(entry.term))
@@ -274,7 +276,7 @@ def _as_text(value: object) -> object:
     return value
 
 
-def read(path: str) -> tuple[Header, list[Entry]]:
+def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
     """Return a journal's content. A torn last line (a crash while writing) and a line the disk cut short are skipped.
 
     Raises UserError for a file that is no journal, or one that a newer robust-run wrote.
@@ -288,14 +290,14 @@ def read(path: str) -> tuple[Header, list[Entry]]:
     if not isinstance(schema, int) or schema > RUN_DIR_SCHEMA:
         raise UserError(f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one")
     try:
-        header = msgspec.json.decode(lines[0], type=Header)
+        header = msgspec.json.decode(lines[0], type=JournalHeader)
     except msgspec.MsgspecError as error:
         raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
     return header, list(_entries(lines[1:]))
 
 
-def _entries(lines: list[bytes]) -> Iterator[Entry]:
-    decoder = msgspec.json.Decoder(Entry)
+def _entries(lines: list[bytes]) -> Iterator[JournalEntry]:
+    decoder = msgspec.json.Decoder(JournalEntry)
     for line in lines:
         try:
             yield decoder.decode(line)

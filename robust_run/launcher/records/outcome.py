@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from robust_run.launcher.model.actions import Finish
 
 if TYPE_CHECKING:
-    from robust_run.launcher.records.journal import Entry
+    from robust_run.launcher.records.journal import JournalEntry
 
 NAME = "outcome"
 #: Why, of such a job; the rest was lost with the journal.
@@ -48,7 +48,7 @@ def left(run_directory: str) -> tuple[Finish, float] | None:
     return Finish(outcome=outcome, exit_code=int(found[2]), reason=REASON), ended_s  # type: ignore[arg-type]
 
 
-def told(run_directory: str, entries: Sequence[Entry]) -> Finish | None:
+def told(run_directory: str, entries: Sequence[JournalEntry]) -> Finish | None:
     """Return how a job ended by its journal, else by its mark; None: it did not, or nobody can tell. Never raises."""
     finish = next((entry.action for entry in reversed(entries) if isinstance(entry.action, Finish)), None)
     known = left(run_directory) if finish is None else None

@@ -32,7 +32,7 @@ from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.places.place import Opened
+    from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
@@ -134,7 +134,7 @@ def _open_place(
     run_directory: RunDirectory,
     console: Console,
     lifeline: int,
-) -> Opened | None:
+) -> OpenedPlace | None:
     """Make the place that workers run in; None: they run on this machine as it is. Raises RobustRunError."""
     if spec.image is None and spec.setup is None:
         return None
@@ -169,7 +169,7 @@ class _Job:
         console: Console,
         mask: set[int],
         given: WarmHandoff | None,
-        opened: Opened | None,
+        opened: OpenedPlace | None,
         *,
         resumed: bool,
     ) -> None:

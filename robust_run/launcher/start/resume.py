@@ -19,7 +19,7 @@ from robust_run.launcher.model.events import NodeJoined
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.operator.reading.place import read_place
-from robust_run.launcher.records.journal import GONE_S, Entry, Journal, in_force, read
+from robust_run.launcher.records.journal import GONE_S, Journal, JournalEntry, in_force, read
 from robust_run.launcher.records.outcome import told
 from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.start import main
@@ -83,7 +83,7 @@ def with_options(job: JobSpec, path: str, options: Options, world: World) -> Job
     return msgspec.structs.replace(job, many=msgspec.structs.replace(many, node_rank=None))
 
 
-def _check_not_over(path: str, entries: Sequence[Entry]) -> None:
+def _check_not_over(path: str, entries: Sequence[JournalEntry]) -> None:
     finish = told(path, entries)
     if finish is not None:
         why = f" ({finish.reason})" if finish.reason else ""
@@ -125,7 +125,7 @@ def _enter(folder: str) -> None:
         ) from error
 
 
-def _agent_here(entries: Sequence[Entry], host: str) -> str:
+def _agent_here(entries: Sequence[JournalEntry], host: str) -> str:
     """Return the id of the job's agent that lives on this machine, empty if there is none."""
     from robust_run.launcher.start.many.presence import is_alive
 

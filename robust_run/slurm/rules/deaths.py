@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robust_run.launcher.model.events import NodeEvicted
 from robust_run.launcher.records.folds.agents import Agents
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 
 
 class Deaths:
@@ -14,7 +14,7 @@ class Deaths:
         self._agents = Agents()
         self._seen_to: set[str] = set()
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: JournalEntry) -> None:
         """Take in what happened."""
         self._agents.take(entry.event)
         self._seen_to.intersection_update(self._agents.gone)

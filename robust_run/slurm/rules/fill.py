@@ -11,7 +11,7 @@ from robust_run.launcher.core.spares import standby_count
 from robust_run.launcher.model.job import SlurmUse
 from robust_run.launcher.start.options.options import Options
 from robust_run.slurm.rules.ports import ports_of
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 
 _SRUN = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --no-kill robust-run"
 CANDIDATES = 2
@@ -32,7 +32,7 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) -> Filled:
+def fill(options: Options, step: SlurmStep, nodes_of_job: int, *, is_shared: bool) -> Filled:
     """Return the options with what the step says. Raises UserError, one line with the right srun, for steps of another shape.
 
     `is_shared`: the run directory is on a file system that all nodes have.
@@ -87,7 +87,7 @@ def fill(options: Options, step: Step, nodes_of_job: int, *, is_shared: bool) ->
     )
 
 
-def run_name(options: Options, step: Step) -> str:
+def run_name(options: Options, step: SlurmStep) -> str:
     """Return what the run directory is called. Tasks of a step that are jobs of their own have one each."""
     if options.run_id is not None:
         return options.run_id
@@ -104,7 +104,7 @@ def _has_meeting_point(options: Options) -> bool:
     return bool(options.rdzv_endpoint.strip()) or "master-addr" in options.given
 
 
-def _meeting_point(options: Options, step: Step) -> dict[str, object]:
+def _meeting_point(options: Options, step: SlurmStep) -> dict[str, object]:
     host = "1" if step.node_id == 0 else "0"
     conf = ",".join(filter(None, (options.rdzv_conf.strip().strip("'\""), f"is_host={host}")))
     at = step.meets_at or step.nodes[0]
@@ -134,7 +134,7 @@ def _spares(text: str, nodes: int) -> int:
     return spares
 
 
-def _check_shape(step: Step, nodes_of_job: int) -> None:
+def _check_shape(step: SlurmStep, nodes_of_job: int) -> None:
     """Raises UserError for several tasks on a node, and for a batch script that forgot srun."""
     nodes = len(step.nodes)
     if not step.step and nodes_of_job > 1:

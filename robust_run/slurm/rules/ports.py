@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 
 FIRST, COUNT = 15_000, 16_000
 """Below what kernels give to outgoing connections (from 32768 on), above what services use."""
 CANDIDATES = 6
 
 
-def ports_of(step: Step) -> tuple[int, ...]:
+def ports_of(step: SlurmStep) -> tuple[int, ...]:
     """Return ports to try, in this order; other jobs, steps and restarts have others, except by chance.
 
     A start after a requeue has new ones: what is left of the old one on a node that was cut off cannot be taken for its peer.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.launcher.core.restart import NEVER_AGAIN
-from robust_run.slurm.rules.types import Ended, JobFacts, Reason
+from robust_run.slurm.rules.types import Reason, SlurmEnded, SlurmJobFacts
 
 SLACK_S = 90.0
 """slurmctld looks at time limits every half minute, so a job may end that much after its EndTime; clocks differ too."""
@@ -29,7 +29,7 @@ SENTENCES: dict[str, str] = {
 }
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RequeueDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done when the launcher has ended."""
 
     requeue: bool
@@ -37,7 +37,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """As a clause."""
 
 
-def classify(facts: JobFacts, restart: int, now_s: float) -> Reason:
+def classify(facts: SlurmJobFacts, restart: int, now_s: float) -> Reason:
     """Return why a job was told to end, from what Slurm says of it now."""
     state = facts.state.partition(" ")[0]
     if state.startswith("CANCELLED"):
@@ -51,41 +51,41 @@ def classify(facts: JobFacts, restart: int, now_s: float) -> Reason:
     return ""
 
 
-def is_over(facts: JobFacts) -> bool:
+def is_over(facts: SlurmJobFacts) -> bool:
     """Whether Slurm has ended the job: its EndTime is then no limit, but when that was."""
     return facts.state.partition(" ")[0] not in ("", "RUNNING", "SUSPENDED", "STOPPED", "CONFIGURING", "PENDING")
 
 
-def decide(ended: Ended, requeue: str) -> Decision:
+def decide(ended: SlurmEnded, requeue: str) -> RequeueDecision:
     """Return whether the job shall be requeued. `requeue` is what --requeue says."""
     if requeue == "never":
-        return Decision(requeue=False, why="--requeue never")
+        return RequeueDecision(requeue=False, why="--requeue never")
     if ended.exit_code == NEVER_AGAIN:
-        return Decision(requeue=False, why=f"exit code {NEVER_AGAIN} says that it is not to be started again")
+        return RequeueDecision(requeue=False, why=f"exit code {NEVER_AGAIN} says that it is not to be started again")
     if ended.warned == "preempted" and ended.outcome != "done":
         # Slurm gives notice to the steps first. If they end within the grace time, the script does too, and the job is over.
-        return Decision(requeue=True, why=SENTENCES["preempted"])
+        return RequeueDecision(requeue=True, why=SENTENCES["preempted"])
     if ended.is_orphan and ended.warned not in ("preempted", "requeued", "cancelled"):
-        return Decision(requeue=True, why="the batch script was lost with its node, and what follows in it")
+        return RequeueDecision(requeue=True, why="the batch script was lost with its node, and what follows in it")
     if ended.exit_code == 0 or ended.outcome == "done":
-        return Decision(requeue=False, why="the job is done")
+        return RequeueDecision(requeue=False, why="the job is done")
     if ended.warned in ("requeued", "cancelled"):
-        return Decision(requeue=False, why=f"{SENTENCES[ended.warned]}, which is Slurm's to follow up")
+        return RequeueDecision(requeue=False, why=f"{SENTENCES[ended.warned]}, which is Slurm's to follow up")
     if NEVER_AGAIN in ended.codes:
-        return Decision(
+        return RequeueDecision(
             requeue=False, why=f"a worker's exit code {NEVER_AGAIN} says that it is not to be started again"
         )
     if ended.warned == "time_limit" and (ended.outcome != "failed" or ended.is_short):
-        return Decision(requeue=True, why="its time is over")
+        return RequeueDecision(requeue=True, why="its time is over")
     if ended.is_short and ended.barren >= MOST_BARREN:
         why = f"too few nodes are left, and {ended.barren} starts in a row made no step"
-        return Decision(requeue=False, why=why)
+        return RequeueDecision(requeue=False, why=why)
     if ended.is_short:
-        return Decision(requeue=True, why="too few nodes are left")
-    return Decision(requeue=False, why="the job failed")
+        return RequeueDecision(requeue=True, why="too few nodes are left")
+    return RequeueDecision(requeue=False, why="the job failed")
 
 
-def is_requeued_already(facts: JobFacts, restart: int) -> bool:
+def is_requeued_already(facts: SlurmJobFacts, restart: int) -> bool:
     """Whether somebody else has put the job back into the queue."""
     return facts.restarts > restart or facts.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 

@@ -40,7 +40,7 @@ TASKS = ("ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-c
 _WIDTH = 110
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class JobWanted(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be submitted."""
 
     options: tuple[Option, ...]
@@ -66,7 +66,7 @@ class Script(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def make_script(wanted: Wanted) -> Script:
+def make_script(wanted: JobWanted) -> Script:
     """Return the script. Raises UserError, one line with what to write instead, for options that such a job cannot have."""
     _check(wanted)
     check_step_options(wanted.step_options)
@@ -94,7 +94,7 @@ def make_script(wanted: Wanted) -> Script:
     return Script("\n".join(lines) + "\n", _notes(wanted.options))
 
 
-def _early(wanted: Wanted) -> list[str]:
+def _early(wanted: JobWanted) -> list[str]:
     """Return the lines for a step that had to make room before Python ran in it: Slurm requeues only a job that is not over."""
     if not wanted.requeues or has(wanted.options, "no-requeue"):
         return []
@@ -107,7 +107,7 @@ def _early(wanted: Wanted) -> list[str]:
     ]
 
 
-def _completed(wanted: Wanted) -> tuple[Option, ...]:
+def _completed(wanted: JobWanted) -> tuple[Option, ...]:
     """Return the options of the job: those that were typed, without what we say ourselves, and ours."""
     typed = wanted.options
     added = []
@@ -126,7 +126,7 @@ def _completed(wanted: Wanted) -> tuple[Option, ...]:
     return (*kept, *added, *ours)
 
 
-def _step(wanted: Wanted) -> list[str]:
+def _step(wanted: JobWanted) -> list[str]:
     """Return the lines of srun and its command."""
     words = ["srun", '--nodes="$SLURM_JOB_NUM_NODES"', '--ntasks="$SLURM_JOB_NUM_NODES"', "--ntasks-per-node=1"]
     words += ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
@@ -178,7 +178,7 @@ _OF_SRUN = frozenset(
 )
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: JobWanted) -> None:
     options = wanted.options
     for option in options:
         if option.name in _REFUSED:

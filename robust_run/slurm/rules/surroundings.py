@@ -1,4 +1,4 @@
-"""From the environment of a task to what it says (`Step`). Pure: nothing is asked of Slurm or of the network."""
+"""From the environment of a task to what it says (`SlurmStep`). Pure: nothing is asked of Slurm or of the network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from robust_run.errors import UserError
 from robust_run.slurm.rules.hostlist import expand
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 
 SWITCH = "ROBUST_SLURM"
 """off: robust-run does not look at Slurm's variables."""
@@ -28,7 +28,7 @@ def is_off(env: Mapping[str, str]) -> bool:
     return value in _OFF
 
 
-def read(env: Mapping[str, str]) -> Step | None:
+def read(env: Mapping[str, str]) -> SlurmStep | None:
     """Return the step this process is a task of, None outside of one. Raises UserError for variables that contradict each other.
 
     On a login node inside `salloc` there is a job and no node of it; that is not inside.
@@ -58,7 +58,7 @@ def read(env: Mapping[str, str]) -> Step | None:
             " tell which node is the first; give --rdzv-backend c10d --rdzv-endpoint HOST:PORT --nnodes N"
             f" and {SWITCH}=off"
         )
-    return Step(
+    return SlurmStep(
         job=job,
         array=array_of(env),
         step=step,
@@ -78,10 +78,10 @@ def nodes_of_job(env: Mapping[str, str]) -> int:
     return _number(env, "SLURM_JOB_NUM_NODES", _number(env, "SLURM_NNODES", 1))
 
 
-def _batch(env: Mapping[str, str], job: str, node_name: str) -> Step | None:
+def _batch(env: Mapping[str, str], job: str, node_name: str) -> SlurmStep | None:
     if env.get(OUTER) == f"{job}.":
         return None
-    return Step(
+    return SlurmStep(
         job=job,
         array=array_of(env),
         nodes=(node_name,),

@@ -14,7 +14,7 @@ Reason = Literal["", "time_limit", "preempted", "cancelled", "requeued", "warned
 """Why Slurm ends or warns a job; "": not known. warned: the signal that the user asked for with --signal."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmStep(msgspec.Struct, frozen=True, kw_only=True):
     """What the environment of a task says. A batch script without `srun` is a step of one task, of number ""."""
 
     job: str
@@ -50,7 +50,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return self.array or self.job
 
 
-class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmJobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What `scontrol show job` says of a job."""
 
     state: str = ""
@@ -82,7 +82,7 @@ class Warned(msgspec.Struct, frozen=True, kw_only=True):
     """One line for people."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmEnded(msgspec.Struct, frozen=True, kw_only=True):
     """How the launcher's part on one node ended, for the decision whether the job is requeued."""
 
     exit_code: int

@@ -33,7 +33,7 @@ from robust_run.launcher.model.events import (
 )
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
 from robust_run.launcher.operator.reading import client
-from robust_run.launcher.operator.reading.client import Target
+from robust_run.launcher.operator.reading.client import ApiTarget
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.journal import Journal
 from robust_run.report.types import Action, Incident, Verdict
@@ -264,11 +264,11 @@ class Served:
         assert self.place is not None
         return int(self.place.http.rpartition(":")[2])
 
-    def unix(self) -> Target:
-        return Target(socket=str(self.run_directory / "api.sock"))
+    def unix(self) -> ApiTarget:
+        return ApiTarget(socket=str(self.run_directory / "api.sock"))
 
-    def tcp(self, token: str = TOKEN) -> Target:
-        return Target(url=f"http://127.0.0.1:{self.port}", token=token)
+    def tcp(self, token: str = TOKEN) -> ApiTarget:
+        return ApiTarget(url=f"http://127.0.0.1:{self.port}", token=token)
 
     def http(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None

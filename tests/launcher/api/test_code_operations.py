@@ -21,10 +21,10 @@ from robust_run.launcher.operator.code.show import log_lines, version_lines
 from robust_run.launcher.operator.commands.story import Story as Told
 from robust_run.launcher.operator.views.code_operations import refused, rollback, update
 from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
-from robust_run.launcher.operator.views.operations import RefusedError
+from robust_run.launcher.operator.views.operations import OperationRefusedError
 from robust_run.launcher.operator.views.status import job_view
 from robust_run.launcher.records.code.types import FileChange
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 
 
 def version(number: int, *parents: int, **more: object) -> CodeVersion:
@@ -70,7 +70,7 @@ def test_what_waits_gets_another_time_and_says_what_it_takes_along(story: Story)
     now = update(story.state, UpdateWish(version=pending, now=True), 0.0, has_code=True)
     assert isinstance(now.event, UpdateStaged)
     assert now.event.now
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(OperationRefusedError) as refusal:
         update(story.state, UpdateWish(version=msgspec.structs.replace(pending, env={"A": "b"})), 0.0, has_code=True)
     assert refusal.value.status == MOVED
 
@@ -78,11 +78,13 @@ def test_what_waits_gets_another_time_and_says_what_it_takes_along(story: Story)
 def test_why_there_is_no_way_back_is_said_as_it_is(story: Story) -> None:
     story.happens(UpdateStaged(version=version(2, 1)))
     story.happens(RollbackAsked(reason="too slow", by="ann"))
-    with pytest.raises(RefusedError, match=r"version 2 was rolled back: taken back by ann: too slow; .*--again"):
+    with pytest.raises(
+        OperationRefusedError, match=r"version 2 was rolled back: taken back by ann: too slow; .*--again"
+    ):
         rollback(story.state, RollbackWish(to=2))
-    with pytest.raises(RefusedError, match=r"there is no version 7"):
+    with pytest.raises(OperationRefusedError, match=r"there is no version 7"):
         rollback(story.state, RollbackWish(to=7))
-    with pytest.raises(RefusedError, match=r"version 1 runs already"):
+    with pytest.raises(OperationRefusedError, match=r"version 1 runs already"):
         rollback(story.state, RollbackWish(to=1))
 
 
@@ -100,18 +102,18 @@ def test_why_there_is_no_way_back_is_said_as_it_is(story: Story) -> None:
     ],
 )
 def test_an_update_that_cannot_be_is_refused(story: Story, made: CodeVersion, has_code: bool, status: int) -> None:
-    with pytest.raises(RefusedError) as refusal:
+    with pytest.raises(OperationRefusedError) as refusal:
         update(story.state, UpdateWish(version=made), 0.0, has_code=has_code)
     assert refusal.value.status == status
 
 
 def test_nothing_is_staged_in_a_job_that_is_over_or_was_not_captured(story: Story) -> None:
-    with pytest.raises(RefusedError, match=r"not captured"):
+    with pytest.raises(OperationRefusedError, match=r"not captured"):
         update(one_node().state, UpdateWish(version=version(1, 0)), 0.0, has_code=True)
     story.state.stop_signal = 15
-    with pytest.raises(RefusedError, match=r"being stopped"):
+    with pytest.raises(OperationRefusedError, match=r"being stopped"):
         update(story.state, UpdateWish(version=version(2, 1)), 0.0, has_code=True)
-    with pytest.raises(RefusedError, match=r"no time"):
+    with pytest.raises(OperationRefusedError, match=r"no time"):
         update(
             one_node_with_code().state, UpdateWish(version=version(2, 1), due_after_s=float("nan")), 0.0, has_code=True
         )
@@ -125,7 +127,7 @@ def one_node_with_code() -> Story:
 
 def test_a_rollback_needs_something_to_go_back_to(story: Story) -> None:
     for wish in (RollbackWish(), RollbackWish(to=1), RollbackWish(to=7)):
-        with pytest.raises(RefusedError):
+        with pytest.raises(OperationRefusedError):
             rollback(story.state, wish)
     story.happens(UpdateStaged(version=version(2, 1)))
     granted = rollback(story.state, RollbackWish(by="bob", reason="changed my mind"))
@@ -180,7 +182,7 @@ def test_events_tell_of_updates() -> None:
         (UpdateRefused(reason="it does not compile", by="ann"), "was not taken: it does not compile"),
         (RollbackAsked(to=1, by="bob"), "rollback to version 1 asked for by bob"),
     ):
-        line = msgspec.json.encode(Entry(at=0.0, mono=0.0, event=event))
+        line = msgspec.json.encode(JournalEntry(at=0.0, mono=0.0, event=event))
         assert words in told.tell(line)[-1]
 
 

@@ -15,7 +15,7 @@ from robust_run.launcher.operator.reading.client import SaysNoError
 from robust_run.launcher.operator.views.code_words import LARGEST_PARTS_BYTES, MOVED, CodeView, UpdateWish
 from robust_run.launcher.records.code.errors import LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, encode_tree, id_of
-from robust_run.launcher.records.code.types import CodeFile, Parts, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree, Parts
 
 Serve = Callable[..., Any]
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> TreeStore:
 
 
 def keep(store: TreeStore, **files: bytes) -> str:
-    tree = Tree(
+    tree = CodeTree(
         files=tuple(
             CodeFile(path=f"{name}.py", digest=store.put(data), size_bytes=len(data))
             for name, data in sorted(files.items())
@@ -71,7 +71,7 @@ def test_a_path_that_leads_out_is_refused_and_nothing_is_written(serve: Serve, s
     data = b"evil"
     for path, link in (("../../../evil.py", ""), ("/tmp/evil.py", ""), ("a/../../evil.py", ""), ("a", "../../..")):
         file = CodeFile(path=path, link=link) if link else CodeFile(path=path, digest=store.put(data), size_bytes=4)
-        tree = Tree(files=(file,))
+        tree = CodeTree(files=(file,))
         parts = Parts(tree=id_of(tree), manifest=encode_tree(tree), objects=(data,))
         with pytest.raises(SaysNoError) as refusal:
             served.unix().send("/v1/code/parts", msgspec.msgpack.encode(parts), "application/msgpack")

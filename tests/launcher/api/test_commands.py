@@ -17,7 +17,7 @@ from controllers import refusing
 
 from robust_run.launcher.model.events import NodeEvicted, SignalReceived
 from robust_run.launcher.operator.reading.life_signs import is_local
-from robust_run.launcher.operator.reading.place import Place, this_boot, write_place
+from robust_run.launcher.operator.reading.place import ApiEndpoint, this_boot, write_place
 from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.launcher.records.token import write_token
 
@@ -191,7 +191,7 @@ def test_where_nothing_listens_at_another_machine_nobody_is_told_to_start_it_a_s
     write_token(str(run_directory), token)
     with refusing() as port:
         url = f"http://127.0.0.1:{port}"
-        place = Place(socket=str(run_directory / "api.sock"), http=url, pid=1, host="another", boot=boot)
+        place = ApiEndpoint(socket=str(run_directory / "api.sock"), http=url, pid=1, host="another", boot=boot)
         write_place(str(run_directory), place)
         said = done(robust("status"))
     assert "its controller runs or ran on another" in said
@@ -204,7 +204,7 @@ def test_a_machine_of_the_same_name_with_another_kernel_is_this_one_only_if_it_h
 ) -> None:
     make_controller().start()
     refuses(run_directory)
-    place = Place(socket=str(run_directory / "api.sock"), pid=1, host=socket.gethostname(), boot="another")
+    place = ApiEndpoint(socket=str(run_directory / "api.sock"), pid=1, host=socket.gethostname(), boot="another")
     write_place(str(run_directory), place)
     said = done(robust("status"))
     if is_local(str(run_directory)):  # then it was this very machine
@@ -287,7 +287,7 @@ def test_a_job_whose_controller_was_killed_says_what_continues_it(
     make_controller: Callable[..., Any], robust: Robust, run_directory: Path
 ) -> None:
     make_controller().start()
-    place = Place(socket=str(run_directory / "api.sock"), pid=1, host=socket.gethostname())
+    place = ApiEndpoint(socket=str(run_directory / "api.sock"), pid=1, host=socket.gethostname())
     write_place(str(run_directory), place)
     line = done(robust("status")).splitlines()[0]
     assert f"its controller on {socket.gethostname()} is gone" in line
@@ -300,7 +300,9 @@ def test_a_controller_whose_socket_was_removed_is_not_called_gone(
 ) -> None:
     """It holds its journal, and `robust-run --resume` would be refused for that."""
     controller = make_controller().start()
-    place = Place(socket=str(run_directory / "api.sock"), pid=os.getpid(), host=socket.gethostname(), boot=this_boot())
+    place = ApiEndpoint(
+        socket=str(run_directory / "api.sock"), pid=os.getpid(), host=socket.gethostname(), boot=this_boot()
+    )
     write_place(str(run_directory), place)
     with Path(controller.journal_path).open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -402,7 +404,7 @@ def test_a_suspended_controller_is_not_called_dead(
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(run_directory / "api.sock"))
         mute.listen(5)
-        place = Place(socket=str(run_directory / "api.sock"), pid=os.getpid(), host=socket.gethostname())
+        place = ApiEndpoint(socket=str(run_directory / "api.sock"), pid=os.getpid(), host=socket.gethostname())
         write_place(str(run_directory), place)
         line = done(robust("status")).splitlines()[0]
     assert "did not answer within 10 s" in line

@@ -9,13 +9,13 @@ import pytest
 
 from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
 from robust_run.launcher.operator.views import operations
-from robust_run.launcher.operator.views.operations import RefusedError, Wish
+from robust_run.launcher.operator.views.operations import OperationRefusedError, OperatorWish
 
 Make = Callable[..., Any]
-WISH = Wish(reason="bad memory", by="ann@desk")
+WISH = OperatorWish(reason="bad memory", by="ann@desk")
 
 
-def evict(controller: Any, name: str, wish: Wish = WISH) -> operations.Granted:
+def evict(controller: Any, name: str, wish: OperatorWish = WISH) -> operations.Granted:
     return operations.evict(controller.facts, controller.state(), name, wish, 5.0)
 
 
@@ -67,18 +67,18 @@ def test_evicting_what_is_evicted_or_lost_changes_nothing_for_the_job(make_contr
     [("gpu-33", "gpu-3"), ("gpu3", "gpu-3"), ("gpu_2", "gpu-2"), ("ppu-4", "gpu-4"), ("GPU-3", "gpu-3")],
 )
 def test_an_unknown_host_is_refused_with_names_like_it(make_controller: Make, typed: str, meant: str) -> None:
-    with pytest.raises(RefusedError, match=meant) as refused:
+    with pytest.raises(OperationRefusedError, match=meant) as refused:
         evict(make_controller().start(), typed)
     assert refused.value.status == 404
 
 
 def test_an_unknown_host_unlike_all_others_is_refused_with_where_to_look(make_controller: Make) -> None:
-    with pytest.raises(RefusedError, match="robust nodes lists them"):
+    with pytest.raises(OperationRefusedError, match="robust nodes lists them"):
         evict(make_controller().start(), "zebra")
 
 
 def test_a_host_that_has_not_joined_is_forbidden_by_force(make_controller: Make) -> None:
-    granted = evict(make_controller().start(), "gpu-99", Wish(force=True))
+    granted = evict(make_controller().start(), "gpu-99", OperatorWish(force=True))
     assert granted.event == NodeEvicted(name="gpu-99", reason="", by="operator", at_unix_s=5.0)
 
 
@@ -90,17 +90,17 @@ def test_a_host_may_be_named_by_its_first_label_or_its_agent(make_controller: Ma
 
 
 def test_a_job_of_one_node_cannot_lose_it(make_controller: Make) -> None:
-    with pytest.raises(RefusedError, match="robust stop") as refused:
+    with pytest.raises(OperationRefusedError, match="robust stop") as refused:
         evict(make_controller(None).start(1), "gpu-1")
     assert refused.value.status == 409
 
 
 def test_only_what_is_evicted_can_be_readmitted(make_controller: Make) -> None:
     controller = make_controller().start(5)
-    with pytest.raises(RefusedError, match="nor is any other"):
+    with pytest.raises(OperationRefusedError, match="nor is any other"):
         operations.readmit(controller.state(), "gpu-1", WISH)
     controller.tell(NodeEvicted(name="gpu-5", reason="", by="ann"))
-    with pytest.raises(RefusedError, match="evicted are gpu-5"):
+    with pytest.raises(OperationRefusedError, match="evicted are gpu-5"):
         operations.readmit(controller.state(), "gpu-1", WISH)
     granted = operations.readmit(controller.state(), "gpu-5", WISH)
     assert granted.event == NodeReadmitted(name="gpu-5", by="ann@desk")
@@ -112,7 +112,7 @@ def test_a_restart_needs_an_attempt(make_controller: Make) -> None:
     granted = operations.restart(controller.state(), WISH)
     assert granted.event == RestartAsked(reason="bad memory", by="ann@desk")
     controller.tell(granted.event)
-    with pytest.raises(RefusedError, match="attempt 0 is being ended"):
+    with pytest.raises(OperationRefusedError, match="attempt 0 is being ended"):
         operations.restart(controller.state(), WISH)
 
 
@@ -122,7 +122,7 @@ def test_a_stop_is_a_sigterm_and_a_second_one_needs_to_say_now(make_controller: 
     assert first.event == SignalReceived(signal=15, by="ann@desk")
     controller.tell(first.event)
     assert operations.stop(controller.facts, controller.state(), WISH).event is None
-    urgent = operations.stop(controller.facts, controller.state(), Wish(now=True))
+    urgent = operations.stop(controller.facts, controller.state(), OperatorWish(now=True))
     assert urgent.event == SignalReceived(signal=15, again=True, by="operator")
 
 
@@ -136,13 +136,13 @@ def test_nothing_is_done_to_a_job_that_is_over(make_controller: Make) -> None:
         lambda: operations.restart(controller.state(), WISH),
         lambda: operations.stop(controller.facts, controller.state(), WISH),
     ):
-        with pytest.raises(RefusedError, match="the job is over") as refused:
+        with pytest.raises(OperationRefusedError, match="the job is over") as refused:
             wish()
         assert refused.value.status == 409
 
 
 def test_text_from_outside_is_one_short_printable_line(make_controller: Make) -> None:
-    granted = evict(make_controller().start(), "gpu-1", Wish(reason="a\nb\x1b[2J" + "x" * 10_000, by="\r\n"))
+    granted = evict(make_controller().start(), "gpu-1", OperatorWish(reason="a\nb\x1b[2J" + "x" * 10_000, by="\r\n"))
     assert isinstance(granted.event, NodeEvicted)
     assert granted.event.reason.isprintable()
     assert len(granted.event.reason) <= 500

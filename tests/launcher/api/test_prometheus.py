@@ -18,7 +18,7 @@ from dashboards import expressions, needs_promtool
 from etcd import free_port
 from jobs import running, script, wait_for
 
-from robust_run.launcher.operator.reading.client import Target
+from robust_run.launcher.operator.reading.client import ApiTarget
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs prometheus (Debian: prometheus)"
@@ -121,7 +121,7 @@ def test_a_real_prometheus_reads_a_real_job_and_promtool_has_nothing_to_say_of_i
             with urllib.request.urlopen(f"{base}/api/v1/rules", timeout=30) as got:
                 rules = json.load(got)["data"]["groups"][0]["rules"]
             assert all(rule["health"] in ("ok", "unknown") for rule in rules)
-        body = Target(socket=str(run.run_dir / "api.sock")).get("/metrics", {"nodes": 5})
+        body = ApiTarget(socket=str(run.run_dir / "api.sock")).get("/metrics", {"nodes": 5})
         assert b"robust_run_step " in body
         done = subprocess.run(
             ["promtool", "check", "metrics"], input=body, capture_output=True, timeout=60, check=False

@@ -15,12 +15,12 @@ from robust_run.launcher.model import events as e
 from robust_run.launcher.model.job import Placement, Progress, VerdictDraft
 from robust_run.launcher.operator.gauges import SOURCES, Facts
 from robust_run.launcher.operator.views.course import Course
-from robust_run.launcher.operator.views.history import History
+from robust_run.launcher.operator.views.history import AttemptHistory
 from robust_run.launcher.operator.views.live import with_course
 from robust_run.launcher.operator.views.page_data import incident_page
 from robust_run.launcher.operator.views.show import status_lines
 from robust_run.launcher.records.incident_record import incident_of
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.report.effective import WINDOW_S, counts_steps
 from robust_run.report.pages.ettr import ratio, spans_of, stretches_of
 from robust_run.report.pages.types import Drawn
@@ -39,13 +39,13 @@ class Writing:
 
     def __init__(self) -> None:
         self.now_s = BEGAN_S
-        self.course, self.history = Course(), History()
+        self.course, self.history = Course(), AttemptHistory()
         self.incidents: list[Incident] = []
 
     def line(self, word: e.Event | a.Action, after_s: float = 0.0) -> None:
         self.now_s += after_s
         what = "action" if isinstance(word, (a.StartAttempt, a.EndAttempt, a.RecordIncident, a.Finish)) else "event"
-        entry = Entry(at=self.now_s, mono=self.now_s - AHEAD_S, **{what: word})  # type: ignore[arg-type]
+        entry = JournalEntry(at=self.now_s, mono=self.now_s - AHEAD_S, **{what: word})  # type: ignore[arg-type]
         self.course.take(msgspec.json.encode(entry))
         self.history.take(entry)
 

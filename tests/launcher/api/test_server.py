@@ -19,11 +19,11 @@ import pytest
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
-from robust_run.launcher.operator.reading.client import NoAnswerError, Target, node_path
-from robust_run.launcher.operator.reading.place import Place, read_place, write_place
+from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, node_path
+from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place, write_place
 from robust_run.launcher.operator.server.connections import MOST_CONNECTIONS
 from robust_run.launcher.operator.server.server import HttpPlace
-from robust_run.launcher.operator.views.operations import Wish
+from robust_run.launcher.operator.views.operations import OperatorWish
 from robust_run.launcher.operator.views.status import ActionView, EventsView, JobView, NodesView
 
 Serve = Callable[..., Any]
@@ -47,7 +47,7 @@ def test_a_job_answers_over_both_ways(serve: Serve, way: str) -> None:
 
 def test_actions_reach_the_core_with_who_and_why(serve: Serve) -> None:
     served = serve()
-    wish = Wish(reason="bad memory", by="ann@desk")
+    wish = OperatorWish(reason="bad memory", by="ann@desk")
     served.controller.told.clear()
     for path in (node_path("gpu-2", "evict"), node_path("gpu-2", "readmit")):
         served.unix().post(path, wish)
@@ -61,20 +61,20 @@ def test_actions_reach_the_core_with_who_and_why(serve: Serve) -> None:
 def test_restart_and_stop_reach_the_core(serve: Serve) -> None:
     served = serve()
     served.controller.told.clear()
-    served.unix().post("/v1/restart", Wish(reason="stuck"))
-    served.unix().post("/v1/stop", Wish(by="ann"))
+    served.unix().post("/v1/restart", OperatorWish(reason="stuck"))
+    served.unix().post("/v1/stop", OperatorWish(by="ann"))
     assert served.controller.told == [RestartAsked(reason="stuck"), SignalReceived(signal=15, by="ann")]
 
 
 def test_the_answer_warns_of_what_the_job_will_lack(serve: Serve) -> None:
-    answer = serve().unix().post(node_path("gpu-2", "evict"), Wish())
+    answer = serve().unix().post(node_path("gpu-2", "evict"), OperatorWish())
     assert "the job will wait" in msgspec.json.decode(answer, type=ActionView).warning
 
 
 def test_a_name_with_slashes_and_spaces_is_a_name(serve: Serve) -> None:
     served = serve()
     with pytest.raises(PlatformError, match=r"no node '\.\./a b%2f' in this job"):
-        served.unix().post(node_path("../a b%2f", "evict"), Wish())
+        served.unix().post(node_path("../a b%2f", "evict"), OperatorWish())
 
 
 class MisspelledWish(msgspec.Struct):
@@ -115,7 +115,7 @@ def test_a_fault_of_the_controller_is_told_to_who_asked_and_ends_nothing(serve: 
 # --- events ---
 
 
-def page(target: Target, **query: float) -> EventsView:
+def page(target: ApiTarget, **query: float) -> EventsView:
     return msgspec.json.decode(target.get("/v1/events", query, wait_s=query.get("wait", 0)), type=EventsView)
 
 
@@ -234,7 +234,7 @@ def test_without_a_token_no_port_is_served(run_directory: Path, make_controller:
 
     said: list[str] = []
 
-    async def serve_without() -> Place | None:
+    async def serve_without() -> ApiEndpoint | None:
         server = ApiServer(make_controller(), str(run_directory), "", SystemClock(), said.append, TCP)
         server.start()
         await server.close()
@@ -319,14 +319,14 @@ def test_a_connection_whose_last_bytes_went_out_late_can_be_cut(tmp_path: Path, 
     """asyncio forgets the loop of one that was closed with bytes to send, and its `abort` fails from then on."""
     import asyncio
 
-    from robust_run.launcher.operator.server.connections import Connections
+    from robust_run.launcher.operator.server.connections import ApiConnections
 
     async def ask_and_cut() -> int:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(tmp_path / "sock"))
         listener.listen()
         listener.setblocking(False)
-        connections = Connections({listener: True}, None)
+        connections = ApiConnections({listener: True}, None)
         connections.accept(lambda: Answering(size))
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "sock"), limit=1 << 10)
         await asyncio.sleep(0.1)  # it is closed with bytes unsent now, if there are so many
@@ -485,12 +485,12 @@ def test_with_a_certificate_the_port_speaks_tls_and_nothing_else(serve: Serve, c
     key = str(certificate.with_name("key.pem"))
     served = serve(http_place=msgspec.structs.replace(TCP, tls_cert=str(certificate), tls_key=key))
     assert served.place.http.startswith("https://")
-    target = Target(url=served.place.http, token=token, tls_ca=str(certificate))
+    target = ApiTarget(url=served.place.http, token=token, tls_ca=str(certificate))
     assert json.loads(target.get("/v1/status"))["phase"] == "running"
     with pytest.raises(NoAnswerError):
         served.tcp().get("/v1/status")
     with pytest.raises(NoAnswerError, match="certificate"):
-        Target(url=served.place.http, token=token).get("/v1/status")
+        ApiTarget(url=served.place.http, token=token).get("/v1/status")
     assert served.unix().get("/v1/status")  # plain, as it never leaves the machine
 
 
@@ -500,7 +500,7 @@ def test_connections_that_never_agree_on_tls_keep_nobody_out(serve: Serve, certi
     strangers = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(2 * MOST_CONNECTIONS)]
     try:
         strangers[0].sendall(b"hello\r\n\r\n")
-        assert Target(url=served.place.http, token=token, tls_ca=str(certificate)).get("/v1/status")
+        assert ApiTarget(url=served.place.http, token=token, tls_ca=str(certificate)).get("/v1/status")
     finally:
         for stranger in strangers:
             stranger.close()

@@ -15,7 +15,7 @@ import pytest
 from robust_run.errors import PlatformError
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.job import VerdictDraft
-from robust_run.launcher.operator.views.operations import Wish
+from robust_run.launcher.operator.views.operations import OperatorWish
 from robust_run.report.files import incident as incident_file
 from robust_run.tracer.types import Frame, Group, Op, ProcessSight, RankSight, RankTrace, Scene, ThreadStack
 
@@ -109,11 +109,11 @@ def test_where_nothing_runs_it_says_so(serve: Serve, robust: Robust) -> None:
 
 
 def test_rings_are_copied_on_demand(served: Any) -> None:
-    served.unix().post("/v1/traces", Wish())
+    served.unix().post("/v1/traces", OperatorWish())
     assert served.controller.kept == 1
     served.controller.scene = None
     with pytest.raises(PlatformError, match="no rank runs now"):
-        served.unix().post("/v1/traces", Wish())
+        served.unix().post("/v1/traces", OperatorWish())
 
 
 def happened(served: Any) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from robust_run.launcher.model.events import SignalReceived
-from robust_run.launcher.operator.reading.client import NoAnswerError, Target
+from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError
 from robust_run.launcher.operator.reading.which import BEGIN_S, Subject, patiently
 
-ANSWERS = Target(socket="/run/api.sock")
+ANSWERS = ApiTarget(socket="/run/api.sock")
 
 
 class Turned:
@@ -31,7 +31,7 @@ class Turned:
         self.now_s += for_s
 
 
-def ask_when(clock: Turned, answers_at_s: float) -> Target:
+def ask_when(clock: Turned, answers_at_s: float) -> ApiTarget:
     if clock.now_s < answers_at_s:
         raise NoAnswerError("its controller is gone", refused=True)
     return ANSWERS
@@ -63,6 +63,6 @@ def test_of_a_job_that_ends_while_it_is_asked_the_journal_tells(
     controller = make_controller().start()
     controller.tell(SignalReceived(signal=15))
     controller.end_attempt()
-    about = Subject(str(run_directory), Target(socket=str(run_directory / "gone.sock")))
+    about = Subject(str(run_directory), ApiTarget(socket=str(run_directory / "gone.sock")))
     assert about.life().life == "over"
     assert not about.is_alive

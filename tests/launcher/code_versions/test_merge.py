@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robust_run.launcher.records.code.merge import Merged, merge, merge_lines, with_difflib
 from robust_run.launcher.records.code.tree_store import digest_of
-from robust_run.launcher.records.code.types import CodeFile, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree
 
 TEXT = b"one\n\n\ntwo\n\n\nthree\n"
 
@@ -21,7 +21,7 @@ class Shelf:
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
 
-    def tree(self, **files: bytes | str) -> Tree:
+    def tree(self, **files: bytes | str) -> CodeTree:
         made = []
         for name, content in sorted(files.items()):
             if isinstance(content, str):
@@ -30,7 +30,7 @@ class Shelf:
             digest = digest_of(content)
             self.contents[digest] = content
             made.append(CodeFile(path=name, digest=digest, size_bytes=len(content)))
-        return Tree(files=tuple(made))
+        return CodeTree(files=tuple(made))
 
 
 def merged(base: dict[str, bytes], ours: dict[str, bytes], theirs: dict[str, bytes]) -> tuple[dict[str, bytes], Merged]:
@@ -77,14 +77,14 @@ def test_what_collides_is_named_and_not_decided(ours: dict[str, bytes], theirs: 
 
 def test_a_file_where_the_other_has_a_folder_is_a_conflict() -> None:
     shelf = Shelf()
-    base, ours, theirs = shelf.tree(), shelf.tree(x=b"1"), Tree(files=(CodeFile(path="x/y", digest="0" * 64),))
+    base, ours, theirs = shelf.tree(), shelf.tree(x=b"1"), CodeTree(files=(CodeFile(path="x/y", digest="0" * 64),))
     assert merge(base, ours, theirs, shelf.contents.__getitem__).conflicts == ("x/y",)
 
 
 def test_the_flag_of_a_program_is_merged_with_its_lines() -> None:
     shelf = Shelf()
     base, ours = shelf.tree(f=TEXT), shelf.tree(f=TEXT.replace(b"one", b"ONE"))
-    theirs = Tree(files=(CodeFile(path="f", digest=base.files[0].digest, size_bytes=len(TEXT), executable=True),))
+    theirs = CodeTree(files=(CodeFile(path="f", digest=base.files[0].digest, size_bytes=len(TEXT), executable=True),))
     result = merge(base, ours, theirs, shelf.contents.__getitem__)
     assert result.tree.files[0].executable
     assert result.contents["f"] == TEXT.replace(b"one", b"ONE")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from robust_run.launcher.records.code.errors import CodeError
 from robust_run.launcher.records.code.names import check_path, check_tree, why_no_link, why_not
-from robust_run.launcher.records.code.types import CodeFile, Limits, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeLimits, CodeTree
 
 DIGEST = "0" * 64
 
@@ -92,4 +92,4 @@ def test_links_are_followed_inside_alone_even_through_each_other(tmp_path: Path)
 )
 def test_a_hostile_tree_is_refused(files: tuple[CodeFile, ...]) -> None:
     with pytest.raises(CodeError):
-        check_tree(Tree(files=files), Limits(most_files=10, most_bytes=4000))
+        check_tree(CodeTree(files=files), CodeLimits(most_files=10, most_bytes=4000))

@@ -11,7 +11,7 @@ from robust_run.launcher.records.code.capture import changed_since, left_out, lo
 from robust_run.launcher.records.code.errors import CodeError, TooMuchError
 from robust_run.launcher.records.code.program import program_of
 from robust_run.launcher.records.code.scan import Scan
-from robust_run.launcher.records.code.types import HOLDS_RUNS, Limits
+from robust_run.launcher.records.code.types import HOLDS_RUNS, CodeLimits
 
 
 def write(root: Path, **files: str | bytes) -> None:
@@ -160,8 +160,8 @@ def test_what_is_left_although_it_is_called_code_is_named(tmp_path: Path) -> Non
     assert written == "big.py (is larger than 1024 KiB), v.txt (is no code), weights.bin (is no code)"
 
 
-@pytest.mark.parametrize("limits", [Limits(most_files=3), Limits(most_entries=4), Limits(most_bytes=10)])
-def test_a_folder_that_is_more_than_code_is_given_up_soon(tmp_path: Path, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [CodeLimits(most_files=3), CodeLimits(most_entries=4), CodeLimits(most_bytes=10)])
+def test_a_folder_that_is_more_than_code_is_given_up_soon(tmp_path: Path, limits: CodeLimits) -> None:
     write(tmp_path, **{f"d/e/{number}.py": "12345" for number in range(5)})
     with pytest.raises(TooMuchError, match=r"robustignore"):
         Scan(str(tmp_path), limits=limits)
@@ -169,7 +169,7 @@ def test_a_folder_that_is_more_than_code_is_given_up_soon(tmp_path: Path, limits
 
 def test_what_is_too_deep_is_left(tmp_path: Path) -> None:
     write(tmp_path, **{"d/e/f/a.py": "", "a.py": ""})
-    files, left = scan(tmp_path, limits=Limits(deepest=2))
+    files, left = scan(tmp_path, limits=CodeLimits(deepest=2))
     assert files == ["a.py"]
     assert left == {"d": "holds no code"}
 
@@ -207,7 +207,7 @@ def test_a_work_tree_that_is_too_large_leaves_the_scripts_folder(tmp_path: Path)
     write(tmp_path, **{".git/HEAD": "", "scripts/train.py": "", **{f"other/{n}.py": "" for n in range(9)}})
     program = program_of(("python", "-u", "scripts/train.py"), is_python=True)
     folders = roots_of(("python", "-u", "scripts/train.py"), program, str(tmp_path))
-    root, found = look_first(folders, limits=Limits(most_files=5))
+    root, found = look_first(folders, limits=CodeLimits(most_files=5))
     assert (root.folder, root.entry) == (str(tmp_path / "scripts"), "train.py")
     assert [each.path for each in found.files] == ["train.py"]
 

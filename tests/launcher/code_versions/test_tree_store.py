@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from robust_run.launcher.control.code_transfer import PART_BYTES, Receiver, contents_of, parts_of
-from robust_run.launcher.records.code.errors import CodeError, LackingError, StoreError
+from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.scan import Scan
 from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of, encode_tree, id_of
-from robust_run.launcher.records.code.types import CodeFile, Parts, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree, Parts
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def user(tmp_path: Path) -> Path:
     return folder
 
 
-def keep(store: TreeStore, folder: Path) -> tuple[str, Tree, dict[str, str]]:
+def keep(store: TreeStore, folder: Path) -> tuple[str, CodeTree, dict[str, str]]:
     captured = store.put_captured(Scan(str(folder)))
     return store.put_tree(captured.tree), captured.tree, {each.path: str(folder / each.path) for each in captured.left}
 
@@ -88,7 +88,7 @@ def test_a_damaged_content_is_found_out_and_never_runs(tmp_path: Path, user: Pat
     path = tmp_path / "store" / "objects" / digest[:2] / digest[2:]
     path.chmod(0o600)
     path.write_text("import os; os.system('evil')\n")
-    with pytest.raises(StoreError, match=r"damaged"):
+    with pytest.raises(CodeStoreError, match=r"damaged"):
         store.materialise(tree_id)
     path.unlink()
     with pytest.raises(LackingError):
@@ -105,10 +105,10 @@ def test_an_id_that_is_none_leads_nowhere(tmp_path: Path, tree_id: str) -> None:
 
 
 def test_what_comes_as_a_tree_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
-    bad = Tree(files=(CodeFile(path="../x", digest="0" * 64),))
+    bad = CodeTree(files=(CodeFile(path="../x", digest="0" * 64),))
     with pytest.raises(CodeError, match=r"lead out"):
         decode_tree(encode_tree(bad), id_of(bad))
-    good = Tree(files=())
+    good = CodeTree(files=())
     with pytest.raises(CodeError, match=r"something else"):
         decode_tree(encode_tree(good) + b" ", id_of(good))
     for junk in (b"", b"{}{}", b"[" * 5000, b'{"schema":1,"files":3}', b"\xff\xff", b'{"schema":9,"files":[]}'):
@@ -118,12 +118,12 @@ def test_what_comes_as_a_tree_is_the_one_that_was_asked_for(tmp_path: Path) -> N
 
 def test_a_tree_whose_contents_are_not_there_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(LackingError):
-        TreeStore(str(tmp_path)).put_tree(Tree(files=(CodeFile(path="a", digest="0" * 64),)))
+        TreeStore(str(tmp_path)).put_tree(CodeTree(files=(CodeFile(path="a", digest="0" * 64),)))
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where the folder should be")
-    with pytest.raises(StoreError):
+    with pytest.raises(CodeStoreError):
         TreeStore(str(tmp_path / "store")).put(b"x")
 
 
@@ -137,7 +137,7 @@ def test_a_tree_arrives_in_parts_in_any_order(tmp_path: Path) -> None:
         CodeFile(path=f"f{index}.py", digest=store.put(data), size_bytes=len(data))
         for index, data in enumerate(contents)
     )
-    tree_id = store.put_tree(Tree(files=files))
+    tree_id = store.put_tree(CodeTree(files=files))
     parts = list(parts_of(store, tree_id))
     assert max(sum(map(len, part.objects)) for part in parts) <= PART_BYTES
     receiver = Receiver(other, tree_id)
@@ -148,7 +148,7 @@ def test_a_tree_arrives_in_parts_in_any_order(tmp_path: Path) -> None:
 
 def test_what_was_not_asked_for_is_not_kept(tmp_path: Path) -> None:
     store, other = TreeStore(str(tmp_path / "one")), TreeStore(str(tmp_path / "two"))
-    tree = Tree(files=(CodeFile(path="a.py", digest=store.put(b"right"), size_bytes=5),))
+    tree = CodeTree(files=(CodeFile(path="a.py", digest=store.put(b"right"), size_bytes=5),))
     tree_id = store.put_tree(tree)
     receiver = Receiver(other, tree_id)
     assert not receiver.take(Parts(tree=tree_id, manifest=encode_tree(tree)))

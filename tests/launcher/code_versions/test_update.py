@@ -12,13 +12,13 @@ from robust_run.errors import UserError
 from robust_run.launcher.core import code_ledger as rules
 from robust_run.launcher.model.code_events import CodeVersion, Ledger
 from robust_run.launcher.operator.code.remote import MovedError, Versions
-from robust_run.launcher.operator.code.update import Maker, Request
+from robust_run.launcher.operator.code.update import Maker, UpdateRequest
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
 from robust_run.launcher.operator.views.status import ActionView
-from robust_run.launcher.records.code.capture import Root, look
+from robust_run.launcher.records.code.capture import CodeRoot, look
 from robust_run.launcher.records.code.errors import CodeError
 from robust_run.launcher.records.code.tree_store import TreeStore
-from robust_run.launcher.records.code.types import Tree
+from robust_run.launcher.records.code.types import CodeTree
 
 LINES = "A = 1\n\n\n\nB = 1\n"
 
@@ -34,7 +34,7 @@ class Job(Versions):
         self.interrupt: list[CodeVersion] = []
         self.wishes: list[UpdateWish] = []
         self._mode = mode
-        tree = self.store.put_tree(self.store.put_captured(look(Root(folder=str(folder), entry="train.py"))).tree)
+        tree = self.store.put_tree(self.store.put_captured(look(CodeRoot(folder=str(folder), entry="train.py"))).tree)
         first = CodeVersion(number=1, tree=tree if mode != "in-place" else "", source=f"host:{folder}", by="start")
         self.code = rules.captured(Ledger(), first, 0)
 
@@ -42,9 +42,9 @@ class Job(Versions):
         argv = (sys.executable, "-u", "train.py", "--lr", "1")
         return CodeView(code=self.code, mode=self._mode, argv=argv, cwd=str(self.folder), host="host")
 
-    def fetch(self, tree_id: str, store: TreeStore) -> Tree:
+    def fetch(self, tree_id: str, store: TreeStore) -> CodeTree:
         if not tree_id:
-            return Tree()
+            return CodeTree()
         tree = self.store.tree(tree_id)
         for file in tree.files:
             store.put(self.store.get(file.digest))
@@ -76,7 +76,7 @@ class Job(Versions):
     # --- for tests
 
     def update(self, folder: Path | None = None, **more: object) -> CodeVersion:
-        request = Request(by="ann", host="host", folder=str(folder or ""), **more)  # type: ignore[arg-type]
+        request = UpdateRequest(by="ann", host="host", folder=str(folder or ""), **more)  # type: ignore[arg-type]
         Maker(self, request, {}, lambda _: None).make()
         return self.code.records[-1].version
 

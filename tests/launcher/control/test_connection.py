@@ -12,18 +12,18 @@ from controllers import TOKEN, Port, Recorder, hello_of, refusing, run, serving,
 from robust_run.errors import UserError
 from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.client import dial
-from robust_run.launcher.control.errors import NotController, Refusal, VersionMismatch, WrongToken
+from robust_run.launcher.control.errors import JoinRefusal, NotController, VersionMismatch, WrongToken
 from robust_run.launcher.control.handshake import Speaks
 from robust_run.launcher.control.messages import (
-    Beat,
     Challenge,
+    ControlNotice,
+    EventReport,
     FromController,
     Heartbeat,
+    HeartbeatReply,
+    JoinRefused,
     Leaving,
-    Notice,
     Orders,
-    Refused,
-    Report,
 )
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.model.actions import Dismiss
@@ -55,9 +55,9 @@ def test_messages_arrive_in_order_in_both_directions() -> None:
             heard: list[FromController] = []
             connection.listen(heard.append, lambda why: None)
             sent = [
-                Report(events=(RankExited(attempt=0, rank=3, exit_code=1),)),
-                *(Notice(text=str(number)) for number in range(100)),
-                Notice(text="x" * (5 << 20)),
+                EventReport(events=(RankExited(attempt=0, rank=3, exit_code=1),)),
+                *(ControlNotice(text=str(number)) for number in range(100)),
+                ControlNotice(text="x" * (5 << 20)),
                 Leaving(reason="done"),
             ]
             for message in sent:
@@ -76,19 +76,19 @@ def test_messages_arrive_in_order_in_both_directions() -> None:
 def test_what_is_sent_before_the_agent_listens_waits_for_it() -> None:
     class Greeter(Recorder):
         def joined(self, peer, hello):
-            peer.send(Beat(number=1, term=7))  # even before its Welcome
+            peer.send(HeartbeatReply(number=1, term=7))  # even before its Welcome
             return super().joined(peer, hello)
 
     async def main() -> None:
         async with serving(Greeter()) as port:
             connection = await port.dial()
-            port.handler.peers[0].send(Beat(number=2, term=7))
+            port.handler.peers[0].send(HeartbeatReply(number=2, term=7))
             port.handler.peers[0].close("enough")
             heard: list[FromController] = []
             ends: list[str] = []
             await until(lambda: connection._is_lost)
             connection.listen(heard.append, ends.append)
-            assert heard == [Beat(number=1, term=7), Beat(number=2, term=7)]
+            assert heard == [HeartbeatReply(number=1, term=7), HeartbeatReply(number=2, term=7)]
             assert len(ends) == 1
             assert port.handler.left == [("id-n0", "enough")]
 
@@ -105,12 +105,12 @@ def test_heartbeats_are_answered_by_a_leader_and_by_nobody_else() -> None:
             await until(lambda: heard)
             port.server.beat_term = None
             connection.send(Heartbeat(number=2))
-            connection.send(Notice(text="it has arrived"))
+            connection.send(ControlNotice(text="it has arrived"))
             await until(lambda: port.handler.messages)
             port.server.beat_term = 8
             connection.send(Heartbeat(number=3))
             await until(lambda: len(heard) == 2)
-            assert heard == [Beat(number=1, term=7), Beat(number=3, term=8)]
+            assert heard == [HeartbeatReply(number=1, term=7), HeartbeatReply(number=3, term=8)]
             assert len(port.handler.messages) == 1
             connection.close()
 
@@ -139,7 +139,7 @@ def test_the_difference_of_the_clocks_is_known_and_creeps_up_only_slowly() -> No
             assert 3600.0 <= peer.clock_ahead_s < 3600.0 + 30.0
             at_first_s = peer.clock_ahead_s
             connection.send(Heartbeat(number=1, now_s=now_s() - 3700.0))  # as if it had been on its way for long
-            connection.send(Notice(text="sent"))
+            connection.send(ControlNotice(text="sent"))
             await until(lambda: port.handler.messages)
             assert at_first_s < peer.clock_ahead_s < at_first_s + 0.01
             connection.send(Heartbeat(number=2, now_s=now_s() - 3500.0))
@@ -156,9 +156,9 @@ def test_one_message_for_many_is_encoded_once_and_reaches_all() -> None:
             connections = [await port.dial(hello_of(f"n{n}")) for n in range(5)]
             for connection in connections:
                 connection.listen(heard.append, lambda why: None)
-            port.server.send_all(port.server.peers, Beat(number=9, term=7))
+            port.server.send_all(port.server.peers, HeartbeatReply(number=9, term=7))
             await until(lambda: len(heard) == 5)
-            assert heard == [Beat(number=9, term=7)] * 5
+            assert heard == [HeartbeatReply(number=9, term=7)] * 5
             for connection in connections:
                 connection.close()
 
@@ -168,9 +168,9 @@ def test_one_message_for_many_is_encoded_once_and_reaches_all() -> None:
 @pytest.mark.parametrize("final", [True, False])
 def test_a_refusal_of_the_handler_reaches_the_agent(final: bool) -> None:
     async def main() -> None:
-        recorder = Recorder(Refused(reason="n0 was evicted: smoke", final=final))
+        recorder = Recorder(JoinRefused(reason="n0 was evicted: smoke", final=final))
         async with serving(recorder) as port:
-            with pytest.raises(Refusal, match="refuses: n0 was evicted: smoke") as refusal:
+            with pytest.raises(JoinRefusal, match="refuses: n0 was evicted: smoke") as refusal:
                 await port.dial(hello_of("n0", events=(RankExited(attempt=0, rank=0, exit_code=1),)))
             assert refusal.value.final == final
             await until(lambda: port.server.unproven == 0)
@@ -310,7 +310,7 @@ def test_the_agent_learns_once_that_the_controller_is_gone() -> None:
             connection = await port.dial()
             connection.listen(lambda message: None, ends.append)
         await until(lambda: ends)
-        connection.send(Notice(text="into the void"))
+        connection.send(ControlNotice(text="into the void"))
         connection.close()
         assert ends == [f"127.0.0.1:{port.number} closed the connection"]
         assert port.handler.left == []  # it was the server that closed
@@ -325,7 +325,7 @@ def test_what_was_sent_before_an_orderly_close_arrives() -> None:
             heard: list[FromController] = []
             connection.listen(heard.append, lambda why: None)
             for number in range(1000):
-                port.handler.peers[0].send(Refused(reason=str(number)))
+                port.handler.peers[0].send(JoinRefused(reason=str(number)))
             port.handler.peers[0].close("evicted")
             await until(lambda: port.handler.left)
             await until(lambda: len(heard) == 1000)
@@ -360,9 +360,9 @@ def test_small_messages_of_one_turn_of_the_loop_go_in_one_write() -> None:
                     return 0
 
             peer.transport = Spy()
-            beat = frames.encode(Beat(number=1, term=1))
+            beat = frames.encode(HeartbeatReply(number=1, term=1))
             for _ in range(50):
-                peer.send(Beat(number=1, term=1))
+                peer.send(HeartbeatReply(number=1, term=1))
             assert peer.backlog_bytes == 50 * len(beat)
             await until(lambda: writes)
             assert writes == [beat * 50]

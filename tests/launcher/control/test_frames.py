@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.errors import ProtocolError
-from robust_run.launcher.control.messages import Beat, Heartbeat, Hello, Notice, Orders, Refused
+from robust_run.launcher.control.messages import ControlNotice, Heartbeat, HeartbeatReply, Hello, JoinRefused, Orders
 from robust_run.launcher.model.actions import Dismiss, EndAttempt
 from robust_run.launcher.model.job import NodeInfo
 
@@ -40,7 +40,7 @@ def test_payloads_arrive_whole_and_in_order_however_they_are_cut(payloads: list[
 @given(st.text(max_size=200), st.integers(0, 1 << 62), st.floats(allow_nan=False), st.lists(st.integers(0, 999)))
 def test_messages_of_an_agent_survive_the_trip(text: str, number: int, now_s: float, places: list[int]) -> None:
     sent = [
-        Notice(text=text),
+        ControlNotice(text=text),
         Heartbeat(number=number, now_s=now_s),
         Hello(nonce=b"n", proof=b"p", node=NodeInfo(id="1", name=text, nproc=2)),
     ]
@@ -50,7 +50,7 @@ def test_messages_of_an_agent_survive_the_trip(text: str, number: int, now_s: fl
 
 def test_messages_of_a_controller_survive_the_trip() -> None:
     orders = (EndAttempt(attempt=3, signal=15, grace_s=3.0), Dismiss(node="1", exit_code=0, reason="done"))
-    sent = [Beat(number=1, term=2), Orders(term=2, orders=orders), Refused(reason="no", final=False)]
+    sent = [HeartbeatReply(number=1, term=2), Orders(term=2, orders=orders), JoinRefused(reason="no", final=False)]
     stream = b"".join(frames.encode(message) for message in sent)
     assert [frames.decode_from_controller(payload) for payload in read_all([stream])] == sent
 
@@ -101,7 +101,7 @@ def test_a_message_too_large_to_be_read_is_not_sent() -> None:
         msgspec.msgpack.encode({"type": "heartbeat", "number": "one"}),
         msgspec.msgpack.encode({"type": "nonsense"}),
         msgspec.msgpack.encode({"number": 1}),
-        frames.encode(Beat(number=1, term=1))[4:],
+        frames.encode(HeartbeatReply(number=1, term=1))[4:],
         b"\x82\xa4type\xa6notice\xa4text\xa2\xff\xfe",
     ],
     ids="empty unused nested array map type tag untagged other-way not-utf8".split(),

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.launcher.control import frames, handshake
-from robust_run.launcher.control.errors import NotController, ProtocolError, Refusal, VersionMismatch, WrongToken
+from robust_run.launcher.control.errors import JoinRefusal, NotController, ProtocolError, VersionMismatch, WrongToken
 from robust_run.launcher.control.greeting import AgentHalf, ControllerHalf, TurnedAway
 from robust_run.launcher.control.handshake import OURS, Speaks
-from robust_run.launcher.control.messages import Challenge, Hello, Refused, Welcome
+from robust_run.launcher.control.messages import Challenge, Hello, JoinRefused, Welcome
 from robust_run.launcher.model.events import AttemptEnded
 from robust_run.launcher.model.job import Progress, RankEvidence
 
@@ -235,14 +235,14 @@ def test_an_agent_reads_a_refusal_by_line_and_shows_nothing_that_moves_a_cursor(
     other = agent()
     other.take(handshake.first_line(OURS))
     line = b"refused no \x1b[2Jroom\n"
-    with pytest.raises(Refusal, match=r"the controller at gpu-0:29400 refuses: no \?\[2Jroom$"):
+    with pytest.raises(JoinRefusal, match=r"the controller at gpu-0:29400 refuses: no \?\[2Jroom$"):
         for at in range(0, len(line), step):
             other.take(line[at : at + step])
 
 
 def test_a_refusal_without_end_is_cut() -> None:
     other = agent()
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(JoinRefusal) as refusal:
         other.take(handshake.first_line(OURS) + b"refused " + b"x" * 5000)
     assert len(str(refusal.value)) < 1100
 
@@ -287,7 +287,7 @@ def test_garbage_instead_of_a_hello_is_refused_in_words(data: bytes) -> None:
     with pytest.raises(TurnedAway) as turned:
         one.take(data)
     refused = frames.decode_from_controller(payloads(turned.value.answer)[0])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, JoinRefused)
     assert refused.final
     assert not refused.wrong_token
 
@@ -311,7 +311,7 @@ def test_random_bytes_never_convince_an_agent(data: bytes, after_first_line: boo
         other.take(handshake.first_line(OURS))
     try:
         other.take(data)
-    except (NotController, Refusal) as error:
+    except (NotController, JoinRefusal) as error:
         assert "gpu-0:29400" in str(error)
     assert other.welcome is None
 

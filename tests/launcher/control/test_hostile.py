@@ -14,7 +14,7 @@ import pytest
 from controllers import PATIENCE_S, Recorder, hello_of, run, serving, until
 
 from robust_run.launcher.control import frames, handshake, server
-from robust_run.launcher.control.messages import Beat, Heartbeat, Notice, Refused
+from robust_run.launcher.control.messages import ControlNotice, Heartbeat, HeartbeatReply, JoinRefused
 from robust_run.launcher.control.peer import MOST_BACKLOG_BYTES
 from robust_run.launcher.control.sockets import is_connected_to_itself, raise_file_limit, spoken
 
@@ -104,10 +104,12 @@ def test_a_truncated_frame_of_an_agent_is_dropped_with_its_connection() -> None:
     async def main() -> None:
         async with serving() as port:
             connection = await port.dial()
-            connection._transport.write(frames.encode(Notice(text="whole")) + frames.encode(Notice(text="half"))[:-1])
+            connection._transport.write(
+                frames.encode(ControlNotice(text="whole")) + frames.encode(ControlNotice(text="half"))[:-1]
+            )
             connection.close()
             await until(lambda: port.handler.left)
-            assert [message for _, message in port.handler.messages] == [Notice(text="whole")]
+            assert [message for _, message in port.handler.messages] == [ControlNotice(text="whole")]
 
     run(main())
 
@@ -147,7 +149,7 @@ def test_a_thousand_half_open_connections_do_not_keep_an_agent_out() -> None:
             strangers = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(1000)]
             connection = await port.dial()
             assert 0 < port.server.unproven <= 100
-            connection.send(Notice(text="still in"))
+            connection.send(ControlNotice(text="still in"))
             await until(lambda: port.handler.messages)
             for stranger in strangers:
                 stranger.close()
@@ -178,7 +180,7 @@ def test_an_agent_that_never_reads_is_dropped_and_does_not_hold_the_memory() -> 
             connection = await port.dial()
             connection._transport.pause_reading()
             (peer,) = port.server.peers
-            frame = frames.encode(Refused(reason="x" * (1 << 20)))
+            frame = frames.encode(JoinRefused(reason="x" * (1 << 20)))
             sent = 0
             while not peer.ended:
                 peer.send_frame(frame)
@@ -250,7 +252,7 @@ def test_strangers_cannot_fill_the_journal() -> None:
 
 def test_a_refused_stranger_that_stays_is_cut_off() -> None:
     async def main() -> None:
-        async with serving(Recorder(Refused(reason="full"))) as port:
+        async with serving(Recorder(JoinRefused(reason="full"))) as port:
             reader, writer = await port.raw()
             writer.write(b"garbage")
             assert (await reader.read()).startswith(LINE + b"refused ")
@@ -269,10 +271,10 @@ def test_the_server_closes_while_strangers_and_agents_are_connected() -> None:
             heard: list[object] = []
             ends: list[str] = []
             connection.listen(heard.append, ends.append)
-            port.server.send_all(port.server.peers, Beat(number=1, term=1))
+            port.server.send_all(port.server.peers, HeartbeatReply(number=1, term=1))
             await port.server.close()
             await until(lambda: ends)
-            assert heard == [Beat(number=1, term=1)]
+            assert heard == [HeartbeatReply(number=1, term=1)]
             assert (len(port.server.peers), port.server.unproven) == (0, 0)
             for _, writer in strangers:
                 writer.close()

@@ -14,7 +14,7 @@ from controllers import TOKEN, hello_of, run, serving, until
 from robust_run.errors import UserError
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.errors import NotController, WrongToken
-from robust_run.launcher.control.messages import Beat, FromController, Heartbeat, Notice
+from robust_run.launcher.control.messages import ControlNotice, FromController, Heartbeat, HeartbeatReply
 from robust_run.launcher.control.tls import agent_context, controller_context
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -79,9 +79,9 @@ def test_agents_with_the_files_of_the_job_get_in(
             heard: list[FromController] = []
             connection.listen(heard.append, lambda why: None)
             connection.send(Heartbeat(number=1))
-            connection.send(Notice(text="x" * (3 << 20)))
+            connection.send(ControlNotice(text="x" * (3 << 20)))
             await until(lambda: heard and port.handler.messages)
-            assert heard == [Beat(number=1, term=7)]
+            assert heard == [HeartbeatReply(number=1, term=7)]
             assert connection._transport.get_extra_info("ssl_object").version() == version.name.replace("_", ".")
             connection.close()
             await until(lambda: port.handler.left)

@@ -11,7 +11,7 @@ from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import CodeParts
 from robust_run.launcher.controller.code_sending import AT_ONCE, MOST_UNREAD_BYTES, CodeSending
 from robust_run.launcher.records.code.tree_store import TreeStore
-from robust_run.launcher.records.code.types import CodeFile, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree
 
 FILES = 5
 SIZE_BYTES = 1 << 20
@@ -55,7 +55,7 @@ class Turns:
 def tree(tmp_path: Path) -> str:
     store = TreeStore(str(tmp_path))
     return store.put_tree(
-        Tree(
+        CodeTree(
             files=tuple(
                 CodeFile(path=f"{name}.py", digest=store.put(bytes([name]) * SIZE_BYTES), size_bytes=SIZE_BYTES)
                 for name in range(FILES)

@@ -9,7 +9,16 @@ import pytest
 
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import digest
-from robust_run.launcher.control.messages import Candidates, Hello, Leaving, Notice, Orders, Refused, Report, Welcome
+from robust_run.launcher.control.messages import (
+    CandidateList,
+    ControlNotice,
+    EventReport,
+    Hello,
+    JoinRefused,
+    Leaving,
+    Orders,
+    Welcome,
+)
 from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.step import step
@@ -139,7 +148,7 @@ def test_with_etcd_workers_outlive_an_election() -> None:
 def test_who_does_not_belong_here_is_refused_for_good(hello: dict[str, str], words: str) -> None:
     world = World()
     _, answer = world.join("a", **hello)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, JoinRefused)
     assert (answer.final, words in answer.reason) == (True, True), answer.reason
     assert world.mind.told == []
 
@@ -184,7 +193,7 @@ def test_an_agent_that_an_earlier_controller_knew_joins_with_what_it_runs() -> N
 def test_until_it_knows_the_past_it_takes_nobody_in() -> None:
     world = World()
     world.service.controller = None
-    assert world.join("a")[1] == Refused(reason="the controller is starting", final=False)
+    assert world.join("a")[1] == JoinRefused(reason="the controller is starting", final=False)
 
 
 def test_an_agent_that_connects_again_replaces_its_connection_and_says_what_was_missed() -> None:
@@ -225,16 +234,16 @@ def test_only_the_node_of_the_controller_can_end_the_job() -> None:
     host, _ = world.join("host")
     other, _ = world.join("b")
     stop = SignalReceived(signal=15)
-    world.service.received(other, Report(events=(stop,)))  # type: ignore[arg-type]
+    world.service.received(other, EventReport(events=(stop,)))  # type: ignore[arg-type]
     assert stop not in world.mind.told
-    world.service.received(host, Report(events=(stop,)))  # type: ignore[arg-type]
+    world.service.received(host, EventReport(events=(stop,)))  # type: ignore[arg-type]
     assert stop in world.mind.told
 
 
 def test_a_notice_is_noted_and_bounded() -> None:
     world = World()
     peer, _ = world.join("a")
-    world.service.received(peer, Notice(text="x" * 5000))  # type: ignore[arg-type]
+    world.service.received(peer, ControlNotice(text="x" * 5000))  # type: ignore[arg-type]
     assert world.notes == ["a: " + "x" * 1000]
 
 
@@ -258,7 +267,7 @@ def test_the_next_in_line_are_told_and_replaced_when_they_go() -> None:
     last, welcome = world.join("c", candidate="c:1")
     assert welcome.candidates == ("b:1",)
     world.service.received(first, Leaving(reason="told to"))  # type: ignore[arg-type]
-    assert last.sent == [Candidates(term=1, candidates=("c:1",))]
+    assert last.sent == [CandidateList(term=1, candidates=("c:1",))]
 
 
 @pytest.mark.parametrize("snapshot", [b"a manifest", b"", None])
@@ -279,4 +288,4 @@ def test_who_joins_is_told_which_snapshot_the_job_has_and_not_what_is_in_it() ->
 
 def test_only_nodes_of_the_job_are_told() -> None:
     _, answer = World(setup=b"a manifest").join("a", asks_setup=True, job="another")
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, JoinRefused)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.ckpt_io.seen import Look, Seen
-from robust_run.launcher.controller.survey import Survey
+from robust_run.launcher.controller.survey import CheckpointSurvey
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.core.step import step as core_step
 from robust_run.launcher.model.actions import Order
@@ -71,7 +71,7 @@ class World:
                 NodeJoined(node=NodeInfo(id=node, name=f"host-{node}", nproc=1)),
                 0.0,
             )
-        self.survey = Survey(
+        self.survey = CheckpointSurvey(
             state=self.state,
             clock=self,
             send=self._send,

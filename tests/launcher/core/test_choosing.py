@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.ckpt_io.seen import Look, Seen
-from robust_run.launcher.core.resume.choosing import LEAST_S, TROUBLE_S, Again, Choice, Next, Nothing, Wait, decide
-from robust_run.launcher.core.resume.looks import ANSWER_S, DELAY_S, MOST_OF_ALL, NOTHING_S, Asked, Choosing
+from robust_run.launcher.core.resume.choosing import (
+    LEAST_S,
+    TROUBLE_S,
+    Again,
+    Next,
+    Nothing,
+    ResumeChoice,
+    ResumeWait,
+    decide,
+)
+from robust_run.launcher.core.resume.looks import ANSWER_S, DELAY_S, MOST_OF_ALL, NOTHING_S, Choosing, LookAsked
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 
 NOW_UNIX_S = 1e9
@@ -45,7 +54,7 @@ class Nodes:
         self.now_s = 0.0
         self.asked: list[Again] = []
         self.said: list[str] = []
-        self.choosing.asked = {node: Asked(number=1) for node in self.views}
+        self.choosing.asked = {node: LookAsked(number=1) for node in self.views}
         self._answer(tuple(self.views))
 
     def _answer(self, nodes: tuple[str, ...]) -> None:
@@ -58,7 +67,7 @@ class Nodes:
                     msgspec.structs.replace(each, fault="") if each.name in names and each.fault is None else each
                     for each in look.seen
                 )
-                self.choosing.asked[node] = Asked(
+                self.choosing.asked[node] = LookAsked(
                     number=1, look=msgspec.structs.replace(look, seen=looked), is_due=False
                 )
             else:
@@ -67,11 +76,11 @@ class Nodes:
     def next(self) -> Next:
         return decide(self.choosing, self.now_s, NOW_UNIX_S + self.now_s, lambda node: node)
 
-    def choose(self) -> Choice | Nothing:
+    def choose(self) -> ResumeChoice | Nothing:
         """Go on until it is settled."""
         for _ in range(2000):
             match self.next():
-                case Wait(until_s=until_s, why=why):
+                case ResumeWait(until_s=until_s, why=why):
                     assert until_s > self.now_s, "it waits for what is over"
                     self.now_s = until_s
                     self.said.append(why)
@@ -89,9 +98,9 @@ class Nodes:
         raise AssertionError(f"it does not end: {self.asked[-3:]}")
 
 
-def chosen(nodes: Nodes) -> Choice:
+def chosen(nodes: Nodes) -> ResumeChoice:
     choice = nodes.choose()
-    assert isinstance(choice, Choice), choice
+    assert isinstance(choice, ResumeChoice), choice
     return choice
 
 
@@ -113,7 +122,7 @@ def test_the_newest_that_all_see_is_taken_at_once(count: int) -> None:
 
 
 def test_from_the_beginning_means_that_all_looked_and_none_saw_any() -> None:
-    assert chosen(Nodes(sees(), sees(), sees())) == Choice(seen=None)
+    assert chosen(Nodes(sees(), sees(), sees())) == ResumeChoice(seen=None)
 
 
 def test_what_lacks_a_part_everywhere_is_passed_over_at_once() -> None:

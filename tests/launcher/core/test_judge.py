@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from stories import BUG, PEER, TYPO, evidence, told_to_end
 
 from robust_run.launcher.core.diagnosis.judge import SHOWN, Judgement, judge
-from robust_run.launcher.core.state import Cause, JobState, Member
+from robust_run.launcher.core.state import EndCause, JobState, Member
 from robust_run.launcher.model.job import NodeInfo, Placement, RankEvidence
 
 Kind = Literal["lost", "left", "evicted", "fenced", "asked"]
 KINDS: tuple[Kind, ...] = ("lost", "left", "evicted", "fenced", "asked")
 
 
-def over(*ranks: RankEvidence, causes: tuple[Cause, ...] = (), **more: object) -> JobState:
+def over(*ranks: RankEvidence, causes: tuple[EndCause, ...] = (), **more: object) -> JobState:
     """Return a state in which an attempt on the nodes a and b, with a rank each, is over."""
     names = ("a", "b")
     return JobState(
@@ -35,8 +35,8 @@ def over(*ranks: RankEvidence, causes: tuple[Cause, ...] = (), **more: object) -
     )
 
 
-def went(kind: Kind, at_s: float, node: str = "host-b", ranks: tuple[int, ...] = (1,)) -> Cause:
-    return Cause(kind=kind, at_s=at_s, node=node, ranks=ranks, text=f"node {node} {kind}")
+def went(kind: Kind, at_s: float, node: str = "host-b", ranks: tuple[int, ...] = (1,)) -> EndCause:
+    return EndCause(kind=kind, at_s=at_s, node=node, ranks=ranks, text=f"node {node} {kind}")
 
 
 def verdict_on(state: JobState) -> Judgement:
@@ -160,7 +160,9 @@ TIMES = st.floats(0, 20)
     st.lists(st.builds(went, st.sampled_from(KINDS), TIMES, st.sampled_from(["host-a", "host-b", ""])), max_size=4),
     st.sampled_from(["", "no memory"]),
 )
-def test_every_verdict_can_be_said_and_ends_a_job(ranks: list[RankEvidence], causes: list[Cause], trouble: str) -> None:
+def test_every_verdict_can_be_said_and_ends_a_job(
+    ranks: list[RankEvidence], causes: list[EndCause], trouble: str
+) -> None:
     judgement = judge(over(*ranks, causes=tuple(causes), trouble=trouble))
     if judgement is None:
         assert sorted(rank.exit_code or 0 for rank in ranks) == [0, 0], "nothing failed, and nobody is missing"

@@ -16,7 +16,7 @@ from following import wait_for_leader
 from robust_run.clock import SystemClock
 from robust_run.launcher.controller.leadership.folder import FolderCoordinator
 from robust_run.launcher.controller.leadership.folder_files import SharedFolder
-from robust_run.launcher.controller.leadership.folder_records import Sign, Suspicion, newest_term, numbered
+from robust_run.launcher.controller.leadership.folder_records import LeaderSign, LeaderSuspicion, newest_term, numbered
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.controller.leadership.threads import MOST_STUCK, in_thread
 from robust_run.launcher.controller.leadership.types import (
@@ -250,12 +250,12 @@ def test_what_a_thread_raises_reaches_who_waits() -> None:
 
 
 def test_silence_is_counted_from_the_first_sight_of_the_latest_sign() -> None:
-    suspicion = Suspicion()
-    assert suspicion.silent_s(Sign(1, b"a"), 99.9, 100.0) == 0.0
-    assert suspicion.silent_s(Sign(1, b"a"), 101.5, 101.6) == 1.5
-    assert suspicion.silent_s(Sign(1, b"b"), 101.9, 102.0) == 0.0
-    assert suspicion.silent_s(Sign(2, b"b"), 102.9, 103.0) == 0.0
-    assert suspicion.silent_s(Sign(2, b"b"), 105.0, 109.0) == 2.0, "it was stopped while it looked"
+    suspicion = LeaderSuspicion()
+    assert suspicion.silent_s(LeaderSign(1, b"a"), 99.9, 100.0) == 0.0
+    assert suspicion.silent_s(LeaderSign(1, b"a"), 101.5, 101.6) == 1.5
+    assert suspicion.silent_s(LeaderSign(1, b"b"), 101.9, 102.0) == 0.0
+    assert suspicion.silent_s(LeaderSign(2, b"b"), 102.9, 103.0) == 0.0
+    assert suspicion.silent_s(LeaderSign(2, b"b"), 105.0, 109.0) == 2.0, "it was stopped while it looked"
 
 
 def test_strange_names_in_the_folder_mean_nothing() -> None:

@@ -11,12 +11,12 @@ from controllers import Port, Recorder, hello_of, run, serving, until
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.control.messages import Hello, Refused, Report, Welcome
+from robust_run.launcher.control.messages import EventReport, Hello, JoinRefused, Welcome
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent
 from robust_run.launcher.model.job import ManyNodes, Progress
 from robust_run.launcher.start.many.fence import Cell, Lease
-from robust_run.launcher.start.many.link import Link
+from robust_run.launcher.start.many.link import RemoteLink
 
 ENDED = AttemptEnded(attempt=3, node="id-n0", started_at_s=0.0, ranks=(), progress=Progress())
 
@@ -42,14 +42,14 @@ class Hands:
 class Patient(Recorder):
     """Gives agents a lease that no busy machine lets run out."""
 
-    def joined(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+    def joined(self, peer: Peer, hello: Hello) -> Welcome | JoinRefused:
         answer = super().joined(peer, hello)
         return msgspec.structs.replace(answer, lease_s=60.0) if isinstance(answer, Welcome) else answer
 
 
 def link_to(
     port: Port, hands: Hands, lease: Lease, between: Callable[[], None] = lambda: None, controller_standby: int = 0
-) -> Link:
+) -> RemoteLink:
     """Return a link whose second try to connect is overtaken: `between` is called once its Hello has been written."""
     dialed: list[str] = []
 
@@ -65,7 +65,7 @@ def link_to(
         return ""
 
     agent: Any = hands
-    return Link(
+    return RemoteLink(
         agent=agent,
         spec=None,  # type: ignore[arg-type]
         many=ManyNodes(fewest=1, most=1, host="127.0.0.1", port=port.number, controller_standby=controller_standby),
@@ -81,7 +81,7 @@ def link_to(
 
 
 def reported(recorder: Recorder) -> list[NodeEvent]:
-    return [event for _, message in recorder.messages if isinstance(message, Report) for event in message.events]
+    return [event for _, message in recorder.messages if isinstance(message, EventReport) for event in message.events]
 
 
 def test_what_happens_while_an_agent_is_greeted_again_is_not_lost() -> None:

@@ -13,11 +13,11 @@ from notices import Webhook, incident, webhook
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.records.notifier import notifier as notifying
-from robust_run.launcher.records.notifier.delivery import Delivery, Result
+from robust_run.launcher.records.notifier.delivery import Delivery, DeliveryResult
 from robust_run.launcher.records.notifier.notifier import LoopSay, Notifier, notifier_of
 from robust_run.launcher.records.notifier.sender import MOST_WAITING, Sender
 from robust_run.launcher.records.notify.limiter import Limiter
-from robust_run.launcher.records.notify.target import Target
+from robust_run.launcher.records.notify.target import NotifyTarget
 from robust_run.launcher.records.notify.wording import About
 
 ABOUT = About(run_id="run", script="train.py", host="gpu-0", run_directory="/runs/run")
@@ -32,7 +32,7 @@ class Making:
         self.made: list[Notifier] = []
 
     def __call__(self, hook: Webhook, limiter: Limiter = OPEN, webhook_s: float = 30.0) -> Notifier:
-        target = Target(url=hook.url)
+        target = NotifyTarget(url=hook.url)
         sender = Sender(target, self.said.append, Delivery(target, webhook_s=webhook_s), pause_s=0.01)
         self.made.append(Notifier(ABOUT, [sender], SystemClock(), limiter))
         return self.made[-1]
@@ -119,11 +119,13 @@ def test_pauses_grow_and_a_server_may_ask_for_more() -> None:
     tries: list[float] = []
 
     class Busy(Delivery):
-        def hand_over(self, body: bytes) -> Result:
+        def hand_over(self, body: bytes) -> DeliveryResult:
             tries.append(time.monotonic())
-            return Result(ok=len(tries) == 3, words="HTTP status 429", pause_s=0.05 if len(tries) == 1 else None)
+            return DeliveryResult(
+                ok=len(tries) == 3, words="HTTP status 429", pause_s=0.05 if len(tries) == 1 else None
+            )
 
-    target = Target(url="http://unused/")
+    target = NotifyTarget(url="http://unused/")
     sender = Sender(target, lambda _: None, Busy(target), pause_s=0.01)
     notifier = Notifier(ABOUT, [sender], SystemClock(), OPEN)
     notifier.opened(incident())

@@ -8,7 +8,7 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.records.notifier.notifier import target_of
-from robust_run.launcher.records.notify.target import Target, is_hidden, named, parse, shown
+from robust_run.launcher.records.notify.target import NotifyTarget, is_hidden, named, parse, shown
 
 SECRET = "T00000000/B000/XXXXsecretXXXX"
 
@@ -85,7 +85,7 @@ def test_several_targets_are_told_apart_without_their_secrets() -> None:
 def test_a_file_keeps_the_secret(tmp_path: Path) -> None:
     path = tmp_path / "hook"
     path.write_text(f"https://hooks.example.com/{SECRET}\nmore\n")
-    assert target_of(f"@{path}") == Target(url=f"https://hooks.example.com/{SECRET}")
+    assert target_of(f"@{path}") == NotifyTarget(url=f"https://hooks.example.com/{SECRET}")
     assert shown(f"@{path}") == f"@{path}"
     with pytest.raises(UserError, match="cannot read the file"):
         target_of(f"@{tmp_path / 'none'}")

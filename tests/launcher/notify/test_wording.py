@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from notices import incident
 
-from robust_run.launcher.records.notify.types import LONGEST_TEXT, Notice
+from robust_run.launcher.records.notify.types import LONGEST_TEXT, Notification
 from robust_run.launcher.records.notify.wording import About, ended, escaped, opened, resolved, with_suppressed
 
 ABOUT = About(run_id="run", script="train.py", host="gpu-0", run_directory="/runs/run")
@@ -67,4 +67,4 @@ def test_every_action_has_words() -> None:
 
 def test_a_notice_is_json_that_is_read_back() -> None:
     notice = opened(ABOUT, incident(), 1.0)
-    assert msgspec.json.decode(msgspec.json.encode(notice), type=Notice) == notice
+    assert msgspec.json.decode(msgspec.json.encode(notice), type=Notification) == notice

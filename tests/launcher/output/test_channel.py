@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from robust_run.launcher.agent.output.channel import Channel, Console, FilteredLog
-from robust_run.launcher.agent.output.lines import Tail
+from robust_run.launcher.agent.output.lines import OutputTail
 
 
 class Screen:
@@ -95,7 +95,7 @@ def test_after_a_gap_no_line_is_taken_for_unfinished(screen: Screen, console: Co
 
 
 def test_a_stream_goes_raw_to_its_log_and_in_lines_to_the_console(screen: Screen, console: Console) -> None:
-    log, tail = Log(), Tail()
+    log, tail = Log(), OutputTail()
     channel = Channel(console=console, prefix=b"P:", log=log, tail=tail)
     channel.take(b"one\ntw", 1.0)
     assert (log.data, screen.shown, channel.has_unfinished) == (b"one\ntw", b"P:one\n", True)

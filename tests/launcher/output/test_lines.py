@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from robust_run.launcher.agent.output.lines import (
     END_MARKERS,
     LineSplitter,
-    Tail,
+    OutputTail,
     missing_notice,
     prefix_lines,
     select_lines,
@@ -98,7 +98,7 @@ def test_lines_with_a_needle_are_selected_whole() -> None:
 
 @given(chunk_lists, st.integers(1, 60))
 def test_the_tail_is_the_end_of_all_that_was_read(chunks: list[bytes], limit_bytes: int) -> None:
-    tail = Tail(limit_bytes)
+    tail = OutputTail(limit_bytes)
     for chunk in chunks:
         tail.feed(chunk, 0.0)
     assert tail.text() == b"".join(chunks)[-limit_bytes:].decode(errors="replace")
@@ -109,7 +109,7 @@ def test_last_words_are_found_across_any_border_and_only_once(marker: bytes) -> 
     text = b"step 1\n[rank0]: " + marker + b":\n  more\n"
     marker_end = text.index(marker) + len(marker)
     for cut in range(len(text) + 1):
-        tail = Tail()
+        tail = OutputTail()
         tail.feed(text[:cut], 1.0)
         tail.feed(text[cut:], 2.0)
         tail.feed(b"and more\n", 3.0)
@@ -117,7 +117,7 @@ def test_last_words_are_found_across_any_border_and_only_once(marker: bytes) -> 
 
 
 def test_last_words_are_found_byte_by_byte_and_the_last_ones_count() -> None:
-    tail = Tail()
+    tail = OutputTail()
     text = b"Traceback (most recent call last):\n x\nFatal Python error: y\n"
     for position in range(len(text)):
         tail.feed(text[position : position + 1], float(position))
@@ -125,7 +125,7 @@ def test_last_words_are_found_byte_by_byte_and_the_last_ones_count() -> None:
 
 
 def test_ordinary_output_has_no_last_words() -> None:
-    tail = Tail()
+    tail = OutputTail()
     tail.feed(b"Traceback\nthe most recent call was last\n", 1.0)
     assert tail.marker_at_s is None
 

@@ -12,7 +12,7 @@ from robust_run.launcher.model.events import (
     NodeReturned,
 )
 from robust_run.launcher.model.job import NodeInfo
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.rules.deaths import Deaths
 
 KILLED = NodeLeft(node="a", reason="it was told to by SIGKILL")
@@ -26,7 +26,7 @@ def joined(agent: str, name: str) -> NodeJoined:
 def after(*events: Event) -> Deaths:
     deaths = Deaths()
     for event in events:
-        deaths.take(Entry(at=0.0, mono=0.0, event=event))
+        deaths.take(JournalEntry(at=0.0, mono=0.0, event=event))
     return deaths
 
 
@@ -40,7 +40,7 @@ def test_an_agent_that_left_and_falls_silent_then_has_died_once() -> None:
     deaths = after(joined("a", "rr1"), KILLED)
     assert deaths.due() == [("a", "rr1")]
     for event in (LOST, joined("b", "rr1"), LOST):
-        deaths.take(Entry(at=0.0, mono=0.0, event=event))
+        deaths.take(JournalEntry(at=0.0, mono=0.0, event=event))
         assert deaths.due() == []
     assert not deaths.is_alone("a"), "another agent is there"
 
@@ -49,16 +49,16 @@ def test_an_agent_that_came_in_its_place_and_dies_is_due_in_its_turn() -> None:
     deaths = after(joined("a", "rr1"), LOST)
     assert deaths.due() == [("a", "rr1")]
     for event in (joined("b", "rr1"), NodeLost(node="b", silent_s=3.6)):
-        deaths.take(Entry(at=0.0, mono=0.0, event=event))
+        deaths.take(JournalEntry(at=0.0, mono=0.0, event=event))
     assert deaths.due() == [("b", "rr1")]
 
 
 def test_an_agent_that_is_back_is_not_replaced_and_dies_anew() -> None:
     deaths = after(joined("a", "rr1"), LOST)
     assert deaths.due() == [("a", "rr1")]
-    deaths.take(Entry(at=0.0, mono=0.0, event=NodeReturned(node="a")))
+    deaths.take(JournalEntry(at=0.0, mono=0.0, event=NodeReturned(node="a")))
     assert not deaths.is_alone("a")
-    deaths.take(Entry(at=0.0, mono=0.0, event=LOST))
+    deaths.take(JournalEntry(at=0.0, mono=0.0, event=LOST))
     assert deaths.due() == [("a", "rr1")]
 
 

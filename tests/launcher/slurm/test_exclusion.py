@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from robust_run.slurm.exclusion import Candidates, chosen, excluded_before, most_excluded
+from robust_run.slurm.exclusion import ExclusionCandidates, chosen, excluded_before, most_excluded
 from robust_run.slurm.node_state import is_dead, is_down, slurmd_at
 
 
@@ -15,34 +15,34 @@ def is_dead_of(*names: str) -> Callable[[str], bool]:
 
 
 def test_a_node_whose_agent_died_is_not_left_out_and_a_dead_one_is() -> None:
-    candidates = Candidates(lost=("rr1", "rr2", "rr3"), most=3)
+    candidates = ExclusionCandidates(lost=("rr1", "rr2", "rr3"), most=3)
     assert chosen(candidates, is_dead_of("rr2")) == ("rr2",)
     assert chosen(candidates, is_dead_of()) == ()
 
 
 def test_evicted_nodes_are_left_out_whatever_they_are_like() -> None:
-    assert chosen(Candidates(evicted=("rr1", "rr2"), most=1), is_dead_of()) == ("rr1", "rr2")
+    assert chosen(ExclusionCandidates(evicted=("rr1", "rr2"), most=1), is_dead_of()) == ("rr1", "rr2")
 
 
 def test_no_more_nodes_are_ever_left_out_than_a_share() -> None:
-    lost = Candidates(lost=("rr1", "rr2", "rr3"), most=2)
+    lost = ExclusionCandidates(lost=("rr1", "rr2", "rr3"), most=2)
     everything_dead = is_dead_of("rr1", "rr2", "rr3")
     assert chosen(lost, everything_dead) == ("rr1", "rr2")
-    again = Candidates(lost=("rr3",), before=frozenset({"rr1"}), most=2)
+    again = ExclusionCandidates(lost=("rr3",), before=frozenset({"rr1"}), most=2)
     assert chosen(again, everything_dead) == ("rr3",)
-    at_last = Candidates(lost=("rr3",), before=frozenset({"rr1", "rr2"}), most=2)
+    at_last = ExclusionCandidates(lost=("rr3",), before=frozenset({"rr1", "rr2"}), most=2)
     assert chosen(at_last, everything_dead) == ()
-    beside = Candidates(evicted=("rr9", "rr8"), lost=("rr3",), most=2)
+    beside = ExclusionCandidates(evicted=("rr9", "rr8"), lost=("rr3",), most=2)
     assert chosen(beside, everything_dead) == ("rr9", "rr8")
 
 
 def test_a_node_that_slurm_called_down_is_not_asked_for_again() -> None:
-    assert chosen(Candidates(known_dead=("rr1",), lost=("rr1",)), is_dead_of()) == ("rr1",)
+    assert chosen(ExclusionCandidates(known_dead=("rr1",), lost=("rr1",)), is_dead_of()) == ("rr1",)
 
 
 def test_looking_for_dead_nodes_takes_no_longer_than_slurm_waits() -> None:
     times = iter(range(0, 100, 4))
-    candidates = Candidates(lost=tuple(f"rr{number}" for number in range(9)), most=9)
+    candidates = ExclusionCandidates(lost=tuple(f"rr{number}" for number in range(9)), most=9)
     assert chosen(candidates, lambda _: True, lambda: float(next(times))) == ("rr0", "rr1")
 
 

@@ -11,11 +11,11 @@ from robust_run.launcher.start.options.options import Options
 from robust_run.slurm.rules.fill import Filled, fill, run_name
 from robust_run.slurm.rules.ports import ports_of
 from robust_run.slurm.rules.surroundings import nodes_of_job, read
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 from robust_run.slurm.shared import is_shared
 
 
-def filled(line: str, *, shared: bool = False, **changes: str) -> tuple[Filled, Step]:
+def filled(line: str, *, shared: bool = False, **changes: str) -> tuple[Filled, SlurmStep]:
     env = task_env(**changes)
     step = read(env)
     assert step is not None

@@ -19,13 +19,13 @@ from robust_run.launcher.model.events import (
     NodeReturned,
 )
 from robust_run.launcher.model.job import NodeInfo, Progress
-from robust_run.launcher.records.journal import Entry
-from robust_run.slurm.flags import BAD_EXIT, NO_KILL, WAIT, Seen, missing
+from robust_run.launcher.records.journal import JournalEntry
+from robust_run.slurm.flags import BAD_EXIT, NO_KILL, WAIT, FlagsSeen, missing
 from robust_run.slurm.past import judge
 from robust_run.slurm.pulse import beat, is_silent
 from robust_run.slurm.requeue import ended_as, was_told
 from robust_run.slurm.rules.reasons import classify, decide, is_over
-from robust_run.slurm.rules.types import Ended, JobFacts, Reason
+from robust_run.slurm.rules.types import Reason, SlurmEnded, SlurmJobFacts
 from robust_run.slurm.scontrol import parse_job, record_of
 
 RUNNING = (
@@ -35,16 +35,16 @@ RUNNING = (
 )
 
 
-def action(finish: Finish) -> Entry:
-    return Entry(at=0.0, mono=0.0, action=finish)
+def action(finish: Finish) -> JournalEntry:
+    return JournalEntry(at=0.0, mono=0.0, action=finish)
 
 
-def event(what: Event, at_s: float = 0.0) -> Entry:
-    return Entry(at=at_s, mono=at_s, event=what)
+def event(what: Event, at_s: float = 0.0) -> JournalEntry:
+    return JournalEntry(at=at_s, mono=at_s, event=what)
 
 
 def test_the_facts_of_a_job_are_read() -> None:
-    assert parse_job(RUNNING) == JobFacts(
+    assert parse_job(RUNNING) == SlurmJobFacts(
         state="RUNNING",
         end_unix_s=1795312500.0,
         restarts=1,
@@ -66,46 +66,46 @@ def test_a_job_without_a_limit_has_no_end_though_slurm_writes_one() -> None:
 
 
 def test_an_answer_that_is_none_says_nothing() -> None:
-    assert parse_job("slurm_load_jobs error: Invalid job id specified") == JobFacts()
+    assert parse_job("slurm_load_jobs error: Invalid job id specified") == SlurmJobFacts()
 
 
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        (JobFacts(state="RUNNING", end_unix_s=2000.0), ""),
-        (JobFacts(state="RUNNING", end_unix_s=990.0), "time_limit"),
-        (JobFacts(state="TIMEOUT", end_unix_s=990.0), "time_limit"),
-        (JobFacts(state="CANCELLED", end_unix_s=1000.0), "cancelled"),
-        (JobFacts(state="RUNNING", preempted_unix_s=1000.0, end_unix_s=2000.0), "preempted"),
-        (JobFacts(state="PREEMPTED"), "preempted"),
-        (JobFacts(state="COMPLETING", restarts=1), "requeued"),
-        (JobFacts(state="PENDING"), "requeued"),
+        (SlurmJobFacts(state="RUNNING", end_unix_s=2000.0), ""),
+        (SlurmJobFacts(state="RUNNING", end_unix_s=990.0), "time_limit"),
+        (SlurmJobFacts(state="TIMEOUT", end_unix_s=990.0), "time_limit"),
+        (SlurmJobFacts(state="CANCELLED", end_unix_s=1000.0), "cancelled"),
+        (SlurmJobFacts(state="RUNNING", preempted_unix_s=1000.0, end_unix_s=2000.0), "preempted"),
+        (SlurmJobFacts(state="PREEMPTED"), "preempted"),
+        (SlurmJobFacts(state="COMPLETING", restarts=1), "requeued"),
+        (SlurmJobFacts(state="PENDING"), "requeued"),
     ],
 )
-def test_the_ways_to_end_are_told_apart(facts: JobFacts, reason: Reason) -> None:
+def test_the_ways_to_end_are_told_apart(facts: SlurmJobFacts, reason: Reason) -> None:
     assert classify(facts, 0, 1000.0) == reason
 
 
 @pytest.mark.parametrize(
     ("ended", "requeue"),
     [
-        (Ended(exit_code=143, outcome="stopped", warned="time_limit"), True),
-        (Ended(exit_code=1, outcome="failed", warned="time_limit"), False),
-        (Ended(exit_code=1, outcome="failed", is_short=True), True),
-        (Ended(exit_code=1, outcome="failed", is_short=True, barren=2), True),
-        (Ended(exit_code=1, outcome="failed", is_short=True, barren=3), False),
-        (Ended(exit_code=143, outcome="stopped", warned="preempted", barren=3), True),
-        (Ended(exit_code=0, outcome="done", is_orphan=True), True),
-        (Ended(exit_code=0, outcome="done", warned="time_limit"), False),
-        (Ended(exit_code=93, outcome="failed", warned="time_limit"), False),
-        (Ended(exit_code=1, outcome="failed"), False),
-        (Ended(exit_code=143, outcome="stopped", warned="cancelled"), False),
-        (Ended(exit_code=143, outcome="stopped", warned="preempted"), True),
-        (Ended(exit_code=143, outcome="stopped", warned="requeued"), False),
-        (Ended(exit_code=143, outcome="stopped", warned="warned"), False),
+        (SlurmEnded(exit_code=143, outcome="stopped", warned="time_limit"), True),
+        (SlurmEnded(exit_code=1, outcome="failed", warned="time_limit"), False),
+        (SlurmEnded(exit_code=1, outcome="failed", is_short=True), True),
+        (SlurmEnded(exit_code=1, outcome="failed", is_short=True, barren=2), True),
+        (SlurmEnded(exit_code=1, outcome="failed", is_short=True, barren=3), False),
+        (SlurmEnded(exit_code=143, outcome="stopped", warned="preempted", barren=3), True),
+        (SlurmEnded(exit_code=0, outcome="done", is_orphan=True), True),
+        (SlurmEnded(exit_code=0, outcome="done", warned="time_limit"), False),
+        (SlurmEnded(exit_code=93, outcome="failed", warned="time_limit"), False),
+        (SlurmEnded(exit_code=1, outcome="failed"), False),
+        (SlurmEnded(exit_code=143, outcome="stopped", warned="cancelled"), False),
+        (SlurmEnded(exit_code=143, outcome="stopped", warned="preempted"), True),
+        (SlurmEnded(exit_code=143, outcome="stopped", warned="requeued"), False),
+        (SlurmEnded(exit_code=143, outcome="stopped", warned="warned"), False),
     ],
 )
-def test_what_goes_back_into_the_queue(ended: Ended, requeue: bool) -> None:
+def test_what_goes_back_into_the_queue(ended: SlurmEnded, requeue: bool) -> None:
     assert decide(ended, "auto").requeue is requeue
     assert not decide(ended, "never").requeue
 
@@ -113,14 +113,14 @@ def test_what_goes_back_into_the_queue(ended: Ended, requeue: bool) -> None:
 @pytest.mark.parametrize(
     ("ended", "code", "told"),
     [
-        (Ended(exit_code=143, outcome="stopped"), 143, True),
-        (Ended(exit_code=143), 143, True),  # it came before anything was on record
-        (Ended(exit_code=143, warned="preempted"), 143, False),
-        (Ended(exit_code=1), 1, False),
-        (Ended(exit_code=0, outcome="done"), 143, False),
+        (SlurmEnded(exit_code=143, outcome="stopped"), 143, True),
+        (SlurmEnded(exit_code=143), 143, True),  # it came before anything was on record
+        (SlurmEnded(exit_code=143, warned="preempted"), 143, False),
+        (SlurmEnded(exit_code=1), 1, False),
+        (SlurmEnded(exit_code=0, outcome="done"), 143, False),
     ],
 )
-def test_slurm_is_asked_why_a_job_was_told_to_end_however_early(ended: Ended, code: int, told: bool) -> None:
+def test_slurm_is_asked_why_a_job_was_told_to_end_however_early(ended: SlurmEnded, code: int, told: bool) -> None:
     assert was_told(ended, code) is told
 
 
@@ -151,7 +151,7 @@ def test_a_job_that_gave_up_waiting_is_short_and_one_that_crashed_is_not() -> No
     assert not ended_as(1, judge([action(crashed)]), "", is_lost=False).is_short
 
 
-def saved(progress: Progress) -> Entry:
+def saved(progress: Progress) -> JournalEntry:
     return event(AttemptEnded(attempt=1, started_at_s=0.0, ranks=(), progress=progress))
 
 
@@ -169,7 +169,7 @@ def saved(progress: Progress) -> Entry:
     ],
 )
 def test_starts_that_got_nowhere_are_counted_even_where_nothing_of_them_is_on_record(
-    second: list[Entry], barren: int
+    second: list[JournalEntry], barren: int
 ) -> None:
     entries = [event(JobStarted()), event(ControllerResumed(term=2, restart=1)), *second]
     assert judge(entries, restart=2).barren == barren, "of three starts the third wrote nothing"
@@ -206,21 +206,21 @@ def test_a_host_that_was_taken_over_from_is_lost_unless_it_comes_back() -> None:
 
 
 def test_a_job_that_failed_is_not_requeued_because_its_time_was_nearly_over() -> None:
-    failed = Ended(exit_code=1, outcome="failed", warned="time_limit")
+    failed = SlurmEnded(exit_code=1, outcome="failed", warned="time_limit")
     assert not decide(failed, "auto").requeue
-    assert decide(Ended(exit_code=143, outcome="stopped", warned="time_limit"), "auto").requeue
+    assert decide(SlurmEnded(exit_code=143, outcome="stopped", warned="time_limit"), "auto").requeue
 
 
 def test_a_worker_that_says_never_again_at_the_deadline_is_heard() -> None:
-    told = Ended(exit_code=143, outcome="stopped", warned="time_limit", codes=frozenset({0, 93}))
+    told = SlurmEnded(exit_code=143, outcome="stopped", warned="time_limit", codes=frozenset({0, 93}))
     assert not decide(told, "auto").requeue
 
 
 @pytest.mark.parametrize("state", ["CANCELLED by 0", "COMPLETING", "TIMEOUT", "PREEMPTED", "FAILED"])
 def test_the_end_time_of_a_job_that_is_over_is_no_limit(state: str) -> None:
-    assert is_over(JobFacts(state=state, end_unix_s=100.0))
-    assert not is_over(JobFacts(state="RUNNING", end_unix_s=100.0))
-    assert not is_over(JobFacts())
+    assert is_over(SlurmJobFacts(state=state, end_unix_s=100.0))
+    assert not is_over(SlurmJobFacts(state="RUNNING", end_unix_s=100.0))
+    assert not is_over(SlurmJobFacts())
 
 
 def test_a_takeover_after_a_requeue_forgets_no_loss() -> None:
@@ -247,13 +247,13 @@ def test_a_takeover_after_a_requeue_forgets_no_loss() -> None:
 )
 def test_missing_options_of_srun_are_seen_in_its_command_line(words: str, lacking: tuple[str, ...]) -> None:
     site = {"KillOnBadExit": "0", "WaitTime": "0 sec"}
-    assert missing(Seen(words=tuple(words.split()), env={}, site=site)) == lacking
+    assert missing(FlagsSeen(words=tuple(words.split()), env={}, site=site)) == lacking
 
 
 def test_without_its_command_line_the_environment_and_the_site_tell() -> None:
-    assert missing(Seen(words=None, env={}, site={"KillOnBadExit": "1", "WaitTime": "30 sec"})) == (BAD_EXIT, WAIT)
+    assert missing(FlagsSeen(words=None, env={}, site={"KillOnBadExit": "1", "WaitTime": "30 sec"})) == (BAD_EXIT, WAIT)
     assert (
-        missing(Seen(words=None, env={"SLURM_KILL_BAD_EXIT": "0", "SLURM_WAIT": "0"}, site={"KillOnBadExit": "1"}))
+        missing(FlagsSeen(words=None, env={"SLURM_KILL_BAD_EXIT": "0", "SLURM_WAIT": "0"}, site={"KillOnBadExit": "1"}))
         == ()
     )
-    assert missing(Seen(words=None, env={})) == ()
+    assert missing(FlagsSeen(words=None, env={})) == ()

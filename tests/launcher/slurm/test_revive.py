@@ -12,7 +12,7 @@ import pytest
 
 from robust_run.launcher.model.events import Event, NodeJoined, NodeLost, NodeReturned
 from robust_run.launcher.model.job import NodeInfo, SlurmUse
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.revive import LOOK_S, PATIENCE_S, Reviver
 
 JOINED = NodeJoined(node=NodeInfo(id="a", name="rr2", nproc=1))
@@ -40,7 +40,9 @@ class Site:
 
     def happens(self, *events: Event) -> None:
         with self.journal.open("ab") as file:
-            file.writelines(msgspec.json.encode(Entry(at=0.0, mono=0.0, event=event)) + b"\n" for event in events)
+            file.writelines(
+                msgspec.json.encode(JournalEntry(at=0.0, mono=0.0, event=event)) + b"\n" for event in events
+            )
 
     def look(self, after_s: float = LOOK_S) -> None:
         self.now_s += after_s

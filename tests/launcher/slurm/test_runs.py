@@ -5,18 +5,18 @@ from __future__ import annotations
 from slurm_tasks import task_env
 
 from robust_run.slurm.rules.surroundings import read
-from robust_run.slurm.rules.types import Step
-from robust_run.slurm.runs import Run, choose, ordered
+from robust_run.slurm.rules.types import SlurmStep
+from robust_run.slurm.runs import SlurmRun, choose, ordered
 
 
-def step_of(**changes: str) -> Step:
+def step_of(**changes: str) -> SlurmStep:
     step = read(task_env(SLURM_RESTART_COUNT="1", **changes))
     assert step is not None
     return step
 
 
-def run(name: str, number: int, taken_by: str = "") -> Run:
-    return Run(name=name, order=(number, 0), taken_by=taken_by)
+def run(name: str, number: int, taken_by: str = "") -> SlurmRun:
+    return SlurmRun(name=name, order=(number, 0), taken_by=taken_by)
 
 
 def test_the_runs_of_a_job_come_in_the_order_of_their_steps() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from robust_run.errors import UserError
 from robust_run.slurm.rules.sbatch_options import read_options
-from robust_run.slurm.rules.script import Script, Wanted, make_script
+from robust_run.slurm.rules.script import JobWanted, Script, make_script
 
 COMMAND = ("robust-run", "--nproc-per-node", "8", "train.py")
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=20)
@@ -26,7 +26,7 @@ def script(
     log_dir: str = "/shared/50% off/runs",
 ) -> Script:
     return make_script(
-        Wanted(
+        JobWanted(
             options=read_options(options),
             step_options=step,
             command=command,

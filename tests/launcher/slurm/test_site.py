@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.slurm.doctor import NodeSaid, judge_nodes, too_many
-from robust_run.slurm.rules.site import Finding, judge_config, judge_version, read_config
-from robust_run.slurm.tools import Ran
+from robust_run.slurm.rules.site import SiteFinding, judge_config, judge_version, read_config
+from robust_run.slurm.tools import CommandResult
 
 CONFIG = """Configuration data as of 2026-11-22T01:34:17
 AuthInfo                = socket=/run/munge.socket.2,cred_expire=5
@@ -30,7 +30,7 @@ Slurmctld(primary) at login is UP
 """
 
 
-def kinds(findings: list[Finding]) -> dict[str, str]:
+def kinds(findings: list[SiteFinding]) -> dict[str, str]:
     return {finding.what.partition("=")[0]: finding.kind for finding in findings}
 
 
@@ -109,9 +109,15 @@ def test_nodes_are_named_in_their_order_whichever_speaks_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "refused"), [(Ran(0, "3\n2\n"), True), (Ran(0, "6\n"), False), (Ran(1), False), (Ran(0, "many"), False)]
+    ("said", "refused"),
+    [
+        (CommandResult(0, "3\n2\n"), True),
+        (CommandResult(0, "6\n"), False),
+        (CommandResult(1), False),
+        (CommandResult(0, "many"), False),
+    ],
 )
-def test_a_step_on_more_nodes_than_there_are_is_refused_at_once(said: Ran, refused: bool) -> None:
+def test_a_step_on_more_nodes_than_there_are_is_refused_at_once(said: CommandResult, refused: bool) -> None:
     tools: Any = SimpleNamespace(find=lambda name: name, run=lambda *_: said)
     found = too_many(tools, {}, 6)
     assert (found is not None and "the site has 5" in str(found)) is refused

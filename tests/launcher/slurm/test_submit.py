@@ -13,26 +13,26 @@ from robust_run.robust_cli import robust
 from robust_run.slurm.doctor import examine, examine_nodes
 from robust_run.slurm.rules.script import make_script
 from robust_run.slurm.submit import plan, submit
-from robust_run.slurm.tools import Ran
+from robust_run.slurm.tools import CommandResult
 
 
 class Site:
     """Commands that a site has, and what they say."""
 
-    def __init__(self, **answers: Ran) -> None:
+    def __init__(self, **answers: CommandResult) -> None:
         self.answers = answers
         self.calls: list[tuple[list[str], dict[str, str]]] = []
 
     def find(self, name: str) -> str | None:
         return f"/usr/bin/{name}" if name in self.answers or name == "robust-run" else None
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Ran:
+    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> CommandResult:
         self.calls.append((list(argv), dict(env)))
         return self.answers[argv[0]]
 
 
 def test_a_job_is_submitted_and_its_script_kept_beside_its_log(tmp_path: Path) -> None:
-    site = Site(sbatch=Ran(0, "17;cluster\n"))
+    site = Site(sbatch=CommandResult(0, "17;cluster\n"))
     wanted = plan(["-N4"], [], ["robust-run", "train.py"], {}, str(tmp_path))
     env = {"SLURM_CPU_BIND": "x", "SLURM_CONF": "y", "SBATCH_OPEN_MODE": "truncate", "SBATCH_ACCOUNT": "a"}
     submitted = submit(wanted, make_script(wanted), env, site)
@@ -47,7 +47,7 @@ def test_a_job_is_submitted_and_its_script_kept_beside_its_log(tmp_path: Path) -
 def test_a_folder_in_the_way_of_the_script_loses_no_job(tmp_path: Path) -> None:
     (tmp_path / "robust-runs/slurm-17.sh").mkdir(parents=True)
     wanted = plan(["-N4"], [], ["robust-run", "train.py"], {}, str(tmp_path))
-    submitted = submit(wanted, make_script(wanted), {}, Site(sbatch=Ran(0, "17\n")))
+    submitted = submit(wanted, make_script(wanted), {}, Site(sbatch=CommandResult(0, "17\n")))
     assert submitted.job == "17"
     assert Path(submitted.script).read_text() == make_script(wanted).text
 
@@ -56,11 +56,11 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "robust-runs").touch()
     wanted = plan(["-N4"], [], ["robust-run", "train.py"], {}, str(tmp_path))
     with pytest.raises(PlatformError, match="choose another --log-dir"):
-        submit(wanted, make_script(wanted), {}, Site(sbatch=Ran(0, "17\n")))
+        submit(wanted, make_script(wanted), {}, Site(sbatch=CommandResult(0, "17\n")))
 
 
 def test_what_is_typed_beats_variables_of_sbatch(tmp_path: Path) -> None:
-    site = Site(sbatch=Ran(0, "17\n"))
+    site = Site(sbatch=CommandResult(0, "17\n"))
     wanted = plan(["-t", "33", "-J", "typed"], [], ["robust-run", "train.py"], {}, str(tmp_path))
     env = {"SBATCH_TIMELIMIT": "7", "SBATCH_JOB_NAME": "x", "SBATCH_PARTITION": "p", "SBATCH_WAIT": "1"}
     submit(wanted, make_script(wanted), env, site)
@@ -70,7 +70,7 @@ def test_what_is_typed_beats_variables_of_sbatch(tmp_path: Path) -> None:
 
 
 def test_a_job_that_slurm_refuses_leaves_nothing(tmp_path: Path) -> None:
-    site = Site(sbatch=Ran(1, "", "sbatch: error: invalid partition\n"))
+    site = Site(sbatch=CommandResult(1, "", "sbatch: error: invalid partition\n"))
     wanted = plan([], [], ["robust-run", "train.py"], {}, str(tmp_path))
     with pytest.raises(PlatformError, match="sbatch did not take the job: sbatch: error: invalid partition"):
         submit(wanted, make_script(wanted), {}, site)
@@ -144,7 +144,9 @@ def test_the_command_line() -> None:
 
 
 def test_a_site_without_scontrol_is_told_so() -> None:
-    findings = examine(Site(sbatch=Ran(0, "slurm 23.02.1\n"), srun=Ran(0), squeue=Ran(0)), {})
+    findings = examine(
+        Site(sbatch=CommandResult(0, "slurm 23.02.1\n"), srun=CommandResult(0), squeue=CommandResult(0)), {}
+    )
     assert [finding.kind for finding in findings] == ["ok", "warning"]
     assert "scontrol: not in PATH (settings cannot be read" in str(findings[1])
 
@@ -154,11 +156,16 @@ def test_a_machine_without_slurm_is_told_so() -> None:
 
 
 def test_a_slurm_that_is_down_is_told_so() -> None:
-    down = Ran(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)")
-    findings = examine(Site(sbatch=Ran(0, "slurm 23.02.1"), srun=Ran(0), squeue=Ran(0), scontrol=down), {})
+    down = CommandResult(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)")
+    findings = examine(
+        Site(sbatch=CommandResult(0, "slurm 23.02.1"), srun=CommandResult(0), squeue=CommandResult(0), scontrol=down),
+        {},
+    )
     assert str(findings[-1]).startswith("bad      slurmctld: does not answer: slurm_load_ctl_conf error")
 
 
 def test_a_step_that_does_not_run_is_told_so(tmp_path: Path) -> None:
-    (finding,) = examine_nodes(Site(srun=Ran(1, "noise", "srun: error: no nodes")), {}, 4, ["-pgpu"], str(tmp_path))
+    (finding,) = examine_nodes(
+        Site(srun=CommandResult(1, "noise", "srun: error: no nodes")), {}, 4, ["-pgpu"], str(tmp_path)
+    )
     assert str(finding) == "bad      a step of 4 nodes: did not run: srun: error: no nodes"

@@ -9,10 +9,10 @@ from robust_run.errors import UserError
 from robust_run.slurm.rules.ports import COUNT, FIRST, ports_of
 from robust_run.slurm.rules.scrub import for_srun, without_binding
 from robust_run.slurm.rules.surroundings import nodes_of_job, read
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 
 
-def step_of(**changes: str) -> Step:
+def step_of(**changes: str) -> SlurmStep:
     step = read(task_env(**changes))
     assert step is not None
     return step

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from robust_run.launcher.control.client import dial
-from robust_run.launcher.control.errors import Refusal
+from robust_run.launcher.control.errors import JoinRefusal
 from robust_run.launcher.control.messages import Hello
 from robust_run.launcher.model.job import NodeInfo
 from robust_run.slurm.turning_away import turn_away
@@ -34,7 +34,7 @@ async def ask(port: int) -> str:
             await asyncio.sleep(0.05)  # it does not listen yet
         except ConnectionResetError:
             continue  # it waits only so long for what a busy machine has to say: as agents do, ask again
-        except Refusal as refusal:
+        except JoinRefusal as refusal:
             assert refusal.final
             return str(refusal)
     raise AssertionError("nobody answered")

@@ -9,16 +9,16 @@ from slurm_tasks import task_env
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import Event, NodeJoined, NodeLost, NodeReturned
 from robust_run.launcher.model.job import NodeInfo
-from robust_run.launcher.records.journal import Entry
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.past import Past, judge
 from robust_run.slurm.rules.surroundings import read
-from robust_run.slurm.rules.types import Step
+from robust_run.slurm.rules.types import SlurmStep
 from robust_run.slurm.verdict import _write, sentence
 
 DONE = Finish(exit_code=0, outcome="done")
 
 
-def step_of(node_id: int) -> Step:
+def step_of(node_id: int) -> SlurmStep:
     step = read(task_env(SLURM_NODEID=str(node_id), SLURMD_NODENAME=f"rr{node_id + 1}"))
     assert step is not None
     return step
@@ -26,8 +26,8 @@ def step_of(node_id: int) -> Step:
 
 def past(*events: Event, finish: Finish = DONE) -> Past:
     nodes = [NodeJoined(node=NodeInfo(id=f"id{number}", name=f"rr{number}", nproc=1)) for number in range(1, 5)]
-    entries = [Entry(at=0.0, mono=0.0, event=each) for each in (*nodes, *events)]
-    return judge([*entries, Entry(at=0.0, mono=0.0, action=finish)])
+    entries = [JournalEntry(at=0.0, mono=0.0, event=each) for each in (*nodes, *events)]
+    return judge([*entries, JournalEntry(at=0.0, mono=0.0, action=finish)])
 
 
 def lost(number: int) -> NodeLost:

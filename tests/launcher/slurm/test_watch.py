@@ -11,9 +11,9 @@ import pytest
 
 from robust_run.launcher.model.events import LimitNear
 from robust_run.launcher.model.job import SlurmUse
-from robust_run.slurm.rules.types import JobFacts
+from robust_run.slurm.rules.types import SlurmJobFacts
 from robust_run.slurm.scontrol import Answer
-from robust_run.slurm.watch import EARLY_S, Watch
+from robust_run.slurm.watch import EARLY_S, SlurmWatch
 
 
 class Site:
@@ -30,14 +30,14 @@ class Site:
         agent: Any = SimpleNamespace(pass_on=lambda _: ([], []))
         loop: Any = SimpleNamespace(time=lambda: self.now_s, call_later=self._later)
         link: Any = SimpleNamespace(is_led_from_here=True, report=self.reported.append)
-        self.watch = Watch(agent, node, link, loop)
+        self.watch = SlurmWatch(agent, node, link, loop)
 
     def _later(self, _delay_s: float, _call: Callable[..., None], *_: object) -> Any:
         return SimpleNamespace(cancel=lambda: None)
 
     def limit_is_near(self, after_s: float) -> None:
         self.now_s += after_s
-        facts = JobFacts(state="RUNNING", end_unix_s=1.0, is_batch=True)
+        facts = SlurmJobFacts(state="RUNNING", end_unix_s=1.0, is_batch=True)
         self.watch._near(facts, Answer(ok=True, text=""))
 
 

@@ -13,7 +13,15 @@ import msgspec
 import pytest
 
 from robust_run.launcher.agent.warm.host import WarmHost
-from robust_run.launcher.agent.warm.messages import MakeStandby, Preload, Preloaded, Refused, StandbyReady, ToWarm, send
+from robust_run.launcher.agent.warm.messages import (
+    MakeStandby,
+    Preload,
+    Preloaded,
+    StandbyReady,
+    ToWarm,
+    WarmStartRefused,
+    send,
+)
 
 TORCH = ("torch", "torch.distributed")
 LATE = ("torch._dynamo",)
@@ -122,7 +130,7 @@ def test_modules_that_are_there_are_not_imported_again(played: Played) -> None:
 def test_a_late_import_that_spoils_the_process_is_left_out_of_the_next_one(played: Played) -> None:
     played.says(Preloaded(modules=TORCH, took_s=1.0))
     played.host.preload(LATE)
-    played.says(Refused("a Python thread runs (mine)", LATE))
+    played.says(WarmStartRefused("a Python thread runs (mine)", LATE))
     assert played.news[-1].module == "torch._dynamo"  # type: ignore[attr-defined]
     assert len(played.launched) == 2
     assert played.host.state == "importing"
@@ -131,5 +139,5 @@ def test_a_late_import_that_spoils_the_process_is_left_out_of_the_next_one(playe
 
 
 def test_a_package_that_spoils_the_process_is_left_out_as_a_whole(played: Played) -> None:
-    played.says(Refused("CUDA is initialised", ("deep", "deep.speed")))
+    played.says(WarmStartRefused("CUDA is initialised", ("deep", "deep.speed")))
     assert played.host.state == "refused", "it was none of those asked for"

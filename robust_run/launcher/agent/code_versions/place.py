@@ -24,7 +24,15 @@ from robust_run.launcher.model.code_events import CodeUse, CodeVersion
 from robust_run.launcher.model.job import (
     JobSpec,
 )
-from robust_run.launcher.records.code.capture import Root, commit_of, holds, left_out, look_first, roots_of, tree_id_of
+from robust_run.launcher.records.code.capture import (
+    CodeRoot,
+    commit_of,
+    holds,
+    left_out,
+    look_first,
+    roots_of,
+    tree_id_of,
+)
 from robust_run.launcher.records.code.errors import CodeError, LackingError
 from robust_run.launcher.records.code.program import in_folder, program_of, with_settings
 from robust_run.launcher.records.code.scan import Scan, is_weak
@@ -48,7 +56,7 @@ class CodeSource(msgspec.Struct, frozen=True, kw_only=True):
     """Links to what the user's folder held; empty: workers run from a copy, or in place whatever happens there."""
 
 
-class Seen(NamedTuple):
+class CodeSeen(NamedTuple):
     """What a job was started with, in memory."""
 
     version: CodeVersion
@@ -73,7 +81,7 @@ class CodePlace:
         self._leave = tuple(filter(None, (spec.log_dir, run_path)))
         self._clock = clock
         self._source, self._user = host, user
-        self._root: Root | None = None
+        self._root: CodeRoot | None = None
         self._is_settled = False
         """The root is the one that the job's versions are of."""
         self.store = TreeStore(os.path.join(run_path, FOLDER))
@@ -82,7 +90,7 @@ class CodePlace:
 
     # --- capturing
 
-    def see(self, at_unix_s: float) -> Seen:
+    def see(self, at_unix_s: float) -> CodeSeen:
         """Read what the job is started with into memory. Takes half a second at most, a few milliseconds as a rule."""
         version = CodeVersion(
             number=1,
@@ -94,18 +102,18 @@ class CodePlace:
             summary="as the job was started",
         )
         if not self._roots:
-            return Seen(
+            return CodeSeen(
                 version, None, "" if self._mode == "in-place" else "the program is not in a folder of the user's"
             )
         try:
             root, scan = self._look()
         except CodeError as error:
-            return Seen(version, None, str(error))
+            return CodeSeen(version, None, str(error))
         self._is_settled = True
         source = f"{self._source}:{root.folder}"
-        return Seen(msgspec.structs.replace(version, source=source, left_out=left_out(scan.left)), scan, "")
+        return CodeSeen(msgspec.structs.replace(version, source=source, left_out=left_out(scan.left)), scan, "")
 
-    def keep(self, seen: Seen) -> tuple[CodeVersion, str]:
+    def keep(self, seen: CodeSeen) -> tuple[CodeVersion, str]:
         """Keep that; return version 1 and, where no code could be kept, why. May take long on a slow disk; for any thread."""
         if seen.scan is None:
             return seen.version, seen.why
@@ -126,7 +134,7 @@ class CodePlace:
             self._root = fitting[0]
         self._is_settled = True
 
-    def _look(self) -> tuple[Root, Scan]:
+    def _look(self) -> tuple[CodeRoot, Scan]:
         if self._root is None:
             self._root, scan = look_first(self._roots, self._leave, LIMITS, self._clock)
             return self._root, scan
@@ -183,7 +191,7 @@ class CodePlace:
         if self._mode == "auto" and self._root is not None:
             self.store.lead_to_kept(self.steady, self._root.folder, tree_id, scan)
 
-    def _is_in(self, root: Root, scan: Scan, use: CodeUse) -> bool:
+    def _is_in(self, root: CodeRoot, scan: Scan, use: CodeUse) -> bool:
         """Whether the user's folder is the version. Before there was an update, what the program writes beside its code, or may
         have written, is no difference: nothing would run otherwise in a copy.
         """

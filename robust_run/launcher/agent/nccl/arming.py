@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.nccl.facts import PLUGIN_VARIABLE, Facts, Machine, look, this_machine
+from robust_run.launcher.agent.nccl.facts import PLUGIN_VARIABLE, Machine, NcclFacts, look, this_machine
 from robust_run.launcher.agent.workers.environment import without_outer_nccl
 from robust_run.launcher.model.job import JobSpec
 from robust_run.tracer.sight.ras_port import RasPort
@@ -39,7 +39,7 @@ Weight = Literal["silent", "noted", "said"]
 """silent: nobody asked. noted: in the journal and in `robust status`. said: on the terminal, too."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class ArmingDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether NCCL is traced, and why or why not."""
 
     plugin: str = ""
@@ -50,20 +50,20 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     weight: Weight
 
 
-def decide(option: str, env: Mapping[str, str], needed_bytes: int, facts: Facts) -> Decision:
+def decide(option: str, env: Mapping[str, str], needed_bytes: int, facts: NcclFacts) -> ArmingDecision:
     """Return whether workers with this environment are traced. `needed_bytes`: what all their files may grow to. Pure."""
     asked = option == "on"
     reason, build = _why_not(option, env, needed_bytes, facts)
     if reason:
         is_news = asked or (option == "auto" and facts.devices)
         weight: Weight = "said" if asked else "noted" if is_news else "silent"
-        return Decision(sentence=f"NCCL is not traced: {reason}", weight=weight, build=build)
+        return ArmingDecision(sentence=f"NCCL is not traced: {reason}", weight=weight, build=build)
     of = f"version {'.'.join(map(str, facts.version))}" if facts.version else "of unknown version"
     though = "" if facts.devices else ", though no NVIDIA device is visible on this node"
-    return Decision(plugin=facts.plugin, sentence=f"NCCL ({of}) is traced{though}", weight="noted")
+    return ArmingDecision(plugin=facts.plugin, sentence=f"NCCL ({of}) is traced{though}", weight="noted")
 
 
-def _why_not(option: str, env: Mapping[str, str], needed_bytes: int, facts: Facts) -> tuple[str, bool]:
+def _why_not(option: str, env: Mapping[str, str], needed_bytes: int, facts: NcclFacts) -> tuple[str, bool]:
     """Return why NCCL is not traced, and whether compiling would change that; empty: it is."""
     if option == "off":
         return "--trace-nccl off", False
@@ -113,7 +113,7 @@ class NcclArming:
         self._say = say
         self._start_helper = start_helper
         self._machine = machine
-        self._decision: Decision | None = None
+        self._decision: ArmingDecision | None = None
         self._told = ""
         self._has_built = False
         self._trouble = ""
@@ -132,9 +132,9 @@ class NcclArming:
             self._say(f"{decision.sentence}; the job runs without")
         return decision.sentence
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> ArmingDecision:
         if self._option == "off":
-            return decide(self._option, self._env, 0, Facts(devices=False))
+            return decide(self._option, self._env, 0, NcclFacts(devices=False))
         machine = self._machine = self._machine or this_machine()
         facts = look(self._option, self._env, self._memory, machine)
         needed_bytes = _needed_bytes(self._nproc) if facts.devices or self._option == "on" else 0

@@ -35,7 +35,7 @@ _LIBRARY = re.compile(r"libnccl\.so\.(\d+\.\d+(?:\.\d+)*)")
 _LONGEST = 200
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class NcclFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What decides, as far as it was looked for."""
 
     devices: bool
@@ -68,12 +68,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The plugin, compiled now if it must be."""
 
 
-def look(option: str, env: Mapping[str, str], memory: str | None, machine: Machine) -> Facts:
+def look(option: str, env: Mapping[str, str], memory: str | None, machine: Machine) -> NcclFacts:
     """Return the facts; those that decide nothing any more are not looked for. `memory`: folder for the files; None: on disk."""
     devices = has_nvidia(machine.files, env)
     if option == "off" or env.get("ROBUST_TRACE") == "0" or (option == "auto" and not devices):
-        return Facts(devices=devices)
-    return Facts(
+        return NcclFacts(devices=devices)
+    return NcclFacts(
         devices=devices,
         version=nccl_version(machine, env),
         own=own_plugin(machine.files, env),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from robust_run.launcher.agent.output.lines import LineSplitter, Tail, prefix_lines, select_lines
+from robust_run.launcher.agent.output.lines import LineSplitter, OutputTail, prefix_lines, select_lines
 
 Append = Callable[[bytes], bool]
 """Appends to a log file, or drops and returns False; never waits."""
@@ -91,7 +91,7 @@ class Channel:
         prefix: bytes = b"",
         log: Append | None = None,
         filtered: FilteredLog | None = None,
-        tail: Tail | None = None,
+        tail: OutputTail | None = None,
     ) -> None:
         self._console = console
         self._prefix = prefix

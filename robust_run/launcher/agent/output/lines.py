@@ -88,7 +88,7 @@ def select_lines(block: bytes, needles: tuple[bytes, ...]) -> bytes:
     return b"".join(line for line in _LINE.findall(block) if any(needle in line for needle in needles))
 
 
-class Tail:
+class OutputTail:
     """The last bytes of a stream, and when its last words began. What is known when a worker is gone."""
 
     def __init__(self, limit_bytes: int = TAIL_BYTES) -> None:

@@ -10,11 +10,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from robust_run.launcher.agent.output.lines import Tail
+from robust_run.launcher.agent.output.lines import OutputTail
 from robust_run.launcher.agent.output.wiring import (
     AttemptLogs,
     ChildFds,
-    Source,
+    OutputSource,
     Wiring,
     copy_window_size,
     read_available,
@@ -45,7 +45,7 @@ class _Rank:
 
     __slots__ = ("sources", "tail")
 
-    def __init__(self, sources: tuple[Source, Source], tail: Tail) -> None:
+    def __init__(self, sources: tuple[OutputSource, OutputSource], tail: OutputTail) -> None:
         self.sources = sources
         self.tail = tail
 
@@ -60,7 +60,7 @@ class _Attempt:
         self.ranks: dict[int, _Rank] = {}
         self.all_over: asyncio.Future[None] | None = None
 
-    def open_sources(self) -> list[Source]:
+    def open_sources(self) -> list[OutputSource]:
         """Return the streams whose end has not been seen."""
         return [source for rank in self.ranks.values() for source in rank.sources if not source.is_over]
 
@@ -84,7 +84,7 @@ class OutputRouter:
         self._wiring = Wiring(streams, role, console_out, console_err, console_is_terminal)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._attempts: dict[int, _Attempt] = {}
-        self._unfinished: set[Source] = set()
+        self._unfinished: set[OutputSource] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def open_rank(self, attempt: int, rank: int, local_rank: int, folder: str | None) -> ChildFds:
@@ -178,7 +178,7 @@ class OutputRouter:
             if number < attempt and not state.open_sources():
                 del self._attempts[number]
 
-    def _read_once(self, source: Source) -> int:
+    def _read_once(self, source: OutputSource) -> int:
         """Read one piece, or see the end; return the number of bytes."""
         if source.is_over:
             return 0
@@ -193,13 +193,13 @@ class OutputRouter:
                 self._set_idle_timer(IDLE_S)
         return len(chunk)
 
-    def _catch_up(self, source: Source) -> None:
+    def _catch_up(self, source: OutputSource) -> None:
         """Read all that is there now."""
         limit = CATCH_UP_BYTES
         while limit > 0 and (count := self._read_once(source)):
             limit -= count
 
-    def _end(self, source: Source) -> None:
+    def _end(self, source: OutputSource) -> None:
         """Close the stream and give out what is left of it."""
         if source.is_over:
             return

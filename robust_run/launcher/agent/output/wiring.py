@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.output.channel import Append, Channel, Console, FilteredLog
-from robust_run.launcher.agent.output.lines import Tail
+from robust_run.launcher.agent.output.lines import OutputTail
 from robust_run.launcher.model.job import Std, Streams
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ChildFds:
         self.stdout = self.stderr = -1
 
 
-class Source:
+class OutputSource:
     """The agent's end of one stream of one worker. `terminal_fd` is the terminal that it imitates; None for a pipe."""
 
     __slots__ = ("attempt", "channel", "fd", "is_over", "terminal_fd")
@@ -127,13 +127,13 @@ class Wiring:
 
     def connect(
         self, attempt: int, rank: int, local_rank: int, folder: str | None, logs: AttemptLogs
-    ) -> tuple[ChildFds, tuple[Source, Source], Tail]:
+    ) -> tuple[ChildFds, tuple[OutputSource, OutputSource], OutputTail]:
         """Return a worker's ends, ours, and where the end of its stderr is kept.
 
         Raises PlatformError if there are no descriptors left; then none stays open.
         """
         prefix = self._prefix(rank, local_rank)
-        tail = Tail()
+        tail = OutputTail()
         ends: list[tuple[int | None, int, int]] = []
         try:
             for kind in self._kinds:
@@ -145,7 +145,9 @@ class Wiring:
             message = f"cannot open the output of rank {rank}: {error.strerror}; raise `ulimit -n` (open files)"
             raise PlatformError(message) from error
         sources = [
-            Source(attempt, read_fd, self._make_channel(kind, local_rank, folder, prefix, tail, logs), terminal_fd)
+            OutputSource(
+                attempt, read_fd, self._make_channel(kind, local_rank, folder, prefix, tail, logs), terminal_fd
+            )
             for kind, (terminal_fd, read_fd, _) in zip(self._kinds, ends, strict=True)
         ]
         for source in sources:
@@ -163,7 +165,7 @@ class Wiring:
         return None, *make_pipe(self._pipe_bytes)
 
     def _make_channel(
-        self, kind: _Kind, local_rank: int, folder: str | None, prefix: bytes, tail: Tail, logs: AttemptLogs
+        self, kind: _Kind, local_rank: int, folder: str | None, prefix: bytes, tail: OutputTail, logs: AttemptLogs
     ) -> Channel:
         is_shown = self._streams.shown[local_rank]
         is_teed = kind.tee[local_rank]

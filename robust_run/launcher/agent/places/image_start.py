@@ -11,7 +11,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
-from robust_run.launcher.agent.places.place import Hears, Opened
+from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
 from robust_run.launcher.model.job import ImageUse, JobSpec
 from robust_run.prefetch import belonging, inside
@@ -31,7 +31,7 @@ def open_image(
     say: Callable[[str], None],
     lifeline: int,
     token: str = "",
-) -> Opened:
+) -> OpenedPlace:
     """Make the image of a job ready on this node. Raises PlatformError, UserError, and `Interrupted` by a signal.
 
     Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`. `token`: the secret of a job of
@@ -40,11 +40,11 @@ def open_image(
     assert spec.image is not None
     image = spec.image
     if mounted_image(env, image.url) is not None:
-        return Opened(None, MountedAhead(spec, image, clock, say))
+        return OpenedPlace(None, MountedAhead(spec, image, clock, say))
     place = unless_interrupted(
         lambda: _make(spec, image, env, clock, run_folder, say, token), spec, lifeline, "the image"
     )
-    return Opened(place, None)
+    return OpenedPlace(place, None)
 
 
 def _make(

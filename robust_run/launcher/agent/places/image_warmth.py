@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.workers.starter import Plan, Starter
+from robust_run.launcher.agent.workers.starter import Starter, StartPlan
 from robust_run.launcher.agent.workers.store import StartsHelpers
 from robust_run.version import __version__
 
@@ -57,7 +57,7 @@ class ImageWarmth:
         if not self._is_settled:
             starter.off = f"it is not known yet whether {where} has robust_run"
 
-    def is_possible(self, twin: Plan, age_s: float) -> bool:
+    def is_possible(self, twin: StartPlan, age_s: float) -> bool:
         """Whether a warm process may be started now; call now and then. `age_s`: of the attempt."""
         if self._is_settled:
             return not self._starter.off
@@ -73,7 +73,7 @@ class ImageWarmth:
         self._settle(reason(found.decode(errors="replace"), self._where))
         return not self._starter.off
 
-    def _ask(self, twin: Plan) -> None:
+    def _ask(self, twin: StartPlan) -> None:
         self._answer, theirs = os.pipe()
         os.set_blocking(self._answer, False)
         try:

@@ -321,7 +321,7 @@ class HeldPlace(ABC, Generic[MadeT]):
 AnyPlace = HeldPlace[Any]
 
 
-class Opened(NamedTuple):
+class OpenedPlace(NamedTuple):
     """What became of a job's place on a node."""
 
     place: AnyPlace | None

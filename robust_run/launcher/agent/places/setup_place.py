@@ -51,7 +51,7 @@ class SetupReport(msgspec.Struct, frozen=True, kw_only=True):
     """`prefetch.window.ImageStart`: what was read of it until the first step, where it was mounted before it was here."""
 
 
-class Brought(msgspec.Struct, frozen=True, kw_only=True):
+class SetupBrought(msgspec.Struct, frozen=True, kw_only=True):
     """How a node came to its environment, besides the place itself."""
 
     plan: Plan
@@ -75,7 +75,7 @@ class SetupPlace(HeldPlace[Restored]):
         spec: JobSpec,
         clock: Clock,
         say: Callable[[str], None],
-        brought: Brought,
+        brought: SetupBrought,
         start: Callable[[Hears], Restored],
     ) -> None:
         """`start` restores the environment, given who hears of it."""

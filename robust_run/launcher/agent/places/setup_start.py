@@ -20,8 +20,8 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
-from robust_run.launcher.agent.places.place import Hears, Opened
-from robust_run.launcher.agent.places.setup_place import Brought, SetupPlace
+from robust_run.launcher.agent.places.place import Hears, OpenedPlace
+from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.model.job import JobSpec, SetupUse
 from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import Plan
@@ -82,14 +82,14 @@ def read_snapshot(path: str) -> bytes | None:
 
 def open_setup(
     spec: JobSpec, env: Mapping[str, str], clock: Clock, say: Callable[[str], None], lifeline: int, news: News
-) -> Opened:
+) -> OpenedPlace:
     """Have the set-up done. Raises PlatformError, UserError, and `Interrupted` by a signal.
 
     Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`.
     """
     assert spec.setup is not None
     opening = _Opening(spec, spec.setup, env, clock, say, news)
-    return Opened(unless_interrupted(opening.open, spec, lifeline, "the set-up", opening.give_up), None)
+    return OpenedPlace(unless_interrupted(opening.open, spec, lifeline, "the set-up", opening.give_up), None)
 
 
 class _Relay:
@@ -234,7 +234,7 @@ class _Opening:
             if manifest is None or not is_given:
                 raise
             raise PlatformError(self._why_not_given(store, manifest, error)) from error
-        brought = Brought(
+        brought = SetupBrought(
             plan=plan, manifest=manifest, was_built=was_built, found_s=found_s,
             restored_s=self._clock.monotonic_s() - began_s, output=tuple(self._output),
         )  # fmt: skip

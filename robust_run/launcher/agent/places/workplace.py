@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from robust_run.clock import Clock
     from robust_run.health.types import Finding
     from robust_run.launcher.agent.places.image_warmth import ImageWarmth
-    from robust_run.launcher.agent.places.place import Opened
-    from robust_run.launcher.agent.workers.starter import Plan, Starter
+    from robust_run.launcher.agent.places.place import OpenedPlace
+    from robust_run.launcher.agent.workers.starter import Starter, StartPlan
     from robust_run.launcher.agent.workers.store import StartsHelpers
     from robust_run.launcher.records.run_directory import RunDirectory
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Workplace:
     """One node's, from its first worker to its last."""
 
-    def __init__(self, spec: JobSpec, opened: Opened | None) -> None:
+    def __init__(self, spec: JobSpec, opened: OpenedPlace | None) -> None:
         """`opened`: what became of the job's place on this node; None: it has none."""
         self.place = opened.place if opened is not None else None
         """None: workers run where we do."""
@@ -95,7 +95,7 @@ class Workplace:
         """Return what the first worker of the first attempt gets besides, to note what it opens."""
         return {} if self._ahead is None else self._ahead.variables(env)
 
-    def can_be_warm(self, twin: Plan, age_s: float) -> bool:
+    def can_be_warm(self, twin: StartPlan, age_s: float) -> bool:
         """Whether a warm process may be started now; see `ImageWarmth`."""
         return self._warmth is None or self._warmth.is_possible(twin, age_s)
 

@@ -30,7 +30,7 @@ LOOK_S = 0.25
 FIRST_TELL_S, RAREST_TELL_S = 10.0, 120.0
 
 
-class Started(Protocol):
+class StartedRank(Protocol):
     """An attempt of which the ranks have been started."""
 
     number: int
@@ -41,7 +41,7 @@ class Started(Protocol):
 class StartWatch:
     """The start of one attempt's ranks on this node."""
 
-    def __init__(self, attempt: Started, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> None:
+    def __init__(self, attempt: StartedRank, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> None:
         """`how`: by local rank, how the workers were started."""
         self._node = node
         self._deliver = deliver
@@ -143,7 +143,9 @@ def read_bytes(pid: int) -> int:
         return -1
 
 
-def watch_start(attempt: Started, node: Node, how: Sequence[str], deliver: Callable[[Any], None]) -> StartWatch | None:
+def watch_start(
+    attempt: StartedRank, node: Node, how: Sequence[str], deliver: Callable[[Any], None]
+) -> StartWatch | None:
     """Return what looks at an attempt's start; None where nothing is noted."""
     if not attempt.workers:
         return None

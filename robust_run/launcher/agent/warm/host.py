@@ -21,8 +21,8 @@ from robust_run.launcher.agent.warm.messages import (
     Preloaded,
     Promote,
     Promoted,
-    Refused,
     StandbyReady,
+    WarmStartRefused,
     packet_socketpair,
     send,
 )
@@ -47,7 +47,7 @@ class StartsWarm(Protocol):
         ...
 
 
-class Watches(Protocol):
+class StandbyWatcher(Protocol):
     """Calls back when a socket is readable; a second call for the same one replaces the first."""
 
     def __call__(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
@@ -88,7 +88,7 @@ class WarmHost:
         self.env = dict(env)
         self.pid: int | None = None
         self.standbys: dict[int, Standby] = {}
-        self.watch: Watches = _watch_nothing
+        self.watch: StandbyWatcher = _watch_nothing
         self._start = start
         self._argv = argv
         self._agent_pid = agent_pid
@@ -121,7 +121,7 @@ class WarmHost:
         self.pid, self._control, self._modules = pid, control, modules
         self.state = "ready"
 
-    def attach(self, watch: Watches) -> None:
+    def attach(self, watch: StandbyWatcher) -> None:
         """Listen from now on to what the processes say."""
         self.watch = watch
         if self._control is not None:
@@ -149,7 +149,7 @@ class WarmHost:
                 self.state = "ready"
                 self._discard_outdated()
                 self._on_news(news)
-            case Refused() as news:
+            case WarmStartRefused() as news:
                 self._hang_up()
                 rest = tuple(name for name in self._modules if name not in news.modules)
                 if rest != self._modules:
@@ -161,7 +161,7 @@ class WarmHost:
 
     def _refuse(self, reason: str) -> None:
         self.state, self.reason = "refused", reason
-        self._on_news(Refused(reason))
+        self._on_news(WarmStartRefused(reason))
 
     def _hang_up(self) -> None:
         if self._control is not None:

@@ -15,7 +15,7 @@ import msgspec
 from robust_run.launcher.agent.warm.identity import interpreter_arguments
 from robust_run.launcher.model.job import JobSpec, Rung
 
-__all__ = ["Choice", "Rung", "Situation", "choose", "doubt", "tool_that_forbids", "why_never"]
+__all__ = ["Rung", "StartChoice", "StartSituation", "choose", "doubt", "tool_that_forbids", "why_never"]
 
 #: Variables of tools that must see a process from its first instruction, each with the words that say so.
 TOOLS = {
@@ -33,7 +33,7 @@ TOOLS = {
 SUSPICIOUS_SIGNALS = frozenset({-11, -6, -7, -4, -8})
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class StartSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What the choice depends on."""
 
     attempt: int
@@ -49,28 +49,30 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Variables of this worker that had to be right when the warm process started, and were not."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class StartChoice(msgspec.Struct, frozen=True, kw_only=True):
     """A rung and why."""
 
     rung: Rung
     reason: str = ""
 
 
-def choose(now: Situation) -> Choice:
+def choose(now: StartSituation) -> StartChoice:
     """Return the highest rung that is safe."""
     if now.off:
-        return Choice(rung="spawn", reason=now.off)
+        return StartChoice(rung="spawn", reason=now.off)
     if now.doubted:
-        return Choice(rung="spawn", reason=now.doubted)
+        return StartChoice(rung="spawn", reason=now.doubted)
     if now.differs:
-        return Choice(rung="spawn", reason=f"read at import and different for this worker: {', '.join(now.differs)}")
+        return StartChoice(
+            rung="spawn", reason=f"read at import and different for this worker: {', '.join(now.differs)}"
+        )
     if now.has_standby:
-        return Choice(rung="promote")
+        return StartChoice(rung="promote")
     if now.warm_state == "ready":
-        return Choice(rung="fork", reason="no standby worker was ready" if now.attempt else "")
+        return StartChoice(rung="fork", reason="no standby worker was ready" if now.attempt else "")
     if now.warm_state == "importing":
-        return Choice(rung="spawn", reason="the warm process was still importing")
-    return Choice(rung="spawn", reason=now.warm_reason or "first attempt")
+        return StartChoice(rung="spawn", reason="the warm process was still importing")
+    return StartChoice(rung="spawn", reason=now.warm_reason or "first attempt")
 
 
 def why_never(spec: JobSpec, python: str, env: Mapping[str, str]) -> str:

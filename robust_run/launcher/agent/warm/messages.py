@@ -41,7 +41,7 @@ class Preloaded(msgspec.Struct, frozen=True, tag="preloaded", kw_only=True):
     """Modules left out, each with its reason."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class WarmStartRefused(msgspec.Struct, frozen=True, tag="refused"):
     """This process must not be forked (any more); it ends."""
 
     reason: str
@@ -77,7 +77,7 @@ class CannotPromote(msgspec.Struct, frozen=True, tag="cannot_promote"):
 
 
 ToWarm = MakeStandby | Preload
-FromWarm = Preloaded | Refused
+FromWarm = Preloaded | WarmStartRefused
 FromStandby = StandbyReady | Promoted | CannotPromote
 
 

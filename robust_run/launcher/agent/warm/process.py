@@ -28,8 +28,8 @@ from robust_run.launcher.agent.warm.messages import (
     MakeStandby,
     Preload,
     Preloaded,
-    Refused,
     ToWarm,
+    WarmStartRefused,
     send,
 )
 from robust_run.launcher.agent.warm.standby import stand_by
@@ -103,7 +103,7 @@ class WarmProcess:
 
     def _refuse_if(self, reason: str, modules: tuple[str, ...] = ()) -> None:
         if reason:
-            send(self._control, Refused(reason, modules))
+            send(self._control, WarmStartRefused(reason, modules))
             os._exit(0)
 
     def _make_standby(self, gate: socket.socket) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.model.actions import StartAttempt
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The part of an attempt's world that one node has."""
 
     attempt: int
@@ -36,10 +36,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """It is a replay of so many steps; 0: it is none."""
 
 
-def place_of(order: StartAttempt, resume_path: str = "") -> Place:
+def place_of(order: StartAttempt, resume_path: str = "") -> RankPlace:
     """Return the place of the node that an order is for. `resume_path`: where the node has what the ranks start from."""
     placement = order.placements[0]
-    return Place(
+    return RankPlace(
         attempt=order.attempt,
         code=order.code,
         resume=order.resume,
@@ -59,7 +59,7 @@ def worker_environment(
     base: Mapping[str, str],
     *,
     local_rank: int,
-    place: Place,
+    place: RankPlace,
     agent_hosts_store: bool,
     error_file: str,
     run_dir: str,

@@ -16,7 +16,7 @@ from robust_run.launcher.model.job import JobSpec
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.output.wiring import ChildFds
-    from robust_run.launcher.agent.warm.host import Standby, StartsWarm, WarmHost, Watches
+    from robust_run.launcher.agent.warm.host import Standby, StandbyWatcher, StartsWarm, WarmHost
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WARM_LAUNCHES = 3
 
 
-class Plan:
+class StartPlan:
     """One worker about to be started."""
 
     __slots__ = ("argv", "cpus", "env", "output", "plain_env", "rank", "slot")
@@ -74,7 +74,7 @@ class Starter:
         self._tell = tell
         self._host: WarmHost | None = None
         self._launches = 0
-        self._watch: Watches | None = None
+        self._watch: StandbyWatcher | None = None
         self._doubted = ""
         self._forked_last = False
         self._failures: dict[int, str] = {}
@@ -93,7 +93,7 @@ class Starter:
 
     # --- the warm process ---
 
-    def launch_warm(self, plan: Plan) -> None:
+    def launch_warm(self, plan: StartPlan) -> None:
         """Start the warm process beside the first attempt, as a twin of its rank 0."""
         if self.off or self._launches >= WARM_LAUNCHES or self._is_warm() or self._spec.max_restarts == 0:
             return
@@ -105,7 +105,7 @@ class Starter:
         if self._watch is not None:
             self._host.attach(self._watch)
 
-    def _make_host(self, plan: Plan) -> WarmHost:
+    def _make_host(self, plan: StartPlan) -> WarmHost:
         from robust_run.launcher.agent.warm.host import FORK_AMONG_NODES_S, FORK_S, WarmHost
 
         def start(argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
@@ -117,7 +117,7 @@ class Starter:
     def _is_warm(self) -> bool:
         return self._host is not None and self._host.state == "ready"
 
-    def attach(self, watch: Watches) -> None:
+    def attach(self, watch: StandbyWatcher) -> None:
         """Listen to the warm process from now on."""
         self._watch = watch
         if self._host is not None:
@@ -126,20 +126,20 @@ class Starter:
             self._tell(WarmReady(pid=self._given.warm_pid, modules=self._given.modules, took_s=0.0))
 
     def _on_news(self, news: msgspec.Struct) -> None:
-        from robust_run.launcher.agent.warm.messages import Preloaded, Refused
+        from robust_run.launcher.agent.warm.messages import Preloaded, WarmStartRefused
 
         host = self._host
         match news:
             case Preloaded() if host is not None:
                 pid = host.pid or 0
                 self._tell(WarmReady(pid=pid, modules=news.modules, took_s=news.took_s, skipped=news.skipped))
-            case Refused():
+            case WarmStartRefused():
                 self._tell(WarmRefused(reason=news.reason, module=news.module))
 
     def _on_standby(self, slot: int, pid: int) -> None:
         self._tell(StandbyWaits(slot=slot, pid=pid))
 
-    def restock(self, plan: Plan | None) -> None:
+    def restock(self, plan: StartPlan | None) -> None:
         """Fill the slots again, once the running attempt no longer needs every core to get going."""
         host = self._host
         if host is None or self._spec.max_restarts == 0:
@@ -184,7 +184,7 @@ class Starter:
         progressed = bool(ended.progress.steps) or ended.progress.files_advanced
         self._doubted = ladder.doubt(codes, self._forked_last, ended.progress.lived_s, progressed)
 
-    def start(self, attempt: int, plans: list[Plan]) -> tuple[list[workers.Worker], list[ladder.Choice]]:
+    def start(self, attempt: int, plans: list[StartPlan]) -> tuple[list[workers.Worker], list[ladder.StartChoice]]:
         """Start all workers of an attempt. Raises PlatformError; those started by then are in no list but in our tree."""
         if self._given is not None and self._host is None:
             self._host = self._make_host(plans[0])
@@ -194,7 +194,7 @@ class Starter:
         for index, plan in enumerate(plans):
             if plan.slot not in started:
                 if choices[index].rung != "spawn":
-                    choices[index] = ladder.Choice(
+                    choices[index] = ladder.StartChoice(
                         rung="spawn", reason=self._failures.get(plan.slot, "no standby worker")
                     )
                 started[plan.slot] = self._spawn(plan)
@@ -203,15 +203,15 @@ class Starter:
             self._host.close()  # this was the only start of the job
         return [started[plan.slot] for plan in plans], choices
 
-    def _choose(self, attempt: int, plan: Plan) -> ladder.Choice:
+    def _choose(self, attempt: int, plan: StartPlan) -> ladder.StartChoice:
         host = self._host
         if host is None:
             reason = "the warm process had not been started yet" if attempt > 0 else ""
-            return ladder.choose(ladder.Situation(attempt=attempt, off=self.off, warm_reason=reason))
+            return ladder.choose(ladder.StartSituation(attempt=attempt, off=self.off, warm_reason=reason))
         from robust_run.launcher.agent.warm.identity import frozen_changes
 
         return ladder.choose(
-            ladder.Situation(
+            ladder.StartSituation(
                 attempt=attempt,
                 off=self.off,
                 warm_state=host.state,
@@ -222,14 +222,14 @@ class Starter:
             )
         )
 
-    def _promote(self, plans: list[Plan], choices: list[ladder.Choice]) -> dict[int, workers.Worker]:
+    def _promote(self, plans: list[StartPlan], choices: list[ladder.StartChoice]) -> dict[int, workers.Worker]:
         """Promote standby workers, all at the same time; those missing in the answer must be spawned."""
         assert self._host is not None
         host = self._host
         self._failures = {}
         chosen = [plan for plan, choice in zip(plans, choices, strict=True) if choice.rung != "spawn"]
         host.make_now([plan.slot for plan in chosen])
-        told: list[tuple[Plan, Standby]] = []
+        told: list[tuple[StartPlan, Standby]] = []
         for plan in chosen:
             standby = host.ready(plan.slot)
             if standby is None:
@@ -248,7 +248,7 @@ class Starter:
                 started[plan.slot] = workers.adopt(pid, plan.rank)
         return started
 
-    def _identity(self, plan: Plan) -> Identity:
+    def _identity(self, plan: StartPlan) -> Identity:
         from robust_run.launcher.agent.warm.identity import Identity, interpreter_arguments
 
         split = interpreter_arguments(plan.argv)
@@ -262,7 +262,7 @@ class Starter:
             agent_pid=os.getpid(),
         )
 
-    def _spawn(self, plan: Plan) -> workers.Worker:
+    def _spawn(self, plan: StartPlan) -> workers.Worker:
         assert plan.output is not None
         return workers.start(
             self.enter(plan.argv),
@@ -274,7 +274,7 @@ class Starter:
         )
 
 
-def how_started(daemon_pid: int, choices: Sequence[ladder.Choice], why: str) -> str:
+def how_started(daemon_pid: int, choices: Sequence[ladder.StartChoice], why: str) -> str:
     """Return what to say of an attempt that an agent from a per-user warm process started."""
     spawned = sum(choice.rung == "spawn" for choice in choices)
     if not spawned:

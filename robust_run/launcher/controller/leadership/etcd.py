@@ -21,7 +21,7 @@ from robust_run.launcher.controller.leadership.etcd_hold import (
     forget,
     revoke,
 )
-from robust_run.launcher.controller.leadership.etcd_keys import Keys, Ledger, StateHead
+from robust_run.launcher.controller.leadership.etcd_keys import Keys, LeaderLedger, StateHead
 from robust_run.launcher.controller.leadership.etcd_messages import (
     Compare,
     KeyValue,
@@ -163,7 +163,13 @@ class EtcdCoordinator:
             )
 
     async def _claim(
-        self, me: Candidate, lease: LeaseGrantReply, sent_at_s: float, book: Ledger | None, seen: int, timeout_s: float
+        self,
+        me: Candidate,
+        lease: LeaseGrantReply,
+        sent_at_s: float,
+        book: LeaderLedger | None,
+        seen: int,
+        timeout_s: float,
     ) -> Leadership | None:
         """Take the leader's key and the next term at once, unless somebody else did since the ledger was seen."""
         term = (book.term if book else 0) + 1
@@ -176,7 +182,9 @@ class EtcdCoordinator:
             ),
             success=(
                 Operation(request_put=Put(key=self._keys.leader, value=encoded(record), lease=lease.id)),
-                Operation(request_put=Put(key=self._keys.ledger, value=encoded(Ledger(term=term, run_id=me.run_id)))),
+                Operation(
+                    request_put=Put(key=self._keys.ledger, value=encoded(LeaderLedger(term=term, run_id=me.run_id)))
+                ),
                 *(() if own else forget(self._keys)),
             ),
         )

@@ -17,7 +17,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.controller.leadership.address import EtcdAddress
-from robust_run.launcher.controller.leadership.etcd_messages import Failure
+from robust_run.launcher.controller.leadership.etcd_messages import EtcdFailure
 from robust_run.launcher.controller.leadership.threads import in_thread
 from robust_run.launcher.controller.leadership.types import CoordinatorRefused, CoordinatorUnreachable
 from robust_run.version import __version__
@@ -192,9 +192,9 @@ def _raise_failure(status: int, raw: bytes, where: str) -> None:
     if status == http.client.OK and not raw.startswith(b'{"error"'):
         return
     try:
-        failure = msgspec.json.decode(raw, type=Failure, strict=False)
+        failure = msgspec.json.decode(raw, type=EtcdFailure, strict=False)
     except msgspec.MsgspecError:
-        failure = Failure(message=raw[:200].decode("utf-8", "replace").strip())
+        failure = EtcdFailure(message=raw[:200].decode("utf-8", "replace").strip())
     words = f"{where} refuses: {failure.text or 'no reason given'} (HTTP {status})"
     unknown = not failure.grpc_code and status >= http.client.INTERNAL_SERVER_ERROR
     if unknown or failure.grpc_code in _PASSING or "too many requests" in failure.text:

@@ -10,7 +10,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.controller.leadership.etcd_client import Transport
-from robust_run.launcher.controller.leadership.etcd_keys import Keys, Ledger, StateHead
+from robust_run.launcher.controller.leadership.etcd_keys import Keys, LeaderLedger, StateHead
 from robust_run.launcher.controller.leadership.etcd_messages import (
     Compare,
     DeleteRange,
@@ -45,7 +45,7 @@ WRITE_S = 10.0
 LEASE_ENDED = "requested lease not found"
 """What etcd says when it refuses something because of that."""
 
-Record = TypeVar("Record", LeaderRecord, Ledger)
+Record = TypeVar("Record", LeaderRecord, LeaderLedger)
 
 _RENEWAL_SHARE = 4
 """A renewal gives up after this part of its lease, so that another can follow."""
@@ -123,7 +123,7 @@ class EtcdHold:
         """See Hold."""
         if finished:
             lease = await self._transport.call("/v3/lease/grant", LeaseGrant(ttl=FINISHED_S), LeaseGrantReply, WRITE_S)
-            ledger = Ledger(term=self._record.term, run_id=self._record.run_id, over=True)
+            ledger = LeaderLedger(term=self._record.term, run_id=self._record.run_id, over=True)
             async with self._writing:
                 await self._write(
                     Operation(request_put=Put(key=self._keys.ledger, value=encoded(ledger), lease=lease.id)),
@@ -207,9 +207,9 @@ def decoded_leader(data: bytes) -> LeaderRecord:
     return _decoded(data, LeaderRecord)
 
 
-def decoded_ledger(data: bytes) -> Ledger:
+def decoded_ledger(data: bytes) -> LeaderLedger:
     """Return the ledger. Raises CoordinatorRefused for anything else."""
-    return _decoded(data, Ledger)
+    return _decoded(data, LeaderLedger)
 
 
 def _decoded(data: bytes, kind: type[Record]) -> Record:

@@ -14,7 +14,7 @@ import re
 import msgspec
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderLedger(msgspec.Struct, frozen=True, kw_only=True):
     """The newest term ever given out for a job's name."""
 
     term: int

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class EtcdHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Comes with every answer."""
 
     revision: int = 0
@@ -43,7 +43,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RangeReply(msgspec.Struct, frozen=True, kw_only=True):
     """Keys in order."""
 
-    header: Header = Header()
+    header: EtcdHeader = EtcdHeader()
     kvs: tuple[KeyValue, ...] = ()
     more: bool = False
     """Whether `limit` cut it short."""
@@ -102,7 +102,7 @@ class Txn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TxnReply(msgspec.Struct, frozen=True, kw_only=True):
     """Which branch was taken and what it read."""
 
-    header: Header = Header()
+    header: EtcdHeader = EtcdHeader()
     succeeded: bool = False
     responses: tuple[OperationReply, ...] = ()
 
@@ -134,7 +134,7 @@ class LeaseKeepAlive(msgspec.Struct, frozen=True, kw_only=True):
 class LeaseAlive(msgspec.Struct, frozen=True, kw_only=True):
     """How long the lease lasts from now; 0: there is no such lease any more."""
 
-    header: Header = Header()
+    header: EtcdHeader = EtcdHeader()
     ttl: int = msgspec.field(name="TTL", default=0)
 
 
@@ -161,7 +161,7 @@ class FailureInStream(msgspec.Struct, frozen=True, kw_only=True):
     grpc_code: int = 0
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class EtcdFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why etcd refused, in its own words."""
 
     message: str = ""

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.launcher.controller.leadership.folder_files import Files
+from robust_run.launcher.controller.leadership.folder_files import SharedFiles
 from robust_run.launcher.controller.leadership.folder_records import (
-    Batch,
     Claim,
-    Heartbeat,
-    Sign,
-    Suspicion,
+    FolderBatch,
+    LeaderHeartbeat,
+    LeaderSign,
+    LeaderSuspicion,
     decoded_batch,
     decoded_claim,
     decoded_state,
@@ -56,7 +56,7 @@ class FolderCoordinator:
 
     def __init__(
         self,
-        files: Files,
+        files: SharedFiles,
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
         on_problem: Callable[[str], None] = lambda _: None,
@@ -68,7 +68,7 @@ class FolderCoordinator:
 
     async def campaign(self, me: Candidate, ttl_s: float) -> Leadership:
         """See Coordinator."""
-        suspicion = Suspicion()
+        suspicion = LeaderSuspicion()
         return await self._campaign.win(lambda: self._try(me, ttl_s, suspicion), ttl_s)
 
     async def leader(self) -> LeaderRecord | None:
@@ -101,17 +101,17 @@ class FolderCoordinator:
     async def close(self) -> None:
         """See Coordinator."""
 
-    async def _look(self, term: int, timeout_s: float) -> tuple[Sign, Claim | None]:
+    async def _look(self, term: int, timeout_s: float) -> tuple[LeaderSign, Claim | None]:
         """Return the sign of life and the claim of a term. Raises JobFinished."""
         if term == 0:
-            return Sign(0, None), None
+            return LeaderSign(0, None), None
         claim = await self._files.read(term_name(term), timeout_s)
         known = decoded_claim(claim) if claim is not None else None
         if known is not None and known.over:
             raise JobFinished(f"the leader of term {known.record.term - 1} has finished run {known.record.run_id!r}")
-        return Sign(term, await self._files.read(heartbeat_name(term), timeout_s)), known
+        return LeaderSign(term, await self._files.read(heartbeat_name(term), timeout_s)), known
 
-    async def _try(self, me: Candidate, ttl_s: float, suspicion: Suspicion) -> Leadership | None:
+    async def _try(self, me: Candidate, ttl_s: float, suspicion: LeaderSuspicion) -> Leadership | None:
         """Look, and claim the next term if the newest leader's time is up."""
         asked_at_s = self._clock.monotonic_s()
         sign, claim = await self._look(newest_term(await self._files.names(ttl_s, fresh=True)), ttl_s)
@@ -147,7 +147,7 @@ class FolderCoordinator:
 class FolderHold:
     """What a leader holds in a folder: the newest term file."""
 
-    def __init__(self, files: Files, record: LeaderRecord, ttl_s: float, clock: Clock) -> None:
+    def __init__(self, files: SharedFiles, record: LeaderRecord, ttl_s: float, clock: Clock) -> None:
         self._files = files
         self._record = record
         self._ttl_s = ttl_s
@@ -162,12 +162,12 @@ class FolderHold:
         """Write what the predecessors left as the first of this term. Raises as `Hold.save` does."""
         self._members = dict(members)
         await self._write("state", saved)
-        await self._write("members", Batch(whole=True, members=dict(members)))
+        await self._write("members", FolderBatch(whole=True, members=dict(members)))
 
     async def renew(self, until_s: float) -> None:
         """See Hold."""
         self._beats += 1
-        await self._beat(Heartbeat(count=self._beats), self._rest_s(until_s))
+        await self._beat(LeaderHeartbeat(count=self._beats), self._rest_s(until_s))
         await self._check(self._rest_s(until_s))
 
     async def save(self, position: int, state: bytes) -> None:
@@ -178,11 +178,11 @@ class FolderHold:
     async def put_members(self, members: Mapping[str, bytes | None]) -> None:
         """See Hold."""
         async with self._writing:
-            change = Batch(whole=False, members=dict(members))
-            after = merged((Batch(whole=True, members=dict(self._members)), change))
+            change = FolderBatch(whole=False, members=dict(members))
+            after = merged((FolderBatch(whole=True, members=dict(self._members)), change))
             self._batches += 1
             whole = self._batches > _BATCHES
-            await self._write("members", Batch(whole=True, members=dict(after)) if whole else change)
+            await self._write("members", FolderBatch(whole=True, members=dict(after)) if whole else change)
             self._members = after
             if whole:
                 self._batches = 0
@@ -190,14 +190,14 @@ class FolderHold:
     async def release(self, finished: bool) -> None:
         """See Hold."""
         if not finished:
-            await self._beat(Heartbeat(count=self._beats, resigned=True), self._ttl_s)
+            await self._beat(LeaderHeartbeat(count=self._beats, resigned=True), self._ttl_s)
             return
         record = msgspec.structs.replace(self._record, term=self._record.term + 1)
         claim = msgspec.json.encode(Claim(record=record, ttl_s=self._ttl_s, over=True))
         if not await self._files.create(term_name(record.term), claim, self._ttl_s):
             raise LostLeadership(f"term {record.term} has been claimed; term {self._record.term} is over")
 
-    async def _write(self, kind: str, content: SavedState | Batch | None) -> None:
+    async def _write(self, kind: str, content: SavedState | FolderBatch | None) -> None:
         """Write the next file of a kind, make sure that no successor can have missed it, drop what it replaces."""
         self._numbers[kind] += 1
         number = self._numbers[kind]
@@ -205,7 +205,7 @@ class FolderHold:
         if not await self._files.create(name, msgspec.msgpack.encode(content), _DATA_S):
             raise LostLeadership(f"{name!r} exists: somebody else wrote in term {self._record.term}")
         names = await self._check(_DATA_S)
-        if not isinstance(content, Batch) or content.whole:
+        if not isinstance(content, FolderBatch) or content.whole:
             mine = (self._record.term, number)
             await self._files.remove([old for *which, old in numbered(names, kind) if tuple(which) < mine], _DATA_S)
 
@@ -216,7 +216,7 @@ class FolderHold:
             raise LostLeadership(f"term {newest} has been claimed; term {self._record.term} is over")
         return names
 
-    async def _beat(self, heartbeat: Heartbeat, timeout_s: float) -> None:
+    async def _beat(self, heartbeat: LeaderHeartbeat, timeout_s: float) -> None:
         name = heartbeat_name(self._record.term)
         await self._files.replace(name, msgspec.json.encode(heartbeat), timeout_s)
 

@@ -23,7 +23,7 @@ MOST_FILE_BYTES = 128 << 20
 _FINAL = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 
 
-class Files(Protocol):
+class SharedFiles(Protocol):
     """A folder. Every call raises CoordinatorUnreachable when it takes longer than `timeout_s`, and may still take effect
     later; CoordinatorRefused for what trying again cannot mend."""
 

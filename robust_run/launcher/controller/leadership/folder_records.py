@@ -30,7 +30,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The job is finished: nobody leads in this term, or later."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a heartbeat file."""
 
     count: int
@@ -38,7 +38,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """The leader has stopped: nobody has to wait for its lease to end."""
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class FolderBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a members file."""
 
     whole: bool
@@ -89,15 +89,15 @@ def decoded_state(data: bytes) -> SavedState | None:
         raise CoordinatorRefused(f"the saved state of the job is damaged: {error}; start the job anew") from error
 
 
-def decoded_batch(data: bytes) -> Batch:
+def decoded_batch(data: bytes) -> FolderBatch:
     """Return what a members file holds. Raises CoordinatorRefused for anything else."""
     try:
-        return msgspec.msgpack.decode(data, type=Batch)
+        return msgspec.msgpack.decode(data, type=FolderBatch)
     except msgspec.MsgspecError as error:
         raise CoordinatorRefused(f"the saved members of the job are damaged: {error}; start the job anew") from error
 
 
-def merged(batches: Iterable[Batch]) -> dict[str, bytes]:
+def merged(batches: Iterable[FolderBatch]) -> dict[str, bytes]:
     """Return the members that remain after these batches, in the order they were put."""
     members: dict[str, bytes] = {}
     for batch in batches:
@@ -111,7 +111,7 @@ def merged(batches: Iterable[Batch]) -> dict[str, bytes]:
     return members
 
 
-class Sign(msgspec.Struct, frozen=True):
+class LeaderSign(msgspec.Struct, frozen=True):
     """What a candidate sees of the newest leader."""
 
     term: int
@@ -121,19 +121,19 @@ class Sign(msgspec.Struct, frozen=True):
     def resigned(self) -> bool:
         """Whether the leader said that it has stopped."""
         try:
-            return self.beat is not None and msgspec.json.decode(self.beat, type=Heartbeat).resigned
+            return self.beat is not None and msgspec.json.decode(self.beat, type=LeaderHeartbeat).resigned
         except msgspec.MsgspecError:
             return False
 
 
-class Suspicion:
+class LeaderSuspicion:
     """How long the newest leader has shown no sign of life, by the candidate's own clock alone."""
 
     def __init__(self) -> None:
-        self._sign: Sign | None = None
+        self._sign: LeaderSign | None = None
         self._since_s = 0.0
 
-    def silent_s(self, sign: Sign, asked_at_s: float, seen_at_s: float) -> float:
+    def silent_s(self, sign: LeaderSign, asked_at_s: float, seen_at_s: float) -> float:
         """Return for how long nothing but this sign can have been there to see.
 
         It was asked for after `asked_at_s` and was known at `seen_at_s`: if this host was stopped in between, that counts

@@ -8,7 +8,7 @@ import msgspec
 
 from robust_run.launcher.core.diagnosis.verdict import attribute, job_exit_code, own_failure
 from robust_run.launcher.core.membership import node_of_rank
-from robust_run.launcher.core.state import Cause, JobState
+from robust_run.launcher.core.state import EndCause, JobState
 from robust_run.launcher.model.job import RankEvidence, VerdictDraft
 from robust_run.tracer.types import TraceVerdict
 
@@ -104,7 +104,7 @@ def judge(state: JobState) -> Judgement | None:
     )
 
 
-def _machine_at_fault(state: JobState, draft: VerdictDraft, failed_at_s: float | None) -> Cause | None:
+def _machine_at_fault(state: JobState, draft: VerdictDraft, failed_at_s: float | None) -> EndCause | None:
     """Return why the culprit's node was evicted by a rule of health, if that was seen at about the time the rank failed.
 
     Sensors look every few seconds, so the victim may be seen before the culprit. A program's own exception is no victim.
@@ -122,7 +122,7 @@ def _machine_at_fault(state: JobState, draft: VerdictDraft, failed_at_s: float |
     )
 
 
-def _of_machine(cause: Cause, victim: VerdictDraft, state: JobState) -> Judgement:
+def _of_machine(cause: EndCause, victim: VerdictDraft, state: JobState) -> Judgement:
     judged = _from_cause(cause, state)
     aftermath = "; ".join(filter(None, (judged.draft.aftermath, victim.sentence)))
     return msgspec.structs.replace(judged, draft=msgspec.structs.replace(judged.draft, aftermath=aftermath))
@@ -186,7 +186,7 @@ def _platform(state: JobState) -> Judgement:
     return Judgement(draft=draft, symptom="platform", onset_at_s=state.detected_at_s)
 
 
-def _from_cause(cause: Cause, state: JobState) -> Judgement:
+def _from_cause(cause: EndCause, state: JobState) -> Judgement:
     same = [each for each in state.causes if each.kind == cause.kind]
     hosts = tuple(dict.fromkeys(each.node for each in same if each.node))
     sentence = f"{_named(hosts)} {_plural(cause)}" if len(hosts) > 1 else cause.text
@@ -210,7 +210,7 @@ def _named(hosts: tuple[str, ...]) -> str:
     return f"{len(hosts)} nodes ({shown}{', ...' if len(hosts) > SHOWN else ''})"
 
 
-def _plural(cause: Cause) -> str:
+def _plural(cause: EndCause) -> str:
     return {
         "lost": "stopped answering",
         "fenced": "could not reach the controller and ended their workers",
@@ -221,6 +221,6 @@ def _plural(cause: Cause) -> str:
     }[cause.kind]
 
 
-def _clauses(causes: list[Cause]) -> str:
+def _clauses(causes: list[EndCause]) -> str:
     more = f"; and {len(causes) - SHOWN} more" if len(causes) > SHOWN else ""
     return "; ".join(cause.text for cause in causes[:SHOWN]) + more

@@ -24,7 +24,7 @@ SIGABRT = 6
 DYING_S = 3.0
 
 
-class Failure(msgspec.Struct, frozen=True):
+class RankFailure(msgspec.Struct, frozen=True):
     """One rank that failed by itself."""
 
     evidence: RankEvidence
@@ -40,15 +40,15 @@ class Failure(msgspec.Struct, frozen=True):
         return finding is not None and finding.kind == "peer_connection"
 
 
-def own_failure(rank: RankEvidence) -> Failure | None:
+def own_failure(rank: RankEvidence) -> RankFailure | None:
     """Return this rank's failure if it failed by itself, None if it did well or we ended it."""
     told_at_s = rank.signalled_at_s
     spoke_at_s = rank.spoke_at_s if rank.finding is not None else None
     if rank.exit_code not in (0, None) and (told_at_s is None or rank.exited_at_s <= told_at_s):
         recent = spoke_at_s is not None and rank.exited_at_s - spoke_at_s <= DYING_S
-        return Failure(rank, spoke_at_s if recent and spoke_at_s is not None else rank.exited_at_s)
+        return RankFailure(rank, spoke_at_s if recent and spoke_at_s is not None else rank.exited_at_s)
     if spoke_at_s is not None and told_at_s is not None and 0 <= told_at_s - spoke_at_s <= DYING_S:
-        return Failure(rank, spoke_at_s, by_words=True)
+        return RankFailure(rank, spoke_at_s, by_words=True)
     return None
 
 
@@ -64,7 +64,7 @@ def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
     return _peers_only(failures[0]) if failures else None
 
 
-def _peers_only(first: Failure) -> VerdictDraft:
+def _peers_only(first: RankFailure) -> VerdictDraft:
     rank = first.evidence
     return VerdictDraft(
         kind="unknown",

@@ -27,9 +27,9 @@ from robust_run.launcher.core.resume.looks import (
     MOST_OF_ALL,
     NAMED,
     NOTHING_S,
-    Candidate,
+    CheckpointSituation,
     Choosing,
-    Situation,
+    ResumeCandidate,
     called,
 )
 from robust_run.launcher.model.resume_events import PassedOver
@@ -42,7 +42,7 @@ LEAST_S = 2.0
 AGAIN_S, AGAIN_MOST_S = 0.1, 2.0
 
 
-class Wait(msgspec.Struct, frozen=True):
+class ResumeWait(msgspec.Struct, frozen=True):
     """Decide again at this time, or when the next node answers."""
 
     until_s: float
@@ -61,7 +61,7 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
     """For people, if it takes long."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The resume point."""
 
     seen: Seen | None
@@ -81,16 +81,16 @@ class Nothing(msgspec.Struct, frozen=True, kw_only=True):
     may_pass: bool = True
 
 
-Next = Wait | Again | Choice | Nothing
+Next = ResumeWait | Again | ResumeChoice | Nothing
 
 
 def decide(choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[str], str]) -> Next:
     """Return what follows from what nodes have said so far. `host` names a node for people."""
-    now = Situation(choosing, now_s, now_unix_s, host)
+    now = CheckpointSituation(choosing, now_s, now_unix_s, host)
     if now.awaited and now.waited_s < ANSWER_S:
         due = [node for node, asked in choosing.asked.items() if asked.look is None]
         why = f"{now.names(due)} has not said yet which checkpoints are in {choosing.folder}" if due else ""
-        return Wait(choosing.began_s + ANSWER_S, why)
+        return ResumeWait(choosing.began_s + ANSWER_S, why)
     if not now.seers:
         return _nothing_seen(now)
     top = next((each for each in now.usable if each.whole or each.unlooked), None)
@@ -104,12 +104,12 @@ def decide(choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[
 # --- there is nothing to choose from --------------------------------------------------------------------------------
 
 
-def _nothing_seen(now: Situation) -> Next:
+def _nothing_seen(now: CheckpointSituation) -> Next:
     """No node sees a checkpoint: from the beginning, if all of them could look and there never was one."""
     choosing = now.choosing
     was = _was_there(choosing)
     if not now.silent and not now.troubled and not was:
-        return Choice(seen=None)
+        return ResumeChoice(seen=None)
     node = next(iter(now.troubled), "")
     due = [each for each, asked in choosing.asked.items() if asked.look is None]
     if node:
@@ -126,7 +126,7 @@ def _nothing_seen(now: Situation) -> Next:
     if now.waited_s >= limit_s:
         return Nothing(reason=_refusal(trouble))
     if now.silent and not node:
-        return Wait(choosing.began_s + limit_s, trouble)
+        return ResumeWait(choosing.began_s + limit_s, trouble)
     return Again(nodes=tuple(now.troubled or now.views), after_s=_pause_s(choosing), why=trouble)
 
 
@@ -143,7 +143,7 @@ def _refusal(why: str) -> str:
     return f"it is not known which checkpoint to start from, and starting from the beginning could lose training: {why}"
 
 
-def _none_usable(now: Situation) -> Next:
+def _none_usable(now: CheckpointSituation) -> Next:
     """There are checkpoints, and none that an attempt could start from."""
     if more := _more(now):
         return more
@@ -160,7 +160,7 @@ def _none_usable(now: Situation) -> Next:
     )
 
 
-def _more(now: Situation) -> Again | None:
+def _more(now: CheckpointSituation) -> Again | None:
     """Return the question for older ones, if nodes have some that they did not tell."""
     if now.choosing.most >= MOST_OF_ALL or not any(now.views[node].left_out for node in now.seers):
         return None
@@ -170,7 +170,7 @@ def _more(now: Situation) -> Again | None:
 # --- nodes see different things -------------------------------------------------------------------------------------
 
 
-def _agree(now: Situation, top: Candidate) -> Next:
+def _agree(now: CheckpointSituation, top: ResumeCandidate) -> Next:
     """Choose the newest where all nodes see it; else wait as long as that can help, and take what is next best."""
     choosing = now.choosing
     deciding = [node for node in now.seers if node not in now.apart or node in top.whole]
@@ -196,7 +196,7 @@ def _agree(now: Situation, top: Candidate) -> Next:
     return Nothing(reason=_refusal(nothing_in_common(now, deciding)))
 
 
-def _patience_s(now: Situation, top: Candidate, common: Candidate | None) -> float:
+def _patience_s(now: CheckpointSituation, top: ResumeCandidate, common: ResumeCandidate | None) -> float:
     """Return how long nodes may look again until they see the newest."""
     age_s = now.now_unix_s - top.seen.created_s
     patience_s = min(DELAY_S - age_s, DELAY_S)
@@ -209,9 +209,9 @@ def _pause_s(choosing: Choosing) -> float:
     return float(min(AGAIN_S * 1.5 ** min(choosing.rounds, 20), AGAIN_MOST_S))
 
 
-def _own_step(now: Situation, deciding: list[str]) -> Next | None:
+def _own_step(now: CheckpointSituation, deciding: list[str]) -> Next | None:
     """Return the newest step of which each node has a checkpoint of its own."""
-    by_node: dict[str, dict[int, Candidate]] = {node: {} for node in deciding}
+    by_node: dict[str, dict[int, ResumeCandidate]] = {node: {} for node in deciding}
     for each in now.usable:
         for node in each.seers.intersection(deciding):
             if each.seen.step is not None and node not in each.faults:
@@ -229,7 +229,7 @@ def _own_step(now: Situation, deciding: list[str]) -> Next | None:
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _chosen(now: Situation, chosen: Candidate, *, own: set[str] | None = None) -> Choice:
+def _chosen(now: CheckpointSituation, chosen: ResumeCandidate, *, own: set[str] | None = None) -> ResumeChoice:
     """Return the choice. `own`: the nodes that each have one of their own of that step."""
     whole = chosen.whole if own is None else own
     apart = [node for node in now.views if node not in whole]
@@ -238,7 +238,7 @@ def _chosen(now: Situation, chosen: Candidate, *, own: set[str] | None = None) -
     unsure += [f"{now.host(node)}: {look.trouble}" for node, look in now.troubled.items()]
     silent = [node for node, asked in now.choosing.asked.items() if asked.look is None]
     unsure += [f"{now.host(node)} did not say within {ANSWER_S:g} s what it sees" for node in silent]
-    return Choice(
+    return ResumeChoice(
         seen=chosen.seen,
         is_own=own is not None,
         passed_over=tuple(_over(now, chosen, own)),
@@ -247,7 +247,7 @@ def _chosen(now: Situation, chosen: Candidate, *, own: set[str] | None = None) -
     )
 
 
-def _over(now: Situation, chosen: Candidate | None, own: set[str] | None = None) -> list[PassedOver]:
+def _over(now: CheckpointSituation, chosen: ResumeCandidate | None, own: set[str] | None = None) -> list[PassedOver]:
     """Return what was passed over. The words are imported where there may be something: seldom, and not before a first worker."""
     if chosen is not None and own is None and now.choosing.saved is None and now.choosing.last is None:
         is_newest = all(each is chosen or each.seen.age <= chosen.seen.age for each in now.candidates)

@@ -22,7 +22,7 @@ MOST, MOST_OF_ALL = 8, 4096
 NAMED = 4
 
 
-class Asked(msgspec.Struct, kw_only=True):
+class LookAsked(msgspec.Struct, kw_only=True):
     """One node of the attempt."""
 
     number: int
@@ -41,7 +41,7 @@ class Choosing(msgspec.Struct, kw_only=True):
     """Nodes that must answer."""
     began_s: float
     folder: str
-    asked: dict[str, Asked] = {}
+    asked: dict[str, LookAsked] = {}
     """In the order of their ranks, as far as they were there."""
     avoid: Mapping[str, PassedOver] = {}
     """What is known to be damaged, by uuid."""
@@ -61,7 +61,7 @@ class Choosing(msgspec.Struct, kw_only=True):
     """The newest checkpoint that ranks of the job are known to have saved in the folder."""
 
 
-class Candidate(msgspec.Struct, kw_only=True):
+class ResumeCandidate(msgspec.Struct, kw_only=True):
     """One checkpoint, as all nodes together see it."""
 
     seen: Seen
@@ -78,7 +78,7 @@ class Candidate(msgspec.Struct, kw_only=True):
         return {*self.whole, *self.unlooked, *self.faults}
 
 
-class Situation:
+class CheckpointSituation:
     """What is known now."""
 
     def __init__(self, choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[str], str]) -> None:
@@ -106,19 +106,19 @@ class Situation:
         return ", ".join(hosts[:NAMED]) + (", ..." if len(hosts) > NAMED else "")
 
 
-def _candidates(choosing: Choosing, views: Mapping[str, Look], waited_s: float) -> list[Candidate]:
+def _candidates(choosing: Choosing, views: Mapping[str, Look], waited_s: float) -> list[ResumeCandidate]:
     """Return all checkpoints whose manifest can be read, the newest first."""
     alike: dict[tuple[Look, bool], list[str]] = {}
     for node, look in views.items():  # thousands of nodes, and most of them see the same
         alike.setdefault((look, choosing.asked[node].is_due and waited_s >= ANSWER_S), []).append(node)
-    found: dict[str, Candidate] = {}
+    found: dict[str, ResumeCandidate] = {}
     for (look, gave_up), nodes in alike.items():
         told: set[str] = set()
         for seen in look.seen:
             if not seen.uuid or seen.uuid in told:
                 continue  # of what is there twice the first counts: the folder, not a link to it
             told.add(seen.uuid)
-            candidate = found.setdefault(seen.uuid, Candidate(seen=seen))
+            candidate = found.setdefault(seen.uuid, ResumeCandidate(seen=seen))
             candidate.names.add(seen.name)
             if seen.fault:
                 candidate.faults.update(dict.fromkeys(nodes, seen.fault))

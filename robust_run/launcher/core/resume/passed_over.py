@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from robust_run.launcher.core.resume.looks import NAMED, Candidate, Situation, called
+from robust_run.launcher.core.resume.looks import NAMED, CheckpointSituation, ResumeCandidate, called
 from robust_run.launcher.model.resume_events import PassedOver
 
 
-def passed_over(now: Situation, chosen: Candidate | None, own: set[str] | None = None) -> list[PassedOver]:
+def passed_over(
+    now: CheckpointSituation, chosen: ResumeCandidate | None, own: set[str] | None = None
+) -> list[PassedOver]:
     """Return what is newer than what was chosen, the newest first, and why it was not taken; of None: all there is."""
     newer = [
         each
@@ -34,7 +36,7 @@ def passed_over(now: Situation, chosen: Candidate | None, own: set[str] | None =
     return [*_gone(now, chosen), *over] if chosen is not None else over
 
 
-def _gone(now: Situation, chosen: Candidate) -> Iterator[PassedOver]:
+def _gone(now: CheckpointSituation, chosen: ResumeCandidate) -> Iterator[PassedOver]:
     """Yield what was there and would be newer than what was chosen, the newest first."""
     there = {each.seen.uuid for each in now.candidates}
     known = [each for each in (now.choosing.saved, now.choosing.last) if each is not None and each.uuid]
@@ -43,9 +45,11 @@ def _gone(now: Situation, chosen: Candidate) -> Iterator[PassedOver]:
             yield PassedOver(step=step, uuid=uuid, name=name, why="it is not there any more")
 
 
-def _steps_passed_over(now: Situation, newer: list[Candidate], own: set[str], step: int) -> Iterator[PassedOver]:
+def _steps_passed_over(
+    now: CheckpointSituation, newer: list[ResumeCandidate], own: set[str], step: int
+) -> Iterator[PassedOver]:
     """Yield the steps after one, where nodes have checkpoints of their own: each once, and who has none of it."""
-    by_step: dict[int, list[Candidate]] = {}
+    by_step: dict[int, list[ResumeCandidate]] = {}
     for each in newer:
         if (each.seen.step or 0) > step:
             by_step.setdefault(each.seen.step or 0, []).append(each)
@@ -58,7 +62,7 @@ def _steps_passed_over(now: Situation, newer: list[Candidate], own: set[str], st
         yield PassedOver(step=newer_step, uuid=first.seen.uuid, name=first.seen.name, why=why)
 
 
-def _why_not(now: Situation, candidate: Candidate) -> str:
+def _why_not(now: CheckpointSituation, candidate: ResumeCandidate) -> str:
     known = now.choosing.avoid.get(candidate.seen.uuid)
     if known is not None:
         return known.why
@@ -74,7 +78,7 @@ def _why_not(now: Situation, candidate: Candidate) -> str:
     return "another was chosen"
 
 
-def nothing_in_common(now: Situation, deciding: list[str]) -> str:
+def nothing_in_common(now: CheckpointSituation, deciding: list[str]) -> str:
     """Return what each node has, the nodes with the same together."""
     nodes: dict[str, list[str]] = {}
     for node in deciding:
@@ -95,7 +99,7 @@ def nothing_in_common(now: Situation, deciding: list[str]) -> str:
     )
 
 
-def _flaw(now: Situation, candidate: Candidate, node: str) -> str:
+def _flaw(now: CheckpointSituation, candidate: ResumeCandidate, node: str) -> str:
     known = now.choosing.avoid.get(candidate.seen.uuid)
     flaw = known.why if known is not None else candidate.faults.get(node, "")
     return f" ({flaw})" if flaw else ""

@@ -65,7 +65,7 @@ def update(  # noqa: PLR0913, PLR0917 - its options
     import msgspec
 
     from robust_run.launcher.operator.code.remote import versions_to_change
-    from robust_run.launcher.operator.code.update import Maker, Request
+    from robust_run.launcher.operator.code.update import Maker, UpdateRequest
     from robust_run.launcher.operator.views.show import clean
     from robust_run.launcher.records.code.settings import parse_pairs
 
@@ -76,7 +76,7 @@ def update(  # noqa: PLR0913, PLR0917 - its options
     if not (math.isfinite(check_limit) and check_limit > 0):
         raise UserError(f"--check-limit {check_limit:g}: must be a number of seconds above 0")
     now, due_after_s = parse_when("failure" if when is None else when)
-    request = Request(
+    request = UpdateRequest(
         ref=ref,
         folder=folder,
         settings=parse_pairs(settings, "--set"),

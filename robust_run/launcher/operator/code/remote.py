@@ -11,13 +11,20 @@ import msgspec
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.code_transfer import Receiver, contents_of
 from robust_run.launcher.controller.code_staging import store_folder
-from robust_run.launcher.operator.reading.client import NoAnswerError, SaysNoError, Target, reach, remote, this_machine
+from robust_run.launcher.operator.reading.client import (
+    ApiTarget,
+    NoAnswerError,
+    SaysNoError,
+    reach,
+    remote,
+    this_machine,
+)
 from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run
 from robust_run.launcher.operator.views.code_words import MOVED, CodeView, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.status import ActionView
 from robust_run.launcher.records.code.errors import LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, encode_tree
-from robust_run.launcher.records.code.types import Parts, Tree
+from robust_run.launcher.records.code.types import CodeTree, Parts
 
 _View = TypeVar("_View", bound=msgspec.Struct)
 
@@ -29,7 +36,7 @@ class MovedError(Exception):
 class Versions:
     """One job's."""
 
-    def __init__(self, target: Target | None, run_directory: str) -> None:
+    def __init__(self, target: ApiTarget | None, run_directory: str) -> None:
         self._target = target
         self._run_directory = run_directory
 
@@ -55,10 +62,10 @@ class Versions:
             host=facts.host,
         )
 
-    def fetch(self, tree_id: str, store: TreeStore) -> Tree:
+    def fetch(self, tree_id: str, store: TreeStore) -> CodeTree:
         """Bring a version's code into a store, and return it. Raises LackingError, StoreError, CodeError."""
         if not tree_id:
-            return Tree()
+            return CodeTree()
         if not store.has(tree_id):
             if self._target is None:
                 return self._from_disk(tree_id, store)
@@ -72,7 +79,7 @@ class Versions:
                 raise LackingError(f"the controller did not send all of the code {tree_id[:10]}")
         return store.tree(tree_id)
 
-    def _from_disk(self, tree_id: str, store: TreeStore) -> Tree:
+    def _from_disk(self, tree_id: str, store: TreeStore) -> CodeTree:
         theirs = TreeStore(store_folder(os.path.join(self._run_directory, JOURNAL_NAME)))
         tree = theirs.tree(tree_id)
         for file in tree.files:
@@ -110,7 +117,7 @@ class Versions:
         """Take a version back. Raises PlatformError."""
         return _decoded(self._living().post("/v1/code/rollback", wish), ActionView)
 
-    def _living(self) -> Target:
+    def _living(self) -> ApiTarget:
         if self._target is None:
             raise PlatformError(
                 "the job does not run, so that nothing can be staged; robust status says how it was left"

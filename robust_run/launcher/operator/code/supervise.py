@@ -28,7 +28,7 @@ LOOK_S = 0.02
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from robust_run.launcher.operator.code.supervise import main; main()"
 
 
-class Tail:
+class CommandTail:
     """The end of what comes through a pipe."""
 
     def __init__(self, descriptor: int) -> None:
@@ -58,7 +58,7 @@ def run(argv: list[str], limit_s: float) -> tuple[int | None, bytes]:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer, start_new_session=True)
     finally:
         os.close(writer)
-    tail = Tail(reader)
+    tail = CommandTail(reader)
     try:
         while process.poll() is None and time.monotonic() < until_s:
             tail.wait(LOOK_S)

@@ -19,7 +19,7 @@ from robust_run.launcher.operator.code import check
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
 from robust_run.launcher.operator.views.status import ActionView
-from robust_run.launcher.records.code.capture import Root, changed_since, commit_of, left_out, look
+from robust_run.launcher.records.code.capture import CodeRoot, changed_since, commit_of, left_out, look
 from robust_run.launcher.records.code.difference import changes, clause
 from robust_run.launcher.records.code.errors import CodeError
 from robust_run.launcher.records.code.git import Commit
@@ -27,13 +27,13 @@ from robust_run.launcher.records.code.merge import merge
 from robust_run.launcher.records.code.program import program_of, script_path
 from robust_run.launcher.records.code.settings import check_variables
 from robust_run.launcher.records.code.tree_store import TreeStore, links_to
-from robust_run.launcher.records.code.types import CodeFile, Left, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree, Left
 
 #: How often an update is made anew because somebody else's came first.
 MOST_TRIES = 8
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What somebody wants."""
 
     ref: str = ""
@@ -60,7 +60,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.ref or self.folder) or not (self.settings or self.env)
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class UpdateSource(msgspec.Struct, frozen=True, kw_only=True):
     """Code that was taken from a folder or a commit."""
 
     tree: str
@@ -74,7 +74,7 @@ class Maker:
     """Makes one update of one job."""
 
     def __init__(
-        self, versions: Versions, request: Request, env: Mapping[str, str], say: Callable[[str], None]
+        self, versions: Versions, request: UpdateRequest, env: Mapping[str, str], say: Callable[[str], None]
     ) -> None:
         self._versions = versions
         self._request = request
@@ -113,7 +113,7 @@ class Maker:
 
     # --- taking
 
-    def _take(self, view: CodeView, first: CodeRecord, store: TreeStore) -> Source:
+    def _take(self, view: CodeView, first: CodeRecord, store: TreeStore) -> UpdateSource:
         request = self._request
         if why_not := ledger.why_no_code(view.code):
             raise UserError(why_not)
@@ -125,14 +125,14 @@ class Maker:
         entry = self._entry(view, folder)
         if request.ref:
             return self._take_commit(root, entry, store)
-        scan = look(Root(folder=root, entry=entry))
+        scan = look(CodeRoot(folder=root, entry=entry))
         captured = store.put_captured(scan)
         tree = store.put_tree(captured.tree)
         _check_entry(captured.tree, entry, root)
         left = captured.left
-        return Source(tree=tree, source=f"{request.host}:{root}", commit=commit_of(root), root=root, left=left)
+        return UpdateSource(tree=tree, source=f"{request.host}:{root}", commit=commit_of(root), root=root, left=left)
 
-    def _take_commit(self, root: str, entry: str, store: TreeStore) -> Source:
+    def _take_commit(self, root: str, entry: str, store: TreeStore) -> UpdateSource:
         commit = Commit(root, self._request.ref, entry)
         taken, _ = commit.files()
         files = tuple(
@@ -141,14 +141,14 @@ class Maker:
             else CodeFile(path=path, digest=store.put(data), size_bytes=len(data), executable=executable)
             for path, data, executable, link in sorted(taken)
         )
-        tree = Tree(files=files)
+        tree = CodeTree(files=files)
         _check_entry(tree, entry, f"commit {commit.commit[:10]}")
         source = f"{self._request.host}:{root}@{commit.commit[:10]}"
         try:
-            left = tuple(look(Root(folder=root, entry=entry)).left)  # workers find there what is no code
+            left = tuple(look(CodeRoot(folder=root, entry=entry)).left)  # workers find there what is no code
         except CodeError:
             left = ()
-        return Source(tree=store.put_tree(tree), source=source, commit=commit.commit, root=root, left=left)
+        return UpdateSource(tree=store.put_tree(tree), source=source, commit=commit.commit, root=root, left=left)
 
     @staticmethod
     def _entry(view: CodeView, folder: str) -> str:
@@ -159,7 +159,7 @@ class Maker:
 
     # --- making
 
-    def _version(self, view: CodeView, source: Source | None, store: TreeStore) -> CodeVersion:
+    def _version(self, view: CodeView, source: UpdateSource | None, store: TreeStore) -> CodeVersion:
         request, code = self._request, view.code
         number = ledger.head(code)
         first, record = ledger.record_of(code, 1), ledger.record_of(code, number)
@@ -202,7 +202,7 @@ class Maker:
         )
 
     def _merged(
-        self, view: CodeView, source: Source, newest: CodeVersion, newest_tree: Tree, store: TreeStore
+        self, view: CodeView, source: UpdateSource, newest: CodeVersion, newest_tree: CodeTree, store: TreeStore
     ) -> tuple[int, str]:
         """Return where the change began, and the tree that has it and all that is newest."""
         base = self._request.base or ledger.base_of(view.code, source.source)
@@ -227,10 +227,16 @@ class Maker:
             else msgspec.structs.replace(file, digest=store.put(merged.contents[file.path]))
             for file in merged.tree.files
         )
-        return base, store.put_tree(Tree(files=files))
+        return base, store.put_tree(CodeTree(files=files))
 
     def _check(
-        self, view: CodeView, tree_id: str, tree: Tree, changed: list[str], source: Source | None, store: TreeStore
+        self,
+        view: CodeView,
+        tree_id: str,
+        tree: CodeTree,
+        changed: list[str],
+        source: UpdateSource | None,
+        store: TreeStore,
     ) -> None:
         """Compile what changed and run the user's check, in a folder as workers will see it. Raises CodeError, UserError."""
         if not tree_id:
@@ -247,7 +253,7 @@ class Maker:
             check.smoke(self._request.check, folder, self._request.check_s, env)
 
 
-def _check_entry(tree: Tree, entry: str, where: str) -> None:
+def _check_entry(tree: CodeTree, entry: str, where: str) -> None:
     if entry and not any(file.path == entry or file.path.startswith(f"{entry}/") for file in tree.files):
         raise CodeError(f"{where} has no {entry}, which is the job's script; nothing was changed")
 

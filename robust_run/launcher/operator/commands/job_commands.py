@@ -178,7 +178,7 @@ def _act(path: str, as_json: bool, which: dict[str, str], **wish: Any) -> int:
     import msgspec
 
     from robust_run.launcher.operator.reading.which import controller
-    from robust_run.launcher.operator.views.operations import Wish
+    from robust_run.launcher.operator.views.operations import OperatorWish
     from robust_run.launcher.operator.views.show import clean
     from robust_run.launcher.operator.views.status import ActionView
 
@@ -186,7 +186,7 @@ def _act(path: str, as_json: bool, which: dict[str, str], **wish: Any) -> int:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user without a name, as in some containers
         user = str(os.getuid())
-    body = Wish(by=f"{user}@{socket.gethostname()}", **wish)
+    body = OperatorWish(by=f"{user}@{socket.gethostname()}", **wish)
     answer = controller(os.environ, **which).post(path, body)
     if as_json:
         click.echo(answer.decode())

@@ -23,7 +23,7 @@ COPY_S = 3.0
 MOST_OPS = 4096
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
+class PicturesDrawn(msgspec.Struct, frozen=True, kw_only=True):
     """What was written."""
 
     attempt: int
@@ -33,7 +33,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     heatmap: str = ""
 
 
-def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Drawn:
+def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> PicturesDrawn:
     """Write the pictures. Raises UserError for a file that cannot be, PlatformError where there is nothing to draw."""
     from robust_run.report.timeline import chrome_trace
 
@@ -58,7 +58,9 @@ def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Draw
         _draw_heatmap(heatmap, traces, nodes)
     calls = sum(len(trace.ops) for trace in traces) + sum(len(of.trace.ops) for of in inside)
     ranks = {trace.rank for trace in traces} | {of.rank for of in inside}
-    return Drawn(attempt=attempt, ranks=len(ranks), calls=calls, timeline=path, heatmap=heatmap if traces else "")
+    return PicturesDrawn(
+        attempt=attempt, ranks=len(ranks), calls=calls, timeline=path, heatmap=heatmap if traces else ""
+    )
 
 
 def _inside(about: Subject, attempt: int) -> list[NcclTracks]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from robust_run.launcher.operator.pages.report_pages import Written
+    from robust_run.launcher.operator.pages.report_pages import PagesWritten
 
 
 def copy(page: str, to: str) -> None:
@@ -54,7 +54,7 @@ def write_pages(*, as_json: bool = False, html: str = "", run: str = "", log_dir
     return 0
 
 
-def of_a_live_job(written: Written, folder: str) -> str:
+def of_a_live_job(written: PagesWritten, folder: str) -> str:
     """Return what to know of pages of a job that runs: of when they are, and where they renew themselves."""
     from robust_run.errors import PlatformError
     from robust_run.launcher.operator.reading.place import TOKEN_NAME, read_place

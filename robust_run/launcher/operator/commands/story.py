@@ -20,7 +20,7 @@ from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import NoResumePoint, ResumeChosen
 from robust_run.launcher.operator.views.operations import listed
 from robust_run.launcher.operator.views.show import clean, plural
-from robust_run.launcher.records.journal import Entry, Terms
+from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.signals import describe_exit, signal_name
 
 
@@ -65,7 +65,7 @@ class Story:
         self._day = day
         return [*heading, clean(f"{time.strftime('%H:%M:%S', moment)}  {where or '-':<12}  {what}")]
 
-    def _learn(self, entry: Entry) -> None:
+    def _learn(self, entry: JournalEntry) -> None:
         match entry.event, entry.action:
             case e.NodeJoined(node=info), _:
                 self._names[info.id] = info.name
@@ -208,4 +208,4 @@ def _mildness(order: a.EndAttempt) -> str:
     return f": {signal_name(order.signal)}, SIGKILL after {order.grace_s:g} s"
 
 
-_DECODER = msgspec.json.Decoder(Entry)
+_DECODER = msgspec.json.Decoder(JournalEntry)

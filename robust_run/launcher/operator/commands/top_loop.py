@@ -26,7 +26,7 @@ Fetch = Callable[[int, int], LiveView]
 """Returns what is shown, with nodes from a place on, and how many. Raises RobustRunError."""
 
 
-class Fetcher:
+class ScreenFetcher:
     """Asks for what is wanted, in a thread of its own, once a second or when something else is wanted."""
 
     def __init__(self, fetch: Fetch, first: LiveView) -> None:
@@ -63,7 +63,7 @@ class Fetcher:
 def watch(fetch: Fetch, console: Console, descriptor: int) -> None:
     """Show a job until somebody presses q. `descriptor`: the terminal of the keys. Raises RobustRunError at the first look."""
     looking = Looking()
-    fetcher = Fetcher(fetch, fetch(0, 100))
+    fetcher = ScreenFetcher(fetch, fetch(0, 100))
     try:
         with _keys(descriptor), Live(console=console, screen=True, auto_refresh=False) as display:
             while not looking.is_over:

@@ -12,9 +12,9 @@ import msgspec
 from robust_run.errors import RobustRunError
 from robust_run.launcher.operator.commands.pictures import newest_with_rings, ring_paths
 from robust_run.launcher.operator.reading.incident_reading import MOST_S
-from robust_run.launcher.operator.views.history import History
+from robust_run.launcher.operator.views.history import AttemptHistory
 from robust_run.launcher.operator.views.page_data import Kept, nothing_kept
-from robust_run.launcher.records.journal import Entry, Header
+from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.report.files import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
 from robust_run.report.pages.types import Checkpoint, JobPage, NodePlace
@@ -37,17 +37,17 @@ class JournalTail:
     """Follows a journal into a history. For one thread at a time."""
 
     def __init__(self, path: str) -> None:
-        self.history = History()
-        self.header: Header | None = None
+        self.history = AttemptHistory()
+        self.header: JournalHeader | None = None
         self._path = path
         self._known_bytes = 0
-        self._decoder = msgspec.json.Decoder(Entry)
+        self._decoder = msgspec.json.Decoder(JournalEntry)
 
-    def catch_up(self) -> History:
+    def catch_up(self) -> AttemptHistory:
         """Take in what was appended. Raises OSError."""
         with open(self._path, "rb") as file:
             if os.fstat(file.fileno()).st_size < self._known_bytes:  # it is another file now
-                self.history, self.header, self._known_bytes = History(), None, 0
+                self.history, self.header, self._known_bytes = AttemptHistory(), None, 0
             file.seek(self._known_bytes)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -59,7 +59,7 @@ class JournalTail:
     def _take(self, line: bytes) -> None:
         try:
             if self._known_bytes == 0:
-                self.header = msgspec.json.decode(line, type=Header)
+                self.header = msgspec.json.decode(line, type=JournalHeader)
             else:
                 entry = self._decoder.decode(line)
                 if abs(entry.at) <= MOST_S:

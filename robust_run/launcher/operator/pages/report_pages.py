@@ -41,7 +41,7 @@ REPORT_NAME = "report.html"
 MOST_AT_END = 50
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class PagesWritten(msgspec.Struct, frozen=True, kw_only=True):
     """What was written."""
 
     report: str
@@ -78,15 +78,15 @@ class Pages:
         drawn = Drawn(at_s=time.time(), life="running", accepts=would(_node(incident)))
         return self._incident(facts, incidents, number, drawn, kept)
 
-    def write_ended(self, state: JobState) -> Written:
+    def write_ended(self, state: JobState) -> PagesWritten:
         """Write the page of a job that is over by what its controller knows, and those of its newest incidents."""
         return self._write(state, JobLife(life="over"), MOST_AT_END)
 
-    def write_all(self, life: JobLife) -> Written:
+    def write_all(self, life: JobLife) -> PagesWritten:
         """Write the page of a job by its journal, and those of all its incidents. `life`: whether it lives."""
         return self._write(None, life, None)
 
-    def _write(self, state: JobState | None, life: JobLife, most: int | None) -> Written:
+    def _write(self, state: JobState | None, life: JobLife, most: int | None) -> PagesWritten:
         facts, kept = self._read()
         found = read_incidents(self._folder, self._tail.history.incidents)
         incidents = found.incidents
@@ -111,7 +111,7 @@ class Pages:
         page = job_page(facts, state, self._tail.history, incidents, drawn, kept=kept)
         page = with_pictures(msgspec.structs.replace(page, unread=found.words()), self._folder)
         report = _write(os.path.join(self._folder, REPORT_NAME), job_html(page))
-        return Written(
+        return PagesWritten(
             report=report,
             incidents=tuple(written),
             unread=found.words(),
@@ -149,7 +149,7 @@ def _node(incident: Incident) -> str:
     return incident.verdict.nodes[0] if incident.verdict.nodes else ""
 
 
-def write_report(run_directory: str, life: JobLife) -> Written:
+def write_report(run_directory: str, life: JobLife) -> PagesWritten:
     """Write all pages of a run from its directory. `life`: whether it lives. Raises PlatformError or UserError."""
     return Pages(run_directory).write_all(life)
 

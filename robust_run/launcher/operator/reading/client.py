@@ -15,7 +15,7 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.operator.reading.place import (
     SOCKET_NAME,
     TOKEN_NAME,
-    Place,
+    ApiEndpoint,
     read_place,
     read_small,
     short_address,
@@ -65,7 +65,7 @@ class _UnixConnection(http.client.HTTPConnection):
             self.sock.connect(address)
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class ApiTarget(msgspec.Struct, frozen=True, kw_only=True):
     """One way to a controller: a Unix socket, or an address and a token."""
 
     socket: str = ""
@@ -143,13 +143,13 @@ def split_url(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, host, port
 
 
-def remote(url: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Target:
+def remote(url: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> ApiTarget:
     """Return the way to a controller that the user named. Raises UserError, PlatformError."""
     split_url(url)
     token = _token_of(token_file) if token_file else env.get(TOKEN_VARIABLE, "")
     if not token:
         raise UserError(f"--url needs the job's token: give --token-file FILE or set {TOKEN_VARIABLE}")
-    return Target(url=url, token=token, tls_ca=tls_ca)
+    return ApiTarget(url=url, token=token, tls_ca=tls_ca)
 
 
 class Here(msgspec.Struct, frozen=True):
@@ -157,9 +157,9 @@ class Here(msgspec.Struct, frozen=True):
 
     host: str
     boot: str = ""
-    """See `Place.boot`."""
+    """See `ApiEndpoint.boot`."""
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ApiEndpoint) -> bool:
         """Whether a controller that says that it is there runs on this very kernel: what refuses here is gone then."""
         return place.boot == self.boot if place.boot and self.boot else place.host == self.host
 
@@ -169,7 +169,7 @@ def this_machine() -> Here:
     return Here(socket.gethostname(), this_boot())
 
 
-def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], here: Here) -> Target:
+def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], here: Here) -> ApiTarget:
     """Return a way to the controller of a run directory on which it answers.
 
     The run directory may be shared with other machines, where its Unix socket refuses whoever lives: there nobody but the web
@@ -202,14 +202,16 @@ def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, st
     )
 
 
-def _ways(run_directory: str, place: Place, token_file: str, tls_ca: str, env: Mapping[str, str]) -> list[Target]:
+def _ways(
+    run_directory: str, place: ApiEndpoint, token_file: str, tls_ca: str, env: Mapping[str, str]
+) -> list[ApiTarget]:
     # Where the socket is said to be is a path of the controller's machine or container.
-    ways = [Target(socket=os.path.join(os.path.abspath(run_directory), SOCKET_NAME))] if place.socket else []
+    ways = [ApiTarget(socket=os.path.join(os.path.abspath(run_directory), SOCKET_NAME))] if place.socket else []
     if place.http:
         token = _token(run_directory, token_file, env)
         if token:
             known_ca = place.tls_ca if os.path.isfile(place.tls_ca) else ""  # a path of the controller's machine
-            ways.append(Target(url=place.http, token=token, tls_ca=tls_ca or known_ca))
+            ways.append(ApiTarget(url=place.http, token=token, tls_ca=tls_ca or known_ca))
     return ways
 
 

@@ -19,14 +19,14 @@ from robust_run.launcher.operator.views.course_reader import CourseReader
 from robust_run.launcher.operator.views.life import JobLife
 from robust_run.launcher.operator.views.live import with_course
 from robust_run.launcher.operator.views.status import IncidentView, JobView, NodesView, job_view, node_views
-from robust_run.launcher.records.journal import Entry, Header, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, JournalHeader, in_force, read
 from robust_run.launcher.records.outcome import left
 
 
 class DeadJob:
     """What a journal says."""
 
-    def __init__(self, run_directory: str, header: Header, entries: list[Entry], policy: Policy) -> None:
+    def __init__(self, run_directory: str, header: JournalHeader, entries: list[JournalEntry], policy: Policy) -> None:
         self._entries = entries
         self.spec = header.job
         self._facts = facts_of(run_directory, header, policy, entries[0].at if entries else 0.0)
@@ -95,7 +95,7 @@ class DeadJob:
         return node_views(self.state)
 
 
-def facts_of(run_directory: str, header: Header, policy: Policy, started_unix_s: float) -> JobFacts:
+def facts_of(run_directory: str, header: JournalHeader, policy: Policy, started_unix_s: float) -> JobFacts:
     """Return what a journal's first line says of a job."""
     return JobFacts(
         run_id=header.job.run_id,
@@ -124,7 +124,7 @@ def read_dead(run_directory: str) -> DeadJob:
     return DeadJob(run_directory, header, list(in_force(entries)), policy_of(header.job))
 
 
-def _last_incident(entries: list[Entry]) -> IncidentView | None:
+def _last_incident(entries: list[JournalEntry]) -> IncidentView | None:
     for entry in reversed(entries):
         match entry.action:
             case RecordIncident() as incident:

@@ -12,7 +12,7 @@ from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.records.incident_record import incident_of
-from robust_run.launcher.records.journal import Entry, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, in_force, read
 from robust_run.report.files import incident as incident_file
 from robust_run.report.types import Incident
 
@@ -23,7 +23,7 @@ MOST_S = 1e11
 _NAME = re.compile(r"([0-9]{4,6})\.json")
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentsFound(msgspec.Struct, frozen=True, kw_only=True):
     """The incidents of a run."""
 
     incidents: tuple[Incident, ...] = ()
@@ -45,7 +45,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return f"{broken} incident{'s' if broken > 1 else ''} unreadable ({numbers}{more}){kept}{left}"
 
 
-def read_incidents(folder: str, recorded: int = 0) -> Found:
+def read_incidents(folder: str, recorded: int = 0) -> IncidentsFound:
     """Return the incidents of a run directory. `recorded`: how many the journal has, where that is known.
 
     The journal is read only where a file cannot be: it may be large.
@@ -62,7 +62,7 @@ def read_incidents(folder: str, recorded: int = 0) -> Found:
     broken = sorted(numbers - set(found))[:MOST_INCIDENTS]
     known = _recorded_in(folder) if broken else {}
     found |= {number: known[number] for number in broken if number in known}
-    return Found(
+    return IncidentsFound(
         incidents=tuple(found[number] for number in sorted(found)),
         from_journal=tuple(number for number in broken if number in known),
         lost=tuple(number for number in broken if number not in known),
@@ -92,7 +92,7 @@ def _recorded_in(folder: str) -> dict[int, Incident]:
     return {number: each for number, each in known.items() if _is_sane(each)}
 
 
-def from_entries(entries: Iterable[Entry]) -> dict[int, Incident]:
+def from_entries(entries: Iterable[JournalEntry]) -> dict[int, Incident]:
     """Return the incidents that a journal has, by number, with the moment that training went on."""
     found: dict[int, Incident] = {}
     for entry in entries:

@@ -11,7 +11,7 @@ from robust_run.health.sensors import mountinfo
 from robust_run.health.sensors.mountinfo import Mount
 from robust_run.health.sensors.types import World
 from robust_run.launcher.operator.reading.client import this_machine
-from robust_run.launcher.operator.reading.place import Place, read_place
+from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place
 from robust_run.launcher.operator.views.life import LifeSigns
 from robust_run.launcher.records.journal import is_claimed
 
@@ -80,7 +80,7 @@ def may_be(pid: int, since_unix_s: float) -> bool:
     return not since_unix_s or booted_s + ticks / os.sysconf("SC_CLK_TCK") <= since_unix_s + YOUNGER_S
 
 
-def _place(run_directory: str) -> Place | None:
+def _place(run_directory: str) -> ApiEndpoint | None:
     try:
         return read_place(run_directory)
     except PlatformError:

@@ -18,7 +18,7 @@ SOCKET_NAME, PLACE_NAME, TOKEN_NAME = "api.sock", "api.json", "token"
 _LARGEST_BYTES = 64 << 10
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Content of `api.json`."""
 
     schema: int = SCHEMA
@@ -44,14 +44,14 @@ def this_boot() -> str:
         return ""
 
 
-def read_place(run_directory: str) -> Place | None:
+def read_place(run_directory: str) -> ApiEndpoint | None:
     """Return where the API is; None where it never was or has been closed. Raises PlatformError for a file of another shape."""
     path = os.path.join(run_directory, PLACE_NAME)
     data = read_small(path)
     if data is None:
         return None
     try:
-        place = msgspec.json.decode(data, type=Place)
+        place = msgspec.json.decode(data, type=ApiEndpoint)
     except msgspec.MsgspecError as error:
         raise PlatformError(f"{path!r} does not say where the controller is: {error}") from error
     if place.schema > SCHEMA:
@@ -59,13 +59,13 @@ def read_place(run_directory: str) -> Place | None:
     return place
 
 
-def write_place(run_directory: str, place: Place) -> None:
+def write_place(run_directory: str, place: ApiEndpoint) -> None:
     """Write `api.json` in one step, readable by its owner alone. Raises OSError."""
     path = os.path.join(run_directory, PLACE_NAME)
     write_file(path, msgspec.json.encode(place) + b"\n", draft=f"{path}.{place.pid}.tmp", mode=0o600)
 
 
-def remove_place(run_directory: str, place: Place) -> None:
+def remove_place(run_directory: str, place: ApiEndpoint) -> None:
     """Remove `api.json` unless another controller has written its own by now. Never raises."""
     with suppress(OSError, PlatformError):
         if read_place(run_directory) == place:

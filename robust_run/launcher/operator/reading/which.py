@@ -11,20 +11,20 @@ import msgspec
 
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
-from robust_run.launcher.operator.reading.client import NoAnswerError, Target, reach, remote, this_machine
+from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, reach, remote, this_machine
 from robust_run.launcher.operator.reading.place import read_place
 from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run, sole_live_run
 from robust_run.launcher.operator.server.journal_pages import JournalPages
 from robust_run.launcher.operator.views.life import JobLife, LifeSigns, life_of
 from robust_run.launcher.operator.views.live import LiveView
-from robust_run.launcher.operator.views.operations import Wish
+from robust_run.launcher.operator.views.operations import OperatorWish
 from robust_run.launcher.operator.views.status import EventsView, JobView, NodesView
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
     from robust_run.launcher.operator.reading.dead import DeadJob
-    from robust_run.launcher.operator.reading.incident_reading import Found
+    from robust_run.launcher.operator.reading.incident_reading import IncidentsFound
 
 
 _View = TypeVar("_View")
@@ -39,7 +39,7 @@ BEGIN_S = 3.0
 class Subject:
     """A job to ask. Asking raises PlatformError or UserError."""
 
-    def __init__(self, run_directory: str, target: Target | None, silence: NoAnswerError | None = None) -> None:
+    def __init__(self, run_directory: str, target: ApiTarget | None, silence: NoAnswerError | None = None) -> None:
         self._run_directory = run_directory
         self._target = target
         self._silence = silence
@@ -102,7 +102,7 @@ class Subject:
             return _decoded(self._target.get("/v1/incidents"), tuple[Incident, ...])
         return self._found().incidents
 
-    def _found(self) -> Found:
+    def _found(self) -> IncidentsFound:
         from robust_run.launcher.operator.reading.incident_reading import read_incidents
 
         return read_incidents(self._run_directory)
@@ -129,7 +129,7 @@ class Subject:
     def keep_traces(self) -> None:
         """Have a job that runs copy its ranks' rings to the run directory."""
         if self._target is not None:
-            self._target.post("/v1/traces", Wish())
+            self._target.post("/v1/traces", OperatorWish())
 
     @property
     def folder(self) -> str:
@@ -172,7 +172,7 @@ def subject(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_f
         return Subject(path, None, error)
 
 
-def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> Target:
+def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> ApiTarget:
     """Return the way to the controller to act on. Raises UserError, PlatformError where none answers."""
     if url:
         return remote(url, token_file, tls_ca, env)
@@ -187,7 +187,7 @@ def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, toke
         raise PlatformError(f"run {name!r} cannot be told anything: {error}{hint}") from error
 
 
-def _reach(path: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Target:
+def _reach(path: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> ApiTarget:
     """Return the way to a run's controller. Raises NoAnswerError."""
     here = this_machine()
     return patiently(
@@ -196,11 +196,11 @@ def _reach(path: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> T
 
 
 def patiently(
-    ask: Callable[[], Target],
+    ask: Callable[[], ApiTarget],
     has_just_begun: Callable[[], bool],
     clock: Clock,
     sleep: Callable[[float], None] = time.sleep,
-) -> Target:
+) -> ApiTarget:
     """Ask, and ask again while the job has only just begun: its first workers are started before it answers anybody.
 
     Raises NoAnswerError.

@@ -20,7 +20,7 @@ from robust_run.health.checks.types import Judgement
 from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.views.check_operations import choose
 from robust_run.launcher.operator.views.check_words import CheckBegun, CheckView, CheckWish
-from robust_run.launcher.operator.views.operations import RefusedError
+from robust_run.launcher.operator.views.operations import OperationRefusedError
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.check_session import CheckSession
@@ -67,7 +67,7 @@ class CheckRoutes:
             after = max(int(request.query.get("after", "0")), 0)
             wait_s = min(max(float(request.query.get("wait", "0")), 0.0), LONGEST_WAIT_S)
         except (KeyError, ValueError):
-            raise RefusedError(404, "there are no checks of this number (any more)") from None
+            raise OperationRefusedError(404, "there are no checks of this number (any more)") from None
         for _ in range(int(wait_s / LOOK_EVERY_S)):
             if drive.is_over or len(drive.lines) > after:
                 break
@@ -93,11 +93,11 @@ def _report(drive: CheckSession) -> Report | None:
 
 async def _wish(request: web.Request) -> CheckWish:
     if request.content_type != "application/json":
-        raise RefusedError(415, "send this as application/json")
+        raise OperationRefusedError(415, "send this as application/json")
     try:
         data = await asyncio.wait_for(request.content.read(LARGEST_WISH_BYTES + 1), BODY_S)
         return msgspec.json.decode(data or b"{}", type=CheckWish)
     except asyncio.TimeoutError:
-        raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
+        raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RefusedError(400, f"the body is no wish for checks: {error}") from None
+        raise OperationRefusedError(400, f"the body is no wish for checks: {error}") from None

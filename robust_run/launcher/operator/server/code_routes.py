@@ -32,7 +32,7 @@ from robust_run.launcher.operator.views.code_words import (
     RollbackWish,
     UpdateWish,
 )
-from robust_run.launcher.operator.views.operations import Granted, RefusedError
+from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError
 from robust_run.launcher.records.code.names import is_digest
 from robust_run.launcher.records.code.tree_store import TreeStore
 from robust_run.launcher.records.code.types import Parts
@@ -78,7 +78,7 @@ class CodeRoutes:
     async def _give(self, request: web.Request) -> web.Response:
         tree = request.match_info["tree"]
         if not is_digest(tree):
-            raise RefusedError(404, f"{tree[:80]!r} is no version's code")
+            raise OperationRefusedError(404, f"{tree[:80]!r} is no version's code")
         parts = list(parts_of(self._store, tree))
         return web.Response(body=msgspec.msgpack.encode(parts), content_type="application/msgpack")
 
@@ -87,7 +87,7 @@ class CodeRoutes:
         try:
             parts = msgspec.msgpack.decode(data, type=Parts)
             if not is_digest(parts.tree):
-                raise RefusedError(400, f"{parts.tree[:80]!r} is no version's code")
+                raise OperationRefusedError(400, f"{parts.tree[:80]!r} is no version's code")
             receiver = self._under_way.setdefault(parts.tree, Receiver(self._store, parts.tree))
             self._under_way.move_to_end(parts.tree)
             while len(self._under_way) > MOST_UNDER_WAY:
@@ -95,9 +95,9 @@ class CodeRoutes:
             if receiver.take(parts):
                 self._under_way.pop(parts.tree, None)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise RefusedError(400, f"the body is no part of a version: {error}") from None
+            raise OperationRefusedError(400, f"the body is no part of a version: {error}") from None
         except RobustRunError as error:
-            raise RefusedError(409, str(error)) from None
+            raise OperationRefusedError(409, str(error)) from None
         return _json(code_operations.refused(RefusedWish(reason="")).answer)
 
     async def _update(self, request: web.Request) -> web.Response:
@@ -125,17 +125,17 @@ async def _wish(request: web.Request, kind: type[_Wish]) -> _Wish:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RefusedError(400, f"the body is no wish: {error}") from None
+        raise OperationRefusedError(400, f"the body is no wish: {error}") from None
 
 
 async def _body(request: web.Request, content_type: str, most_bytes: int) -> bytes:
     """Return a body that may be larger than those of other wishes."""
     if request.content_type != content_type:
-        raise RefusedError(415, f"send this as {content_type}")
+        raise OperationRefusedError(415, f"send this as {content_type}")
     try:
         return await asyncio.wait_for(_read(request, most_bytes), BODY_S)
     except asyncio.TimeoutError:
-        raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
+        raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
 
 
 async def _read(request: web.Request, most_bytes: int) -> bytes:
@@ -143,7 +143,7 @@ async def _read(request: web.Request, most_bytes: int) -> bytes:
     async for chunk in request.content.iter_any():
         data += chunk
         if len(data) > most_bytes:
-            raise RefusedError(413, f"the body is larger than {most_bytes} bytes")
+            raise OperationRefusedError(413, f"the body is larger than {most_bytes} bytes")
     return bytes(data)
 
 

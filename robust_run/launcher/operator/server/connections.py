@@ -28,7 +28,7 @@ REQUEST_S = 60.0
 PAUSE_S = 1.0
 
 
-class Connection:
+class ApiConnection:
     """One accepted connection."""
 
     def __init__(self, trusted: bool) -> None:
@@ -60,7 +60,7 @@ class Connection:
             self.opening.cancel()
 
 
-class Connections:
+class ApiConnections:
     """Accepts and bounds the connections of some listening sockets. For the thread of the event loop."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Connections:
         self._tls = tls
         self._head_s = head_s
         self._loop = asyncio.get_running_loop()
-        self._connections: dict[asyncio.BaseProtocol, Connection] = {}
+        self._connections: dict[asyncio.BaseProtocol, ApiConnection] = {}
         self._new_protocol: Callable[[], asyncio.Protocol] | None = None
 
     def accept(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
@@ -117,7 +117,7 @@ class Connections:
             client.close()
             return
         client.setblocking(False)
-        connection, protocol = Connection(trusted), self._new_protocol()
+        connection, protocol = ApiConnection(trusted), self._new_protocol()
         self._connections[protocol] = connection
         connection.opening = self._loop.create_task(self._open(client, connection, protocol))
 
@@ -132,7 +132,7 @@ class Connections:
         self._connections.pop(idle).cut()
         return True
 
-    async def _open(self, client: socket.socket, connection: Connection, protocol: asyncio.Protocol) -> None:
+    async def _open(self, client: socket.socket, connection: ApiConnection, protocol: asyncio.Protocol) -> None:
         tls = None if connection.trusted else self._tls
         with suppress(Exception):  # gone again, or no TLS was spoken: nobody's concern but the peer's
             connection.transport, _ = await self._loop.connect_accepted_socket(

@@ -15,7 +15,7 @@ from robust_run.launcher.operator.reading.startup_phases import StartupPhases
 from robust_run.launcher.operator.views import live
 from robust_run.launcher.operator.views import status as views
 from robust_run.launcher.operator.views.course_reader import CourseReader
-from robust_run.launcher.operator.views.operations import RefusedError, number_in
+from robust_run.launcher.operator.views.operations import OperationRefusedError, number_in
 from robust_run.report.metrics import exposition
 
 #: How often the nodes are sorted anew, however many watch: 10,000 of them take some 50 ms of the loop that keeps leases alive.
@@ -96,7 +96,7 @@ class LiveRoutes:
         try:
             body, content_type = exposition(gauges.families(facts), request.headers.get("Accept", ""))
         except ImportError as error:
-            raise RefusedError(
+            raise OperationRefusedError(
                 501, f"metrics need prometheus-client ({error}): pip install prometheus-client"
             ) from None
         return web.Response(body=body, headers={"Content-Type": content_type})

@@ -29,7 +29,7 @@ from robust_run.launcher.operator.pages.page_reading import (
 )
 from robust_run.launcher.operator.server.incident_cache import IncidentCache
 from robust_run.launcher.operator.views.accepting import accepts
-from robust_run.launcher.operator.views.operations import RefusedError
+from robust_run.launcher.operator.views.operations import OperationRefusedError
 from robust_run.launcher.operator.views.page_data import incident_page, job_page
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
@@ -106,7 +106,7 @@ class PageRoutes:
         number = int(name[:-5]) if re.fullmatch(r"[0-9]{4,6}\.html", name) else 0
         incidents: Sequence[Incident] = tuple(self._controller.incidents())
         if not 1 <= number <= len(incidents):
-            raise RefusedError(404, f"there is no incident {name[:20]!r}; there are {len(incidents)}")
+            raise OperationRefusedError(404, f"there is no incident {name[:20]!r}; there are {len(incidents)}")
         async with self._reading:
             await asyncio.to_thread(self._catch_up)
             kept = await asyncio.to_thread(self._kept.kept)
@@ -125,7 +125,7 @@ class PageRoutes:
         try:
             content = await asyncio.to_thread(_read, path)
         except OSError:
-            raise RefusedError(404, f"there is no {name}") from None
+            raise OperationRefusedError(404, f"there is no {name}") from None
         return web.Response(body=content, content_type="application/json")
 
     @property
@@ -139,7 +139,7 @@ class PageRoutes:
         try:
             self._tail.catch_up()
         except OSError as error:
-            raise RefusedError(503, f"cannot read the journal: {error.strerror}") from error
+            raise OperationRefusedError(503, f"cannot read the journal: {error.strerror}") from error
 
 
 def _read(path: str) -> bytes:

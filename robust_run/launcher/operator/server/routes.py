@@ -5,7 +5,7 @@
     GET  /v1/scene?samples=N                        what all ranks do now: their calls, stacks, processes
     POST /v1/traces                                 copy all rings to the run directory
     GET  /v1/events?after=N&limit=M&wait=SECONDS    lines of the journal from number N; negative: from the end
-    POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.Wish
+    POST /v1/nodes/{name}/evict  /v1/nodes/{name}/readmit  /v1/restart  /v1/stop    body: operations.OperatorWish
     /v1/checks...                                   checks of nodes: see `check_routes`
     /v1/code...                                     versions of the code: see `code_routes`
     GET  /                                          the status as text; to a browser, a page (`page_routes`)
@@ -38,7 +38,7 @@ from robust_run.launcher.operator.server.live_routes import LiveRoutes
 from robust_run.launcher.operator.server.page_routes import PageRoutes
 from robust_run.launcher.operator.views import operations, show
 from robust_run.launcher.operator.views import status as views
-from robust_run.launcher.operator.views.operations import Granted, RefusedError, Wish, number_in
+from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, OperatorWish, number_in
 from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
@@ -137,7 +137,7 @@ class Api:
             else:
                 self._gate.let_in(request.protocol)
                 response = await handler(request)
-        except RefusedError as error:
+        except OperationRefusedError as error:
             response = _error(error.status, str(error))
         except web.HTTPException as error:
             response = _error(error.status, f"{request.method} {operations.one_line(request.path)}: {error.reason}")
@@ -204,7 +204,7 @@ class Api:
             try:
                 return _json(await asyncio.wait_for(seen, SCENE_S))
             except asyncio.TimeoutError:
-                raise RefusedError(504, f"the nodes did not answer within {SCENE_S:g} s") from None
+                raise OperationRefusedError(504, f"the nodes did not answer within {SCENE_S:g} s") from None
 
     async def _keep_traces(self, request: web.Request) -> web.Response:
         await _wish(request)
@@ -218,7 +218,7 @@ class Api:
                 while not self._pages.catch_up(COUNTED_BYTES):
                     await asyncio.sleep(0)
             except OSError as error:
-                raise RefusedError(503, f"cannot read the journal: {error.strerror}") from error
+                raise OperationRefusedError(503, f"cannot read the journal: {error.strerror}") from error
 
     # --- acting ---
 
@@ -245,19 +245,19 @@ class Api:
         return _json(granted.answer)
 
 
-async def _wish(request: web.Request) -> Wish:
+async def _wish(request: web.Request) -> OperatorWish:
     if request.content_type != "application/json":
-        raise RefusedError(415, "send the action as application/json")
+        raise OperationRefusedError(415, "send the action as application/json")
     try:
         body = await asyncio.wait_for(request.read(), BODY_S)
     except asyncio.TimeoutError:
-        raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
+        raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
     except web.HTTPRequestEntityTooLarge:
-        raise RefusedError(413, f"the body is larger than {LARGEST_BODY_BYTES} bytes") from None
+        raise OperationRefusedError(413, f"the body is larger than {LARGEST_BODY_BYTES} bytes") from None
     try:
-        return msgspec.json.decode(body or b"{}", type=Wish)
+        return msgspec.json.decode(body or b"{}", type=OperatorWish)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RefusedError(400, f"the body is no wish: {error}") from None
+        raise OperationRefusedError(400, f"the body is no wish: {error}") from None
 
 
 def _json(view: msgspec.Struct) -> web.Response:

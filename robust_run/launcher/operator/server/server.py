@@ -20,7 +20,7 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.reading import place as places
-from robust_run.launcher.operator.server.connections import Connections
+from robust_run.launcher.operator.server.connections import ApiConnections
 
 if TYPE_CHECKING:
     import ssl
@@ -70,11 +70,11 @@ class ApiServer:
         self._listeners: dict[socket.socket, bool] = {}
         self._socket_path = ""
         self._socket_inode = 0
-        self._connections: Connections | None = None
+        self._connections: ApiConnections | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._api: Api | None = None
         self._closed = False
-        self.place: places.Place | None = None
+        self.place: places.ApiEndpoint | None = None
         """Where it serves; None before `start`."""
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class ApiServer:
         self._loop = asyncio.get_running_loop()
         self._listen_here()
         url = self._listen_to_all() if self._http is not None else ""
-        self.place = places.Place(
+        self.place = places.ApiEndpoint(
             socket=self._socket_path,
             http=url,
             tls_ca=(self._http.tls_ca or self._http.tls_cert) if self._http and url else "",
@@ -189,7 +189,7 @@ class ApiServer:
     async def _begin(self) -> None:
         from robust_run.launcher.operator.server.routes import Api
 
-        connections = Connections(self._listeners, self._tls)
+        connections = ApiConnections(self._listeners, self._tls)
         api = Api(self._controller, self._clock, self._token, connections)
         await api.start()
         if self._closed:

@@ -8,7 +8,7 @@ from robust_run.launcher.core.code_ledger import why_no_code
 from robust_run.launcher.core.state import JobState, Policy
 from robust_run.launcher.operator.views import check_operations, code_operations, operations
 from robust_run.launcher.operator.views.code_words import RollbackWish
-from robust_run.launcher.operator.views.operations import RefusedError
+from robust_run.launcher.operator.views.operations import OperationRefusedError
 from robust_run.report.pages.types import Accepts
 
 
@@ -19,7 +19,7 @@ def accepts(policy: Policy, state: JobState, node: str = "") -> Accepts:
         check_all=_granted(lambda: check_operations.choose(state, [], ())),
         evict=bool(node) and node not in state.evicted and _granted(lambda: operations.evictable(policy, state, node)),
         readmit=bool(node) and _granted(lambda: operations.readmittable(state, node)),
-        restart=_granted(lambda: operations.restart(state, operations.Wish())),
+        restart=_granted(lambda: operations.restart(state, operations.OperatorWish())),
         update=not why_no_code(state.code) and _granted(lambda: code_operations.check_goes_on(state)),
         rollback=_granted(lambda: code_operations.rollback(state, RollbackWish())),
         code_log=has_code_log(state),
@@ -40,6 +40,6 @@ def has_code_log(state: JobState) -> bool:
 def _granted(ask: Callable[[], object]) -> bool:
     try:
         ask()
-    except RefusedError:
+    except OperationRefusedError:
         return False
     return True

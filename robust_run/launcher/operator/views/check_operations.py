@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from robust_run.launcher.core.state import JobState, Member
-from robust_run.launcher.operator.views.operations import RefusedError, listed, match, near, one_line
+from robust_run.launcher.operator.views.operations import OperationRefusedError, listed, match, near, one_line
 
 
 def choose(
@@ -17,16 +17,16 @@ def choose(
     nothing runs on are taken.
     """
     if state.is_over:
-        raise RefusedError(409, "the job is over; type robust check on the node itself")
+        raise OperationRefusedError(409, "the job is over; type robust check on the node itself")
     by_name = {member.info.name: member for member in state.members.values() if member.present}
     wanted = [_named(by_name, name) for name in names] if names else list(by_name.values())
     why = {member.info.name: _why_not(state, member, busy) for member in wanted}
     refused = [f"{name} {reason}" for name, reason in why.items() if reason]
     if refused and names:
-        raise RefusedError(409, f"{'; '.join(refused[:4])}: {_instead(state, by_name, busy)}")
+        raise OperationRefusedError(409, f"{'; '.join(refused[:4])}: {_instead(state, by_name, busy)}")
     chosen = [member for member in wanted if not why[member.info.name]]
     if not chosen:
-        raise RefusedError(409, f"no node is idle: {'; '.join(refused[:4]) or 'none is here'}")
+        raise OperationRefusedError(409, f"no node is idle: {'; '.join(refused[:4]) or 'none is here'}")
     return tuple(m.info.id for m in chosen), tuple(m.info.name for m in chosen), tuple(refused)
 
 
@@ -35,7 +35,7 @@ def _named(by_name: dict[str, Member], name: str) -> Member:
     if found is None:
         alike = near(name, by_name)
         hint = f"did you mean {' or '.join(alike)}?" if alike else "robust nodes lists them"
-        raise RefusedError(404, f"no node {one_line(name)!r} is here; {hint}")
+        raise OperationRefusedError(404, f"no node {one_line(name)!r} is here; {hint}")
     return found
 
 

@@ -11,7 +11,7 @@ from robust_run.launcher.core import code_ledger as ledger
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.code_events import CodeVersion, Ledger, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
-from robust_run.launcher.operator.views.operations import Granted, RefusedError, one_line
+from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, one_line
 from robust_run.launcher.operator.views.status import ActionView
 from robust_run.launcher.records.code.settings import MOST_SETTINGS, check_variables
 
@@ -25,7 +25,7 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
     check_goes_on(state)
     version = _clean(wish.version, now_unix_s)
     if not has_code:
-        raise RefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
+        raise OperationRefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
     newest = ledger.head(state.code)
     is_old = ledger.is_pending(state.code, version)
     if (
@@ -33,14 +33,14 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
         and not is_old
         and (version.parents[:1] != (newest,) or version.number != len(state.code.records) + 1)
     ):
-        raise RefusedError(
+        raise OperationRefusedError(
             MOVED, f"version {len(state.code.records)} came in between; the update is to be made from {newest}"
         )
     why = "" if is_old else ledger.why_not(state.code, version)
     if why or len(state.code.records) >= MOST_VERSIONS:
-        raise RefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
+        raise OperationRefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
     if not (math.isfinite(wish.due_after_s) and 0 <= wish.due_after_s <= LONGEST_DUE_S):
-        raise RefusedError(400, f"due_after_s={wish.due_after_s} is no time")
+        raise OperationRefusedError(400, f"due_after_s={wish.due_after_s} is no time")
     due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
     event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
     name = ledger.all_words(ledger.staged(state.code, version, due_unix_s), version)
@@ -69,11 +69,11 @@ def _clean(version: CodeVersion, now_unix_s: float) -> CodeVersion:
     words = {*version.settings, *version.settings.values(), *version.env, *version.env.values()}
     is_text = all("\0" not in word and len(word) <= 4096 for word in words)
     if not is_text or len(version.settings) > MOST_SETTINGS or len(version.env) > MOST_SETTINGS or not all(version.env):
-        raise RefusedError(400, "the update's arguments or variables are too many, too long, or no text")
+        raise OperationRefusedError(400, "the update's arguments or variables are too many, too long, or no text")
     try:
         check_variables(version.env)
     except UserError as error:
-        raise RefusedError(400, str(error)) from None
+        raise OperationRefusedError(400, str(error)) from None
     return msgspec.structs.replace(
         version,
         by=one_line(version.by),
@@ -99,12 +99,12 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
     target = ledger.rollback_target(code, wish.to)
     if target is None:
         if not code.records:
-            raise RefusedError(409, "the code of this job was not captured, so there is nothing to go back to")
+            raise OperationRefusedError(409, "the code of this job was not captured, so there is nothing to go back to")
         if not wish.to:
-            raise RefusedError(
+            raise OperationRefusedError(
                 409, f"there is no version before {code.running} that was trusted; robust code log lists them"
             )
-        raise RefusedError(409, _why_not_to(code, wish.to))
+        raise OperationRefusedError(409, _why_not_to(code, wish.to))
     number = target.version.number
     event = RollbackAsked(to=wish.to, reason=one_line(wish.reason), by=one_line(wish.by) or "operator")
     if number == code.running:
@@ -132,6 +132,6 @@ def _why_not_to(code: Ledger, to: int) -> str:
 def check_goes_on(state: JobState) -> None:
     """Raise RefusedError for a job that is over, or about to be."""
     if state.is_over:
-        raise RefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
+        raise OperationRefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
     if state.stop_signal is not None:
-        raise RefusedError(409, "the job is being stopped")
+        raise OperationRefusedError(409, "the job is being stopped")

@@ -14,9 +14,9 @@ from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.check_events import Decided, Diagnosed
 from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.operator.views.show import clean
-from robust_run.launcher.records.journal import Entry, Terms
+from robust_run.launcher.records.journal import JournalEntry, Terms
 
-_DECODER = msgspec.json.Decoder(Entry)
+_DECODER = msgspec.json.Decoder(JournalEntry)
 MOST_SAID = 20
 
 

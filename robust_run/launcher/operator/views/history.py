@@ -12,7 +12,7 @@ from robust_run.launcher.model import events as e
 from robust_run.launcher.model.check_events import Diagnosed
 from robust_run.launcher.model.code_events import NotFinite
 from robust_run.launcher.records.folds.attempts import AttemptCourse
-from robust_run.launcher.records.journal import Entry, Terms
+from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.report.pages.types import AttemptTimes, Checkpoint, NodePlace
 
 #: The core decides at once: an order at the same moment as an event follows from it.
@@ -55,7 +55,7 @@ class _Draft(msgspec.Struct):
         )
 
 
-class History:
+class AttemptHistory:
     """All attempts of a job."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class History:
         draft = self._attempts.get(number)
         return draft.times() if draft is not None else None
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: JournalEntry) -> None:
         """Take in the next entry. What a controller wrote that had been replaced is left out."""
         if not self._terms.hold(entry.term):
             return
@@ -99,7 +99,7 @@ class History:
         elif entry.action is not None:
             self._action(entry, entry.action)
 
-    def _event(self, entry: Entry, event: e.Event) -> None:
+    def _event(self, entry: JournalEntry, event: e.Event) -> None:
         match event:
             case e.NodeJoined(node=info):
                 self._names[info.id] = info.name
@@ -121,7 +121,7 @@ class History:
                 self._blame(entry)
                 self._evicted_s = None
 
-    def _action(self, entry: Entry, action: a.Action) -> None:
+    def _action(self, entry: JournalEntry, action: a.Action) -> None:
         self.incidents += isinstance(action, a.RecordIncident)
         match action:
             case a.StartAttempt(attempt=attempt) if (
@@ -137,7 +137,7 @@ class History:
                 self.finished_s, self.outcome = entry.at, outcome
                 self._over(entry.at)
 
-    def _blame(self, entry: Entry) -> None:
+    def _blame(self, entry: JournalEntry) -> None:
         self._cause_mono_s, self._cause_s = entry.mono, entry.at
 
     def _ordered(self, order: a.StartAttempt, at_s: float) -> None:
@@ -152,7 +152,7 @@ class History:
             code=order.code.number if order.code is not None else 0,
         )
 
-    def _told_to_end(self, draft: _Draft, entry: Entry) -> None:
+    def _told_to_end(self, draft: _Draft, entry: JournalEntry) -> None:
         draft.course.end(entry.at)
         if draft.verdict_s is None and abs(entry.mono - self._cause_mono_s) <= _SAME_MOMENT_S:
             draft.verdict_s, draft.evicted_s = self._cause_s, self._evicted_s

@@ -20,7 +20,7 @@ LONGEST = 500
 _WAITS = "the job will wait for a node"
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OperatorWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of every action. What is misspelled is refused, not ignored."""
 
     reason: str = ""
@@ -31,7 +31,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Stop without a grace for the workers."""
 
 
-class RefusedError(Exception):
+class OperationRefusedError(Exception):
     """A wish that cannot be granted: an HTTP status and a line for the person."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -46,7 +46,7 @@ class Granted(msgspec.Struct, frozen=True, kw_only=True):
     answer: ActionView
 
 
-def evict(facts: JobFacts, state: JobState, name: str, wish: Wish, now_unix_s: float) -> Granted:
+def evict(facts: JobFacts, state: JobState, name: str, wish: OperatorWish, now_unix_s: float) -> Granted:
     """Take a host out of the job. Raises RefusedError for an unknown one, unless forced, or where no other could come."""
     host = evictable(facts.policy, state, name, force=wish.force)
     if host in state.evicted:
@@ -66,11 +66,11 @@ def evictable(policy: Policy, state: JobState, name: str, *, force: bool = False
     """Return the host that an eviction would take out. Raises RefusedError as `evict` does."""
     _check_alive(state)
     if not policy.many:
-        raise RefusedError(409, "a job of one node cannot go on without it; robust stop ends the job")
+        raise OperationRefusedError(409, "a job of one node cannot go on without it; robust stop ends the job")
     host = one_line(name) if force else ""
     host = _known_host(state, name) or host
     if not host:
-        raise RefusedError(404, _unknown(name, (member.info.name for member in state.members.values())))
+        raise OperationRefusedError(404, _unknown(name, (member.info.name for member in state.members.values())))
     return host
 
 
@@ -96,7 +96,7 @@ def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
     return ""
 
 
-def readmit(state: JobState, name: str, wish: Wish) -> Granted:
+def readmit(state: JobState, name: str, wish: OperatorWish) -> Granted:
     """Allow an evicted host again. Raises RefusedError if it is not evicted."""
     host = readmittable(state, name)
     there = any(member.present and member.info.name == host for member in state.members.values())
@@ -112,21 +112,21 @@ def readmittable(state: JobState, name: str) -> str:
     host = match(name, state.evicted)
     if not host:
         if not state.evicted:
-            raise RefusedError(404, f"{one_line(name)!r} is not evicted, nor is any other host")
-        raise RefusedError(404, f"{one_line(name)!r} is not evicted; evicted are {listed(state.evicted)}")
+            raise OperationRefusedError(404, f"{one_line(name)!r} is not evicted, nor is any other host")
+        raise OperationRefusedError(404, f"{one_line(name)!r} is not evicted; evicted are {listed(state.evicted)}")
     return host
 
 
-def restart(state: JobState, wish: Wish) -> Granted:
+def restart(state: JobState, wish: OperatorWish) -> Granted:
     """Have a new attempt. Raises RefusedError where none runs."""
     _check_alive(state)
     if not state.is_going:
-        raise RefusedError(409, f"there is nothing to restart: {_now(state)}")
+        raise OperationRefusedError(409, f"there is nothing to restart: {_now(state)}")
     done = f"attempt {state.attempt} is ended and started again as attempt {state.attempt + 1}"
     return Granted(event=RestartAsked(reason=one_line(wish.reason), by=_by(wish)), answer=ActionView(done=done))
 
 
-def stop(facts: JobFacts, state: JobState, wish: Wish) -> Granted:
+def stop(facts: JobFacts, state: JobState, wish: OperatorWish) -> Granted:
     """End the job; with `now` its workers get no time. Raises RefusedError if it is over."""
     _check_alive(state)
     if state.stop_signal is not None and not wish.now:
@@ -193,12 +193,12 @@ def _shared(one: str, other: str) -> int:
 
 def _check_alive(state: JobState) -> None:
     if state.is_over:
-        raise RefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
+        raise OperationRefusedError(409, f"the job is over{f' ({state.finish.outcome})' if state.finish else ''}")
 
 
-def no_rank_runs(state: JobState) -> RefusedError:
+def no_rank_runs(state: JobState) -> OperationRefusedError:
     """Return the refusal of what looks at ranks while there are none."""
-    return RefusedError(409, f"no rank runs now: the job is {state.phase}")
+    return OperationRefusedError(409, f"no rank runs now: the job is {state.phase}")
 
 
 def _now(state: JobState) -> str:
@@ -212,7 +212,7 @@ def _now(state: JobState) -> str:
     }[state.phase]
 
 
-def _by(wish: Wish) -> str:
+def _by(wish: OperatorWish) -> str:
     return one_line(wish.by) or "operator"
 
 
@@ -226,5 +226,5 @@ def number_in(query: Mapping[str, str], name: str, default: float, least: float,
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise RefusedError(400, f"{name}={one_line(text)!r} is no number from {least:g} to {most:g}")
+        raise OperationRefusedError(400, f"{name}={one_line(text)!r} is no number from {least:g} to {most:g}")
     return value

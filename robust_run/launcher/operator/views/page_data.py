@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.operator.views.history import History
+from robust_run.launcher.operator.views.history import AttemptHistory
 from robust_run.report.effective import counts_steps
 from robust_run.report.pages.course import lost_of
 from robust_run.report.pages.ettr import spans_of, stretches_of
@@ -26,7 +26,7 @@ def nothing_kept(_: float) -> Checkpoint | None:
 
 def incident_page(
     facts: JobFacts,
-    history: History,
+    history: AttemptHistory,
     incidents: Sequence[Incident],
     number: int,
     scene: Scene | None,
@@ -52,14 +52,16 @@ def incident_page(
     )
 
 
-def _counts(history: History, incidents: Sequence[Incident], until_s: float, outcome: str = "") -> bool:
+def _counts(history: AttemptHistory, incidents: Sequence[Incident], until_s: float, outcome: str = "") -> bool:
     attempts = history.attempts
     if any(each.first_step_s is not None for each in attempts):
         return True
     return counts_steps(stretches_of(attempts, incidents), outcome or history.outcome, until_s)
 
 
-def _lost(history: History, incident: Incident, now_s: float, kept: Kept, *, is_live: bool, counts: bool) -> Lost:
+def _lost(
+    history: AttemptHistory, incident: Incident, now_s: float, kept: Kept, *, is_live: bool, counts: bool
+) -> Lost:
     """`counts`: whether the program's steps are counted; else it trains again when its workers are up."""
     struck, following = history.attempt(incident.attempt), history.attempt(incident.attempt + 1)
     known = following.resumed if following is not None else None  # the folder may have been tidied up since
@@ -74,7 +76,7 @@ def _lost(history: History, incident: Incident, now_s: float, kept: Kept, *, is_
 def job_page(
     facts: JobFacts,
     state: JobState,
-    history: History,
+    history: AttemptHistory,
     incidents: Sequence[Incident],
     drawn: Drawn,
     *,

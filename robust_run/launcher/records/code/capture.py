@@ -12,14 +12,14 @@ from robust_run.launcher.records.code.errors import CodeError, TooMuchError
 from robust_run.launcher.records.code.program import Program, module_folder, script_path
 from robust_run.launcher.records.code.scan import Scan, is_weak
 from robust_run.launcher.records.code.tree_store import digest_of, id_of
-from robust_run.launcher.records.code.types import LIMITS, CodeFile, Left, Limits, Tree
+from robust_run.launcher.records.code.types import LIMITS, CodeFile, CodeLimits, CodeTree, Left
 from robust_run.launcher.records.code.work_tree import head_commit, work_tree_of
 
 #: Files that were left out are named, so many of them.
 LEFT_OUT_NAMED, CHANGED_NAMED = 20, 6
 
 
-class Root(msgspec.Struct, frozen=True, kw_only=True):
+class CodeRoot(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of code."""
 
     folder: str
@@ -28,7 +28,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """The script, relative to it; empty for a module."""
 
 
-def roots_of(argv: Sequence[str], program: Program, cwd: str) -> tuple[Root, ...]:
+def roots_of(argv: Sequence[str], program: Program, cwd: str) -> tuple[CodeRoot, ...]:
     """Return the folders that may be the job's code, the widest first; none where the code is not the user's."""
     script = script_path(argv, program, cwd)
     folder = module_folder(argv, program, cwd)
@@ -38,7 +38,7 @@ def roots_of(argv: Sequence[str], program: Program, cwd: str) -> tuple[Root, ...
         return ()
     top = work_tree_of(folder)
     tops = dict.fromkeys(each for each in (top if not _is_everybodys(top) else "", folder) if each and each != "/")
-    return tuple(Root(folder=top, entry=_below(script, top) if script else "") for top in tops)
+    return tuple(CodeRoot(folder=top, entry=_below(script, top) if script else "") for top in tops)
 
 
 def _is_everybodys(folder: str) -> bool:
@@ -57,7 +57,7 @@ def _below(path: str, folder: str) -> str:
 
 
 def look(
-    root: Root, leave: Sequence[str] = (), limits: Limits = LIMITS, clock: Callable[[], float] | None = None
+    root: CodeRoot, leave: Sequence[str] = (), limits: CodeLimits = LIMITS, clock: Callable[[], float] | None = None
 ) -> Scan:
     """Look through one folder; of a home, or one like /tmp, not what is below. Raises CodeError, TooMuchError.
 
@@ -70,8 +70,11 @@ def look(
 
 
 def look_first(
-    roots: Sequence[Root], leave: Sequence[str] = (), limits: Limits = LIMITS, clock: Callable[[], float] | None = None
-) -> tuple[Root, Scan]:
+    roots: Sequence[CodeRoot],
+    leave: Sequence[str] = (),
+    limits: CodeLimits = LIMITS,
+    clock: Callable[[], float] | None = None,
+) -> tuple[CodeRoot, Scan]:
     """Look through the first folder that is no more than code. Raises CodeError with why there is none."""
     problem: CodeError = CodeError("the program is not in a folder of the user's")
     for root in roots:
@@ -124,7 +127,7 @@ def changed_since(left: Sequence[Left], folder: str, unix_s: float) -> str:
 def tree_id_of(scan: Scan) -> str:
     """Return the id of what was found, without keeping it."""
     return id_of(
-        Tree(
+        CodeTree(
             files=tuple(
                 CodeFile(path=found.path, link=found.link)
                 if found.link

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from difflib import SequenceMatcher, unified_diff
 
-from robust_run.launcher.records.code.types import CodeFile, FileChange, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree, FileChange
 
 #: Files that a clause names.
 NAMED = 3
 LONGEST_CLAUSE = 300
 
 
-def changes(old: Tree, new: Tree, read: Callable[[str], bytes]) -> list[FileChange]:
+def changes(old: CodeTree, new: CodeTree, read: Callable[[str], bytes]) -> list[FileChange]:
     """Return the files that differ, by path."""
     before, after = ({file.path: file for file in tree.files} for tree in (old, new))
     return [
@@ -50,7 +50,7 @@ def clause(differing: list[FileChange]) -> str:
     return ", ".join(named + more)[:LONGEST_CLAUSE]
 
 
-def patch(old: Tree, new: Tree, read: Callable[[str], bytes], names: tuple[str, str]) -> Iterator[str]:
+def patch(old: CodeTree, new: CodeTree, read: Callable[[str], bytes], names: tuple[str, str]) -> Iterator[str]:
     """Yield the lines of a patch; `names` are what the two are called."""
     before, after = ({file.path: file for file in tree.files} for tree in (old, new))
     for path in sorted({*before, *after}):

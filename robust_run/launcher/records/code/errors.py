@@ -13,9 +13,9 @@ class TooMuchError(CodeError):
     """A folder holds more than code."""
 
 
-class StoreError(PlatformError):
+class CodeStoreError(PlatformError):
     """The store of versions cannot be written, or what it holds is damaged."""
 
 
-class LackingError(StoreError):
+class LackingError(CodeStoreError):
     """A version, or part of it, is not here."""

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from difflib import SequenceMatcher
 
-from robust_run.launcher.records.code.types import CodeFile, Tree
+from robust_run.launcher.records.code.types import CodeFile, CodeTree
 
 GIT_S = 20.0
 
@@ -25,7 +25,7 @@ MergesText = Callable[[bytes, bytes, bytes], "bytes | None"]
 class Merged:
     """What came of it."""
 
-    def __init__(self, tree: Tree, contents: Mapping[str, bytes], conflicts: tuple[str, ...]) -> None:
+    def __init__(self, tree: CodeTree, contents: Mapping[str, bytes], conflicts: tuple[str, ...]) -> None:
         self.tree = tree
         """Without the conflicting files."""
         self.contents = contents
@@ -35,7 +35,7 @@ class Merged:
 
 
 def merge(
-    base: Tree, ours: Tree, theirs: Tree, read: Callable[[str], bytes], merge_text: MergesText | None = None
+    base: CodeTree, ours: CodeTree, theirs: CodeTree, read: Callable[[str], bytes], merge_text: MergesText | None = None
 ) -> Merged:
     """Merge two trees that come from `base`. `read` returns a content by its digest."""
     by_path = [{file.path: file for file in tree.files} for tree in (base, ours, theirs)]
@@ -59,7 +59,7 @@ def merge(
         if chosen is not None:
             files.append(chosen)
     conflicts += _file_against_folder(files)
-    return Merged(Tree(files=tuple(files)), contents, tuple(sorted(set(conflicts))))
+    return Merged(CodeTree(files=tuple(files)), contents, tuple(sorted(set(conflicts))))
 
 
 def _both(

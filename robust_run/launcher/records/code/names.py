@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable
 
 from robust_run.launcher.records.code.errors import CodeError
-from robust_run.launcher.records.code.types import LIMITS, CodeFile, Limits, Tree
+from robust_run.launcher.records.code.types import LIMITS, CodeFile, CodeLimits, CodeTree
 
 LONGEST_PATH_BYTES = 1024
 LONGEST_NAME_BYTES = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
-def check_path(path: str, limits: Limits = LIMITS) -> str:
+def check_path(path: str, limits: CodeLimits = LIMITS) -> str:
     """Return a path that stays inside its folder, as it is. Raises CodeError for any other."""
     why = why_not(path, limits)
     if why:
@@ -21,7 +21,7 @@ def check_path(path: str, limits: Limits = LIMITS) -> str:
     return path
 
 
-def why_not(path: str, limits: Limits = LIMITS) -> str:
+def why_not(path: str, limits: CodeLimits = LIMITS) -> str:
     """Return why a path is no path of a tree, as a clause; empty: it is one."""
     try:
         encoded = path.encode()
@@ -52,7 +52,7 @@ def why_no_link(path: str, target: str) -> str:
     return why_not("/".join((*path.split("/")[:-1][: path.count("/") - ups], *rest)))
 
 
-def check_tree(tree: Tree, limits: Limits = LIMITS) -> Tree:
+def check_tree(tree: CodeTree, limits: CodeLimits = LIMITS) -> CodeTree:
     """Return a tree that may be written to disk, as it is. Raises CodeError: trees come from other machines too."""
     if len(tree.files) > limits.most_files:
         raise CodeError(f"a tree of {len(tree.files)} files is larger than the {limits.most_files} that are taken")
@@ -69,7 +69,7 @@ def check_tree(tree: Tree, limits: Limits = LIMITS) -> Tree:
     return tree
 
 
-def _check_file(file: CodeFile, limits: Limits) -> None:
+def _check_file(file: CodeFile, limits: CodeLimits) -> None:
     if file.link:
         why = why_no_link(file.path, file.link)
         if why or file.digest:

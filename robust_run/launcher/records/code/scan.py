@@ -15,7 +15,7 @@ from robust_run.launcher.records.code.errors import CodeError, TooMuchError
 from robust_run.launcher.records.code.ignore import LARGEST_RULES_BYTES, RULE_FILES, Rule, is_ignored, parse
 from robust_run.launcher.records.code.names import why_no_link, why_not
 from robust_run.launcher.records.code.reading import read_file
-from robust_run.launcher.records.code.types import HOLDS_RUNS, LIMITS, Left, Limits
+from robust_run.launcher.records.code.types import HOLDS_RUNS, LIMITS, CodeLimits, Left
 from robust_run.launcher.records.code.work_tree import work_tree_of
 
 ENDINGS = (
@@ -41,7 +41,7 @@ OTHER_REPOSITORY = "is a repository of its own"
 LOOKED_AT_BYTES = 8192
 
 
-class Found:
+class CodeFound:
     """A file of code, or a link to one."""
 
     __slots__ = ("data", "executable", "link", "modified_ns", "path")
@@ -63,11 +63,11 @@ class Scan:
         *,
         leave: tuple[str, ...] = (),
         always: tuple[str, ...] = (),
-        limits: Limits = LIMITS,
+        limits: CodeLimits = LIMITS,
         clock: Callable[[], float] | None = None,
     ) -> None:
         """`leave`: absolute folders that are not looked into (run directories). `always`: paths that are code (the script)."""
-        self.files: list[Found] = []
+        self.files: list[CodeFound] = []
         self.left: list[Left] = []
         self._root = root
         self._leave = frozenset(os.path.realpath(each) for each in leave)
@@ -84,10 +84,10 @@ class Scan:
         self.files = sorted(files, key=lambda found: found.path)
         self.left = sorted(left, key=lambda each: each.path)
 
-    def _folder(self, folder: str, rules: list[Rule]) -> tuple[list[Found], list[Left]]:
+    def _folder(self, folder: str, rules: list[Rule]) -> tuple[list[CodeFound], list[Left]]:
         """Return the code below a folder and what of it is left, `folder` with a `/` at its end unless it is the root."""
         rules = rules + self._rules(folder, RULE_FILES)
-        files: list[Found] = []
+        files: list[CodeFound] = []
         left: list[Left] = []
         for entry in self._listed(folder):
             path = folder + entry.name
@@ -111,7 +111,7 @@ class Scan:
                 self._one(entry, path, files, left)
         return files, left
 
-    def _below(self, path: str, rules: list[Rule]) -> tuple[list[Found], list[Left]]:
+    def _below(self, path: str, rules: list[Rule]) -> tuple[list[CodeFound], list[Left]]:
         here = os.path.join(self._root, path)
         if os.path.realpath(here) in self._leave or os.path.lexists(os.path.join(here, JOURNAL)):
             self._note_run(path)
@@ -185,7 +185,7 @@ class Scan:
                 )
             yield entry
 
-    def _one(self, entry: os.DirEntry[str], path: str, files: list[Found], left: list[Left]) -> None:
+    def _one(self, entry: os.DirEntry[str], path: str, files: list[CodeFound], left: list[Left]) -> None:
         try:
             found, why = self._link(entry, path) if entry.is_symlink() else self._file(entry, path)
         except OSError:
@@ -201,16 +201,16 @@ class Scan:
                 "name what is no code in .robustignore"
             )
 
-    def _link(self, entry: os.DirEntry[str], path: str) -> tuple[Found | None, str]:
+    def _link(self, entry: os.DirEntry[str], path: str) -> tuple[CodeFound | None, str]:
         target = os.readlink(entry.path)
         why = why_no_link(path, target)
         status = os.stat(entry.path)  # a link to nothing raises
         is_code = stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and self._is_code(path, entry.path))
         if why or not is_code:
             return None, why or "is a link to no code"
-        return Found(path, b"", status, target), ""
+        return CodeFound(path, b"", status, target), ""
 
-    def _file(self, entry: os.DirEntry[str], path: str) -> tuple[Found | None, str]:
+    def _file(self, entry: os.DirEntry[str], path: str) -> tuple[CodeFound | None, str]:
         status = entry.stat(follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             return None, "is no file"
@@ -223,7 +223,7 @@ class Scan:
             return None, "is larger than it says"
         if b"\0" in data[:LOOKED_AT_BYTES]:
             return None, "is binary"
-        return Found(path, data, status), ""
+        return CodeFound(path, data, status), ""
 
     def _is_code(self, path: str, full: str) -> bool:
         return path in self._always or is_called_code(path, lambda: read_file(full, 2, part=True) or b"")

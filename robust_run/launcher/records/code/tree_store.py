@@ -20,7 +20,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import RobustRunError
-from robust_run.launcher.records.code.errors import CodeError, LackingError, StoreError
+from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.names import check_tree, is_digest
 from robust_run.launcher.records.code.reading import read_file
 from robust_run.launcher.records.code.scan import Scan
@@ -28,11 +28,11 @@ from robust_run.launcher.records.code.types import (
     HOLDS_RUNS,
     LIMITS,
     SCHEMA,
-    Captured,
+    CapturedCode,
     CodeFile,
+    CodeLimits,
+    CodeTree,
     Left,
-    Limits,
-    Tree,
 )
 
 LARGEST_TREE_BYTES = 8 << 20
@@ -42,17 +42,17 @@ SHORT = 10
 _READ_ONLY, _READ_ONLY_PROGRAM, _OURS = 0o400, 0o500, 0o700
 
 
-def encode_tree(tree: Tree) -> bytes:
+def encode_tree(tree: CodeTree) -> bytes:
     """Return a tree as it is written to disk; its id is the digest of this."""
     return msgspec.json.encode(tree) + b"\n"
 
 
-def decode_tree(data: bytes, tree_id: str, limits: Limits = LIMITS) -> Tree:
+def decode_tree(data: bytes, tree_id: str, limits: CodeLimits = LIMITS) -> CodeTree:
     """Return the tree of this id. Raises CodeError for anything else, and for one that may not be written to disk."""
     if len(data) > LARGEST_TREE_BYTES or digest_of(data) != tree_id:
         raise CodeError(f"what came as code {tree_id[:SHORT]!r} is something else")
     try:
-        tree = msgspec.json.decode(data, type=Tree)
+        tree = msgspec.json.decode(data, type=CodeTree)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodeError(f"the code {tree_id[:SHORT]} cannot be read: {error}") from error
     if tree.schema != SCHEMA:
@@ -67,7 +67,7 @@ def digest_of(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def id_of(tree: Tree) -> str:
+def id_of(tree: CodeTree) -> str:
     """Return a tree's id."""
     return digest_of(encode_tree(tree))
 
@@ -102,12 +102,12 @@ class TreeStore:
         except FileNotFoundError:
             raise LackingError(f"the code's content {digest[:SHORT]} is not in {self.folder!r}") from None
         except OSError as error:
-            raise StoreError(f"cannot read {path!r}: {error.strerror or error}") from error
+            raise CodeStoreError(f"cannot read {path!r}: {error.strerror or error}") from error
         if data is None or digest_of(data) != digest:
-            raise StoreError(f"{path!r} is damaged: it is not what its name says; stage the update again")
+            raise CodeStoreError(f"{path!r} is damaged: it is not what its name says; stage the update again")
         return data
 
-    def missing(self, tree: Tree) -> list[str]:
+    def missing(self, tree: CodeTree) -> list[str]:
         """Return the digests of a tree that are not here, each once."""
         wanted = dict.fromkeys(file.digest for file in tree.files if not file.link)
         return [digest for digest in wanted if not os.path.exists(self._object(digest))]
@@ -123,7 +123,7 @@ class TreeStore:
         """Whether a tree is here, contents and all."""
         return is_digest(tree_id) and os.path.exists(self._tree(tree_id))
 
-    def put_tree(self, tree: Tree) -> str:
+    def put_tree(self, tree: CodeTree) -> str:
         """Keep a tree whose contents are here, and return its id. Raises LackingError where one is not."""
         check_tree(tree)
         lacking = self.missing(tree)
@@ -135,7 +135,7 @@ class TreeStore:
             self._write(self._tree(tree_id), data)
         return tree_id
 
-    def tree(self, tree_id: str) -> Tree:
+    def tree(self, tree_id: str) -> CodeTree:
         """Return a tree. Raises LackingError, StoreError, CodeError."""
         return decode_tree(self.manifest(tree_id), tree_id)
 
@@ -150,7 +150,7 @@ class TreeStore:
             ) from error
         return data if data is not None else b""
 
-    def put_captured(self, scan: Scan) -> Captured:
+    def put_captured(self, scan: Scan) -> CapturedCode:
         """Keep what a look through a folder found."""
         try:
             files = tuple(
@@ -164,11 +164,11 @@ class TreeStore:
                 )
                 for found in scan.files
             )
-            tree = Tree(files=files)
+            tree = CodeTree(files=files)
             self.put_tree(tree)
         except OSError as error:
-            raise StoreError(f"cannot keep the code in {self.folder!r}: {error.strerror or error}") from error
-        return Captured(tree=tree, left=tuple(scan.left))
+            raise CodeStoreError(f"cannot keep the code in {self.folder!r}: {error.strerror or error}") from error
+        return CapturedCode(tree=tree, left=tuple(scan.left))
 
     # --- folders
 
@@ -197,7 +197,7 @@ class TreeStore:
                 raise
             if os.path.isdir(path):
                 return path  # another node was faster
-            raise StoreError(f"cannot put the code into {path!r}: {error.strerror or error}") from error
+            raise CodeStoreError(f"cannot put the code into {path!r}: {error.strerror or error}") from error
         return path
 
     def lead_to_kept(self, links: str, root: str, tree_id: str, scan: Scan) -> None:
@@ -219,16 +219,16 @@ class TreeStore:
                 os.symlink(target, beside)
                 os.rename(beside, os.path.join(links, name))
         except OSError as error:
-            raise StoreError(f"cannot keep the code in {self.folder!r}: {error.strerror or error}") from error
+            raise CodeStoreError(f"cannot keep the code in {self.folder!r}: {error.strerror or error}") from error
 
     def _put_aside(self, path: str) -> None:
         """Somebody changed what must not change; what runs from there may go on, the next attempt does not."""
         try:
             os.rename(path, f"{path}.changed-{os.urandom(3).hex()}")
         except OSError as error:
-            raise StoreError(f"{path!r} was changed and cannot be put aside: {error.strerror or error}") from error
+            raise CodeStoreError(f"{path!r} was changed and cannot be put aside: {error.strerror or error}") from error
 
-    def write_out(self, tree: Tree, folder: str) -> None:
+    def write_out(self, tree: CodeTree, folder: str) -> None:
         """Write a tree's files into an empty folder. Every content is checked. Raises OSError, StoreError."""
         for parent in _folders(tree):
             os.mkdir(os.path.join(folder, parent), _OURS)
@@ -256,7 +256,7 @@ class TreeStore:
                 make_folders(folder)
                 write_file(path, data, draft=beside, mode=_READ_ONLY)
         except OSError as error:
-            raise StoreError(f"cannot write {path!r}: {error.strerror or error}") from error
+            raise CodeStoreError(f"cannot write {path!r}: {error.strerror or error}") from error
 
 
 def make_folders(path: str) -> None:
@@ -278,7 +278,7 @@ def _create(path: str, data: bytes, mode: int) -> None:
         os.close(descriptor)
 
 
-def is_intact(tree: Tree, folder: str, but_for: Callable[[str], bool] = lambda _: False) -> bool:
+def is_intact(tree: CodeTree, folder: str, but_for: Callable[[str], bool] = lambda _: False) -> bool:
     """Whether the files of a tree are in a folder as they should be, whatever else is there. `but_for`: paths that may differ."""
     try:
         for file in tree.files:
@@ -295,7 +295,7 @@ def is_intact(tree: Tree, folder: str, but_for: Callable[[str], bool] = lambda _
     return True
 
 
-def _folders(tree: Tree) -> list[str]:
+def _folders(tree: CodeTree) -> list[str]:
     """Return the folders of a tree, each after the one that it is in."""
     folders: set[str] = set()
     for file in tree.files:
@@ -311,7 +311,7 @@ def links_to(root: str, left: Iterable[Left]) -> dict[str, str]:
     return {each.path: "" if each.reason == HOLDS_RUNS else os.path.join(root, each.path) for each in left}
 
 
-def _lead_to(folder: str, tree: Tree, links: Mapping[str, str]) -> None:
+def _lead_to(folder: str, tree: CodeTree, links: Mapping[str, str]) -> None:
     """Put links beside the code; never over it, and only into folders that it has or that are to be made."""
     have = {"", *_folders(tree)}
     taken = {file.path for file in tree.files} | have

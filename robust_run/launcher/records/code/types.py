@@ -24,7 +24,7 @@ class CodeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     """Where a link leads, relative to its own folder and never out of the tree; empty: it is a file."""
 
 
-class Tree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CodeTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The code of a job at one moment, without what is in its files."""
 
     schema: int = SCHEMA
@@ -44,7 +44,7 @@ HOLDS_RUNS = "holds run directories"
 """Reason of a folder that copies do not lead to as a whole, only to what else is in it: each would lead back to itself."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much is code. A folder that holds more is no folder of code, and is not captured."""
 
     most_files: int = 5000
@@ -58,13 +58,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A file system that takes longer than this to be looked through is too slow to wait for."""
 
 
-LIMITS = Limits()
+LIMITS = CodeLimits()
 
 
-class Captured(msgspec.Struct, frozen=True, kw_only=True):
+class CapturedCode(msgspec.Struct, frozen=True, kw_only=True):
     """What was taken from a folder or a commit."""
 
-    tree: Tree
+    tree: CodeTree
     left: tuple[Left, ...] = ()
     commit: str = ""
     """Of git, where the folder is in a work tree; 40 or 64 hexadecimal digits."""

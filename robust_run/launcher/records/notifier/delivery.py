@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from robust_run.launcher.records.notify.target import Target
+from robust_run.launcher.records.notify.target import NotifyTarget
 from robust_run.version import __version__
 
 #: How long a webhook, and a command, may take.
@@ -25,7 +25,7 @@ LONGEST_PAUSE_S = 60.0
 SECRETS = ("ROBUST_TOKEN", "ROBUST_JOB_TOKEN", "ROBUST_NOTIFY")
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a try."""
 
     ok: bool
@@ -40,7 +40,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Delivery:
     """Hands over to one target. Not for several threads at once."""
 
-    def __init__(self, target: Target, webhook_s: float = WEBHOOK_S, command_s: float = COMMAND_S) -> None:
+    def __init__(self, target: NotifyTarget, webhook_s: float = WEBHOOK_S, command_s: float = COMMAND_S) -> None:
         self._target = target
         self._webhook_s = webhook_s
         self._command_s = command_s
@@ -48,26 +48,26 @@ class Delivery:
         self.pid: int | None = None
         """Of the command that runs."""
 
-    def hand_over(self, body: bytes) -> Result:
+    def hand_over(self, body: bytes) -> DeliveryResult:
         """Try once."""
         return self._post(body) if self._target.url else self._run(body)
 
     # --- webhooks
 
-    def _post(self, body: bytes) -> Result:
+    def _post(self, body: bytes) -> DeliveryResult:
         """Try in a thread of its own: no time-out of a socket ends a name server that hangs, or a reply that trickles."""
         if self._stuck is not None and self._stuck.is_alive():
-            return Result(ok=False, words="the try before it still hangs")
-        results: list[Result] = []
+            return DeliveryResult(ok=False, words="the try before it still hangs")
+        results: list[DeliveryResult] = []
         thread = threading.Thread(target=lambda: results.append(self._post_now(body)), name="notify try", daemon=True)
         thread.start()
         thread.join(self._webhook_s)
         if results:
             return results[0]
         self._stuck = thread
-        return Result(ok=False, words=f"no answer within {self._webhook_s:g} s")
+        return DeliveryResult(ok=False, words=f"no answer within {self._webhook_s:g} s")
 
-    def _post_now(self, body: bytes) -> Result:
+    def _post_now(self, body: bytes) -> DeliveryResult:
         from urllib.error import HTTPError, URLError
         from urllib.request import ProxyHandler, Request, build_opener
 
@@ -76,18 +76,18 @@ class Delivery:
         try:
             with build_opener(_no_redirects(), ProxyHandler()).open(request, timeout=self._webhook_s) as answer:
                 status = int(answer.status)
-            return Result(ok=200 <= status < 300, words=f"HTTP status {status}")
+            return DeliveryResult(ok=200 <= status < 300, words=f"HTTP status {status}")
         except HTTPError as error:
             with error:
                 return _refused(error.code, error.headers.get("Retry-After", ""))
         except URLError as error:
-            return Result(ok=False, words=_reason(error.reason))
+            return DeliveryResult(ok=False, words=_reason(error.reason))
         except Exception as error:  # whatever a server makes of the protocol
-            return Result(ok=False, words=_reason(error))
+            return DeliveryResult(ok=False, words=_reason(error))
 
     # --- commands
 
-    def _run(self, body: bytes) -> Result:
+    def _run(self, body: bytes) -> DeliveryResult:
         env = {name: value for name, value in os.environ.items() if name not in SECRETS}
         try:
             process = subprocess.Popen(
@@ -99,19 +99,19 @@ class Delivery:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            return Result(ok=False, words=_reason(error), again=not isinstance(error, FileNotFoundError))
+            return DeliveryResult(ok=False, words=_reason(error), again=not isinstance(error, FileNotFoundError))
         self.pid = process.pid
         try:
             process.communicate(body, timeout=self._command_s)
         except subprocess.TimeoutExpired:
-            return Result(ok=False, words=f"it did not end within {self._command_s:g} s")
+            return DeliveryResult(ok=False, words=f"it did not end within {self._command_s:g} s")
         except OSError as error:
-            return Result(ok=False, words=_reason(error))
+            return DeliveryResult(ok=False, words=_reason(error))
         finally:
             end_all_of(process)
             self.pid = None
         code = process.returncode
-        return Result(ok=code == 0, words=f"exit code {code}" if code >= 0 else f"it died of signal {-code}")
+        return DeliveryResult(ok=code == 0, words=f"exit code {code}" if code >= 0 else f"it died of signal {-code}")
 
     def stop(self) -> None:
         """End a command that runs; called from another thread."""
@@ -134,10 +134,10 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _refused(status: int, retry_after: str) -> Result:
+def _refused(status: int, retry_after: str) -> DeliveryResult:
     """Return what an HTTP status means: too busy and broken servers are asked again, one that says no is not."""
     pause_s = float(retry_after) if retry_after.isdigit() else None
-    return Result(
+    return DeliveryResult(
         ok=False,
         words=f"HTTP status {status}",
         again=status in (408, 425, 429) or status >= 500,

@@ -14,8 +14,8 @@ from robust_run.errors import UserError
 from robust_run.launcher.records.notifier.sender import Sender
 from robust_run.launcher.records.notify import wording
 from robust_run.launcher.records.notify.limiter import Limiter
-from robust_run.launcher.records.notify.target import Target, is_hidden, named, parse
-from robust_run.launcher.records.notify.types import Notice
+from robust_run.launcher.records.notify.target import NotifyTarget, is_hidden, named, parse
+from robust_run.launcher.records.notify.types import Notification
 from robust_run.launcher.records.notify.wording import About
 from robust_run.report.types import Incident
 
@@ -80,7 +80,7 @@ class Notifier:
         """Return the commands that run: they must be spared when an attempt's processes are ended."""
         return [pid for sender in self._senders for pid in sender.pids()]
 
-    def _offer(self, notice: Notice, *, must: bool = False) -> None:
+    def _offer(self, notice: Notification, *, must: bool = False) -> None:
         self._before()
         before = self._limiter.suppressed
         self._limiter, passes = self._limiter.offer(self._clock.monotonic_s(), must=must)
@@ -105,7 +105,7 @@ def notifier_of(notify: Sequence[str], about: About, clock: Clock, say: Callable
     return Notifier(about, senders, clock, before=safe_say.meet_loop) if senders else None
 
 
-def target_of(text: str) -> Target:
+def target_of(text: str) -> NotifyTarget:
     """Return the target that a word of --notify names; `@FILE`: the one in the file's first line. Raises UserError."""
     if is_hidden(text):
         raise UserError(f"--notify {text}: the journal keeps no secrets; give it again with --resume to be told")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.launcher.records.notifier.delivery import Delivery, Result
-from robust_run.launcher.records.notify.target import Target
-from robust_run.launcher.records.notify.types import Notice
+from robust_run.launcher.records.notifier.delivery import Delivery, DeliveryResult
+from robust_run.launcher.records.notify.target import NotifyTarget
+from robust_run.launcher.records.notify.types import Notification
 from robust_run.launcher.records.notify.wording import with_suppressed
 
 #: Notices that wait for a target. One that is slower loses the oldest, which the next one says.
@@ -25,7 +25,7 @@ class Sender:
 
     def __init__(
         self,
-        target: Target,
+        target: NotifyTarget,
         say: Callable[[str], None],
         delivery: Delivery | None = None,
         pause_s: float = PAUSE_S,
@@ -36,7 +36,7 @@ class Sender:
         self._say = say
         self._delivery = delivery or Delivery(target)
         self._pause_s = pause_s
-        self._waiting: deque[Notice] = deque()
+        self._waiting: deque[Notification] = deque()
         self._changed = threading.Condition()
         self._is_busy = self._is_closed = False
         self._left_out = 0
@@ -45,7 +45,7 @@ class Sender:
         """Notices by what became of them."""
         self._thread: threading.Thread | None = None
 
-    def offer(self, notice: Notice) -> None:
+    def offer(self, notice: Notification) -> None:
         """Take in a notice; never waits."""
         with self._changed:
             if self._is_closed:
@@ -91,7 +91,7 @@ class Sender:
                 self._left_out, self._is_busy = 0, True
             self._finish(notice, self._send(notice))
 
-    def _send(self, notice: Notice) -> Result:
+    def _send(self, notice: Notification) -> DeliveryResult:
         body = msgspec.json.encode(notice)
         pause_s = self._pause_s
         for number in range(TRIES):
@@ -104,7 +104,7 @@ class Sender:
             pause_s *= 2
         raise AssertionError("the last try returns")
 
-    def _finish(self, notice: Notice, result: Result) -> None:
+    def _finish(self, notice: Notification, result: DeliveryResult) -> None:
         with self._changed:
             self.counts["sent" if result.ok else "failed"] += 1
             if not result.ok:

@@ -13,7 +13,7 @@ from robust_run.errors import UserError
 HIDDEN = "..."
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class NotifyTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Where a notice goes: a webhook, or a command."""
 
     url: str = ""
@@ -25,18 +25,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return shown(self.url) if self.url else _program(self.argv[0])
 
 
-def parse(text: str) -> Target:
+def parse(text: str) -> NotifyTarget:
     """Return the target that --notify names. Raises UserError, which shows nothing that may be a secret."""
     text = text.strip()
     if "://" in text.split(" ", 1)[0]:
-        return Target(url=_checked(text))
+        return NotifyTarget(url=_checked(text))
     try:
         argv = tuple(shlex.split(text))
     except ValueError as error:
         raise UserError(f"--notify: the command cannot be read: {error}; quote its arguments as for a shell") from None
     if not argv or "\0" in text:
         raise UserError("--notify: it is empty; give http://..., https://... or a command")
-    return Target(argv=argv)
+    return NotifyTarget(argv=argv)
 
 
 def _checked(url: str) -> str:

@@ -1,4 +1,4 @@
-"""The words of notifications. The JSON of a `Notice` is what webhooks and commands get; docs/watching.md describes it.
+"""The words of notifications. The JSON of a `Notification` is what webhooks and commands get; docs/watching.md describes it.
 
 Fields are only ever added; `schema` counts changes that an older reader would misunderstand. Times are seconds since the epoch.
 """
@@ -41,7 +41,7 @@ class IncidentNotice(msgspec.Struct, frozen=True, kw_only=True):
     """First step of the next attempt."""
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
     """One notification."""
 
     schema: int = SCHEMA

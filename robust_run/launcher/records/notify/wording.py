@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.launcher.records.notify.types import LONGEST_TEXT, NAMED, IncidentNotice, Notice
+from robust_run.launcher.records.notify.types import LONGEST_TEXT, NAMED, IncidentNotice, Notification
 from robust_run.report.summary import duration
 from robust_run.report.types import Incident
 
@@ -18,7 +18,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     run_directory: str
 
 
-def opened(about: About, incident: Incident, at_s: float) -> Notice:
+def opened(about: About, incident: Incident, at_s: float) -> Notification:
     """Return the notice of an incident that has just been judged."""
     done = {
         "relaunch": "the job starts again",
@@ -33,14 +33,16 @@ def opened(about: About, incident: Incident, at_s: float) -> Notice:
     return _notice(about, "incident_opened", f"{incident.verdict.sentence}; {done}{why}", at_s, incident)
 
 
-def resolved(about: About, incident: Incident, at_s: float) -> Notice:
+def resolved(about: About, incident: Incident, at_s: float) -> Notification:
     """Return the notice of an incident after which the job trains again."""
     took_s = (incident.resumed_s or at_s) - incident.onset_s
     words = f"trains again, {duration(max(took_s, 0.0))} after: {incident.verdict.sentence}"
     return _notice(about, "incident_resolved", words, at_s, incident)
 
 
-def ended(about: About, outcome: str, exit_code: int, reason: str, at_s: float, last: Incident | None = None) -> Notice:
+def ended(
+    about: About, outcome: str, exit_code: int, reason: str, at_s: float, last: Incident | None = None
+) -> Notification:
     """Return the notice of a job that is over. `last`: the incident that ended it."""
     why = last.verdict.sentence if last is not None and outcome == "failed" else reason
     words = f"{outcome} with exit code {exit_code}{': ' + why if why else ''}"
@@ -48,7 +50,7 @@ def ended(about: About, outcome: str, exit_code: int, reason: str, at_s: float, 
     return msgspec.structs.replace(notice, outcome=outcome, exit_code=exit_code)
 
 
-def with_suppressed(notice: Notice, count: int) -> Notice:
+def with_suppressed(notice: Notification, count: int) -> Notification:
     """Return a notice that says how many were left out before it."""
     if not count:
         return notice
@@ -56,8 +58,8 @@ def with_suppressed(notice: Notice, count: int) -> Notice:
     return msgspec.structs.replace(notice, suppressed=count, text=notice.text[: LONGEST_TEXT - len(words)] + words)
 
 
-def _notice(about: About, event: str, words: str, at_s: float, incident: Incident | None) -> Notice:
-    return Notice(
+def _notice(about: About, event: str, words: str, at_s: float, incident: Incident | None) -> Notification:
+    return Notification(
         event=event,  # type: ignore[arg-type]
         text=escaped(f"robust-run job {about.run_id} ({about.script}) on {about.host}: {words}"),
         run_id=about.run_id,

@@ -9,7 +9,7 @@ from typing import Protocol
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.control.errors import NoController, Refusal
+from robust_run.launcher.control.errors import JoinRefusal, NoController
 from robust_run.launcher.control.messages import Hello
 from robust_run.launcher.controller.leadership.leaders import ASK_AGAIN_S
 from robust_run.launcher.model.job import ManyNodes
@@ -121,7 +121,7 @@ class Finder:
                     if self._many.controller_standby == 0:
                         self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
                         self._say_alone(now_s)
-                except Refusal as refusal:
+                except JoinRefusal as refusal:
                     if refusal.final:
                         raise
                 except (OSError, TimeoutError, PlatformError):

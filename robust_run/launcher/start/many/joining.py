@@ -16,7 +16,7 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.agent.signals import ENDING
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
-from robust_run.launcher.control.errors import NotController, Refusal, WrongToken
+from robust_run.launcher.control.errors import JoinRefusal, NotController, WrongToken
 from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.meeting import Guest, Host, SystemNetwork, meet, own_address
 from robust_run.launcher.control.messages import Hello, Leaving, Welcome
@@ -143,7 +143,7 @@ class Joining:
             trouble = ""
             try:
                 return await self.dial("", self.hello())
-            except (Refusal, NotController) as refusal:
+            except (JoinRefusal, NotController) as refusal:
                 if not self._may_be_elsewhere(refusal):
                     raise
                 trouble = str(refusal)
@@ -164,9 +164,9 @@ class Joining:
         """Return whose output says why there is no controller, where that is known: under Slurm, the first node starts it."""
         return f"; see the output of the task on {self._many.host}" if self._many.is_host is False else ""
 
-    def _may_be_elsewhere(self, refusal: Refusal | NotController) -> bool:
+    def _may_be_elsewhere(self, refusal: JoinRefusal | NotController) -> bool:
         """Whether trying again may help: where the job has several ports, some may be another job's or program's."""
-        if isinstance(refusal, Refusal) and not refusal.final:
+        if isinstance(refusal, JoinRefusal) and not refusal.final:
             return True
         is_stranger = isinstance(refusal, (NotController, WrongToken))
         is_young = self._tries < TRIES_PER_PORT * (len(self._many.more_ports) + 1)
@@ -234,7 +234,7 @@ class Joining:
                 connection = await dial(
                     address, guest.port, self._token.encode(), hello, ssl_context=self._context, timeout_s=ONLY_DIAL_S
                 )
-            except Refusal as refusal:
+            except JoinRefusal as refusal:
                 if refusal.final:
                     raise
             except (OSError, TimeoutError):

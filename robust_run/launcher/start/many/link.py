@@ -18,17 +18,17 @@ from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import (
-    Beat,
-    Candidates,
+    CandidateList,
     CodeParts,
     CodeWanted,
+    EventReport,
     FromController,
     Heartbeat,
+    HeartbeatReply,
     Hello,
+    JoinRefused,
     Leaving,
     Orders,
-    Refused,
-    Report,
     Welcome,
 )
 from robust_run.launcher.controller.leadership.types import JobFinished
@@ -58,7 +58,7 @@ AT_ONCE_S = 2.0
 SIGKILL = 9
 
 
-class Link:
+class RemoteLink:
     """The tie of an agent on one of several nodes to its controller: a `ControllerLink`."""
 
     def __init__(  # noqa: PLR0913 - the parts of a tie
@@ -130,7 +130,7 @@ class Link:
     def report(self, event: NodeEvent) -> None:
         """Pass on what happened here."""
         if self._connection is not None:
-            self._connection.send(Report(events=(brief(event),)))
+            self._connection.send(EventReport(events=(brief(event),)))
         else:
             self._unsent.append(event)
         if isinstance(event, AttemptEnded):
@@ -155,7 +155,7 @@ class Link:
         if self.is_led_from_here and self._leaving is None:
             self._stop = SignalReceived(signal=number, again=again)
             if self._connection is not None:
-                self._connection.send(Report(events=(self._stop,)))
+                self._connection.send(EventReport(events=(self._stop,)))
             assert self._loop is not None
             patience_s = self._spec.shutdown_timeout_s + self._spec.restart_grace_s + PATIENCE_S
             self._loop.call_later(AT_ONCE_S if again else patience_s, self._go, number, again)
@@ -167,7 +167,7 @@ class Link:
     def guard_lost(self) -> None:
         """End everything here: nobody is left who would."""
         if self.is_led_from_here and not self._finder.candidates and self._connection is not None:
-            self._connection.send(Report(events=(SignalReceived(signal=SIGKILL, again=True),)))
+            self._connection.send(EventReport(events=(SignalReceived(signal=SIGKILL, again=True),)))
         self._go(SIGKILL)
 
     def _go(self, number: int, at_once: bool = False) -> None:
@@ -227,7 +227,7 @@ class Link:
         self._welcomed(connection.welcome)
         self._heartbeat()
         if self._unsent:  # some may have happened since the Hello was written; to say one twice changes nothing
-            connection.send(Report(events=tuple(map(brief, self._unsent))))
+            connection.send(EventReport(events=tuple(map(brief, self._unsent))))
             self._unsent.clear()
         connection.listen(self._on_message, self._on_closed)
         await self._closed.wait()
@@ -244,7 +244,7 @@ class Link:
         self._finder.found(self._where)
         self._set_candidates(welcome.candidates)
         if self._stop is not None and self._connection is not None:
-            self._connection.send(Report(events=(self._stop,)))
+            self._connection.send(EventReport(events=(self._stop,)))
         if self._leaving is not None and self._connection is not None:
             self._connection.send(Leaving(reason=f"it was told to by {signal_name(self._leaving)}"))
 
@@ -267,7 +267,7 @@ class Link:
             self._fence()  # what was read late may be an order that is no longer true
             return
         match message:
-            case Beat() if message.term >= self._term:
+            case HeartbeatReply() if message.term >= self._term:
                 self._lease.answered(message.number)
             case Orders() if message.term >= self._term:
                 self._term = message.term
@@ -281,9 +281,9 @@ class Link:
                         self._lease.guard(running=False)
             case CodeParts():
                 self._agent.take_code(message.parts)
-            case Candidates() if message.term >= self._term:
+            case CandidateList() if message.term >= self._term:
                 self._set_candidates(message.candidates)
-            case Refused():
+            case JoinRefused():
                 self._give_up(PlatformError(message.reason))
             case _:
                 pass

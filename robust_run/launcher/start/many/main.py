@@ -31,10 +31,10 @@ from robust_run.launcher.start.many.alone import ControllerAlone
 from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor
 from robust_run.launcher.start.many.fence import Cell, Lease
 from robust_run.launcher.start.many.joining import Joining, Resumed, Stopped, config_of, unless_stopped
-from robust_run.launcher.start.many.link import Link
+from robust_run.launcher.start.many.link import RemoteLink
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.places.place import Opened
+    from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
 
 
@@ -107,7 +107,7 @@ class _NodeOfMany:
         self._lifeline = lifeline
         self._resumed = resumed
         self._scheduler = scheduler
-        self._opened: Opened | None = None
+        self._opened: OpenedPlace | None = None
         self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
         self._lease = Lease(cell)
@@ -148,7 +148,7 @@ class _NodeOfMany:
         finally:
             self._console.close()
 
-    def _open_place(self) -> Opened:
+    def _open_place(self) -> OpenedPlace:
         """Make the workers' place before this node joins: one that cannot does not take part in the job. Raises PlatformError."""
         if self._spec.setup is not None:
             return self._open_setup()
@@ -167,7 +167,7 @@ class _NodeOfMany:
             self._joining.block_port = opened.place.block_port
         return opened
 
-    def _open_setup(self) -> Opened:
+    def _open_setup(self) -> OpenedPlace:
         from robust_run.launcher.agent.places.setup_place import SetupPlace
         from robust_run.launcher.agent.places.setup_start import open_setup
         from robust_run.launcher.start.many.setup_news import NewsOfJob
@@ -218,7 +218,7 @@ class _NodeOfMany:
         node.spare = self._supervisor.pids
         node.workplace.ready_s = self._ready_s
         agent = Agent(node, self._node_id)
-        link = Link(
+        link = RemoteLink(
             agent=agent,
             spec=spec,
             many=self._many,

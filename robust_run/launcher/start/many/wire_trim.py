@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.launcher.core.diagnosis.verdict import Failure, own_failure
+from robust_run.launcher.core.diagnosis.verdict import RankFailure, own_failure
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent, RankExited
 from robust_run.launcher.model.job import RankEvidence
 
@@ -30,7 +30,7 @@ def brief(event: NodeEvent) -> NodeEvent:
 
 def _who_may_be_named(ranks: Iterable[RankEvidence]) -> set[int]:
     """Return the ranks that `verdict.attribute` may choose of these, whatever other nodes say: the first of each sort."""
-    first: dict[tuple[bool, bool], Failure] = {}
+    first: dict[tuple[bool, bool], RankFailure] = {}
     for failure in filter(None, map(own_failure, ranks)):
         sort = (failure.by_words, failure.is_peer_error)
         best = first.get(sort)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.model.job import JobSpec
     from robust_run.launcher.records.run_directory import RunDirectory
     from robust_run.launcher.start.warm.lease import FromWarmProcess
-    from robust_run.launcher.start.warm.registry import Found
+    from robust_run.launcher.start.warm.registry import WarmProcessFound
 
 #: `off`, or how many seconds a warm process may take to answer.
 VARIABLE = "ROBUST_WARM_DAEMON"
@@ -32,7 +32,7 @@ LAST_WORD_S = 0.5
 class Offer:
     """What was found for one job."""
 
-    def __init__(self, found: Found | None, note: str, answer_s: float) -> None:
+    def __init__(self, found: WarmProcessFound | None, note: str, answer_s: float) -> None:
         self.note = note
         """Why the job starts from nothing although a warm process runs; empty if there is nothing to say."""
         self._found = found
@@ -128,7 +128,7 @@ def is_stopped(pid: int) -> bool:
     return status is not None and status.state in "Tt"
 
 
-def connect(found: Found, answer_s: float) -> socket.socket:
+def connect(found: WarmProcessFound, answer_s: float) -> socket.socket:
     """Connect to a warm process. Raises OSError; ConnectionError if somebody else listens there."""
     from robust_run.launcher.agent.warm.messages import LARGEST_BYTES
     from robust_run.launcher.start.warm import registry, surroundings
@@ -173,14 +173,14 @@ def _take_job(
 def _hand_over(connection: socket.socket, pid: int, job: msgspec.Struct, lifeline: int) -> DistantAgent:
     """Return the agent once it runs the job. Raises OSError before that, ConnectionError with a reason."""
     from robust_run.launcher.agent.warm.messages import send
-    from robust_run.launcher.start.warm.lease import Go, Ready, Refusal
+    from robust_run.launcher.start.warm.lease import Go, WarmLeaseReady, WarmRefusal
 
     send(connection, job)
     match receive(connection):
-        case Ready(pid=agent_pid):
+        case WarmLeaseReady(pid=agent_pid):
             send(connection, Go(), (0, 1, 2, lifeline))
             return DistantAgent(connection, agent_pid, pid)
-        case Refusal(reason=reason):
+        case WarmRefusal(reason=reason):
             raise ConnectionError(reason)
         case None:
             raise ConnectionError("it hung up")
@@ -216,7 +216,7 @@ class DistantAgent:
         The agent says its exit code itself, so that it is known if the warm process is dead. The warm process says when
         nothing is left of the job, and if the agent was killed.
         """
-        from robust_run.launcher.start.warm.lease import Buried, Ended
+        from robust_run.launcher.start.warm.lease import Buried, WarmAgentEnded
 
         exit_code: int | None = None
         watch = _Watch(self._connection, self.pid)
@@ -226,7 +226,7 @@ class DistantAgent:
             except OSError:
                 break
             match news:
-                case Ended():
+                case WarmAgentEnded():
                     exit_code = news.exit_code
                     watch.give_up_after(LAST_WORD_S)
                 case Buried():

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, Refused, send
+from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, WarmStartRefused, send
 from robust_run.launcher.agent.warm.process import WarmProcess
 from robust_run.launcher.agent.workers.process_tree import (
     PR_SET_PDEATHSIG,
@@ -31,14 +31,14 @@ from robust_run.launcher.agent.workers.process_tree import (
 from robust_run.launcher.start.warm import handover, origins, registry, surroundings
 from robust_run.launcher.start.warm.key import PROTOCOL, Announcement
 from robust_run.launcher.start.warm.lease import (
-    AskStatus,
+    AskWarmStatus,
     Buried,
-    Config,
     Listening,
-    Refusal,
-    Status,
     TakeJob,
     ToWarmProcess,
+    WarmConfig,
+    WarmRefusal,
+    WarmStatus,
 )
 from robust_run.version import __version__
 
@@ -58,7 +58,7 @@ BACKLOG = 64
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Job:
+class DaemonJob:
     """One job that runs."""
 
     def __init__(self, run_id: str, connection: socket.socket) -> None:
@@ -69,14 +69,14 @@ class Job:
 class Daemon:
     """Listens, forks, buries."""
 
-    def __init__(self, config: Config, modules: tuple[str, ...], lock: int) -> None:
+    def __init__(self, config: WarmConfig, modules: tuple[str, ...], lock: int) -> None:
         self._config = config
         self._modules = modules
         self._lock = lock
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asking: dict[int, socket.socket] = {}
         """Connections that have not said what they want, by descriptor."""
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, DaemonJob] = {}
         """By the pid of the agent."""
         self._served = 0
         self._idle_since_s = time.monotonic()
@@ -184,10 +184,10 @@ class Daemon:
         try:
             data = connection.recv(LARGEST_BYTES)
             wish = msgspec.json.decode(data, type=ToWarmProcess) if data else None
-            if isinstance(wish, AskStatus):
+            if isinstance(wish, AskWarmStatus):
                 send(connection, self._status(connection))
             elif isinstance(wish, TakeJob) and (reason := self._why_not(wish, connection)):
-                send(connection, Refusal(reason))
+                send(connection, WarmRefusal(reason))
             elif isinstance(wish, TakeJob):
                 return self._begin(wish, connection)
         except (OSError, msgspec.MsgspecError) as error:
@@ -195,8 +195,8 @@ class Daemon:
         connection.close()
         return False
 
-    def _status(self, connection: socket.socket) -> Status:
-        return Status(
+    def _status(self, connection: socket.socket) -> WarmStatus:
+        return WarmStatus(
             idle_s=self._idle_for_s(),
             running=tuple(job.run_id for job in self._jobs.values()),
             served=self._served,
@@ -233,7 +233,7 @@ class Daemon:
             except BaseException as error:
                 handover.fail(error)
             return True
-        self._jobs[pid] = Job(job.spec.run_id, connection)
+        self._jobs[pid] = DaemonJob(job.spec.run_id, connection)
         self._served += 1
         _say(f"job {job.spec.run_id}: agent {pid} for process {guard_pid}")
         return False
@@ -253,7 +253,7 @@ class Daemon:
         """Collect agents that have ended, end what they left, and tell their guards."""
         if not self._jobs and not children(os.getpid()):
             return
-        ended: list[tuple[Job, int]] = []
+        ended: list[tuple[DaemonJob, int]] = []
         for pid in list(self._jobs):
             gone, status = os.waitpid(pid, os.WNOHANG)
             if gone:
@@ -292,12 +292,12 @@ def main(descriptor: str) -> None:
     """Be a warm process, as the first message on an inherited descriptor says. Called by `start/sitecustomize.py`."""
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
-    config = msgspec.json.decode(control.recv(LARGEST_BYTES), type=Config)
+    config = msgspec.json.decode(control.recv(LARGEST_BYTES), type=WarmConfig)
     if config.ends_with_parent:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     lock = registry.lock(registry.path_of(config.folder, config.name, "lock"))
     if lock is None:
-        send(control, Refused("another one was started at the same time"))
+        send(control, WarmStartRefused("another one was started at the same time"))
         os._exit(0)
     os.ftruncate(lock, 0)
     become_subreaper()

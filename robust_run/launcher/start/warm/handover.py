@@ -28,7 +28,7 @@ from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, bec
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.guard import hold_signals
 from robust_run.launcher.start.main import run_agent
-from robust_run.launcher.start.warm.lease import Ended, Go, Ready, Refusal, TakeJob
+from robust_run.launcher.start.warm.lease import Go, TakeJob, WarmAgentEnded, WarmLeaseReady, WarmRefusal
 
 #: Exit code of a fork that did not become an agent.
 NOT_BEGUN = 75
@@ -57,7 +57,7 @@ def become_agent(taken: Taken) -> None:
     after_imports = dict(os.environ)
     try:
         _take_place(taken)
-        send(connection, Ready(pid=os.getpid()))
+        send(connection, WarmLeaseReady(pid=os.getpid()))
     except Exception as error:
         _refuse(connection, str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}")
     data, descriptors = b"", list[int]()
@@ -88,13 +88,13 @@ def _say_last_word(connection: socket.socket, exit_code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     with suppress(OSError):  # the guard was killed, and nobody wants to know
-        send(connection, Ended(exit_code=exit_code))
+        send(connection, WarmAgentEnded(exit_code=exit_code))
     os._exit(exit_code)
 
 
 def _refuse(connection: socket.socket, reason: str) -> None:
     try:
-        send(connection, Refusal(reason))
+        send(connection, WarmRefusal(reason))
     finally:
         os._exit(NOT_BEGUN)
 

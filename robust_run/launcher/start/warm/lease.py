@@ -38,11 +38,11 @@ class TakeJob(msgspec.Struct, frozen=True, tag="take_job", kw_only=True):
     """The three fields of its `RunDirectory`."""
 
 
-class AskStatus(msgspec.Struct, frozen=True, tag="ask_status"):
+class AskWarmStatus(msgspec.Struct, frozen=True, tag="ask_status"):
     """How are you?"""
 
 
-class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
+class WarmStatus(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """The answer of a warm process."""
 
     idle_s: float
@@ -55,13 +55,13 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True):
     """Why it would not take a job from the one who asks, as far as it depends on where that runs; empty if it would."""
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class WarmRefusal(msgspec.Struct, frozen=True, tag="refusal"):
     """The job was not begun."""
 
     reason: str
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
+class WarmLeaseReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """The agent exists and waits for Go."""
 
     pid: int
@@ -71,7 +71,7 @@ class Go(msgspec.Struct, frozen=True, tag="go"):
     """Run the job. Its standard streams and the guard's lifeline come along."""
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
+class WarmAgentEnded(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     """The job is over; the agent ends now."""
 
     exit_code: int
@@ -86,11 +86,11 @@ class Buried(msgspec.Struct, frozen=True, tag="buried", kw_only=True):
     """Processes that could not be ended, in words."""
 
 
-ToWarmProcess = TakeJob | AskStatus
-FromWarmProcess = Status | Refusal | Ready | Ended | Buried
+ToWarmProcess = TakeJob | AskWarmStatus
+FromWarmProcess = WarmStatus | WarmRefusal | WarmLeaseReady | WarmAgentEnded | Buried
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class WarmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a new warm process is told by `robust warm start`."""
 
     folder: str

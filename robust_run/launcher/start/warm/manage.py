@@ -16,11 +16,11 @@ import msgspec
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.agent.warm import ladder, messages
 from robust_run.launcher.agent.warm.identity import unarmed
-from robust_run.launcher.agent.warm.messages import Preloaded, Refused
+from robust_run.launcher.agent.warm.messages import Preloaded, WarmStartRefused
 from robust_run.launcher.agent.warm.start_up import start_environment
 from robust_run.launcher.agent.workers.process_tree import read_status, send
 from robust_run.launcher.start.warm import client, key, origins, registry
-from robust_run.launcher.start.warm.lease import AskStatus, Config, Listening, Status
+from robust_run.launcher.start.warm.lease import AskWarmStatus, Listening, WarmConfig, WarmStatus
 
 _MAIN = "robust_run.launcher.start.warm.daemon:main"
 
@@ -33,7 +33,7 @@ ANSWER_S = 2.0
 END_S = 10.0
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True):
+class WarmStarted(msgspec.Struct, frozen=True, kw_only=True):
     """A warm process that takes jobs."""
 
     pid: int
@@ -46,7 +46,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     """None if it was there."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class WarmSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A warm process as `robust warm status` shows it."""
 
     pid: int
@@ -76,7 +76,7 @@ def start(
     *,
     one_worker: bool = False,
     foreground: bool = False,
-) -> Started:
+) -> WarmStarted:
     """Start a warm process for jobs launched with this environment from the current folder, and wait until it takes jobs.
 
     One that runs already is left alone if it is up to date, and replaced if not. Raises UserError and PlatformError.
@@ -96,15 +96,15 @@ def start(
     if there is not None:
         if there.announcement is not None and not origins.stale(there.announcement):
             imported = there.announcement.fingerprint.preload
-            return Started(pid=there.pid, modules=imported, took_s=0.0, was_there=True)
+            return WarmStarted(pid=there.pid, modules=imported, took_s=0.0, was_there=True)
         stop(there.pid, registry.path_of(there.folder, there.name, "lock"))
-    config = Config(
+    config = WarmConfig(
         folder=folder, name=name, fingerprint=wanted, idle_limit_s=idle_limit_s, ends_with_parent=foreground
     )
     return _launch(config, env, foreground)
 
 
-def _launch(config: Config, env: Mapping[str, str], foreground: bool) -> Started:
+def _launch(config: WarmConfig, env: Mapping[str, str], foreground: bool) -> WarmStarted:
     log_path = registry.path_of(config.folder, config.name, "log")
     ours, theirs = messages.packet_socketpair()
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND, 0o600)
@@ -134,7 +134,7 @@ def _launch(config: Config, env: Mapping[str, str], foreground: bool) -> Started
             raise
 
 
-def _await_start(control: socket.socket, process: subprocess.Popen[bytes], log_path: str) -> Started:
+def _await_start(control: socket.socket, process: subprocess.Popen[bytes], log_path: str) -> WarmStarted:
     control.settimeout(IMPORT_S)
     preloaded = Preloaded(modules=(), took_s=0.0)
     while True:
@@ -146,14 +146,14 @@ def _await_start(control: socket.socket, process: subprocess.Popen[bytes], log_p
             ) from None
         if not data:
             raise PlatformError(f"the warm process died while it started; see {log_path}{_last_line(log_path)}")
-        match msgspec.json.decode(data, type=Preloaded | Refused | Listening):
+        match msgspec.json.decode(data, type=Preloaded | WarmStartRefused | Listening):
             case Preloaded() as preloaded:
                 pass
-            case Refused(reason=reason, module=module):
+            case WarmStartRefused(reason=reason, module=module):
                 name = f"{module} cannot be preloaded: after it, " if module else ""
                 raise UserError(f"no warm process: {name}{reason}{'; leave it out of --preload' if module else ''}")
             case Listening():
-                return Started(
+                return WarmStarted(
                     pid=process.pid,
                     modules=preloaded.modules,
                     took_s=preloaded.took_s,
@@ -174,17 +174,17 @@ def _last_line(path: str) -> str:
 # --- status ---
 
 
-def survey(env: Mapping[str, str]) -> list[Seen]:
+def survey(env: Mapping[str, str]) -> list[WarmSeen]:
     """Return the warm processes of this user, oldest first."""
     found, _ = registry.find(env, os.getuid())
     return [_see(each, env) for each in found]
 
 
-def _see(found: registry.Found, env: Mapping[str, str]) -> Seen:
+def _see(found: registry.WarmProcessFound, env: Mapping[str, str]) -> WarmSeen:
     theirs = found.announcement
     if theirs is None:
         reason = f"it is of robust-run {found.version}; stop it and start it anew"
-        return Seen(
+        return WarmSeen(
             pid=found.pid,
             version=found.version,
             state="of another version",
@@ -195,7 +195,7 @@ def _see(found: registry.Found, env: Mapping[str, str]) -> Seen:
     is_stopped = client.is_stopped(found.pid)
     status = None if is_stopped else _ask(found, max(ANSWER_S, client.seconds(env.get(client.VARIABLE, ""))))
     state = "running" if status and status.running else "idle" if status else "silent"
-    return Seen(
+    return WarmSeen(
         pid=found.pid,
         version=found.version,
         state="stopped" if is_stopped else state,
@@ -213,7 +213,7 @@ def _see(found: registry.Found, env: Mapping[str, str]) -> Seen:
     )
 
 
-def _why_not_used(theirs: key.Announcement, status: Status | None, env: Mapping[str, str], *, several: bool) -> str:
+def _why_not_used(theirs: key.Announcement, status: WarmStatus | None, env: Mapping[str, str], *, several: bool) -> str:
     defaulted = several and "OMP_NUM_THREADS" not in env
     mine = origins.fingerprint(env, theirs.fingerprint.preload[:1], os.getcwd(), omp_threads_defaulted=defaulted)
     return (
@@ -224,14 +224,14 @@ def _why_not_used(theirs: key.Announcement, status: Status | None, env: Mapping[
     )
 
 
-def _ask(found: registry.Found, answer_s: float) -> Status | None:
+def _ask(found: registry.WarmProcessFound, answer_s: float) -> WarmStatus | None:
     try:
         with client.connect(found, answer_s) as connection:
-            messages.send(connection, AskStatus())
+            messages.send(connection, AskWarmStatus())
             answer = client.receive(connection)
     except OSError:
         return None
-    return answer if isinstance(answer, Status) else None
+    return answer if isinstance(answer, WarmStatus) else None
 
 
 def _memory_bytes(pid: int) -> int | None:

@@ -105,7 +105,7 @@ def lock(path: str) -> int | None:
         os.close(descriptor)  # the one before us removed it between our open and our lock
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class WarmProcessFound(msgspec.Struct, frozen=True, kw_only=True):
     """A warm process that lives."""
 
     folder: str
@@ -116,9 +116,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """None: of another version, which is not to be talked to."""
 
 
-def find(env: Mapping[str, str], uid: int) -> tuple[list[Found], list[str]]:
+def find(env: Mapping[str, str], uid: int) -> tuple[list[WarmProcessFound], list[str]]:
     """Return the warm processes that take jobs, oldest first, and the folders not looked into with the reason."""
-    found: list[Found] = []
+    found: list[WarmProcessFound] = []
     distrusted: list[str] = []
     for folder in folders(env, uid):
         try:
@@ -135,7 +135,7 @@ def find(env: Mapping[str, str], uid: int) -> tuple[list[Found], list[str]]:
     return found, distrusted
 
 
-def _look_at(folder: str, name: str) -> Found | None:
+def _look_at(folder: str, name: str) -> WarmProcessFound | None:
     path = path_of(folder, name, "lock")
     pid = holder(path)
     if pid == 0:
@@ -148,4 +148,4 @@ def _look_at(folder: str, name: str) -> Found | None:
         announcement = msgspec.json.decode(data, type=Announcement) if ours else None
     except (OSError, msgspec.MsgspecError):
         return None  # it still imports
-    return Found(folder=folder, name=name, pid=pid, version=head.version, announcement=announcement)
+    return WarmProcessFound(folder=folder, name=name, pid=pid, version=head.version, announcement=announcement)
