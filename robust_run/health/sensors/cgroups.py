@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from robust_run.health.sensors.files import names_in, text_or_none
-from robust_run.health.sensors.lineage import MOST_PROCESSES, strangers
+from robust_run.health.sensors.job.lineage import MOST_PROCESSES, strangers
 from robust_run.health.sensors.types import World
 
 #: Cgroups below the job's that are looked into.

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from robust_run.health.sensors import mountinfo
-from robust_run.health.sensors.block_devices import kind_of
 from robust_run.health.sensors.files import names_in, number, text_or_none
-from robust_run.health.sensors.job_mounts import stands_on
+from robust_run.health.sensors.job import mountinfo
+from robust_run.health.sensors.job.block_devices import kind_of
+from robust_run.health.sensors.job.job_mounts import stands_on
 from robust_run.health.sensors.settings import DiskSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
 from robust_run.health.signs.levels import follow

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.health.sensors.job_here import LOOK_S, JobHere
+from robust_run.health.sensors.job.job_here import LOOK_S, JobHere
 from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
 from robust_run.health.signs.kernel_lines import MOST_DETAIL_CHARS, Meaning, killed_in, meaning_of

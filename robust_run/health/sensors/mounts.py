@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from robust_run.health.sensors import mountinfo
-from robust_run.health.sensors.job_mounts import used_among
+from robust_run.health.sensors.job import mountinfo
+from robust_run.health.sensors.job.job_mounts import used_among
 from robust_run.health.sensors.settings import MountSettings
 from robust_run.health.sensors.types import Event, Sensor, World
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from robust_run.health.sensors.own_gpus import used
+from robust_run.health.sensors.job.own_gpus import used
 from robust_run.health.sensors.types import AbsentError, World
 from robust_run.health.signs.visible_gpus import Gpu
 from robust_run.health.signs.xids import gpu_name

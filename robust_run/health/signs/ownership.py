@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from robust_run.health.sensors.block_devices import kind_of
+from robust_run.health.sensors.job.block_devices import kind_of
 from robust_run.health.signs.kernel_lines import Meaning
 from robust_run.health.signs.xids import class_of
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree
 
-from robust_run.health.sensors import fsync, mountinfo
+from robust_run.health.sensors import fsync
 from robust_run.health.sensors.disk import Disk, DiskSample, DiskState, Space, judge, parse_disks, read
 from robust_run.health.sensors.fsync import FsyncSample, FsyncState
+from robust_run.health.sensors.job import mountinfo
 from robust_run.health.sensors.settings import DiskSettings, FsyncSettings
 from robust_run.health.sensors.types import AbsentError, Event, World
 

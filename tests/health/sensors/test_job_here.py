@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from sensor_ground import Tree
 
-from robust_run.health.sensors import cgroups, job_mounts
-from robust_run.health.sensors.block_devices import below, kind_of
-from robust_run.health.sensors.job_here import LOOK_S, JobHere
-from robust_run.health.sensors.lineage import REMEMBERED_S, Family
+from robust_run.health.sensors import cgroups
+from robust_run.health.sensors.job import job_mounts
+from robust_run.health.sensors.job.block_devices import below, kind_of
+from robust_run.health.sensors.job.job_here import LOOK_S, JobHere
+from robust_run.health.sensors.job.lineage import REMEMBERED_S, Family
+from robust_run.health.sensors.job.own_gpus import of_node, used
 from robust_run.health.sensors.mounts import InUse
-from robust_run.health.sensors.own_gpus import of_node, used
 from robust_run.health.sensors.types import World
 from robust_run.health.signs.visible_gpus import Gpu
 

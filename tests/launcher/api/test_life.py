@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.health.sensors import mountinfo
+from robust_run.health.sensors.job import mountinfo
 from robust_run.launcher.operator.reading.life_signs import is_local
 from robust_run.launcher.operator.views.life import LifeSigns, life_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, RobustRunError
-from robust_run.health.sensors import mountinfo
-from robust_run.health.sensors.mountinfo import Mount
+from robust_run.health.sensors.job import mountinfo
+from robust_run.health.sensors.job.mountinfo import Mount
 from robust_run.health.sensors.types import World
 from robust_run.launcher.operator.reading.client import this_machine
 from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from robust_run.health.sensors import cgroups, job_mounts
-from robust_run.health.sensors.lineage import Family
-from robust_run.health.sensors.own_gpus import of_node, used
+from robust_run.health.sensors import cgroups
+from robust_run.health.sensors.job import job_mounts
+from robust_run.health.sensors.job.lineage import Family
+from robust_run.health.sensors.job.own_gpus import of_node, used
 from robust_run.health.sensors.types import World
 
 #: How often the job's processes are looked at, so that one that is gone is known; and how often who is in its cgroup.

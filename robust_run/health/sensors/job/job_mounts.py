@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 
-from robust_run.health.sensors import block_devices, mountinfo
 from robust_run.health.sensors.files import MOST_BYTES, names_in, text_or_none
-from robust_run.health.sensors.lineage import descendants
-from robust_run.health.sensors.mountinfo import Mount
+from robust_run.health.sensors.job import block_devices, mountinfo
+from robust_run.health.sensors.job.lineage import descendants
+from robust_run.health.sensors.job.mountinfo import Mount
 from robust_run.health.sensors.types import World
 
 #: File systems that are made of folders of others, as containers have them.
