@@ -1,6 +1,6 @@
 """Runs at the start of a worker's interpreter, before the user's program: notes which files of its environment Python opens.
 
-The launcher puts this folder on the worker's PYTHONPATH, after the tracer's own (`robust_run.prefetch.environment.arming`).
+The launcher puts this folder on the worker's PYTHONPATH, after the tracer's own (see `robust_run.prefetch.environment`).
 It first undoes that, then adds an audit hook (PEP 578), and hands over to the user's `sitecustomize`. Each file is a line in a
 file that the launcher has made, written at once: a worker may be killed at any time. What the dynamic linker maps, the launcher
 sees from outside.
