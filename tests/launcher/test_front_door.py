@@ -396,6 +396,23 @@ def test_a_full_disk_under_the_logs_is_said_once_and_the_job_goes_on(tmp_path: P
         subprocess.run(["umount", str(small)], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
+def test_a_disk_that_is_full_before_the_start_ends_no_job_with_a_traceback(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    try:
+        with pytest.raises(OSError, match="No space"), open(small / "fill", "wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        _, job = run(tmp_path, script(tmp_path, "print('hello')"), log_dir=small)
+        assert "Traceback" not in job.err
+        assert "No space left" in job.err
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
 def test_the_culprits_error_file_is_handed_up_with_its_exit_code(tmp_path: Path) -> None:
     path = script(
         tmp_path,

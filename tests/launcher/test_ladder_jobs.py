@@ -97,7 +97,7 @@ def test_a_job_that_is_told_to_stop_while_its_node_is_checked_leaves_nothing(
     monkeypatch.setenv("ROBUST_CHECK_FAULTS", '[{"check": "compute", "hang": true}]')
     with running(tmp_path, *QUICK, script(tmp_path, DIES)) as job:
         wait_for(lambda: job.actions("diagnose"), "checks")
-        wait_for(lambda: _below(job.pid, "checks.compute"), "a check program")
+        wait_for(lambda: _below(job.pid, "diagnostics.compute"), "a check program")
         job.signal(signal.SIGTERM)
         assert job.finish() == 143
         job.assert_nothing_left()
@@ -106,7 +106,7 @@ def test_a_job_that_is_told_to_stop_while_its_node_is_checked_leaves_nothing(
 def test_checks_end_with_a_launcher_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST_CHECK_FAULTS", '[{"check": "compute", "hang": true}]')
     with running(tmp_path, *QUICK, script(tmp_path, DIES)) as job:
-        pids = wait_for(lambda: _below(job.pid, "checks.compute"), "a check program")
+        pids = wait_for(lambda: _below(job.pid, "diagnostics.compute"), "a check program")
         os.kill(job.pid, signal.SIGKILL)
         wait_for(lambda: not any(_runs(pid) for pid in pids), f"{pids} to end")
         job.finish()

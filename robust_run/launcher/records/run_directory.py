@@ -226,7 +226,10 @@ def _keep_from_git(path: str) -> None:
         descriptor = os.open(os.path.join(path, _IGNORE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:
         return  # another node was faster, or this is a file system that has none
-    with os.fdopen(descriptor, "wb") as file:
+    with (
+        suppress(OSError),
+        os.fdopen(descriptor, "wb") as file,
+    ):  # a full disk is told where the job's files are missing
         file.write(b"*\n")
 
 

@@ -169,11 +169,13 @@ def test_a_standby_that_is_needed_while_it_is_checked_is_taken_at_once(start: ST
     job.wait_for_steps(0, 2)
     job.join(cluster[2])
     job.wait_for_event("node_joined", 3)
-    wait_for(lambda: any("checks.compute" in each for each in job.left_on(cluster[2])), "a check", CHECKED_S)
+    wait_for(lambda: any("diagnostics.compute" in each for each in job.left_on(cluster[2])), "a check", CHECKED_S)
     cluster[1].power_off()
     job.wait_for_steps(1, 2)
     assert not job.events("standby_checked")
-    wait_for(lambda: not [each for each in job.left_on(cluster[2]) if "health.checks" in each], "the check to be ended")
+    wait_for(
+        lambda: not [each for each in job.left_on(cluster[2]) if "health.diagnostics" in each], "the check to be ended"
+    )
     assert job.finish() == {"node-0": 0, "node-1": -9, "node-2": 0}
     job.assert_nothing_left()
 
