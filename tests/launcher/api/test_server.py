@@ -373,14 +373,14 @@ def test_aiohttp_is_imported_when_the_first_one_asks_and_not_before(tmp_path: Pa
 import asyncio, sys, threading
 sys.path.insert(0, sys.argv[1])
 from robust_run.clock import SystemClock
-from robust_run.launcher.operator.reading.client import Target
+from robust_run.launcher.operator.reading.client import ApiTarget
 from robust_run.launcher.operator.server.server import ApiServer
 
 async def main():
     server = ApiServer(Handle(), sys.argv[2], "t", SystemClock(), print)
     server.start()
     before = "aiohttp" in sys.modules, "json" in sys.modules, "ssl" in sys.modules and "http" in sys.modules
-    target = Target(socket=sys.argv[2] + "/api.sock")
+    target = ApiTarget(socket=sys.argv[2] + "/api.sock")
     answers = []
     def ask():
         try:
