@@ -308,7 +308,7 @@ def test_a_start_that_cannot_work_says_why_and_leaves_no_mount(
     limits = msgspec.structs.replace(QUICK, request_limit_s=60.0, read_limit_s=5.0 if words == "sent no byte" else 60.0)
     with pytest.raises(ServerFailed, match=words):
         bench.start(start_limit_s=limit_s, limits=limits)
-    assert "robust-image" not in Path("/proc/thread-self/mountinfo").read_text()
+    assert str(bench.folder) not in Path("/proc/thread-self/mountinfo").read_text()
     assert os.listdir(bench.folder / "cache" / "control") == []
 
 
@@ -400,7 +400,7 @@ def test_a_stopped_server_leaves_no_process_mount_or_socket(bench: Bench) -> Non
     handle.stop()
     assert handle.state == "left"
     assert not os.path.exists(f"/proc/{pid}")
-    assert "robust-image" not in Path("/proc/thread-self/mountinfo").read_text()
+    assert str(bench.folder) not in Path("/proc/thread-self/mountinfo").read_text()
     assert not os.path.exists(handle.control_path)
     assert isinstance(handle.touches(), list), "the record can still be had"
     handle.stop()
