@@ -21,7 +21,7 @@ demo: $(STAMP)
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q -j 0 robust_run
 
-# At most 6 minutes on 2 cores.
+# About 6 minutes on 2 cores.
 test: $(STAMP) packages check compiled
 	$(PYTEST) -n $(JOBS) -m '$(FIRST)'
 
