@@ -18,7 +18,7 @@ import msgspec
 from simulated_agents import Plan, id_of
 
 from robust_run.launcher.controller.config import ControllerConfig
-from robust_run.launcher.model.job import JobSpec, ManyNodes, Std, Streams
+from robust_run.launcher.model.job import JobSpec, ManyNodes, OutputStreams, Std
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BOOT = "import sys; from robust_run.launcher.start.controller_process import main; main(int(sys.argv[1]))"
@@ -207,7 +207,7 @@ def _config(run_path: str, agents: int, nproc: int, port: int) -> ControllerConf
         run_id="run",
         rdzv_id="bench",
         log_dir=os.path.dirname(run_path),
-        streams=Streams(redirects=(Std(),) * nproc, tee=(Std(),) * nproc, shown=(True,) * nproc),
+        streams=OutputStreams(redirects=(Std(),) * nproc, tee=(Std(),) * nproc, shown=(True,) * nproc),
         many=ManyNodes(fewest=agents, most=agents, host="127.0.0.1", port=port, standby=1),
     )
     return ControllerConfig(

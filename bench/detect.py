@@ -38,7 +38,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 
 from sensor_ground import StubDriver, compile_stub  # noqa: E402
 
-from robust_run.health.sensors.process import Attempt, Setup, attempt_line, command, first_line, parse  # noqa: E402
+from robust_run.health.sensors.process import SensorSetup, WatchedAttempt, attempt_line, command, first_line, parse  # noqa: E402
 from robust_run.health.sensors.settings import KernelLogSettings, MountSettings, SensorSettings  # noqa: E402
 from robust_run.health.sensors.types import Event  # noqa: E402
 
@@ -56,12 +56,12 @@ class CannotError(Exception):
 class Sensors:
     """The sensors' process, and its events with the time at which each was read."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: SensorSetup) -> None:
         self.process = subprocess.Popen(command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.events: queue.Queue[tuple[float, Event]] = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         assert self.process.stdin is not None
-        self.process.stdin.write(first_line(setup) + attempt_line(Attempt(training=True)))
+        self.process.stdin.write(first_line(setup) + attempt_line(WatchedAttempt(training=True)))
         self.process.stdin.flush()
         self.reader.start()
 
@@ -267,11 +267,11 @@ FAULTS: dict[str, Inject] = {
 }
 
 
-def setup_of(ground: Ground, fault: str) -> Setup:
+def setup_of(ground: Ground, fault: str) -> SensorSetup:
     """Return the defaults, but for where the bench's own faults are."""
     log = KernelLogSettings(trust_programs=True, repeat_s=0.0, on=fault != "oom_without_kernel_log")
     member = ground.member.pid if ground.member is not None else 0
-    return Setup(
+    return SensorSetup(
         settings=SensorSettings(kernel_log=log),
         sys=str(ground.sys),
         nvml_library=ground.library,

@@ -51,15 +51,15 @@ from sidebyside import print_result, spread, unwind_on_sigterm
 
 from robust_run.clock import SystemClock
 from robust_run.snapshot import platforms, restoring, starting
-from robust_run.snapshot.building import Plan
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.ingredients import collect
-from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.roots import ask, captured_roots
 from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules.restore_ladder import Rung
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.opening import open_store
 
 PACKAGES = ("transformers", "datasets", "accelerate", "pandas", "scikit-learn", "tensorboard")
@@ -98,9 +98,9 @@ def make_snapshot(bench: Bench) -> None:
     )
 
 
-def plan_of(bench: Bench) -> Plan:
+def plan_of(bench: Bench) -> BuildPlan:
     """What `planning.prepare` does for an environment that is not that of this process."""
-    setup = Setup(
+    setup = CaptureSetup(
         commands=(shlex.join(uv(bench, "cache-warm", "--link-mode", "copy", *bench.packages)),),
         cwd=bench.folder,
         roots=bench.roots,
@@ -114,18 +114,20 @@ def plan_of(bench: Bench) -> Plan:
         setup.commands, cwd=setup.cwd, roots=setup.roots, facts=facts, environment=setup.environment, variables=(),
         cache=bench.at("node"),
     )  # fmt: skip
-    return Plan(key=key.make(found.ingredients), setup=setup, platform=facts.platform, pinned=found.pinned)
+    return BuildPlan(key=key.make(found.ingredients), setup=setup, platform=facts.platform, pinned=found.pinned)
 
 
-def find(bench: Bench, plan: Plan) -> Manifest:
+def find(bench: Bench, plan: BuildPlan) -> SnapshotManifest:
     store = open_store(bench.at("store"))
-    return starting.find(plan, store, starting.Asked(), clock=SystemClock(), sleep=time.sleep, say=say).manifest
+    return starting.find(
+        plan, store, starting.RestoreRequest(), clock=SystemClock(), sleep=time.sleep, say=say
+    ).manifest
 
 
-def restore(bench: Bench, way: str) -> Restored:
+def restore(bench: Bench, way: str) -> RestoredEnvironment:
     """All that a start does until a worker can start."""
     memory = bench.memory if way in ("extract", "extract-cold", "target") else None
-    options = restoring.Options(cache=bench.at("node"), rungs=(RUNGS[way],), memory=memory)
+    options = restoring.RestoreOptions(cache=bench.at("node"), rungs=(RUNGS[way],), memory=memory)
     plan = plan_of(bench)
     return restoring.restore(plan, find(bench, plan), open_store(bench.at("store")), options)
 

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from robust_run.snapshot.rules.types import Manifest, Root
+from robust_run.snapshot.rules.types import Root, SnapshotManifest
 
 LIMIT_S = 1800.0
 
@@ -28,7 +28,7 @@ class Bench:
     durations: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     """What is known of a way: the rung, or why there is none."""
-    manifest: Manifest | None = None
+    manifest: SnapshotManifest | None = None
     roots: tuple[Root, ...] = ()
 
     @property

@@ -29,9 +29,9 @@ from typing import Any
 
 from sidebyside import print_result, spread, unwind_on_sigterm
 
-from robust_run.ckpt_io.mount.manage import Mounted, mount
+from robust_run.ckpt_io.mount.manage import ServedMount, mount
 from robust_run.ckpt_io.mount.types import MountOptions
-from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
+from robust_run.ckpt_io.saving import FilePiece, begin_save, commit, write_file
 
 PLAIN, DIRECT, FIRST, AGAIN = "plain", "direct I/O", "page cache", "page cache again"
 WAYS = (PLAIN, DIRECT, FIRST, AGAIN)
@@ -73,7 +73,7 @@ def prepare(folder: str, size_bytes: int) -> str:
     block = os.urandom(64 << 20)
     data = memoryview(block * (size_bytes // len(block) + 1))[:size_bytes]
     plan = begin_save(f"{folder}/run/data", durable=False)
-    commit(plan, [write_file(plan, 0, "data", [Piece(0, data)], size_bytes)])
+    commit(plan, [write_file(plan, 0, "data", [FilePiece(0, data)], size_bytes)])
     path = f"{folder}/plain"
     with open(path, "wb") as file:
         file.write(data)
@@ -81,7 +81,7 @@ def prepare(folder: str, size_bytes: int) -> str:
 
 
 @contextlib.contextmanager
-def mounted(folder: str, name: str, direct_io: bool) -> Iterator[Mounted]:
+def mounted(folder: str, name: str, direct_io: bool) -> Iterator[ServedMount]:
     """Mount the folder of the checkpoint while the block runs."""
     options = MountOptions(url=f"{folder}/run", point=f"{folder}/{name}", direct_io=direct_io, lifeline=True)
     with mount(options, print) as made:

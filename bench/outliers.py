@@ -34,7 +34,7 @@ from outlier_fleets.types import Stretch
 from sidebyside import print_result
 
 from robust_run.health.outliers import continuity
-from robust_run.health.outliers.types import Distances, Fleet, Limits, Reading
+from robust_run.health.outliers.types import Distances, OutlierLimits, Reading, WatchedFleet
 from robust_run.health.outliers.watch import SpreadDetector
 
 Make = Callable[[Stretch | None], Any]
@@ -61,15 +61,15 @@ TUNED: dict[str, tuple[float, float]] = {
 
 #: The default's limits, and others that differ in one.
 ABLATIONS = {
-    "none": Limits(),
-    "holds a tenth as long": Limits(hold_factor=0.1),
-    "holds half as long": Limits(hold_factor=0.5),
-    "holds twice as long": Limits(hold_factor=2.0),
-    "apart from 3 spreads on": Limits(apart=3.0),
-    "apart from 6 spreads on": Limits(apart=6.0),
-    "neighbours accused too": Limits(farthest_share=0.0),
-    "crowds accused too": Limits(crowd_share=1.0),
-    "families add up": Limits(families_add=True),
+    "none": OutlierLimits(),
+    "holds a tenth as long": OutlierLimits(hold_factor=0.1),
+    "holds half as long": OutlierLimits(hold_factor=0.5),
+    "holds twice as long": OutlierLimits(hold_factor=2.0),
+    "apart from 3 spreads on": OutlierLimits(apart=3.0),
+    "apart from 6 spreads on": OutlierLimits(apart=6.0),
+    "neighbours accused too": OutlierLimits(farthest_share=0.0),
+    "crowds accused too": OutlierLimits(crowd_share=1.0),
+    "families add up": OutlierLimits(families_add=True),
 }
 
 
@@ -106,14 +106,16 @@ class Score:
 class Ours:
     """Our continuity, one setting."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: OutlierLimits) -> None:
         self.limits = limits
 
-    def begin(self, fleet: Fleet) -> Any:
+    def begin(self, fleet: WatchedFleet) -> Any:
         """Return the state before the first reading."""
         return continuity.begin(fleet)
 
-    def advance(self, state: Any, fleet: Fleet, reading: Reading, seen: Distances) -> tuple[Any, list[tuple[str, str]]]:
+    def advance(
+        self, state: Any, fleet: WatchedFleet, reading: Reading, seen: Distances
+    ) -> tuple[Any, list[tuple[str, str]]]:
         """Return the next state, and who is named by which metric."""
         state, verdicts = continuity.advance(state, fleet, reading, seen, self.limits)
         return state, [(verdict.machine, verdict.metric) for verdict in verdicts]
@@ -125,11 +127,13 @@ class Published:
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
 
-    def begin(self, fleet: Fleet) -> Any:
+    def begin(self, fleet: WatchedFleet) -> Any:
         """Return the state before the first reading."""
         return [(-1, 0.0)] * len(fleet.metrics), frozenset()
 
-    def advance(self, state: Any, fleet: Fleet, reading: Reading, seen: Distances) -> tuple[Any, list[tuple[str, str]]]:
+    def advance(
+        self, state: Any, fleet: WatchedFleet, reading: Reading, seen: Distances
+    ) -> tuple[Any, list[tuple[str, str]]]:
         """Return the next state, and who is named by which metric."""
         del reading
         runs, said = state
@@ -257,7 +261,7 @@ class Ahead:
 
 
 def rule_for(name: str, apart: float, hold_factor: float) -> Any:
-    return Published(apart) if name == PAPER else Ours(Limits(apart=apart, hold_factor=hold_factor))
+    return Published(apart) if name == PAPER else Ours(OutlierLimits(apart=apart, hold_factor=hold_factor))
 
 
 def tune(chosen: dict[str, Make], count: int, sizes: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from robust_run.health.checks.plan import Wish
-    from robust_run.health.checks.show import Report
+    from robust_run.health.checks.show import ChecksReport
     from robust_run.launcher.start.warm.manage import WarmSeen
 
 #: Groups of commands by name, and where each is.
@@ -83,7 +83,7 @@ def robust(context: click.Context) -> None:
     context.ensure_object(dict)["check_nodes"] = _check_nodes
 
 
-def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> Report:
+def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> ChecksReport:
     """Reach the nodes of a job, for `robust check`, which knows nothing of jobs."""
     from robust_run.launcher.operator.reading.check_client import check_nodes
 

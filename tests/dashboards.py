@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.operator.gauges import SOURCES, Facts
+from robust_run.launcher.operator.gauges import SOURCES, GaugeFacts
 from robust_run.launcher.operator.views.status import JobView
-from robust_run.report.metrics import PREFIX, Family
+from robust_run.report.metrics import PREFIX, MetricFamily
 
 DOCS = Path(__file__).parents[1] / "docs"
 DASHBOARD = DOCS / "grafana" / "robust-run.json"
@@ -23,8 +23,8 @@ NAME = re.compile(rf"\b{PREFIX}\w+")
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
 
 
-def all_families() -> list[Family]:
-    return [source(Facts(job=job_view())) for source in SOURCES]
+def all_families() -> list[MetricFamily]:
+    return [source(GaugeFacts(job=job_view())) for source in SOURCES]
 
 
 def series() -> set[str]:

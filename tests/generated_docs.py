@@ -17,7 +17,7 @@ from robust_run.ckpt_io.rules import types as ckpt_types
 from robust_run.health.checks.history import History
 from robust_run.health.ladder.rules import RULES as LADDER_RULES
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Rule
+from robust_run.health.rules.types import HealthRule
 from robust_run.launcher.operator.reading import place as api_place
 from robust_run.launcher.records.code import types as code_types
 from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionDescription
@@ -27,7 +27,7 @@ from robust_run.report.pages.advice import BY_KIND, BY_RULE, Step
 from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES
 from robust_run.report.startup import types as startup_types
 from robust_run.snapshot.rules import types as snapshot_types
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.tracer.files import ring_format
 from robust_run.version import RUN_DIR_SCHEMA
 
@@ -102,7 +102,7 @@ def sensor_rules() -> Iterator[str]:
         yield _row(f"`{name}`", _then(rule), rule.confidence, _cell(rule.why))
 
 
-def _then(rule: Rule) -> str:
+def _then(rule: HealthRule) -> str:
     return f"{rule.rung}, at {rule.count} within {rule.within_s:g} s" if rule.count > 1 else rule.rung
 
 
@@ -186,7 +186,7 @@ OTHER_FILES: tuple[tuple[str, str, str], ...] = (
     ("IMAGE.origins.json", "what an image does not keep of what it was built of", "`robust-origins` 1"),
     ("IMAGE.hot/*.json", "hot lists: what starts read of it, in order", _schema_of(HotList)),
     ("~/.cache/robust-run/environments/*", "the same of environments (`--prefetch-env`)", "`robust-hot-files` 1"),
-    ("STORE/KEY/snapshot.json", "the manifest of a snapshot of dependencies", _schema_of(Manifest)),
+    ("STORE/KEY/snapshot.json", "the manifest of a snapshot of dependencies", _schema_of(SnapshotManifest)),
     ("STORE/KEY/SHA256.sqsh", "its files, as squashfs", "squashfs"),
     ("--evict-list FILE", "evicted nodes, a line each: JSON, or a name and why", ""),
     (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from robust_run.report.startup.summarise import summarise
 from robust_run.report.startup.types import AttemptStartup, NodeStart, RankMarks, Startup
-from robust_run.tracer.files.marks import KINDS, Mark
+from robust_run.tracer.files.marks import KINDS, StartMark
 
 IMPORTS, INIT, TORCH_LOAD = KINDS.index("imports"), KINDS.index("init"), KINDS.index("torch.load")
 UNIX_S = 1_000_000.0
@@ -39,9 +39,9 @@ def node_start(
         met_s = max(104.0, imported_s) + 0.01
         loaded_s = met_s + 0.1 + (loads_of or {}).get(rank, load_s)
         spans = (
-            Mark(IMPORTS, armed_s, imported_s),
-            Mark(INIT, imported_s, met_s),
-            Mark(TORCH_LOAD, met_s + 0.1, loaded_s),
+            StartMark(IMPORTS, armed_s, imported_s),
+            StartMark(INIT, imported_s, met_s),
+            StartMark(TORCH_LOAD, met_s + 0.1, loaded_s),
         )
         made.append(RankMarks(rank, how, armed_s, spans, 0, 0.0, first_step_s, read_bytes))
     return NodeStart(

@@ -27,9 +27,9 @@ from robust_run.report.pages.types import (
     AttemptTimes,
     Drawn,
     Happened,
+    IncidentCost,
     IncidentPage,
     JobPage,
-    Lost,
     NodePlace,
 )
 from robust_run.report.types import Action, Evidence, Incident, Verdict
@@ -161,7 +161,7 @@ def incident_page(nodes: int = 2, nproc: int = 4, **more: Any) -> IncidentPage:
             "scene": scene(nodes * nproc, nproc),
             "attempt": struck,
             "following": attempt(1, 106.5, nodes=nodes, nproc=nproc, started_s=107.0, first_step_s=112.0),
-            "lost": Lost(seconds=12.0, ranks=nodes * nproc, is_over=True, steps=40, redone_s=60.0, step_s=1.5),
+            "lost": IncidentCost(seconds=12.0, ranks=nodes * nproc, is_over=True, steps=40, redone_s=60.0, step_s=1.5),
             "drawn": DONE,
             **more,
         }
@@ -190,7 +190,7 @@ def job_page(nodes: int = 2, nproc: int = 4, **more: Any) -> JobPage:
             "world_size": nodes * nproc,
             "nodes_active": nodes,
             "attempts": attempts,
-            "incidents": (Happened(incident=happened, lost=Lost(seconds=12.0, ranks=8, is_over=True)),),
+            "incidents": (Happened(incident=happened, lost=IncidentCost(seconds=12.0, ranks=8, is_over=True)),),
             "spans": spans_of(attempts, (happened,), BEGIN_S, BEGIN_S + 300.0),
             **more,
         }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from robust_run.ckpt_io.reading import open_checkpoint
 from robust_run.ckpt_io.rules.types import Codec, Manifest
-from robust_run.ckpt_io.saving import Piece, begin_save, commit, open_file, write_file
+from robust_run.ckpt_io.saving import FilePiece, begin_save, commit, open_file, write_file
 from robust_run.store.opening import open_store
 from robust_run.store.types import Entry, Store, Writer
 
@@ -52,7 +52,7 @@ def save(
             finally:
                 stream.abort()
         else:
-            pieces = [Piece(0, memoryview(data))]
+            pieces = [FilePiece(0, memoryview(data))]
             files.append(write_file(plan, index, name, pieces, len(data), stores=stores, threads=threads))
     return commit(plan, files, step=step, stores=stores, now_s=lambda: created_s)
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from robust_run.health.sensors.runner import Runner
-from robust_run.health.sensors.types import Event, Sensor, World
+from robust_run.health.sensors.runner import SensorRunner
+from robust_run.health.sensors.types import Event, Sensor, SensorWorld
 
 LIMIT_S = 60.0
 STUB_SOURCE = Path(__file__).parent / "health" / "sensors" / "stub_nvml.c"
@@ -51,11 +51,11 @@ class Tree:
 class Watched:
     """Sensors at work, and what they said."""
 
-    def __init__(self, sensors: tuple[Sensor, ...], world: World) -> None:
+    def __init__(self, sensors: tuple[Sensor, ...], world: SensorWorld) -> None:
         self.events: list[Event] = []
         self._turned: set[int] = set()
         counted = [self._count(number, sensor) for number, sensor in enumerate(sensors)]
-        self.runner = Runner(counted, world, self.events.append)
+        self.runner = SensorRunner(counted, world, self.events.append)
         self.runner.start()
 
     def _count(self, number: int, sensor: Sensor) -> Sensor:

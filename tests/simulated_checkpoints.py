@@ -11,7 +11,7 @@ from simulated_agent import Agent
 from simulated_controller import Shell, Wire
 from simulated_job import World
 
-from robust_run.ckpt_io.seen import Look, Seen
+from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
 from robust_run.health.types import Finding
 from robust_run.launcher.controller.survey import CheckpointSurvey
 from robust_run.launcher.model.actions import Finish, Order, StartAttempt
@@ -106,14 +106,14 @@ class CheckpointWorld(World):
         if agent is not None:
             agent.report(CheckpointSaved(attempt=agent.newest, node=agent.id, saved=saved))
 
-    def seen_by(self, host: str) -> Look:
+    def seen_by(self, host: str) -> FolderLook:
         """What a host sees now."""
         if self.is_gone:
-            return Look()
+            return FolderLook()
         before_s = self.now_s - self.lag_s.get(host, 0.0)
-        return Look(
+        return FolderLook(
             seen=tuple(
-                Seen(
+                SeenCheckpoint(
                     name=f"step-{each.step}",
                     uuid=each.uuid,
                     step=each.step,

@@ -19,7 +19,7 @@ from simulated_agent import Agent
 from simulated_controller import HOLD_S, Shell
 
 from robust_run.health.types import Finding
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish, OpenStore, RecordIncident, StartAttempt
 from robust_run.launcher.model.events import ControllerResumed, Event, JobStarted, NodeLeft, SpawnFailed, StoreLost
@@ -39,7 +39,7 @@ def plain(state: JobState) -> Any:
 class World:
     """Hosts, cables, one controller at most, and a clock that jumps from event to event."""
 
-    def __init__(self, policy: Policy, hosts: int, seed: int = 0, most_workers: int = 3) -> None:
+    def __init__(self, policy: CorePolicy, hosts: int, seed: int = 0, most_workers: int = 3) -> None:
         self.policy, self.most_workers = policy, most_workers
         self.rng = random.Random(seed)
         self.now_s = 0.0

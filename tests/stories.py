@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Action, EndAttempt, RecordIncident, StartAttempt
 from robust_run.launcher.model.events import (
@@ -33,7 +33,7 @@ BUG = Finding(
 )
 TYPO = Finding(kind="exception", line="NameError: x", exception="NameError", message="x", heals=False)
 
-ONE_NODE = Policy(
+ONE_NODE = CorePolicy(
     max_restarts=3, progress_after_s=600, restart_grace_s=3, shutdown_timeout_s=30, patience_s=0.5, join_timeout_s=600
 )
 

@@ -16,7 +16,7 @@ from robust_run.health.outliers.types import Distances
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from robust_run.health.outliers.types import Array, Fleet, Reading
+    from robust_run.health.outliers.types import Array, Reading, WatchedFleet
 
 WINDOW = 8
 LEAST_DISTANCE = 0.01
@@ -38,7 +38,7 @@ class Scale:
     low: Array
     high: Array
 
-    def apply(self, fleet: Fleet, values: Array) -> Array:
+    def apply(self, fleet: WatchedFleet, values: Array) -> Array:
         """Return the values in 0..1, or beyond where they are beyond."""
         import numpy as np
 
@@ -56,12 +56,12 @@ class PairwiseDetector:
     ) -> None:
         self.name, self._scale, self._denoise, self._by_role = name, scale, denoise, by_role
 
-    def begin(self, fleet: Fleet) -> PairwiseState:
+    def begin(self, fleet: WatchedFleet) -> PairwiseState:
         """Return the state before the first reading."""
         roles = fleet.roles if self._by_role else ("",) * len(fleet.roles)
         return PairwiseState(group_by_role(roles))
 
-    def step(self, state: PairwiseState, fleet: Fleet, reading: Reading) -> tuple[PairwiseState, Distances]:
+    def step(self, state: PairwiseState, fleet: WatchedFleet, reading: Reading) -> tuple[PairwiseState, Distances]:
         """Return the next state, and the distances of this reading."""
         import numpy as np
 

@@ -11,7 +11,7 @@ from robust_run.health.outliers.peers import Groups, group_by_role, of_machines
 from robust_run.health.outliers.types import Distances
 
 if TYPE_CHECKING:
-    from robust_run.health.outliers.types import Array, Fleet, Reading
+    from robust_run.health.outliers.types import Array, Reading, WatchedFleet
 
 SMOOTH_S = 3.0
 
@@ -21,14 +21,14 @@ class PlainDetector:
 
     name = "zscore"
 
-    def begin(self, fleet: Fleet) -> tuple[Groups, Array]:
+    def begin(self, fleet: WatchedFleet) -> tuple[Groups, Array]:
         """Return the state before the first reading."""
         import numpy as np
 
         return group_by_role(fleet.roles), np.zeros((len(fleet.machines), len(fleet.metrics)))
 
     def step(
-        self, state: tuple[Groups, Array], fleet: Fleet, reading: Reading
+        self, state: tuple[Groups, Array], fleet: WatchedFleet, reading: Reading
     ) -> tuple[tuple[Groups, Array], Distances]:
         """Return the next state, and the distances of this reading."""
         import numpy as np

@@ -10,7 +10,7 @@ from robust_run.health.outliers.types import Distances
 
 if TYPE_CHECKING:
     from robust_run.health.outliers.deviation import DeviationState
-    from robust_run.health.outliers.types import Array, Fleet, Reading
+    from robust_run.health.outliers.types import Array, Reading, WatchedFleet
 
 MEMORY_S = 20.0
 
@@ -28,12 +28,12 @@ class RankDetector:
 
     name = "ranks"
 
-    def begin(self, fleet: Fleet) -> RankState:
+    def begin(self, fleet: WatchedFleet) -> RankState:
         """Return the state before the first reading."""
         state = deviation.begin(fleet)
         return RankState(deviation=state, rank=state.habit)
 
-    def step(self, state: RankState, fleet: Fleet, reading: Reading) -> tuple[RankState, Distances]:
+    def step(self, state: RankState, fleet: WatchedFleet, reading: Reading) -> tuple[RankState, Distances]:
         """Return the next state, and the distances of this reading."""
         import numpy as np
 

@@ -14,7 +14,7 @@ from robust_run.health.outliers.types import Distances
 
 if TYPE_CHECKING:
     from robust_run.health.outliers.deviation import DeviationState
-    from robust_run.health.outliers.types import Array, Fleet, Reading
+    from robust_run.health.outliers.types import Array, Reading, WatchedFleet
 
 MEMORY_S = 120.0
 CUT = 3.0
@@ -39,13 +39,13 @@ class TogetherDetector:
         assert name in ("mahalanobis", "pca")
         self.name = name
 
-    def begin(self, fleet: Fleet) -> TogetherState:
+    def begin(self, fleet: WatchedFleet) -> TogetherState:
         """Return the state before the first reading."""
         import numpy as np
 
         return TogetherState(deviation=deviation.begin(fleet), covariance=np.eye(len(fleet.metrics)))
 
-    def step(self, state: TogetherState, fleet: Fleet, reading: Reading) -> tuple[TogetherState, Distances]:
+    def step(self, state: TogetherState, fleet: WatchedFleet, reading: Reading) -> tuple[TogetherState, Distances]:
         """Return the next state, and the distances of this reading."""
         import numpy as np
 

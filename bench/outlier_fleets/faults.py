@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
-    from robust_run.health.outliers.types import Fleet
+    from robust_run.health.outliers.types import WatchedFleet
 
 
 def make_stretch(
@@ -74,7 +74,9 @@ def _choose(random: Generator, kind: str) -> s.FaultKind:
     return s.FAULTS[int(random.choice(len(s.FAULTS), p=shares / shares.sum()))]
 
 
-def _afflict(random: Generator, fleet: Fleet, values: NDArray[np.float32], kind: s.FaultKind, onset: float) -> Fault:
+def _afflict(
+    random: Generator, fleet: WatchedFleet, values: NDArray[np.float32], kind: s.FaultKind, onset: float
+) -> Fault:
     seconds = len(values)
     culprit = int(random.integers(len(fleet.machines)))
     peers = [n for n, role in enumerate(fleet.roles) if role == fleet.roles[culprit] and n != culprit]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from outlier_fleets import settings as s
 from robust_run.health.outliers.metrics import metric_named
-from robust_run.health.outliers.types import Fleet
+from robust_run.health.outliers.types import WatchedFleet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from robust_run.health.outliers.types import Array
 
 
-def make_fleet(machines: int) -> Fleet:
+def make_fleet(machines: int) -> WatchedFleet:
     """Return a job of so many machines. Roles are pipeline stages of at least four machines, at most eight stages."""
     stages = max(1, min(8, machines // 4))
-    return Fleet(
+    return WatchedFleet(
         machines=tuple(f"node-{number:04d}" for number in range(machines)),
         roles=tuple(f"stage-{number * stages // machines}" for number in range(machines)),
         metrics=tuple(metric_named(name) for name in s.METRICS),
@@ -50,7 +50,7 @@ def phases(random: Generator, seconds: int, machines: int) -> NDArray[np.int8]:
     return phase
 
 
-def healthy(random: Generator, fleet: Fleet, phase: NDArray[np.int8], speed: Array) -> NDArray[np.float32]:
+def healthy(random: Generator, fleet: WatchedFleet, phase: NDArray[np.int8], speed: Array) -> NDArray[np.float32]:
     """Return seconds x machines x metrics without harmless events; `speed` is what the job's pace is multiplied by, a second."""
     import numpy as np
 

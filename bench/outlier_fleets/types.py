@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from robust_run.health.outliers.types import Fleet
+from robust_run.health.outliers.types import WatchedFleet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ class Fault:
 class Stretch:
     """Readings of one fleet, one a second."""
 
-    fleet: Fleet
+    fleet: WatchedFleet
     values: NDArray[np.float32]
     """Seconds x machines x metrics; NaN where a sample is missing."""
     fault: Fault | None

@@ -39,7 +39,7 @@ class Brief(msgspec.Struct, frozen=True):
     facts: dict[str, str] = {}
 
 
-class Parts(msgspec.Struct, frozen=True):
+class CheckpointParts(msgspec.Struct, frozen=True):
     """What tells its parts: looked at for those only that may be the newest."""
 
     uuid: str
@@ -47,7 +47,7 @@ class Parts(msgspec.Struct, frozen=True):
     files: tuple[File, ...]
 
 
-_Asked = TypeVar("_Asked", Brief, Parts)
+_Asked = TypeVar("_Asked", Brief, CheckpointParts)
 
 
 def parts_fault(folder: str) -> str:
@@ -56,7 +56,7 @@ def parts_fault(folder: str) -> str:
     A further target of which not even the folder of all its checkpoints is there cannot be asked: it is not mounted, or the
     program knows where it has gone. That shows when it is read.
     """
-    asked = read(folder, Parts)
+    asked = read(folder, CheckpointParts)
     if asked is None or len(asked.targets) > _TARGETS_MOST or len(asked.files) > _FILES_MOST:
         return "its manifest is damaged"
     try:
@@ -71,7 +71,7 @@ def parts_fault(folder: str) -> str:
     return ""
 
 
-def _wrong_part(place: str, asked: Parts, target: int) -> str:
+def _wrong_part(place: str, asked: CheckpointParts, target: int) -> str:
     """Return what is wrong with the first part on a target that is not as long as it should be."""
     parts = os.path.join(place, f"parts-{asked.uuid}")
     for index, file in enumerate(asked.files):

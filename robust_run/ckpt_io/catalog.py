@@ -14,22 +14,22 @@ from robust_run.ckpt_io.newest import look, newest_whole
 from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
 from robust_run.ckpt_io.rules.manifest import size_bytes
-from robust_run.ckpt_io.rules.retention import Found, Leftover, Removal, State, newest, plan_removals
-from robust_run.ckpt_io.seen import Seen, is_temporary
+from robust_run.ckpt_io.rules.retention import CheckpointRemoval, Leftover, RootEntry, State, newest, plan_removals
+from robust_run.ckpt_io.seen import SeenCheckpoint, is_temporary
 from robust_run.errors import PlatformError
 from robust_run.store import paths
 from robust_run.store.errors import AccessDenied, NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Entry, Store
 
-__all__ = ["Found", "Leftover", "Removal", "latest", "list_checkpoints", "prune"]
+__all__ = ["CheckpointRemoval", "Leftover", "RootEntry", "latest", "list_checkpoints", "prune"]
 
 #: A save that is under way for longer than this is taken for dead.
 GRACE_S = 24 * 3600.0
 KEEP = 3
 
 
-def list_checkpoints(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> list[Found]:
+def list_checkpoints(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> list[RootEntry]:
     """Return what lies in a root, by name; folders that have nothing of ours in them are left out.
 
     `also` are the roots of further targets: what unfinished saves left there is found as well. Of parts, names and lengths are
@@ -48,7 +48,7 @@ def list_checkpoints(root: str, also: Sequence[str] = (), *, stores: StoreOpener
     return [checkpoint for checkpoint in found if checkpoint is not None]
 
 
-def latest(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> Found | None:
+def latest(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_store) -> RootEntry | None:
     """Return the newest valid checkpoint in a root; None if there is none, or no such root. What has a temporary name is none.
 
     Its manifest is valid, and its parts are there, as long as they should be: what is in them shows when they are read. In a
@@ -74,10 +74,12 @@ def latest(root: str, also: Sequence[str] = (), *, stores: StoreOpener = open_st
             refused.add(whole.uuid)
 
 
-def _described_newest(root: str, whole: Seen) -> Found:
+def _described_newest(root: str, whole: SeenCheckpoint) -> RootEntry:
     """Return more of a checkpoint that was found whole; if it was removed or replaced since then, what was seen of it."""
     where = address.Address(address.join(root, whole.name))
-    seen = Found(whole.name, where.url, "valid", whole.step, whole.created_s, None, whole.uuid, is_link=whole.is_link)
+    seen = RootEntry(
+        whole.name, where.url, "valid", whole.step, whole.created_s, None, whole.uuid, is_link=whole.is_link
+    )
     try:
         with closing(open_store(where.url)) as store:
             manifest = read_manifest(store, where.url)
@@ -99,7 +101,7 @@ def prune(
     dry_run: bool = False,
     stores: StoreOpener = open_store,
     now_s: Callable[[], float] = time.time,
-) -> list[Removal]:
+) -> list[CheckpointRemoval]:
     """Remove old checkpoints and leftovers of saves that died; return what was (or, with `dry_run`, would be) removed.
 
     The newest valid checkpoint is never removed, nor is anything behind a symbolic link. See `retention.plan_removals` for the
@@ -138,7 +140,7 @@ def _folders(root: str, stores: StoreOpener) -> list[Entry]:
 
 def _look_at(
     name: str, roots: Sequence[str], stores: StoreOpener, presence: Presence, *, is_link: bool
-) -> Found | None:
+) -> RootEntry | None:
     """Return what lies under a name; None if nothing of it is ours, or it is closed to us (as `lost+found` is)."""
     where = address.Address(address.join(roots[0], name), tuple(roots[1:]))
     url = paths.shown(where.url)
@@ -147,16 +149,16 @@ def _look_at(
             manifest = find_manifest(where, store, stores)
     except NotACheckpoint as error:
         left = () if is_link else _leftovers(where, None, stores)
-        return Found(name, url, "unfinished", reason=error.reason, leftovers=left) if left else None
+        return RootEntry(name, url, "unfinished", reason=error.reason, leftovers=left) if left else None
     except ManifestRefused as error:
-        return Found(name, url, "damaged manifest", reason=error.reason, is_link=is_link)
+        return RootEntry(name, url, "damaged manifest", reason=error.reason, is_link=is_link)
     except TargetLost as error:
         if isinstance(error.__cause__, AccessDenied):
             return None
         raise
     if manifest.is_copy:
         reason = "the primary has none that is valid, another target has a copy"
-        return Found(name, url, "damaged manifest", reason=reason, is_link=is_link)
+        return RootEntry(name, url, "damaged manifest", reason=reason, is_link=is_link)
     fault = presence.fault(where, manifest.manifest)
     left = () if fault or is_link else _leftovers(where, manifest.manifest.uuid, stores)
     return _described(name, url, manifest, fault, left, is_link=is_link)
@@ -164,12 +166,12 @@ def _look_at(
 
 def _described(
     name: str, url: str, manifest: FoundManifest, fault: str | None, left: tuple[Leftover, ...], *, is_link: bool
-) -> Found:
+) -> RootEntry:
     content = manifest.manifest
     state: State = "damaged parts" if fault is not None else "valid"
     if state == "valid" and is_temporary(name):
         state, fault = "temporary", "its name says that it is not finished: no checkpoint until it is renamed"
-    return Found(
+    return RootEntry(
         name,
         url,
         state,
@@ -219,7 +221,7 @@ def _remove_leftover(url: str, path: str, stores: StoreOpener) -> None:
         raise TargetLost(paths.shown(url), error.what) from error
 
 
-def _remove_checkpoint(found: Found, roots: Sequence[str], stores: StoreOpener) -> None:
+def _remove_checkpoint(found: RootEntry, roots: Sequence[str], stores: StoreOpener) -> None:
     """Copies first, then the manifest, then the parts: whatever of it is seen meanwhile is whole, or is no checkpoint."""
     where = address.Address(address.join(roots[0], found.name), tuple(roots[1:]))
     try:

@@ -12,7 +12,7 @@ from robust_run.ckpt_io.commands_mount import COMMANDS as MOUNTING
 from robust_run.ckpt_io.commands_shared import also_option, as_json_option, check_followed, encoded, lines, say
 
 if TYPE_CHECKING:
-    from robust_run.ckpt_io.catalog import Found, Removal
+    from robust_run.ckpt_io.catalog import CheckpointRemoval, RootEntry
 
 
 @click.group()
@@ -38,7 +38,7 @@ def list_(root: str, also: tuple[str, ...], as_json: bool) -> int:
     return 0 if found else 1
 
 
-def _found_line(found: Found) -> str:
+def _found_line(found: RootEntry) -> str:
     import time
 
     from robust_run.store.progress import size
@@ -112,7 +112,7 @@ def prune(
     return 0
 
 
-def _removal_line(removal: Removal, dry_run: bool) -> str:
+def _removal_line(removal: CheckpointRemoval, dry_run: bool) -> str:
     what = f"{removal.name}/{removal.leftover.path}" if removal.leftover is not None else removal.name
     return f"robust: {'would remove' if dry_run else 'removed'} {what}: {removal.reason}"
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from robust_run.ckpt_io.briefly import HEAD_BYTES, Brief, decoded, open_without_waiting, parts_fault, read
-from robust_run.ckpt_io.seen import Age, Look, Seen, is_temporary
+from robust_run.ckpt_io.seen import Age, FolderLook, SeenCheckpoint, is_temporary
 
 WRITTEN_BY = "code version"
 """The fact that says so."""
@@ -24,7 +24,7 @@ WHOLE_ONES = 2
 _LASTING = frozenset((errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG))
 
 
-Known = dict[str, tuple[tuple[int, ...], Seen]]
+Known = dict[str, tuple[tuple[int, ...], SeenCheckpoint]]
 """Manifests that were read before, by their path: what tells that the file is still the same, and what it said."""
 
 
@@ -37,7 +37,7 @@ def look(
     most: int = MOST_SEEN,
     whole: int = WHOLE_ONES,
     known: Known | None = None,
-) -> Look:
+) -> FolderLook:
     """Return what is seen of the checkpoints in a folder. What has a temporary name (`step-3.pt.tmp`) is none. Never raises.
 
     `names` are looked for by name too, where the list of the folder is an old one, and their parts are looked at. `avoid`: uuids
@@ -52,7 +52,7 @@ def look(
         folders = []
     except OSError as error:
         trouble = f"{root!r} cannot be listed: {error.strerror}"
-        return Look(trouble=trouble, may_pass=error.errno not in _LASTING)
+        return FolderLook(trouble=trouble, may_pass=error.errno not in _LASTING)
     folders = [(name, is_link) for name, is_link in folders if not is_temporary(name)]
     listed = {name for name, _ in folders}
     folders += [
@@ -65,10 +65,10 @@ def look(
     others = [each for each in seen if each.uuid not in avoid and each.name not in names]
     left_out = {each.name for each in others[most:]}
     told = [each for each in seen if each.name not in left_out]
-    return Look(seen=tuple(_with_parts(root, told, names, avoid, whole)), left_out=len(left_out))
+    return FolderLook(seen=tuple(_with_parts(root, told, names, avoid, whole)), left_out=len(left_out))
 
 
-def _order(seen: Seen, untrusted: Collection[str]) -> tuple[bool, bool, Age]:
+def _order(seen: SeenCheckpoint, untrusted: Collection[str]) -> tuple[bool, bool, Age]:
     return bool(seen.uuid), seen.written_by not in untrusted, seen.age
 
 
@@ -77,8 +77,8 @@ def _is_name(name: str) -> bool:
 
 
 def _with_parts(
-    root: str, told: list[Seen], names: Collection[str], avoid: Collection[str], whole: int
-) -> Iterator[Seen]:
+    root: str, told: list[SeenCheckpoint], names: Collection[str], avoid: Collection[str], whole: int
+) -> Iterator[SeenCheckpoint]:
     for each in told:
         if each.fault is None and each.uuid not in avoid and (whole > 0 or each.name in names):
             each = msgspec.structs.replace(each, fault=parts_fault(os.path.join(root, each.name)))  # noqa: PLW2901
@@ -95,7 +95,7 @@ def newest_path(root: str, untrusted: Collection[str] = ()) -> str | None:
     return None if chosen is None else os.path.join(root, chosen.name)
 
 
-def newest_whole(found: Look) -> Seen | None:
+def newest_whole(found: FolderLook) -> SeenCheckpoint | None:
     """Return the newest checkpoint of a look that is whole."""
     return next((each for each in found.seen if each.fault == ""), None)
 
@@ -124,7 +124,7 @@ def written_by(job: str, version: str) -> str:
     return text if version and text.isprintable() else ""
 
 
-def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> Seen | None:
+def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> SeenCheckpoint | None:
     """Return what a folder's manifest says of its age; None where there is none of ours.
 
     The file is opened even if it is known: over NFS that asks the server whether it is still the same.
@@ -144,13 +144,19 @@ def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> Seen | No
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except OSError as error:
-        return Seen(name=_as_text(name), is_link=is_link, fault=f"its manifest cannot be read: {error.strerror}")
+        return SeenCheckpoint(
+            name=_as_text(name), is_link=is_link, fault=f"its manifest cannot be read: {error.strerror}"
+        )
     if brief is None or not _is_sound(brief):
-        seen = Seen(name=_as_text(name), created_s=status.st_mtime, is_link=is_link, fault="its manifest is damaged")
+        seen = SeenCheckpoint(
+            name=_as_text(name), created_s=status.st_mtime, is_link=is_link, fault="its manifest is damaged"
+        )
     elif _as_text(name) != name:
-        seen = Seen(name=_as_text(name), created_s=brief.created_s, is_link=is_link, fault="its name is no text")
+        seen = SeenCheckpoint(
+            name=_as_text(name), created_s=brief.created_s, is_link=is_link, fault="its name is no text"
+        )
     else:
-        seen = Seen(
+        seen = SeenCheckpoint(
             name=name,
             uuid=brief.uuid,
             step=brief.step,

@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """Bytes of a logical file."""
 
     offset_bytes: int
@@ -48,7 +48,7 @@ class Pieces:
         ValueError: Pieces overlap, or lie outside the file.
     """
 
-    def __init__(self, pieces: Sequence[Piece], size_bytes: int) -> None:
+    def __init__(self, pieces: Sequence[FilePiece], size_bytes: int) -> None:
         ordered = sorted((piece.offset_bytes, memoryview(piece.buffer).cast("B")) for piece in _not_empty(pieces))
         self._offsets = [offset for offset, _ in ordered]
         self._views = [view for _, view in ordered]
@@ -75,7 +75,7 @@ class Pieces:
         return found + _zeros(end - at)
 
 
-class Record:
+class UnitsRecord:
     """What became of the units of one logical file. Each unit is noted by one thread."""
 
     def __init__(self, plan: SavePlan, index: int, name: str, item_bytes: int) -> None:
@@ -117,7 +117,7 @@ class PartsJob:
     index: int
     pieces: Pieces
     size_bytes: int
-    record: Record
+    record: UnitsRecord
     stores: Sequence[Store]
 
     def units_on(self, target: int) -> range:
@@ -252,7 +252,7 @@ def _write_in_order(job: PartsJob, used: Sequence[int], threads: int, progress: 
         transfer(parts, threads=max(threads, len(used)), progress=progress)
 
 
-def _not_empty(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def _not_empty(pieces: Sequence[FilePiece]) -> Iterator[FilePiece]:
     for piece in pieces:
         if piece.offset_bytes < 0:
             raise ValueError(f"piece at byte {piece.offset_bytes}: lies before the file")

@@ -17,9 +17,9 @@ from robust_run.ckpt_io.rules.layout import FileLayout
 from robust_run.ckpt_io.rules.types import LogicalFile, Manifest
 from robust_run.ckpt_io.targets import Targets
 from robust_run.ckpt_io.unit_jobs import CheckJob, StoredJob, UnitJob
-from robust_run.ckpt_io.unit_reading import Piece, UnitReader
+from robust_run.ckpt_io.unit_reading import UnitPiece, UnitReader
 from robust_run.store import paths
-from robust_run.store.engine import Hedge, Job, Retry, transfer
+from robust_run.store.engine import Hedge, Retry, TransferJob, transfer
 from robust_run.store.errors import StoreError, Unavailable
 from robust_run.store.opening import open_store
 
@@ -131,7 +131,7 @@ class Checkpoint:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _run(self, jobs: Sequence[Job], progress: Callable[[int], None] | None) -> None:
+    def _run(self, jobs: Sequence[TransferJob], progress: Callable[[int], None] | None) -> None:
         try:
             self._do(jobs, progress)
         except Damaged as error:
@@ -144,23 +144,23 @@ class Checkpoint:
         leave_damage(error.url, error.uuid, error.brief)
         return error
 
-    def _do(self, jobs: Sequence[Job], progress: Callable[[int], None] | None) -> None:
+    def _do(self, jobs: Sequence[TransferJob], progress: Callable[[int], None] | None) -> None:
         if len(jobs) == 1 and self._effort.is_local and _ran_at_once(jobs[0]):
             if progress is not None:
                 progress(jobs[0].size_bytes)
             return
         self._transfer(jobs, progress)
 
-    def _transfer(self, jobs: Iterable[Job], progress: Callable[[int], None] | None) -> None:
+    def _transfer(self, jobs: Iterable[TransferJob], progress: Callable[[int], None] | None) -> None:
         effort = self._effort
         try:
             transfer(jobs, threads=effort.threads, retry=effort.retry, hedge=effort.hedge, progress=progress)
         except StoreError as error:  # a transient one that did not pass
             raise TargetLost(error.url, f"{error.path}: {error.what}") from error
 
-    def _by_unit(self, wanted: Sequence[Wanted]) -> Mapping[tuple[int, int], list[Piece]]:
+    def _by_unit(self, wanted: Sequence[Wanted]) -> Mapping[tuple[int, int], list[UnitPiece]]:
         """Sort out which bytes of which unit go where."""
-        units: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
+        units: defaultdict[tuple[int, int], list[UnitPiece]] = defaultdict(list)
         for want in wanted:
             if not want.buffer.nbytes:  # which cannot even be cast
                 continue
@@ -169,7 +169,7 @@ class Checkpoint:
                 raise ValueError("a buffer to read into is read-only")
             at = 0
             for span in self.layouts[want.file].spans(want.offset_bytes, len(view)):
-                units[want.file, span.unit].append(Piece(span.begin_bytes, view[at : at + span.size_bytes]))
+                units[want.file, span.unit].append(UnitPiece(span.begin_bytes, view[at : at + span.size_bytes]))
                 at += span.size_bytes
         for pieces in units.values():
             pieces.sort(key=lambda piece: piece.begin_bytes)
@@ -183,7 +183,7 @@ class Checkpoint:
                 note(Damaged(file="", unit=0, target=self.targets.url(target), part="manifest", reason=error.reason))
 
 
-def _ran_at_once(job: Job) -> bool:
+def _ran_at_once(job: TransferJob) -> bool:
     """Run a job in this thread; return False if it should be tried again."""
     try:
         job.run(0)

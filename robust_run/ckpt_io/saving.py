@@ -17,7 +17,7 @@ from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint, TargetLos
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
 from robust_run.ckpt_io.newest import WRITTEN_BY, written_by
 from robust_run.ckpt_io.notes import leave_save
-from robust_run.ckpt_io.parts import PartsJob, Piece, Pieces, Record, write_parts
+from robust_run.ckpt_io.parts import FilePiece, PartsJob, Pieces, UnitsRecord, write_parts
 from robust_run.ckpt_io.presence import wrong_part
 from robust_run.ckpt_io.removing import remove_if_empty, remove_save
 from robust_run.ckpt_io.rules import manifest as manifests
@@ -32,8 +32,8 @@ from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
 __all__ = [
+    "FilePiece",
     "FileStream",
-    "Piece",
     "SavePlan",
     "abandon",
     "begin_save",
@@ -82,7 +82,7 @@ def write_file(  # noqa: PLR0913 - the last four are options
     plan: SavePlan,
     index: int,
     name: str,
-    pieces: Sequence[Piece],
+    pieces: Sequence[FilePiece],
     size_bytes: int,
     *,
     threads: int | None = None,
@@ -102,7 +102,7 @@ def write_file(  # noqa: PLR0913 - the last four are options
     """
     _check_file(name, index)
     with nullcontext(targets) if targets is not None else open_targets(plan, stores) as opened, _naming_target():
-        record = Record(plan, index, name, item_bytes or plan.item_bytes)
+        record = UnitsRecord(plan, index, name, item_bytes or plan.item_bytes)
         job = PartsJob(plan, index, Pieces(pieces, size_bytes), size_bytes, record, opened)
         write_parts(job, threads or max(store.threads for store in opened), progress)
         return record.result(size_bytes)

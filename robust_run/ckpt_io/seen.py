@@ -12,7 +12,7 @@ import msgspec
 Age = tuple[bool, int, float, bool, str]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SeenCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One checkpoint, as one machine sees it."""
 
     name: str
@@ -36,10 +36,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return age(self.step, self.created_s, self.name, is_link=self.is_link)
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FolderLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a folder, the newest checkpoint first."""
 
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[SeenCheckpoint, ...] = ()
     left_out: int = 0
     """Older ones that are not among `seen`."""
     trouble: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 from robust_run.ckpt_io.errors import TargetLost
-from robust_run.ckpt_io.parts import Record
+from robust_run.ckpt_io.parts import UnitsRecord
 from robust_run.ckpt_io.rules.layout import part_path, target_of
 from robust_run.ckpt_io.rules.types import LogicalFile, SavePlan
 from robust_run.ckpt_io.units import encode
@@ -24,7 +24,7 @@ class FileStream:
 
     def __init__(self, plan: SavePlan, index: int, name: str, stores: Sequence[Store], item_bytes: int) -> None:
         self._plan = plan
-        self._record = Record(plan, index, name, item_bytes)
+        self._record = UnitsRecord(plan, index, name, item_bytes)
         self._stores = stores
         self._lanes = [_Lane(plan, index, target, store, self) for target, store in enumerate(stores)]
         self._room = threading.Semaphore(len(stores) + _SPARE_UNITS)

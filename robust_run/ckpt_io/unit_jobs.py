@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from robust_run.ckpt_io.errors import CheckpointError, Damaged, TargetLost
-from robust_run.ckpt_io.unit_reading import Piece, UnitReader
+from robust_run.ckpt_io.unit_reading import UnitPiece, UnitReader
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import StoreError
 
@@ -16,7 +16,7 @@ CHECK_ATTEMPTS = 3
 class UnitJob:
     """One unit to be read, for the engine: again when that fails, a second time when it is slow."""
 
-    def __init__(self, reader: UnitReader, file: int, unit: int, pieces: Sequence[Piece]) -> None:
+    def __init__(self, reader: UnitReader, file: int, unit: int, pieces: Sequence[UnitPiece]) -> None:
         self.size_bytes = sum(len(piece.view) for piece in pieces)
         self._reader, self._file, self._unit, self._pieces = reader, file, unit, pieces
         self._cancel = Cancellation()
@@ -33,7 +33,7 @@ class UnitJob:
         """Read the whole unit into memory of its own."""
         unit = bytearray(self._reader.size_bytes(self._file, self._unit))
         try:
-            self._reader.read(self._file, self._unit, [Piece(0, memoryview(unit))], cancel)
+            self._reader.read(self._file, self._unit, [UnitPiece(0, memoryview(unit))], cancel)
         except CheckpointError as error:  # the first read goes on, and says what is wrong
             raise StoreError("", "", str(error)) from error
         return unit

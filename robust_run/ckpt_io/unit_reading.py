@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from robust_run.ckpt_io.errors import Damaged, Replaced, TargetLost
-from robust_run.ckpt_io.rules.layout import FileLayout, Place
+from robust_run.ckpt_io.rules.layout import FileLayout, UnitPlace
 from robust_run.ckpt_io.targets import Targets
 from robust_run.ckpt_io.units import decode
 from robust_run.store.cancelling import Cancellation
@@ -26,7 +26,7 @@ PIECES_MOST = 256
 _READS = 2
 
 
-class Piece(NamedTuple):
+class UnitPiece(NamedTuple):
     """Where some bytes of a unit are wanted."""
 
     begin_bytes: int
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     view: memoryview
 
 
-class Scratch:
+class UnitBuffers:
     """Buffers as large as a unit, that are lent and come back."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -63,9 +63,9 @@ class UnitReader:
         self._targets = targets
         self._verify = verify
         largest = max((min(layout.file.unit_bytes, layout.file.size_bytes) for layout in layouts), default=0)
-        self._scratch = Scratch(largest)
+        self._scratch = UnitBuffers(largest)
 
-    def read(self, file: int, unit: int, pieces: Sequence[Piece], cancel: Cancellation | None = None) -> None:
+    def read(self, file: int, unit: int, pieces: Sequence[UnitPiece], cancel: Cancellation | None = None) -> None:
         """Fill all pieces, which are in ascending order, from one unit.
 
         Raises:
@@ -113,7 +113,7 @@ class UnitReader:
         """Return the error that names a unit."""
         return self._damaged(self._layouts[file], unit, reason)
 
-    def _read(self, layout: FileLayout, unit: int, pieces: Sequence[Piece], cancel: Cancellation | None) -> None:
+    def _read(self, layout: FileLayout, unit: int, pieces: Sequence[UnitPiece], cancel: Cancellation | None) -> None:
         place = layout.place(unit)
         apart = len(pieces) <= PIECES_MOST and _apart(pieces)
         if not layout.is_raw(unit) or not apart:
@@ -136,7 +136,7 @@ class UnitReader:
         self,
         layout: FileLayout,
         unit: int,
-        place: Place,
+        place: UnitPlace,
         buffers: Sequence[memoryview],
         cancel: Cancellation | None,
     ) -> None:
@@ -153,7 +153,7 @@ class UnitReader:
         reason = f"its digest is {found.hex()}, the manifest says {expected.hex()}"
         raise self._damaged(layout, unit, reason, "has a wrong digest")
 
-    def _copy(self, layout: FileLayout, unit: int, stored: memoryview, pieces: Sequence[Piece]) -> None:
+    def _copy(self, layout: FileLayout, unit: int, stored: memoryview, pieces: Sequence[UnitPiece]) -> None:
         """Decode a unit and hand out its pieces."""
         plain = stored
         if not layout.is_raw(unit) and pieces:
@@ -177,7 +177,7 @@ class UnitReader:
         )
 
 
-def _apart(pieces: Sequence[Piece]) -> bool:
+def _apart(pieces: Sequence[UnitPiece]) -> bool:
     end = 0
     for begin, view in pieces:
         if begin < end:
@@ -186,7 +186,7 @@ def _apart(pieces: Sequence[Piece]) -> bool:
     return True
 
 
-def _with_gaps(pieces: Sequence[Piece], scratch: memoryview, size_bytes: int) -> list[memoryview]:
+def _with_gaps(pieces: Sequence[UnitPiece], scratch: memoryview, size_bytes: int) -> list[memoryview]:
     """Return buffers for a whole unit: the pieces, and scratch for what lies between them."""
     buffers, end = [], 0
     for begin, view in pieces:
@@ -199,7 +199,7 @@ def _with_gaps(pieces: Sequence[Piece], scratch: memoryview, size_bytes: int) ->
     return buffers
 
 
-def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, list[memoryview]]]:
+def _runs(pieces: Sequence[UnitPiece]) -> Iterator[tuple[int, list[memoryview]]]:
     """Join pieces that touch each other."""
     begin, end, views = 0, -1, list[memoryview]()
     for piece in pieces:

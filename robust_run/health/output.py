@@ -25,7 +25,7 @@ import re
 import msgspec
 
 from robust_run.health.patterns import can_heal, kind_of
-from robust_run.health.tracebacks import Raised, Report, clean_lines, find_reports, is_noise
+from robust_run.health.tracebacks import Raised, TracebackReport, clean_lines, find_reports, is_noise
 from robust_run.health.troubles import trouble_of
 from robust_run.health.types import Finding, FindingKind
 
@@ -141,13 +141,13 @@ def _refused(lines: list[str], exit_code: int | None) -> Finding | None:
     )
 
 
-def _is_final(report: Report, reports: list[Report], lines: list[str], exit_code: int | None) -> bool:
+def _is_final(report: TracebackReport, reports: list[TracebackReport], lines: list[str], exit_code: int | None) -> bool:
     """Whether a report is what ended the program, judged by how much was printed after it."""
     room = (_ROOM_AFTER_EXIT_1 if exit_code == 1 else _ROOM_OTHERWISE)[report.chain[0].logged]
     return room == _ANY or _count_after(report.end, reports, lines) <= room
 
 
-def _count_after(start: int, reports: list[Report], lines: list[str]) -> int:
+def _count_after(start: int, reports: list[TracebackReport], lines: list[str]) -> int:
     """Count the lines from `start` on that a program prints only while it goes on."""
     known = {index for report in reports for index in range(report.first, report.end)}
     return sum(
@@ -157,7 +157,7 @@ def _count_after(start: int, reports: list[Report], lines: list[str]) -> int:
     )
 
 
-def _from_report(report: Report, lines: list[str]) -> Finding | None:
+def _from_report(report: TracebackReport, lines: list[str]) -> Finding | None:
     raised, decided, kind = _deciding(report)
     if raised.name == "KeyboardInterrupt":
         return None
@@ -176,7 +176,7 @@ def _from_report(report: Report, lines: list[str]) -> Finding | None:
     )
 
 
-def _deciding(report: Report) -> tuple[Raised, Raised, FindingKind]:
+def _deciding(report: TracebackReport) -> tuple[Raised, Raised, FindingKind]:
     """Return the exception to show, the one that decided the kind, and the kind."""
     last = report.chain[-1]
     if report.members:
@@ -206,7 +206,7 @@ def _innermost(raised: Raised) -> Raised:
     return _innermost(raised.inner) if raised.inner else raised
 
 
-def _frame(report: Report, raised: Raised) -> str:
+def _frame(report: TracebackReport, raised: Raised) -> str:
     """The innermost frame; of an exception that another process raised, where that process raised it."""
     earlier = report.chain[-2] if len(report.chain) > 1 and raised is report.chain[-1] else None
     if earlier and raised.link == "cause" and earlier.line == raised.line:

@@ -1,7 +1,7 @@
 """Finds Python tracebacks in the raw end of a stream. Pure.
 
 A stream is not clean: colours, progress bars drawn with carriage returns, torch's `[rank0]: ` before every line, lines
-of other threads in between, a beginning that was cut off. What is found is a list of `Report`s: a report is what Python
+of other threads in between, a beginning that was cut off. What is found is a list of `TracebackReport`s: a report is what Python
 prints for one exception, with its causes before it.
 """
 
@@ -87,7 +87,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """The exception of another process or thread that this one carries."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class TracebackReport(msgspec.Struct, frozen=True):
     """One exception with its causes, oldest first. The last one is what was raised in the end."""
 
     chain: tuple[Raised, ...]
@@ -133,21 +133,21 @@ def is_noise(line: str) -> bool:
     return not line or _NOISE.search(line[:500]) is not None
 
 
-def find_reports(lines: list[str]) -> list[Report]:
+def find_reports(lines: list[str]) -> list[TracebackReport]:
     """Return every complete report, in the order printed."""
-    reports: list[Report] = []
+    reports: list[TracebackReport] = []
     for raised in _all_raised(lines):
         last = reports[-1] if reports else None
         if last and _is_member(lines, last, raised):
-            reports[-1] = Report(last.chain, (*last.members, raised))
+            reports[-1] = TracebackReport(last.chain, (*last.members, raised))
         elif last and raised.link:
-            reports[-1] = Report((*last.chain, raised))
+            reports[-1] = TracebackReport((*last.chain, raised))
         else:
-            reports.append(Report((raised,)))
+            reports.append(TracebackReport((raised,)))
     return reports
 
 
-def _is_member(lines: list[str], report: Report, raised: Raised) -> bool:
+def _is_member(lines: list[str], report: TracebackReport, raised: Raised) -> bool:
     is_group = lines[report.chain[-1].first].startswith("Exception Group ")
     return is_group and not any(lines[report.end : raised.first])
 

@@ -13,19 +13,19 @@ import msgspec
 
 from robust_run.mounts import namespace, overlay, squashfs, syscalls
 from robust_run.mounts.errors import MountRefused
-from robust_run.mounts.ladder import POSSIBLE, Facts
+from robust_run.mounts.ladder import POSSIBLE, KernelFacts
 from robust_run.mounts.squashfs import squashfuse_in, tool_in
 
 _LARGEST_ANSWER_BYTES = 64 << 10
 
 
-def gather(folder: str, env: Mapping[str, str]) -> Facts:
+def gather(folder: str, env: Mapping[str, str]) -> KernelFacts:
     """Try what is possible. `folder`: an existing one to mount on, in the child's namespace. For a process with one thread."""
     as_root = _tried(folder, as_user=False)
     as_user = {} if as_root.get("namespace") == POSSIBLE else _tried(folder, as_user=True)
     better = as_root if as_root.get("namespace") == POSSIBLE else as_user
     unknown = "it could not be tried"
-    return Facts(
+    return KernelFacts(
         mount_namespace=as_root.get("namespace", unknown),
         user_namespace=as_user.get("namespace", "not tried: not needed") if as_user else "not tried: root needs none",
         fuse=_fuse(),

@@ -1,8 +1,8 @@
 """A process that makes a place in namespaces of its own and keeps it: what it says, and how it lives.
 
 It reads one line, its order, from a socket that is its standard input, and answers with descriptors of its namespaces and a
-`Ready`, or with the reason why there is no place. Then it stays until its starter hangs up. Signals that end jobs do not end it:
-workers still read while they save their state.
+`HolderReady`, or with the reason why there is no place. Then it stays until its starter hangs up. Signals that end jobs do not
+end it: workers still read while they save their state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
+class HolderReady(msgspec.Struct, frozen=True, kw_only=True):
     """What a holder says once, as a line of JSON, when the place is made or could not be."""
 
     failed: str = ""
@@ -49,10 +49,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class HolderResult:
     """What a holder has made of its order."""
 
-    ready: Ready
+    ready: HolderReady
     namespaces: Sequence[int] = ()
     """Descriptors: of the mount namespace, then of the user namespace if there is one."""
     stop: Callable[[], None] = lambda: None
@@ -68,11 +68,11 @@ def own_namespace(kind: Literal["mnt", "user"]) -> int:
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def run(make: Callable[[bytes, Tell], Made], largest_bytes: int, channel: socket.socket) -> int:
+def run(make: Callable[[bytes, Tell], HolderResult], largest_bytes: int, channel: socket.socket) -> int:
     """Do what the starter says, in at most so many bytes, and stay until it hangs up. Return the exit code."""
     lock = threading.Lock()
 
-    def say(message: Ready | Problem) -> None:
+    def say(message: HolderReady | Problem) -> None:
         with contextlib.suppress(OSError):  # the starter is gone: that shows at once
             channel.sendall(msgspec.json.encode(message) + b"\n")
 
@@ -99,7 +99,7 @@ def run(make: Callable[[bytes, Tell], Made], largest_bytes: int, channel: socket
     return 0
 
 
-def main(make: Callable[[bytes, Tell], Made], largest_bytes: int) -> int:
+def main(make: Callable[[bytes, Tell], HolderResult], largest_bytes: int) -> int:
     """Run as a process, with the socket as standard input."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -11,7 +11,7 @@ POSSIBLE = ""
 Rung = TypeVar("Rung", bound=str)
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class KernelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What this machine allows us. Each field is a reason why not; "" where it is possible."""
 
     mount_namespace: str = POSSIBLE

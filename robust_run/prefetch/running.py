@@ -17,12 +17,12 @@ from robust_run.prefetch.inside import binds as inside_binds
 from robust_run.prefetch.inside.handle import Inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.record import fingerprint, keep
-from robust_run.prefetch.window import ImageStart, Window, close
+from robust_run.prefetch.window import ImageStart, RecordingWindow, close
 
 _LOOK_EVERY_S = 0.1
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class ImageRun(msgspec.Struct, frozen=True, kw_only=True):
     """How it went."""
 
     exit_code: int
@@ -33,7 +33,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_inside(
     image: str, command: Sequence[str], binds: Sequence[str], cache_root: str | None, *, record_s: float | None
-) -> Ran:
+) -> ImageRun:
     """Run a program inside an image and return when it has ended. `record_s`: length of the window; None: record nothing.
 
     Raises `ImageError`, `StoreError`, `UserError`.
@@ -64,14 +64,16 @@ def run_inside(
             env=inside.environment(os.environ),
             preexec_fn=lambda: die_with_parent(ours),  # noqa: PLW1509 - it takes no lock
         )
-        window = Window(began_s, record_s) if record_s is not None and inside.ready.control_path else None
+        window = RecordingWindow(began_s, record_s) if record_s is not None and inside.ready.control_path else None
         return _wait(process, inside, prepared, window)
     finally:
         inside.stop()
 
 
-def _wait(process: subprocess.Popen[bytes], inside: Inside, prepared: Prepared, window: Window | None) -> Ran:
-    ran = Ran(exit_code=0)
+def _wait(
+    process: subprocess.Popen[bytes], inside: Inside, prepared: Prepared, window: RecordingWindow | None
+) -> ImageRun:
+    ran = ImageRun(exit_code=0)
     while True:
         code = _ended(process, lambda: window is not None and window.ended is None)
         if window is not None:
@@ -80,7 +82,7 @@ def _wait(process: subprocess.Popen[bytes], inside: Inside, prepared: Prepared, 
             if ended is not None:
                 recording, start = close(inside, prepared, ended)
                 kept = keep(prepared.store, prepared.key, [recording])
-                ran = Ran(exit_code=0, start=start, kept_at=kept[1] if kept else "")
+                ran = ImageRun(exit_code=0, start=start, kept_at=kept[1] if kept else "")
         if code is not None:
             return msgspec.structs.replace(ran, exit_code=128 - code if code < 0 else code)
 

@@ -1,6 +1,6 @@
 """The window of a launch, from the mount until the first training step, or so many seconds: when it ends, and what it brought.
 
-`Window` is told the time and what happened and says what is to be done: pure. `close` does it, on an image that is served.
+`RecordingWindow` is told the time and what happened and says what is to be done: pure. `close` does it, on a served image.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ImageStart(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class Window:
+class RecordingWindow:
     """When the window ends. Pure: time comes in."""
 
     def __init__(self, began_s: float, limit_s: float = RECORD_WINDOW_S) -> None:

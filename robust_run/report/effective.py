@@ -22,7 +22,7 @@ WINDOW_S = 3600.0
 UNCOUNTED_AFTER_S = 600.0
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptStretch(msgspec.Struct, frozen=True, kw_only=True):
     """What counts of one attempt. Times are seconds since the epoch; None: not yet, never, or not known."""
 
     started_s: float | None = None
@@ -74,7 +74,9 @@ def kept_until(resumed_s: Sequence[float | None]) -> list[float]:
     return kept[::-1]
 
 
-def seconds(stretches: Sequence[Stretch], since_s: float, until_s: float, *, counts_steps: bool = True) -> Seconds:
+def seconds(
+    stretches: Sequence[AttemptStretch], since_s: float, until_s: float, *, counts_steps: bool = True
+) -> Seconds:
     """Return the training time that falls between two moments."""
     trained_s = redone_s = 0.0
     for stretch, kept_s in zip(stretches, kept_until([each.resumed_s for each in stretches]), strict=True):
@@ -90,7 +92,12 @@ def seconds(stretches: Sequence[Stretch], since_s: float, until_s: float, *, cou
 
 
 def share(
-    stretches: Sequence[Stretch], begun_s: float, until_s: float, window_s: float = float("inf"), *, counts_steps: bool
+    stretches: Sequence[AttemptStretch],
+    begun_s: float,
+    until_s: float,
+    window_s: float = float("inf"),
+    *,
+    counts_steps: bool,
 ) -> float | None:
     """Return the effective share of a job's life, or of its last `window_s`; None before it has begun to train."""
     if until_s <= begun_s or not seconds(stretches, begun_s, until_s, counts_steps=counts_steps).trained:
@@ -99,7 +106,7 @@ def share(
     return min(seconds(stretches, since_s, until_s, counts_steps=counts_steps).effective / (until_s - since_s), 1.0)
 
 
-def counts_steps(stretches: Sequence[Stretch], outcome: str, now_s: float) -> bool:
+def counts_steps(stretches: Sequence[AttemptStretch], outcome: str, now_s: float) -> bool:
     """Return whether training begins with first steps: not of a program that worked for long, or to its end, without one.
 
     `outcome`: of a job that is over.

@@ -30,7 +30,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     value: float
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of one name."""
 
     name: str
@@ -47,19 +47,21 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """Of a histogram: the sum of its numbers."""
 
 
-def number(name: str, kind: Literal["counter", "gauge"], about: str, value: float) -> Family:
+def number(name: str, kind: Literal["counter", "gauge"], about: str, value: float) -> MetricFamily:
     """Return a family of one number."""
-    return Family(name=name, kind=kind, about=about, samples=(Sample((), value),))
+    return MetricFamily(name=name, kind=kind, about=about, samples=(Sample((), value),))
 
 
-def spread_of(name: str, about: str, spread: Spread | None) -> Family:
+def spread_of(name: str, about: str, spread: Spread | None) -> MetricFamily:
     """Return a family of numbers that spread; without any where there is no spread."""
     if spread is None:
-        return Family(name=name, kind="histogram", about=about)
-    return Family(name=name, kind="histogram", about=about, buckets=tuple(spread.cumulative()), total=spread.total)
+        return MetricFamily(name=name, kind="histogram", about=about)
+    return MetricFamily(
+        name=name, kind="histogram", about=about, buckets=tuple(spread.cumulative()), total=spread.total
+    )
 
 
-def exposition(families: Sequence[Family], accept: str = "") -> tuple[bytes, str]:
+def exposition(families: Sequence[MetricFamily], accept: str = "") -> tuple[bytes, str]:
     """Return the text of families and its content type, in the format that `accept` (an HTTP header) asks for.
 
     Raises ImportError without prometheus-client, which is imported here alone: most jobs are never asked.
@@ -79,7 +81,7 @@ def exposition(families: Sequence[Family], accept: str = "") -> tuple[bytes, str
     return encode(registry), content_type
 
 
-def _metric(family: Family) -> Metric:
+def _metric(family: MetricFamily) -> Metric:
     """Return a family as prometheus-client knows it."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 

@@ -12,7 +12,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.snapshot import catalog, lazy
-from robust_run.snapshot.capture.capturing import Setup, capture, discard
+from robust_run.snapshot.capture.capturing import CaptureSetup, capture, discard
 from robust_run.snapshot.capture.resolved import packages
 from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.capture.types import Captured
@@ -22,7 +22,7 @@ from robust_run.snapshot.holding import Holder
 from robust_run.snapshot.pack import Packed, pack
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules.key import blanked
-from robust_run.snapshot.rules.types import Compression, Key, Manifest, Platform
+from robust_run.snapshot.rules.types import Compression, Key, SnapshotManifest, SnapshotPlatform
 from robust_run.store.errors import AlreadyExists, NotFound, StoreError
 from robust_run.store.types import Store
 
@@ -30,12 +30,12 @@ from robust_run.store.types import Store
 SWEPT_AFTER_S = 2 * 86400.0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be built."""
 
     key: Key
-    setup: Setup
-    platform: Platform
+    setup: CaptureSetup
+    platform: SnapshotPlatform
     pinned: bool
     compression: Compression = "zstd"
     replace: bool = False
@@ -43,14 +43,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(
-    plan: Plan,
+    plan: BuildPlan,
     store: Store,
     holder: Holder | None,
     *,
     clock: Clock,
     token: str | None = None,
     on_output: Callable[[bytes], None] = lambda _: None,
-) -> Manifest:
+) -> SnapshotManifest:
     """Build and publish a snapshot. Returns the manifest that is in the store in the end.
 
     Raises `SetupFailed`, `CaptureRefused`, `ToolMissing`, `SnapshotError` (another took over), `StoreError`.
@@ -82,9 +82,9 @@ def build(
         discard(captured)
 
 
-def described(plan: Plan, captured: Captured, packed: Packed, now_unix_s: float) -> Manifest:
+def described(plan: BuildPlan, captured: Captured, packed: Packed, now_unix_s: float) -> SnapshotManifest:
     """Return the manifest of what was captured and packed."""
-    return Manifest(
+    return SnapshotManifest(
         key=plan.key.digest,
         ingredients=plan.key.ingredients,
         commands=tuple(blanked(command) for command in plan.setup.commands),
@@ -117,13 +117,13 @@ _PIECE_BYTES = 8 << 20
 
 def publish(
     store: Store,
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     image: str,
     *,
     blocks: bytes = b"",
     token: str | None = None,
     replace: bool = False,
-) -> Manifest:
+) -> SnapshotManifest:
     """Write image and manifest. Returns the manifest that is in the store: another's, if that was there first.
 
     `blocks`: the image's block map, for nodes that mount it before it is there. `replace`: this one takes the place of what is

@@ -8,8 +8,8 @@ from contextlib import suppress
 from robust_run.errors import UserError
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.rules import manifest as manifests
-from robust_run.snapshot.rules.expiry import Stored
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.expiry import StoredFolder
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.errors import NotFound, StoreError, TooLarge
 from robust_run.store.types import Store
 
@@ -21,7 +21,7 @@ def manifest_path(key: str) -> str:
     return f"{checked_key(key)}/{manifests.NAME}"
 
 
-def image_path(manifest: Manifest) -> str:
+def image_path(manifest: SnapshotManifest) -> str:
     """Return the path of a snapshot's image."""
     return f"{checked_key(manifest.key)}/{manifests.image_name(manifest)}"
 
@@ -38,7 +38,7 @@ def checked_key(key: str) -> str:
     return key
 
 
-def load(store: Store, key: str, token: str | None = None) -> Manifest | None:
+def load(store: Store, key: str, token: str | None = None) -> SnapshotManifest | None:
     """Return the manifest of a key; None: there is no snapshot. Raises `SnapshotRefused`, `SnapshotDamaged`, `StoreError`."""
     path = manifest_path(key)
     try:
@@ -62,7 +62,7 @@ def keys(store: Store, most: int = 100_000) -> list[str]:
     return [entry.name for entry in entries if entry.is_folder and _KEY.fullmatch(entry.name)][:most]
 
 
-def stored(store: Store) -> list[Stored]:
+def stored(store: Store) -> list[StoredFolder]:
     """Return what a store holds, for pruning; what cannot be read counts as given up. Raises `StoreError`."""
     found = []
     for key in keys(store):
@@ -77,7 +77,9 @@ def stored(store: Store) -> list[Stored]:
         built_unix_s = manifest.built_unix_s if manifest is not None else None
         touched_unix_s = max([*times, built_unix_s or 0.0])
         size_bytes = sum(entry.size_bytes for entry in entries)
-        found.append(Stored(key=key, built_unix_s=built_unix_s, touched_unix_s=touched_unix_s, size_bytes=size_bytes))
+        found.append(
+            StoredFolder(key=key, built_unix_s=built_unix_s, touched_unix_s=touched_unix_s, size_bytes=size_bytes)
+        )
     return found
 
 

@@ -9,8 +9,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from robust_run.snapshot.building import Plan
-    from robust_run.snapshot.rules.types import Manifest
+    from robust_run.snapshot.building import BuildPlan
+    from robust_run.snapshot.rules.types import SnapshotManifest
     from robust_run.store.types import Store
 
 _MIB = 1 << 20
@@ -79,10 +79,10 @@ def build(
     def show(line: bytes) -> None:
         click.echo(line, err=True, nl=False)
 
-    def run(holder: holding.Holder) -> Manifest:
+    def run(holder: holding.Holder) -> SnapshotManifest:
         return building.build(plan, store, holder, clock=clock, token=token, on_output=show)
 
-    def obtain(*, refresh: bool) -> Manifest:
+    def obtain(*, refresh: bool) -> SnapshotManifest:
         return holding.obtain(
             store,
             plan.key.digest,
@@ -137,7 +137,7 @@ def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
     from robust_run.snapshot.planning import read_token
 
     store, token = _open(url), read_token(token_file)
-    found: list[Manifest] = []
+    found: list[SnapshotManifest] = []
     for name in catalog.keys(store):
         try:
             manifest = catalog.load(store, name, token)
@@ -226,7 +226,7 @@ def verify(key: str, url: str | None, token_file: str | None, cache: str | None,
     return 1 if problems else 0
 
 
-def _plan(typed: dict[str, Any]) -> Plan:
+def _plan(typed: dict[str, Any]) -> BuildPlan:
     import os
 
     from robust_run.snapshot.planning import commands_of, prepare
@@ -250,7 +250,7 @@ def _open(url: str | None) -> Store:
     return open_store(url or default_store(os.environ))
 
 
-def _unpacked(store: Store, found: Manifest, cache: str | None) -> str:
+def _unpacked(store: Store, found: SnapshotManifest, cache: str | None) -> str:
     """Bring an image to this node, and return the folder that it is unpacked in."""
     import os
 
@@ -262,7 +262,7 @@ def _unpacked(store: Store, found: Manifest, cache: str | None) -> str:
     return extract.extract(found, fetch.fetch(store, found, folder), folder)
 
 
-def _load(store: Store, text: str, token_file: str | None) -> Manifest:
+def _load(store: Store, text: str, token_file: str | None) -> SnapshotManifest:
     from robust_run.errors import UserError
     from robust_run.snapshot import catalog
     from robust_run.snapshot.planning import read_token

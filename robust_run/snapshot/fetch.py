@@ -19,7 +19,7 @@ from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.restore.extract import alone_on_node
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.buffers import write_at
 from robust_run.store.engine import transfer
 from robust_run.store.errors import NotFound, ShortRead, StoreError
@@ -42,12 +42,12 @@ class _Seal(msgspec.Struct, frozen=True, kw_only=True):
     changed_ns: int
 
 
-def cached_path(cache: str, manifest: Manifest) -> str:
+def cached_path(cache: str, manifest: SnapshotManifest) -> str:
     """Return where an image lies on this node, whether it is there or not."""
     return os.path.join(cache, "images", f"{manifest.image_sha256}.sqsh")
 
 
-def fetch(store: Store, manifest: Manifest, cache: str, progress: Callable[[int], None] | None = None) -> str:
+def fetch(store: Store, manifest: SnapshotManifest, cache: str, progress: Callable[[int], None] | None = None) -> str:
     """Return the path of the verified image; it is only downloaded if it is not there yet.
 
     Raises `SnapshotDamaged` if it or its bytes are not what the manifest says, `StoreError`, `SnapshotError` (no room).
@@ -85,7 +85,7 @@ def seal(target: str) -> None:
     write_file(target + ".ok", msgspec.json.encode(_looks(target)), draft=f"{target}.ok.{uuid.uuid4().hex}.part")
 
 
-def bring_again(store: Store, manifest: Manifest, cache: str) -> bool:
+def bring_again(store: Store, manifest: SnapshotManifest, cache: str) -> bool:
     """Look at every byte of an image that was verified before but cannot be used. Returns whether it was bad and another is here.
 
     Raises as `fetch`.
@@ -99,7 +99,7 @@ def bring_again(store: Store, manifest: Manifest, cache: str) -> bool:
     return True
 
 
-def _is_good(target: str, manifest: Manifest) -> bool:
+def _is_good(target: str, manifest: SnapshotManifest) -> bool:
     """Whether an image that was not sealed, or was touched since, is what it should be all the same."""
     try:
         return sha256_of(target) == (manifest.image_sha256, manifest.image_bytes)
@@ -117,7 +117,7 @@ def _looks(target: str) -> _Seal:
     )
 
 
-def _bring(store: Store, manifest: Manifest, target: str, progress: Callable[[int], None] | None) -> None:
+def _bring(store: Store, manifest: SnapshotManifest, target: str, progress: Callable[[int], None] | None) -> None:
     """Download into a file of our own, verify, rename."""
     part = f"{target}.{uuid.uuid4().hex}.part"
     blocks = _block_map(store, manifest)
@@ -142,7 +142,7 @@ def _bring(store: Store, manifest: Manifest, target: str, progress: Callable[[in
             os.unlink(part)
 
 
-def _block_map(store: Store, manifest: Manifest) -> BlockMap | None:
+def _block_map(store: Store, manifest: SnapshotManifest) -> BlockMap | None:
     """Return the map by which blocks are verified as they come, on all processors; None: the whole is verified in the end.
 
     The manifest has its digest, so it is as good as the digest of the whole. Raises nothing.

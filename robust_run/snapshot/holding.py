@@ -19,8 +19,8 @@ from robust_run.snapshot import catalog
 from robust_run.snapshot.errors import SetupFailed, SnapshotError
 from robust_run.snapshot.rules import lease
 from robust_run.snapshot.rules.key import blanked
-from robust_run.snapshot.rules.lease import Beat, Seen, Watch
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.lease import BuilderHeartbeat, LeaseWatch, StoreSight
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.errors import AlreadyExists, NotFound, StoreError, TooLarge, is_transient
 from robust_run.store.types import Store
 
@@ -28,7 +28,7 @@ _LOOK_S = 0.5
 _BEAT_BYTES = 64 << 10
 _PROGRESS_CHARACTERS = 500
 
-Build = Callable[["Holder"], Manifest]
+Build = Callable[["Holder"], SnapshotManifest]
 """Runs the set-up and publishes it; tells the holder of its progress."""
 
 
@@ -79,7 +79,7 @@ class Holder:
         said = self._progress
         if isinstance(said, bytes):
             said = blanked(said.decode("utf-8", "replace").strip())[-_PROGRESS_CHARACTERS:]
-        beat = Beat(builder=self._name, count=self._count, state=state, progress=said)
+        beat = BuilderHeartbeat(builder=self._name, count=self._count, state=state, progress=said)
         path = catalog.lease_path(self._key, self.term, "beat")
         self._store.write_all(path, msgspec.json.encode(beat), durable=False)
 
@@ -96,7 +96,7 @@ def obtain(  # noqa: PLR0913 - the world is an argument
     on_wait: Callable[[str], None] = lambda _: None,
     refresh: bool = False,
     limit_s: float = 24 * 3600.0,
-) -> Manifest:
+) -> SnapshotManifest:
     """Return the manifest of a key, building it if nobody has and nobody does. `on_wait` hears what the builder does.
 
     `refresh`: build it although it is there; one that somebody else builds meanwhile will do.
@@ -106,13 +106,13 @@ def obtain(  # noqa: PLR0913 - the world is an argument
     """
     name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
     began_s = clock.monotonic_s()
-    watch = Watch(began_s=began_s)
+    watch = LeaseWatch(began_s=began_s)
     said = ""
     while clock.monotonic_s() - began_s < limit_s:
         seen = _look_again(store, key, watch, sleep)
         now_s = clock.monotonic_s()
         if watch.seen is None:
-            watch = Watch(began_s=now_s)
+            watch = LeaseWatch(began_s=now_s)
         if refresh and watch.seen is not None and seen.beat is not None and seen.beat.state == "done":
             refresh = False  # it was built while we looked on
         if refresh:
@@ -134,7 +134,7 @@ def obtain(  # noqa: PLR0913 - the world is an argument
     raise SnapshotError(f"{store.url}: no snapshot of key {key[:16]} after {limit_s:.0f} s; see who builds it: {said}")
 
 
-def _build(holder: Holder, build: Build) -> Manifest:
+def _build(holder: Holder, build: Build) -> SnapshotManifest:
     try:
         holder.start()
         found = build(holder)
@@ -148,21 +148,21 @@ def _build(holder: Holder, build: Build) -> Manifest:
     return found
 
 
-def look(store: Store, key: str, from_term: int = 1) -> Seen:
+def look(store: Store, key: str, from_term: int = 1) -> StoreSight:
     """Return what the store says of a key now. Raises `StoreError`."""
     is_published = _read(store, catalog.manifest_path(key), None) is not None
     term = from_term - 1
     while term < lease.MOST_TERMS and _read(store, catalog.lease_path(key, term + 1, "claim"), None) is not None:
         term += 1
-    beat: Beat | None = None
+    beat: BuilderHeartbeat | None = None
     if term:
         with suppress(msgspec.MsgspecError, ValueError, TooLarge):  # no builder wrote that
             data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
-            beat = _shown(msgspec.json.decode(data, type=Beat)) if data else None
-    return Seen(is_published=is_published, term=term, beat=beat)
+            beat = _shown(msgspec.json.decode(data, type=BuilderHeartbeat)) if data else None
+    return StoreSight(is_published=is_published, term=term, beat=beat)
 
 
-def _shown(beat: Beat) -> Beat:
+def _shown(beat: BuilderHeartbeat) -> BuilderHeartbeat:
     """Return a heartbeat whose texts can be shown: whoever can write to the store may have written them."""
     return msgspec.structs.replace(beat, builder=_plain(beat.builder), progress=_plain(beat.progress))
 
@@ -180,7 +180,7 @@ def claim(store: Store, key: str, term: int, name: str) -> bool:
     return True
 
 
-def _look_again(store: Store, key: str, watch: Watch, sleep: Callable[[float], None]) -> Seen:
+def _look_again(store: Store, key: str, watch: LeaseWatch, sleep: Callable[[float], None]) -> StoreSight:
     """Look, and where the store does not answer for a moment, look again."""
     for patience in (0.2, 1.0, 3.0):
         try:

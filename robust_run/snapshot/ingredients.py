@@ -15,7 +15,7 @@ import msgspec
 
 from robust_run.snapshot.digests import Digests
 from robust_run.snapshot.errors import SetupRefused
-from robust_run.snapshot.platforms import Facts
+from robust_run.snapshot.platforms import SetupFacts
 from robust_run.snapshot.rules import key, mentions
 from robust_run.snapshot.rules.types import Ingredient, Root
 
@@ -61,7 +61,7 @@ def collect(
     *,
     cwd: str,
     roots: Sequence[Root],
-    facts: Facts,
+    facts: SetupFacts,
     environment: Mapping[str, str],
     variables: Iterable[str] = (),
     cache: str | None = None,

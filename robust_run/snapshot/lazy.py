@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.snapshot import catalog
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.types import Store, StoreOptions
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def digest_of(blocks: bytes) -> str:
     return hashlib.sha256(blocks).hexdigest()
 
 
-def map_path(manifest: Manifest) -> str:
+def map_path(manifest: SnapshotManifest) -> str:
     """Return the path of the block map in the store."""
     return f"{catalog.image_path(manifest)}.blocks.json"
 
 
-def why_not(manifest: Manifest, *, remote: bool, cached: bool, least_bytes: int = LEAST_BYTES) -> str:
+def why_not(manifest: SnapshotManifest, *, remote: bool, cached: bool, least_bytes: int = LEAST_BYTES) -> str:
     """Return why a snapshot is brought as a whole instead; "": it can be mounted before it is here. Pure.
 
     `cached`: the whole image is on this node.
@@ -56,7 +56,7 @@ def why_not(manifest: Manifest, *, remote: bool, cached: bool, least_bytes: int 
 
 
 def prepare(
-    store: Store, manifest: Manifest, cache: str, launch: str, machine: str, options: StoreOptions | None = None
+    store: Store, manifest: SnapshotManifest, cache: str, launch: str, machine: str, options: StoreOptions | None = None
 ) -> Prepared:
     """Look at map, cache and hot list, and return what this launch fetches when. Starts nothing.
 

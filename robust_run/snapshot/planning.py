@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from robust_run.snapshot import platforms
-from robust_run.snapshot.building import Plan
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
@@ -40,7 +40,7 @@ def prepare(
     more_roots: Sequence[str] = (),
     variables: Sequence[str] = (),
     base_image: str = "",
-) -> Plan:
+) -> BuildPlan:
     """Return the plan of a set-up in the environment of an interpreter. Raises `SetupRefused`."""
     places = of_this_interpreter(environment, os.environ) if python == sys.executable else None
     prefix, paths, user_base = places or ask([python], dict(environment))
@@ -55,7 +55,7 @@ def prepare(
     found = collect(
         commands, cwd=cwd, roots=roots, facts=facts, environment=environment, variables=variables, cache=cache
     )
-    setup = Setup(
+    setup = CaptureSetup(
         commands=tuple(commands),
         cwd=cwd,
         roots=roots,
@@ -64,7 +64,7 @@ def prepare(
         work_folders=work_folders(environment),
         home=environment.get("HOME"),
     )
-    return Plan(key=key.make(found.ingredients), setup=setup, platform=facts.platform, pinned=found.pinned)
+    return BuildPlan(key=key.make(found.ingredients), setup=setup, platform=facts.platform, pinned=found.pinned)
 
 
 def work_folders(environment: Mapping[str, str]) -> tuple[str, ...]:

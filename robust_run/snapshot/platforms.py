@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from robust_run.snapshot.rules.types import Platform
+from robust_run.snapshot.rules.types import SnapshotPlatform
 
 _DRIVER = re.compile(r"Kernel Module[^0-9]*(\d+)\.")
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class SetupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What decides what a set-up produces besides its words and files."""
 
-    platform: Platform
+    platform: SnapshotPlatform
     python_build: str
     """`sys.version`: two builds of one version may differ."""
     prefix: str
@@ -38,7 +38,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             yield "base image", self.base_image
 
 
-def here(base_image: str = "", proc: str = "/proc") -> Facts:
+def here(base_image: str = "", proc: str = "/proc") -> SetupFacts:
     """Return the facts of this interpreter on this machine."""
     import platform
     import sys
@@ -46,8 +46,8 @@ def here(base_image: str = "", proc: str = "/proc") -> Facts:
 
     libc = " ".join(platform.libc_ver()).strip()
     version = ".".join(str(part) for part in sys.version_info[:2])
-    return Facts(
-        platform=Platform(
+    return SetupFacts(
+        platform=SnapshotPlatform(
             system=platform.system().lower(),
             machine=platform.machine(),
             libc=libc,
@@ -82,7 +82,7 @@ def gpu_class(proc: str = "/proc") -> str:
     return ", ".join([*sorted(models), f"driver {found[1] if found else 'unknown'}"])
 
 
-def mismatch(built: Platform, ours: Platform) -> str | None:
+def mismatch(built: SnapshotPlatform, ours: SnapshotPlatform) -> str | None:
     """Return why what was built there does not run here; None: it does."""
     for name in ("system", "machine", "python", "soabi"):
         there, own = getattr(built, name), getattr(ours, name)

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from robust_run.snapshot import ingredients
-from robust_run.snapshot.building import Plan
+from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import rerun
-from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules import restore_ladder as ladder
 
 
-def run_commands(plan: Plan, why: str, *, on_output: Callable[[bytes], None] = lambda _: None) -> Restored:
+def run_commands(
+    plan: BuildPlan, why: str, *, on_output: Callable[[bytes], None] = lambda _: None
+) -> RestoredEnvironment:
     """Run the set-up in the environment itself, where there is no snapshot and can be none. Raises `SetupFailed`."""
-    choice = ladder.Choice(rung="commands", refused=(ladder.Refusal("mount", why),))
+    choice = ladder.RestoreChoice(rung="commands", refused=(ladder.Refusal("mount", why),))
     folder = plan.setup.roots[0].path
     problem = rerun.why_not(folder)
     if problem:
         raise RestoreRefused(f"{why}; and the set-up cannot be run in the environment: {problem}")
     rerun_in_place(plan, on_output)
-    return Restored(None, choice)
+    return RestoredEnvironment(None, choice)
 
 
-def rerun_in_place(plan: Plan, on_output: Callable[[bytes], None]) -> None:
+def rerun_in_place(plan: BuildPlan, on_output: Callable[[bytes], None]) -> None:
     """Run the commands of a plan unless they were run here for its key. Raises as `rerun.run`."""
     setup = plan.setup
     # What they install is an ingredient of the key: after them it is another one, and nothing is to be run for that.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from robust_run.snapshot.restore import target
-from robust_run.snapshot.restore.unpacked import Unpacked
-from robust_run.snapshot.rules.restore_ladder import Choice
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.restore.unpacked import UnpackedImage
+from robust_run.snapshot.rules.restore_ladder import RestoreChoice
+from robust_run.snapshot.rules.types import SnapshotManifest
 
 if TYPE_CHECKING:
     from robust_run.prefetch.inside.handle import Inside
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from robust_run.snapshot.restore.directly import Held
 
 
-class Restored:
+class RestoredEnvironment:
     """An environment in which the set-up was done. It holds for all workers of this node until `stop`.
 
     restored.command(argv, folder)       what to execute instead of argv
@@ -25,13 +25,13 @@ class Restored:
 
     def __init__(
         self,
-        manifest: Manifest | None,
-        choice: Choice,
+        manifest: SnapshotManifest | None,
+        choice: RestoreChoice,
         *,
         inside: Inside | None = None,
         held: Held | None = None,
         prepared: Prepared | None = None,
-        on_path: Unpacked | None = None,
+        on_path: UnpackedImage | None = None,
     ) -> None:
         """Made by `restoring.restore`.
 
@@ -48,7 +48,7 @@ class Restored:
         self._on_path = on_path
         self._place = inside or held
 
-    def __enter__(self) -> Restored:
+    def __enter__(self) -> RestoredEnvironment:
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -16,17 +16,17 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.snapshot import catalog, fetch, lazy
-from robust_run.snapshot.building import Plan
+from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
 from robust_run.snapshot.rerunning import rerun_in_place
 from robust_run.snapshot.restore import directly, in_place, rerun, target
 from robust_run.snapshot.restore.mounting import not_the_same_path
-from robust_run.snapshot.restore.place import Order
-from robust_run.snapshot.restore.unpacked import Folder, Unpacked, own_folder, unpack
-from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.restore.place import PlaceOrder
+from robust_run.snapshot.restore.unpacked import Folder, UnpackedImage, own_folder, unpack
+from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules import restore_ladder as ladder
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.errors import StoreError
 from robust_run.store.types import Store, StoreOptions
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from robust_run.prefetch.launch import Prepared
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a node restores."""
 
     cache: str
@@ -56,16 +56,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restore(
-    plan: Plan,
-    manifest: Manifest,
+    plan: BuildPlan,
+    manifest: SnapshotManifest,
     store: Store,
-    options: Options,
+    options: RestoreOptions,
     *,
     on_output: Callable[[bytes], None] = lambda _: None,
     on_problem: Callable[[str], None] = lambda _: None,
     on_note: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Restored:
+) -> RestoredEnvironment:
     """Restore a snapshot in the best way that is possible here.
 
     `on_output` gets what the commands write, should they have to be run; `on_problem` a sentence when something goes wrong later,
@@ -84,19 +84,19 @@ def restore(
 class _Walk:
     """One walk down the ladder."""
 
-    _plan: Plan
-    _manifest: Manifest
+    _plan: BuildPlan
+    _manifest: SnapshotManifest
     _store: Store
-    _options: Options
+    _options: RestoreOptions
     _on_output: Callable[[bytes], None]
     _on_problem: Callable[[str], None]
     _on_note: Callable[[str], None]
     _progress: Callable[[int], None] | None
     _tried: dict[ladder.Rung, str] = field(default_factory=dict)
     _image: str = ""
-    _unpacked: Unpacked | None = None
+    _unpacked: UnpackedImage | None = None
 
-    def down(self) -> Restored:
+    def down(self) -> RestoredEnvironment:
         found = self._namespaced()
         if found is not None:
             return found
@@ -112,7 +112,7 @@ class _Walk:
 
     # --- in namespaces -----------------------------------------------------------------------------------------------
 
-    def _namespaced(self) -> Restored | None:
+    def _namespaced(self) -> RestoredEnvironment | None:
         """Have it made in a namespace. None: that is not possible, and `_tried` has the reasons."""
         rungs = tuple(rung for rung in ladder.NAMESPACED if rung in self._options.rungs)
         reason = not_the_same_path(self._manifest)
@@ -134,9 +134,9 @@ class _Walk:
             self._tried.update(dict.fromkeys((rung for rung in ladder.LADDER if rung != "commands"), str(error)))
         return found
 
-    def _of_image(self, rungs: tuple[ladder.Rung, ...]) -> Restored | None:
+    def _of_image(self, rungs: tuple[ladder.Rung, ...]) -> RestoredEnvironment | None:
         """Have it made of an image that is here."""
-        order = Order(
+        order = PlaceOrder(
             manifest=self._manifest, image=self._image, image_url=self._store.url, stage=self._stage(), rungs=rungs,
             unpack_in=self._folders(), writable=self._options.writable, limit_s=self._options.limit_s,
         )  # fmt: skip
@@ -144,14 +144,14 @@ class _Walk:
             held = self._directly(order)
             if held is not None:
                 _unstage(order)
-                return Restored(self._manifest, ladder.Choice(rung=held.rung, refused=()), held=held)
+                return RestoredEnvironment(self._manifest, ladder.RestoreChoice(rung=held.rung, refused=()), held=held)
             inside = self._start(order)
         except _NoRung as error:
             self._tried.update(error.reasons(rungs))
             return None
-        return Restored(self._manifest, _chosen(inside), inside=inside)
+        return RestoredEnvironment(self._manifest, _chosen(inside), inside=inside)
 
-    def _lazily(self, rungs: tuple[ladder.Rung, ...]) -> Restored | None:
+    def _lazily(self, rungs: tuple[ladder.Rung, ...]) -> RestoredEnvironment | None:
         """Mount it before it is here. None: it is brought as a whole."""
         from robust_run.prefetch.launch import is_remote_here
 
@@ -173,7 +173,7 @@ class _Walk:
                 return None
             for problem in prepared.problems:
                 self._on_note(problem)
-            inside = self._start(Order(
+            inside = self._start(PlaceOrder(
                 manifest=self._manifest, image=prepared.image_url, image_url=prepared.image_url, stage=self._stage(),
                 lazy=_encoded(prepared), rungs=tuple(rung for rung in rungs if rung != "extract"),
                 writable=self._options.writable, limit_s=self._options.limit_s,
@@ -182,15 +182,15 @@ class _Walk:
             why = error.words(rungs) if isinstance(error, _NoRung) else str(error)
             self._on_note(f"the snapshot is brought as a whole: {why}")
             return None
-        return Restored(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
+        return RestoredEnvironment(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
 
-    def _directly(self, order: Order) -> directly.Held | None:
+    def _directly(self, order: PlaceOrder) -> directly.Held | None:
         try:
             return directly.hold(order)
         except RestoreRefused as error:
             raise _NoRung(str(error)) from error
 
-    def _start(self, order: Order) -> Inside:
+    def _start(self, order: PlaceOrder) -> Inside:
         from robust_run.prefetch.errors import InsideFailed
         from robust_run.prefetch.inside.handle import start
 
@@ -208,23 +208,23 @@ class _Walk:
 
     # --- without ------------------------------------------------------------------------------------------------------
 
-    def _do(self, choice: ladder.Choice) -> Restored:
+    def _do(self, choice: ladder.RestoreChoice) -> RestoredEnvironment:
         if choice.rung == "commands":
             rerun_in_place(self._plan, self._on_output)
-            return Restored(self._manifest, choice)
+            return RestoredEnvironment(self._manifest, choice)
         found = self._opened()
         if choice.rung == "target":
             reason = target.why_not(self._manifest, found.items, target.base_of(self._manifest, found.items))
             if reason:
                 raise RestoreRefused(reason)
-            return Restored(self._manifest, choice, on_path=found)
+            return RestoredEnvironment(self._manifest, choice, on_path=found)
         in_place.copy_over(self._manifest, found.items, found.path)
         found.let_go()
-        return Restored(self._manifest, choice)
+        return RestoredEnvironment(self._manifest, choice)
 
-    def _facts(self) -> ladder.Facts:
+    def _facts(self) -> ladder.RestoreFacts:
         roots = [root.path for root in self._manifest.roots]
-        return ladder.Facts(
+        return ladder.RestoreFacts(
             in_place=next(filter(None, map(in_place.why_not, roots)), ""),
             commands=next(filter(None, map(rerun.why_not, roots)), ""),
         )
@@ -239,7 +239,7 @@ class _Walk:
                 " free what it needs and start again, or make the environment anew"
             ) from error
 
-    def _opened(self) -> Unpacked:
+    def _opened(self) -> UnpackedImage:
         if self._unpacked is None:
             self._image = self._image or self._fetched()
             self._unpacked = unpack(self._manifest, self._image, self._folders())
@@ -272,19 +272,19 @@ class _NoRung(RestoreRefused):
         return {**dict.fromkeys(rungs, "it could not be tried"), **{each.rung: each.reason for each in refused}}
 
 
-def _chosen(inside: Inside) -> ladder.Choice:
+def _chosen(inside: Inside) -> ladder.RestoreChoice:
     """Return what the holder chose. The reasons are in its sentence, which is kept as it is."""
     return _Said(rung=msgspec.convert(inside.ready.rung, ladder.Rung), refused=(), said=inside.ready.chosen)
 
 
-class _Said(ladder.Choice, frozen=True, kw_only=True):
+class _Said(ladder.RestoreChoice, frozen=True, kw_only=True):
     said: str
 
     def sentence(self) -> str:
         return self.said
 
 
-def _unstage(order: Order) -> None:
+def _unstage(order: PlaceOrder) -> None:
     """Remove a stage: it is a mount point in the namespace of the place only."""
     with suppress(OSError):
         os.rmdir(order.stage)

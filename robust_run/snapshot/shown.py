@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from robust_run.snapshot.rules import key
-from robust_run.snapshot.rules.types import Difference, Key, Manifest
+from robust_run.snapshot.rules.types import Difference, Key, SnapshotManifest
 
 _MIB = 1 << 20
 
 
-def line(found: Manifest) -> str:
+def line(found: SnapshotManifest) -> str:
     """Return one line for a snapshot."""
     built = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.built_unix_s))
     sizes = f"{found.items} entries  {found.content_bytes / _MIB:.1f} MiB  image {found.image_bytes / _MIB:.1f} MiB"
@@ -18,7 +18,7 @@ def line(found: Manifest) -> str:
     return f"{found.key[:16]}  {built}  {sizes}  {commands[:100]}"
 
 
-def described(found: Manifest) -> list[str]:
+def described(found: SnapshotManifest) -> list[str]:
     """Return all there is to say of a snapshot."""
     platform = found.platform
     signed = "signed" if found.signature else "not signed"
@@ -38,7 +38,7 @@ def described(found: Manifest) -> list[str]:
     return lines
 
 
-def differences(one: Manifest, other: Manifest) -> list[Difference]:
+def differences(one: SnapshotManifest, other: SnapshotManifest) -> list[Difference]:
     """Return the ingredients, and then the packages, in which two snapshots differ."""
     keys = [Key(digest=each.key, ingredients=each.ingredients) for each in (one, other)]
     here, there = ({package.name: package.version for package in each.packages} for each in (one, other))

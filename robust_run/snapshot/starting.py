@@ -15,10 +15,10 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.snapshot import building, catalog, holding
-from robust_run.snapshot.building import Plan
+from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.errors import CaptureRefused, SnapshotDamaged, SnapshotError, ToolMissing
 from robust_run.snapshot.rules import expiry
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.errors import StoreError
 from robust_run.store.types import Store
 
@@ -27,13 +27,13 @@ HEAD_START_S = 30.0
 _LOOK_S = 0.5
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for."""
 
     may_build: bool = True
     refresh: bool = False
     """`--refresh-setup`."""
-    damaged: Manifest | None = None
+    damaged: SnapshotManifest | None = None
     """A snapshot that could not be restored because it is damaged: another is to take its place."""
     head_start_s: float = 0.0
     """How long to leave the building to others; `HEAD_START_S` for all nodes but the first."""
@@ -42,18 +42,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     limit_s: float = 24 * 3600.0
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot to restore."""
 
-    manifest: Manifest
+    manifest: SnapshotManifest
     was_built: bool
     """By this process, now."""
 
 
 def find(  # noqa: PLR0913 - the world is an argument
-    plan: Plan,
+    plan: BuildPlan,
     store: Store,
-    asked: Asked,
+    asked: RestoreRequest,
     *,
     clock: Clock,
     sleep: Callable[[float], None],
@@ -61,7 +61,7 @@ def find(  # noqa: PLR0913 - the world is an argument
     on_output: Callable[[bytes], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     on_wait: Callable[[str], None] | None = None,
-) -> Found:
+) -> FoundSnapshot:
     """Return the snapshot of a set-up; builds it, or waits for who does. `say` gets progress and warnings, a sentence each.
 
     `on_wait` gets what another builder does, as often as that changes; without it, `say` does.
@@ -73,14 +73,14 @@ def find(  # noqa: PLR0913 - the world is an argument
     """
     there, is_damaged = _there(store, plan, token, asked, say)
     if there is not None and _will_do(there, asked, clock, say):
-        return Found(manifest=there, was_built=False)
+        return FoundSnapshot(manifest=there, was_built=False)
     _leave_to_others(store, plan.key.digest, asked, clock, sleep)
     if not asked.may_build:
-        return Found(manifest=_wait(store, plan, token, asked, clock, sleep), was_built=False)
+        return FoundSnapshot(manifest=_wait(store, plan, token, asked, clock, sleep), was_built=False)
     renews = asked.refresh or is_damaged or there is not None
-    built: list[Manifest] = []
+    built: list[SnapshotManifest] = []
 
-    def build(holder: holding.Holder) -> Manifest:
+    def build(holder: holding.Holder) -> SnapshotManifest:
         if is_damaged and (mended := _mended(store, plan, token, asked.damaged)) is not None:
             return mended
         replacing = msgspec.structs.replace(plan, replace=plan.replace or renews)
@@ -97,13 +97,13 @@ def find(  # noqa: PLR0913 - the world is an argument
         if there is None:
             raise
         say(f"the set-up could not be resolved anew, what was resolved before is used: {error}")
-        return Found(manifest=there, was_built=False)
-    return Found(manifest=manifest, was_built=bool(built))
+        return FoundSnapshot(manifest=there, was_built=False)
+    return FoundSnapshot(manifest=manifest, was_built=bool(built))
 
 
 def _there(
-    store: Store, plan: Plan, token: str | None, asked: Asked, say: Callable[[str], None]
-) -> tuple[Manifest | None, bool]:
+    store: Store, plan: BuildPlan, token: str | None, asked: RestoreRequest, say: Callable[[str], None]
+) -> tuple[SnapshotManifest | None, bool]:
     """Return the snapshot that may be used if it is not too old, and whether one is there that is damaged.
 
     Raises `SnapshotDamaged` where no other may be built.
@@ -119,7 +119,7 @@ def _there(
         return None, True
 
 
-def _will_do(there: Manifest, asked: Asked, clock: Clock, say: Callable[[str], None]) -> bool:
+def _will_do(there: SnapshotManifest, asked: RestoreRequest, clock: Clock, say: Callable[[str], None]) -> bool:
     """Whether a snapshot is used as it is: it is young enough, or this node must not build another."""
     age = expiry.age(there, clock.unix_s(), warn_s=asked.warn_s, ttl_s=asked.ttl_s)
     if age.state != "fresh":
@@ -132,7 +132,9 @@ def must_run_commands(error: PlatformError) -> bool:
     return isinstance(error, (CaptureRefused, ToolMissing, StoreError))
 
 
-def _mended(store: Store, plan: Plan, token: str | None, damaged: Manifest | None) -> Manifest | None:
+def _mended(
+    store: Store, plan: BuildPlan, token: str | None, damaged: SnapshotManifest | None
+) -> SnapshotManifest | None:
     """Return what somebody has put in the place of a damaged snapshot before it was our turn. None: nobody has."""
     with suppress(SnapshotDamaged):
         found = catalog.load(store, plan.key.digest, token)
@@ -140,7 +142,9 @@ def _mended(store: Store, plan: Plan, token: str | None, damaged: Manifest | Non
     return None
 
 
-def _leave_to_others(store: Store, key: str, asked: Asked, clock: Clock, sleep: Callable[[float], None]) -> None:
+def _leave_to_others(
+    store: Store, key: str, asked: RestoreRequest, clock: Clock, sleep: Callable[[float], None]
+) -> None:
     """Wait until somebody builds, or the head start is over."""
     began_s = clock.monotonic_s()
     while clock.monotonic_s() - began_s < asked.head_start_s:
@@ -151,8 +155,13 @@ def _leave_to_others(store: Store, key: str, asked: Asked, clock: Clock, sleep: 
 
 
 def _wait(
-    store: Store, plan: Plan, token: str | None, asked: Asked, clock: Clock, sleep: Callable[[float], None]
-) -> Manifest:
+    store: Store,
+    plan: BuildPlan,
+    token: str | None,
+    asked: RestoreRequest,
+    clock: Clock,
+    sleep: Callable[[float], None],
+) -> SnapshotManifest:
     began_s = clock.monotonic_s()
     while True:
         found = catalog.load(store, plan.key.digest, token)

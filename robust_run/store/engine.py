@@ -15,16 +15,16 @@ from statistics import median
 
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, StoreError, is_transient
-from robust_run.store.jobs import Hedge, HedgedJob, Job, Retry, Transferred
+from robust_run.store.jobs import Hedge, HedgedJob, Retry, TransferJob, Transferred
 
-__all__ = ["Hedge", "HedgedJob", "Job", "Retry", "Transferred", "transfer"]
+__all__ = ["Hedge", "HedgedJob", "Retry", "TransferJob", "Transferred", "transfer"]
 
 _STOP_POLL_S = 0.05
 _NOTHING = object()
 
 
 def transfer(
-    jobs: Iterable[Job],
+    jobs: Iterable[TransferJob],
     *,
     threads: int,
     retry: Retry | None = None,
@@ -43,7 +43,7 @@ def transfer(
 class _Running:
     """A job that a thread is busy with."""
 
-    def __init__(self, job: Job, began_s: float) -> None:
+    def __init__(self, job: TransferJob, began_s: float) -> None:
         self.job, self.began_s = job, began_s
         self.hedge_cancel: Cancellation | None = None
         self.found: object = _NOTHING
@@ -55,7 +55,7 @@ class _Pool:
 
     def __init__(
         self,
-        jobs: Iterator[Job],
+        jobs: Iterator[TransferJob],
         threads: int,
         retry: Retry,
         hedge: Hedge | None,

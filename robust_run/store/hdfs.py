@@ -32,7 +32,7 @@ from robust_run.store.errors import (
 )
 from robust_run.store.hdfs_writing import HdfsWriter
 from robust_run.store.types import Entry, Kind, StoreOptions, Walked
-from robust_run.store.watching import Progress, Watcher
+from robust_run.store.watching import CallProgress, CallWatcher
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileReader
@@ -62,7 +62,7 @@ class HdfsStore:
         self._service = f"{parts.scheme}://{parts.netloc}" if parts.netloc else None
         self._root = parts.path.rstrip("/")
         self._properties = dict(options.extra)
-        self._watcher = Watcher(self.url, options.stall_s)
+        self._watcher = CallWatcher(self.url, options.stall_s)
         self._lock = threading.Lock()
         self._connected: Client | None = None
         self._readers: OrderedDict[str, FileReader] = OrderedDict()
@@ -75,7 +75,7 @@ class HdfsStore:
         wanted = total_bytes(views)
         place = self._place(path)
 
-        def read(progress: Progress) -> None:
+        def read(progress: CallProgress) -> None:
             reader = self._reader(path, place)
             progress.step()
             there = min(wanted, max(0, len(reader) - offset_bytes))
@@ -117,7 +117,7 @@ class HdfsStore:
         """Return what a folder holds; see `Store`."""
         place = self._place(path, folder=True) or "/"
 
-        def look(_progress: Progress) -> list[Entry]:
+        def look(_progress: CallProgress) -> list[Entry]:
             found = []
             for item in self._client().list_status(place):
                 if item.path == place and not item.isdir:
@@ -134,7 +134,7 @@ class HdfsStore:
         """Return everything below a folder; see `Store`."""
         top = self._place(path, folder=True) or "/"
 
-        def look(progress: Progress) -> tuple[Walked, ...]:
+        def look(progress: CallProgress) -> tuple[Walked, ...]:
             waiting, found = [top], []
             while waiting:
                 place = waiting.pop()
@@ -224,7 +224,7 @@ class HdfsStore:
         if status.isdir:
             raise AlreadyExists(self.url, path, "is a folder: choose another name")
 
-    def _call(self, path: str, work: Callable[[Progress], T], cancel: Cancellation | None = None) -> T:
+    def _call(self, path: str, work: Callable[[CallProgress], T], cancel: Cancellation | None = None) -> T:
         """Call hdfs-native, watched; all its errors become ours."""
         try:
             return self._watcher.run(path, work, cancel)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from robust_run.store.buffers import byte_views
 from robust_run.store.errors import AlreadyExists, Stalled, StoreError, Unavailable
 from robust_run.store.local_writing import PART_PREFIX, PART_SUFFIX
-from robust_run.store.watching import Progress
+from robust_run.store.watching import CallProgress
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileWriter, WriteOptions
@@ -28,7 +28,7 @@ _COST_OF_A_STALL = 5
 
 
 class _Call(Protocol):
-    def __call__(self, path: str, work: Callable[[Progress], Any]) -> Any: ...
+    def __call__(self, path: str, work: Callable[[CallProgress], Any]) -> Any: ...
 
 
 class HdfsWriter:

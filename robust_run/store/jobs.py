@@ -12,7 +12,7 @@ from robust_run.store.cancelling import Cancellation
 from robust_run.store.types import Store
 
 
-class Job(Protocol):
+class TransferJob(Protocol):
     """One range to move. `run` may be called again after it failed, and then does the whole of it again."""
 
     @property
@@ -32,7 +32,7 @@ class HedgedJob(Protocol):
     size_bytes: int
 
     def run(self, attempt: int) -> None:
-        """As `Job.run`."""
+        """As `TransferJob.run`."""
 
     def cancel(self) -> None:
         """Make `run` end soon, now and from now on, by raising. Called from another thread; never blocks."""

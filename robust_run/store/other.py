@@ -14,7 +14,7 @@ from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import AlreadyExists, NotFound, ShortRead, StoreError, TooLarge, Unavailable, from_os_error
 from robust_run.store.other_writing import SLOWEST_BYTES_PER_S, FsspecWriter
 from robust_run.store.types import Entry, Kind, StoreOptions, Walked
-from robust_run.store.watching import Progress, Watcher
+from robust_run.store.watching import CallProgress, CallWatcher
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class FsspecStore:
         """Raises `UserError` where fsspec, or the library for this kind of URL, is not installed."""
         self.url = paths.shown(url)
         self.threads = options.threads or _MOST_THREADS
-        self._watcher = Watcher(self.url, options.stall_s)
+        self._watcher = CallWatcher(self.url, options.stall_s)
         try:
             from fsspec.core import url_to_fs
 
@@ -58,7 +58,7 @@ class FsspecStore:
         if not wanted:
             return
 
-        def read(progress: Progress) -> None:
+        def read(progress: CallProgress) -> None:
             data = self._files.cat_file(place, start=offset_bytes, end=offset_bytes + wanted)
             if len(data) != wanted:
                 raise ShortRead(self.url, path, offset_bytes, wanted, len(data))
@@ -77,7 +77,7 @@ class FsspecStore:
         place, size_bytes = self._place(path), self.size_bytes(path)
         if size_bytes > limit_bytes:
             raise TooLarge(self.url, path, f"has {size_bytes} bytes: at most {limit_bytes} are read")
-        read: Callable[[Progress], bytes] = lambda _: self._files.cat_file(place)  # noqa: E731 (named for its type)
+        read: Callable[[CallProgress], bytes] = lambda _: self._files.cat_file(place)  # noqa: E731 (named for its type)
         found = bytes(self._call(path, read, more_s=size_bytes / SLOWEST_BYTES_PER_S))
         if len(found) > limit_bytes:
             raise TooLarge(self.url, path, f"grew while it was read: at most {limit_bytes} bytes are read")
@@ -112,7 +112,7 @@ class FsspecStore:
         place = self._place(path, folder=True)
         with_folders = not self._is_whole_at_once  # those of object stores are only the names of what they hold
 
-        def look(_progress: Progress) -> dict[str, dict[str, Any]]:
+        def look(_progress: CallProgress) -> dict[str, dict[str, Any]]:
             return dict(self._fresh().find(place, withdirs=with_folders, detail=True))
 
         found = []
@@ -171,7 +171,7 @@ class FsspecStore:
         return self._files
 
     def _call(
-        self, path: str, work: Callable[[Progress], T], cancel: Cancellation | None = None, *, more_s: float = 0.0
+        self, path: str, work: Callable[[CallProgress], T], cancel: Cancellation | None = None, *, more_s: float = 0.0
     ) -> T:
         """Call fsspec, watched; all its errors become ours."""
         try:

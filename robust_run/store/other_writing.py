@@ -10,7 +10,7 @@ from typing import Any
 from robust_run.store.buffers import byte_views
 from robust_run.store.errors import StoreError
 from robust_run.store.local_writing import PART_PREFIX, PART_SUFFIX
-from robust_run.store.watching import Progress
+from robust_run.store.watching import CallProgress
 
 #: What a range must come with at least, in the time for a stall and on top of it: fsspec says nothing before it has all of it.
 SLOWEST_BYTES_PER_S = 1e6
@@ -38,7 +38,7 @@ class FsspecWriter:
         temporary = f"{folder}/{PART_PREFIX}{uuid.uuid4().hex}{PART_SUFFIX}"
         self._written = place if is_whole_at_once else temporary
 
-        def begin(_progress: Progress) -> Any:
+        def begin(_progress: CallProgress) -> Any:
             if folder:
                 files.makedirs(folder, exist_ok=True)
             return files.open(self._written, "wb")

@@ -2,7 +2,7 @@
 
 hdfs-native and fsspec know no time limit, and a call into them cannot be interrupted. So the call is made by a companion thread,
 and the caller waits for as long as there is progress. A companion that is given up on is not waited for; it must ask before it
-touches anything of the caller's (`Progress.touching`).
+touches anything of the caller's (`CallProgress.touching`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _GivenUp(Exception):  # noqa: N818 (ends a thread that nobody waits for)
     """Nobody waits for this call any more."""
 
 
-class Progress:
+class CallProgress:
     """What a watched call shares with the caller that waits for it."""
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class Progress:
 
 
 class _Call(Generic[T]):
-    def __init__(self, work: Callable[[Progress], T]) -> None:
-        self.work, self.progress = work, Progress()
+    def __init__(self, work: Callable[[CallProgress], T]) -> None:
+        self.work, self.progress = work, CallProgress()
         self.result: list[T] = []
         self.error: BaseException | None = None
 
@@ -87,7 +87,7 @@ class _Call(Generic[T]):
         self.progress.done()
 
 
-class Watcher:
+class CallWatcher:
     """Companion threads of one store. They are daemons: the process may end while one of them hangs."""
 
     def __init__(self, url: str, stall_s: float) -> None:
@@ -97,7 +97,7 @@ class Watcher:
         self._idle: list[queue.SimpleQueue[_Call[object] | None]] = []
 
     def run(
-        self, path: str, work: Callable[[Progress], T], cancel: Cancellation | None = None, *, more_s: float = 0.0
+        self, path: str, work: Callable[[CallProgress], T], cancel: Cancellation | None = None, *, more_s: float = 0.0
     ) -> T:
         """Return what `work` returns, or raise what it raises; `Stalled` where it hangs, `Cancelled` where it is called off.
 

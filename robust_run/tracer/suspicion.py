@@ -25,7 +25,7 @@ STARTED = 20
 BACK_OFF = 2.0
 
 
-class Beat(msgspec.Struct, frozen=True):
+class RingHeartbeat(msgspec.Struct, frozen=True):
     """What a rank's ring says at one moment; times are monotonic seconds."""
 
     events: int
@@ -50,7 +50,7 @@ class _Rank:
         self.changed_at_s = now_s
         self.gaps_s: deque[float] = deque(maxlen=GAPS)
 
-    def take(self, beat: Beat, now_s: float) -> None:
+    def take(self, beat: RingHeartbeat, now_s: float) -> None:
         if beat.events != self.events:
             if self.events >= 0:
                 self.gaps_s.append(now_s - self.changed_at_s)
@@ -73,7 +73,7 @@ class Suspicion:
         self._reported_at_s: float | None = None
         self._pause_s = floor_s
 
-    def look(self, beats: Mapping[int, Beat], now_s: float) -> LongWait | None:
+    def look(self, beats: Mapping[int, RingHeartbeat], now_s: float) -> LongWait | None:
         """Take in what the rings say now; return the longest wait that is too long, but not again and again."""
         longest: LongWait | None = None
         for rank, beat in beats.items():

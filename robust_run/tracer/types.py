@@ -110,7 +110,7 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
     """Innermost first."""
 
 
-class Link(msgspec.Struct, frozen=True, array_like=True):
+class StuckConnection(msgspec.Struct, frozen=True, array_like=True):
     """A TCP connection on which data is sent again and again, and the other end's kernel acknowledges none of it."""
 
     here: str
@@ -145,7 +145,7 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """The signal that stopped it; 0: it is not stopped, or the kernel does not say."""
     waits_in: str = ""
     """What the kernel says it sleeps in, where that is known (`pipe_read`, `futex_wait_queue`, ...)."""
-    links: tuple[Link, ...] = ()
+    links: tuple[StuckConnection, ...] = ()
     """Its connections that were stuck during the whole look, the most stuck first."""
 
 
@@ -241,7 +241,7 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class SceneLook(msgspec.Struct, frozen=True, kw_only=True):
     """What came of looking at a scene: a verdict, or when to look again, or that nothing is wrong."""
 
     verdict: TraceVerdict | None = None

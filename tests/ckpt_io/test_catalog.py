@@ -17,16 +17,16 @@ from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
 from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.newest import newest_path
 from robust_run.ckpt_io.rules.layout import FileLayout, pack_lengths, unit_size
-from robust_run.ckpt_io.rules.retention import Found, Leftover, newest, plan_removals
+from robust_run.ckpt_io.rules.retention import Leftover, RootEntry, newest, plan_removals
 from robust_run.ckpt_io.rules.types import Codec, LogicalFile
-from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
+from robust_run.ckpt_io.saving import FilePiece, begin_save, commit, write_file
 from robust_run.store.errors import Unavailable
 
 
 def unfinished(url: str, also: list[str] | None = None) -> None:
     """A save that died before its commit."""
     plan = begin_save(url, also or [])
-    write_file(plan, 0, "f", [Piece(0, memoryview(bytes(100)))], 100)
+    write_file(plan, 0, "f", [FilePiece(0, memoryview(bytes(100)))], 100)
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def held_by_copy(tmp_path: Path) -> dict[str, bytes]:
 
 founds = st.lists(
     st.builds(
-        Found,
+        RootEntry,
         name=st.text("abc", min_size=1, max_size=3),
         url=st.just("/x"),
         state=st.sampled_from(["valid", "temporary", "damaged manifest", "damaged parts", "unfinished"]),
@@ -332,7 +332,7 @@ founds = st.lists(
 
 
 @given(founds, st.integers(1, 4), st.none() | st.integers(1, 4), st.floats(0, 50))
-def test_the_rules_of_retention(found: list[Found], keep: int, keep_every: int | None, grace_s: float) -> None:
+def test_the_rules_of_retention(found: list[RootEntry], keep: int, keep_every: int | None, grace_s: float) -> None:
     removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=100.0)
     valid = {checkpoint.name: checkpoint for checkpoint in found if checkpoint.state == "valid"}
     temporary = {each.name: each for each in found if each.state == "temporary" and not each.is_link}
@@ -368,7 +368,7 @@ def test_numbers_that_would_remove_everything_are_refused(wrong: dict[str, float
 
 def test_a_commit_after_its_leftovers_were_pruned_is_refused_not_half_done(tmp_path: Path) -> None:
     plan = begin_save(f"{tmp_path}/ck")
-    file = write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+    file = write_file(plan, 0, "f", [FilePiece(0, memoryview(b"abc"))], 3)
     prune(str(tmp_path), grace_s=0, now_s=lambda: 4e9)
     with pytest.raises(Exception, match="not committed"):
         commit(plan, [file])

@@ -18,7 +18,7 @@ from saved_checkpoints import MIB, content, contents, save
 
 from robust_run.ckpt_io.rules import boxes, manifest, types
 from robust_run.ckpt_io.rules.types import Codec
-from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
+from robust_run.ckpt_io.saving import FilePiece, begin_save, commit, write_file
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "checkpoint-format.md").read_text()
 
@@ -77,7 +77,7 @@ def test_a_mix_of_raw_and_encoded_units_is_read(tmp_path: Path) -> None:
     import os
 
     data = os.urandom(MIB) + bytes(MIB) + os.urandom(MIB) + bytes(100)
-    file = write_file(plan, 0, "mix", [Piece(0, memoryview(data))], len(data))
+    file = write_file(plan, 0, "mix", [FilePiece(0, memoryview(data))], len(data))
     commit(plan, [file])
     assert base64.b64decode(file.raw_units) == bytes([0b101])
     assert read_by_the_document(tmp_path / "ck") == {"mix": data}

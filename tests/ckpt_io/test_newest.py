@@ -13,7 +13,7 @@ from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.catalog import latest
 from robust_run.ckpt_io.newest import Known, look, newest_path
-from robust_run.ckpt_io.seen import Seen
+from robust_run.ckpt_io.seen import SeenCheckpoint
 
 
 def two_targets(tmp_path: Path, *steps: int) -> Path:
@@ -163,7 +163,7 @@ def test_what_is_known_is_not_read_again_until_it_changes(tmp_path: Path) -> Non
     assert look(str(tmp_path), known=known).seen[0].step == 2
     shutil.rmtree(tmp_path / "step-1")
     assert look(str(tmp_path), known=known).seen == () and known == {}
-    assert isinstance(first.seen[0], Seen)
+    assert isinstance(first.seen[0], SeenCheckpoint)
 
 
 def test_latest_passes_over_a_manifest_that_contradicts_itself(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from saved_checkpoints import MIB, Faults, Operation, content, contents, held_by
 from robust_run.ckpt_io.errors import Damaged, ManifestRefused, NotACheckpoint, Replaced, TargetLost
 from robust_run.ckpt_io.reading import Wanted, open_checkpoint
 from robust_run.ckpt_io.rules.manifest import decode, encode
-from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
+from robust_run.ckpt_io.saving import FilePiece, begin_save, commit, write_file
 from robust_run.errors import PlatformError
 from robust_run.store.engine import Hedge, Retry
 from robust_run.store.errors import Stalled, StoreError, Unavailable
@@ -216,7 +216,7 @@ def test_another_checkpoints_folder_in_place_of_a_target_is_refused(fresh: tuple
 def test_a_manifest_does_not_lead_to_another_host(tmp_path: Path) -> None:
     opened_urls: list[str] = []
     plan = begin_save(f"{tmp_path}/a/ck", [f"{tmp_path}/b"], unit_bytes=MIB)
-    file = write_file(plan, 0, "f", [Piece(0, memoryview(content(1, 3 * MIB)))], 3 * MIB)
+    file = write_file(plan, 0, "f", [FilePiece(0, memoryview(content(1, 3 * MIB)))], 3 * MIB)
     commit(plan, [file])
     manifest = tmp_path / "a/ck/MANIFEST"
     before = decode(manifest.read_bytes())

@@ -13,7 +13,7 @@ from made_checkpoints import UNIT_BYTES, make_checkpoint
 from robust_run.ckpt_io.address import parse
 from robust_run.ckpt_io.copying.restore import restore
 from robust_run.ckpt_io.copying.sources import open_source
-from robust_run.ckpt_io.copying.types import Restored
+from robust_run.ckpt_io.copying.types import RestoreResult
 from robust_run.ckpt_io.errors import CheckpointError, Damaged
 from robust_run.ckpt_io.reading import open_checkpoint
 from robust_run.errors import PlatformError, UserError
@@ -21,7 +21,7 @@ from robust_run.errors import PlatformError, UserError
 Look = dict[str, bytes]
 
 
-def restored(source: Path, destination: Path, *, also: tuple[Path, ...] = ()) -> Restored:
+def restored(source: Path, destination: Path, *, also: tuple[Path, ...] = ()) -> RestoreResult:
     opened = open_source(str(source))
     try:
         return restore(opened, parse(str(destination), tuple(map(str, also))))

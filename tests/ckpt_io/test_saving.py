@@ -16,7 +16,7 @@ from saved_checkpoints import MIB, Faults, OneWay, Operation, content, contents,
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.reading import open_checkpoint
 from robust_run.ckpt_io.rules.types import Chunk, Codec, LogicalFile, Tensor
-from robust_run.ckpt_io.saving import Piece, abandon, begin_save, commit, open_file, write_file
+from robust_run.ckpt_io.saving import FilePiece, abandon, begin_save, commit, open_file, write_file
 from robust_run.errors import UserError
 from robust_run.store.errors import NoSpace, ReadOnly, Stalled, StoreError, Unavailable
 
@@ -52,7 +52,7 @@ def test_gaps_between_pieces_are_zeros(tmp_path_factory: pytest.TempPathFactory,
         data.draw(st.lists(st.tuples(st.integers(0, 1_500_000), st.integers(0, 900_000)), max_size=5))
     ):
         piece = content(index, count)
-        pieces.append(Piece(at + gap, memoryview(piece)))
+        pieces.append(FilePiece(at + gap, memoryview(piece)))
         expected += bytes(gap) + piece
         at += gap + count
     size = at + data.draw(st.integers(0, 1_200_000))
@@ -92,7 +92,7 @@ def test_a_stream_takes_writes_of_any_size(
 def test_pieces_that_overlap_or_lie_outside_are_refused(tmp_path: Path, pieces: list[tuple[int, int]]) -> None:
     plan = begin_save(f"{tmp_path}/ck")
     with pytest.raises(ValueError, match="piece at byte"):
-        write_file(plan, 0, "f", [Piece(offset, memoryview(bytes(count))) for offset, count in pieces], 100)
+        write_file(plan, 0, "f", [FilePiece(offset, memoryview(bytes(count))) for offset, count in pieces], 100)
     assert things_in(tmp_path) == []
 
 
@@ -115,7 +115,7 @@ def test_saving_over_a_checkpoint_leaves_nothing_of_it(tmp_path: Path) -> None:
 def test_a_part_that_is_missing_or_short_is_not_committed(tmp_path: Path) -> None:
     save(f"{tmp_path}/a/ck", contents(1))
     plan = begin_save(f"{tmp_path}/a/ck", [f"{tmp_path}/b"], unit_bytes=MIB)
-    file = write_file(plan, 0, "f", [Piece(0, memoryview(content(1, 3 * MIB)))], 3 * MIB)
+    file = write_file(plan, 0, "f", [FilePiece(0, memoryview(content(1, 3 * MIB)))], 3 * MIB)
     (part,) = (tmp_path / "b").rglob("*.part")
     os.truncate(part, 100)
     with pytest.raises(TargetLost, match=f"{tmp_path}/b/ck.*{part.name} should have 1048576 bytes and has 100"):
@@ -140,11 +140,11 @@ def test_an_abandoned_save_leaves_nothing_and_a_committed_one_is_not_abandoned(t
     save(f"{tmp_path}/a/ck", contents(1), [f"{tmp_path}/b"])
     before = things_in(tmp_path)
     plan = begin_save(f"{tmp_path}/a/ck", [f"{tmp_path}/b"])
-    file = write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+    file = write_file(plan, 0, "f", [FilePiece(0, memoryview(b"abc"))], 3)
     abandon(plan)
     assert things_in(tmp_path) == before
     plan = begin_save(f"{tmp_path}/a/ck", [f"{tmp_path}/b"])
-    file = write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+    file = write_file(plan, 0, "f", [FilePiece(0, memoryview(b"abc"))], 3)
     commit(plan, [file])
     abandon(plan)
     assert held_by(f"{tmp_path}/a/ck") == {"f": b"abc"}
@@ -154,13 +154,13 @@ def test_a_save_that_is_abandoned_leaves_no_folder_of_its_name(tmp_path: Path) -
     for write in (True, False):
         plan = begin_save(f"{tmp_path}/a/ck", [f"{tmp_path}/b"])
         if write:
-            write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+            write_file(plan, 0, "f", [FilePiece(0, memoryview(b"abc"))], 3)
         abandon(plan)
         assert not (tmp_path / "a/ck").exists() and not (tmp_path / "b/ck").exists()
     (tmp_path / "a/ck").mkdir(parents=True)
     (tmp_path / "a/ck" / "notes.txt").write_text("mine")
     plan = begin_save(f"{tmp_path}/a/ck")
-    write_file(plan, 0, "f", [Piece(0, memoryview(b"abc"))], 3)
+    write_file(plan, 0, "f", [FilePiece(0, memoryview(b"abc"))], 3)
     abandon(plan)
     assert [path.name for path in (tmp_path / "a/ck").iterdir()] == ["notes.txt"]
 
@@ -232,7 +232,7 @@ def test_a_disk_that_is_really_full_is_named_and_can_be_used_again(
             stream.write(whole)
             stream.finish()
         else:
-            write_file(plan, 0, "f", [Piece(0, memoryview(whole))], len(whole))
+            write_file(plan, 0, "f", [FilePiece(0, memoryview(whole))], len(whole))
     assert held_by(f"{tmp_path}/a/ck") == held
     abandon(plan)
     save(f"{tmp_path}/a/ck", contents(2, size_bytes=1_300_000), [f"{small_disk}"])

@@ -12,7 +12,7 @@ from robust_run.health.rules.deciding import decide
 from robust_run.health.sensors.gpus import CountersState, judge_counters, judge_moments
 from robust_run.health.sensors.nvml import Driver
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def driver() -> Driver:
     if not Path("/dev/nvidiactl").exists():
         pytest.skip("there is no NVIDIA GPU here (/dev/nvidiactl)")
     pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
-    return Driver(World())
+    return Driver(SensorWorld())
 
 
 def test_a_real_gpu_is_named_by_its_address_and_has_a_temperature(driver: Driver) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sensor_ground import LIMIT_S, StubDriver, Tree, Watched, compile_stub
 
-from robust_run.health.sensors.types import Sensor, World
+from robust_run.health.sensors.types import Sensor, SensorWorld
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,9 +25,9 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(tmp_path: Path) -> SensorWorld:
     """All in the tree: nothing of this machine shows."""
-    return World(
+    return SensorWorld(
         proc=f"{tmp_path}/proc", sys=f"{tmp_path}/sys", kmsg=f"{tmp_path}/kmsg", cgroups=f"{tmp_path}/cgroup", pid=7
     )
 
@@ -77,7 +77,7 @@ def watch() -> Iterator[Callable[..., Watched]]:
     """Run sensors in this process: `watch(world, sensor, ...)`."""
     running: list[Watched] = []
 
-    def start(world: World, *sensors: Sensor) -> Watched:
+    def start(world: SensorWorld, *sensors: Sensor) -> Watched:
         running.append(Watched(sensors, world))
         return running[-1]
 

@@ -16,7 +16,7 @@ from made_checkpoints import make_checkpoint
 from robust_run.ckpt_io import briefly, newest
 from robust_run.ckpt_io.notes import leave_save as leave_note
 from robust_run.ckpt_io.notes import read_save as read_note
-from robust_run.ckpt_io.seen import Look, Seen
+from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
 from robust_run.launcher.agent import checkpoints as agent_checkpoints
 from robust_run.launcher.agent.checkpoints import AgentCheckpoints
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -57,7 +57,7 @@ def test_with_one_it_comes_by_way_of_it(tmp_path: Path) -> None:
     agent.attach(loop.soon)
     agent.look(question(tmp_path))
     loop.run_one()
-    assert [answer.look for answer in told] == [Look()]
+    assert [answer.look for answer in told] == [FolderLook()]
 
 
 def test_a_storage_that_hangs_holds_nothing_up_and_is_heard_when_it_answers(
@@ -65,9 +65,9 @@ def test_a_storage_that_hangs_holds_nothing_up_and_is_heard_when_it_answers(
 ) -> None:
     hangs = threading.Event()
 
-    def slow(folder: str, **_: object) -> Look:
+    def slow(folder: str, **_: object) -> FolderLook:
         hangs.wait(60)
-        return Look(seen=(Seen(name=folder),))
+        return FolderLook(seen=(SeenCheckpoint(name=folder),))
 
     monkeypatch.setattr(agent_checkpoints, "look", slow)
     monkeypatch.setattr(agent_checkpoints, "AT_ONCE_S", 0.01)

@@ -12,7 +12,7 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import FirstStep, Tick
-from robust_run.launcher.model.job import JobSpec, Std, Streams, VerdictDraft
+from robust_run.launcher.model.job import JobSpec, OutputStreams, Std, VerdictDraft
 from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal, JournalEntry
@@ -27,7 +27,7 @@ SPEC = JobSpec(
     run_id="r",
     rdzv_id="r",
     log_dir="/tmp",
-    streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+    streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
 )
 
 

@@ -15,7 +15,7 @@ from robust_run.launcher.core.state import policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import OpenStore
 from robust_run.launcher.model.events import JobStarted, NodeJoined, RankExited, StoreOpened
-from robust_run.launcher.model.job import JobSpec, NodeInfo, Std, Streams
+from robust_run.launcher.model.job import JobSpec, NodeInfo, OutputStreams, Std
 from robust_run.launcher.records.journal import Journal, in_force, read
 
 SPEC = JobSpec(
@@ -26,7 +26,7 @@ SPEC = JobSpec(
     run_id="r",
     rdzv_id="r",
     log_dir="/tmp",
-    streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+    streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
 )
 
 

@@ -17,7 +17,7 @@ from robust_run.launcher.agent.nccl.arming import BUILD_AFTER_S, ArmingDecision,
 from robust_run.launcher.agent.nccl.facts import Machine, NcclFacts, look, nccl_version, own_plugin, this_machine
 from robust_run.launcher.agent.workers.devices import has_nvidia
 from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
-from robust_run.launcher.model.job import JobSpec, Streams
+from robust_run.launcher.model.job import JobSpec, OutputStreams
 from robust_run.tracer.plugin import build, layout, reader
 from robust_run.tracer.plugin.build import Plugin
 
@@ -42,7 +42,7 @@ def spec(option: str = "auto", nproc: int = 2) -> JobSpec:
         run_id="r",
         rdzv_id="r",
         log_dir=None,
-        streams=Streams(redirects=(), tee=(), shown=()),
+        streams=OutputStreams(redirects=(), tee=(), shown=()),
         trace_nccl=option,
     )
 

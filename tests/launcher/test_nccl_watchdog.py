@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
-from robust_run.launcher.model.job import JobSpec, Std, Streams
+from robust_run.launcher.model.job import JobSpec, OutputStreams, Std
 from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.sight.ras_port import RasPort
 
@@ -19,7 +19,7 @@ SPEC = JobSpec(
     run_id="run",
     rdzv_id="run",
     log_dir="/tmp",
-    streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+    streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
 )
 #: torchrun sets this one, too, where the user did not.
 TORCHRUNS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}

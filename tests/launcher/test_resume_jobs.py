@@ -17,7 +17,7 @@ from jobs import Job, run, running, script, wait_for
 TRAIN = """
 import os, sys
 from robust_run.ckpt_io.reading import open_checkpoint
-from robust_run.ckpt_io.saving import Piece, begin_save, commit, write_file
+from robust_run.ckpt_io.saving import FilePiece, begin_save, commit, write_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -34,7 +34,7 @@ def read(url):
 def save():
     plan = begin_save(f"{HERE}/ckpt/step-{step}", [f"{HERE}/more"], unit_bytes=1 << 20)
     data = b"%d" % total + b" " * (2 << 20)
-    commit(plan, [write_file(plan, 0, "total", [Piece(0, memoryview(data))], len(data))], step=step)
+    commit(plan, [write_file(plan, 0, "total", [FilePiece(0, memoryview(data))], len(data))], step=step)
 
 
 LOAD
@@ -177,7 +177,7 @@ def test_a_job_that_never_saved_there_begins_anew(tmp_path: Path) -> None:
     fails = """
 if attempt == 0:
     plan = begin_save(f"{HERE}/elsewhere/step-1", [], unit_bytes=1 << 20)
-    commit(plan, [write_file(plan, 0, "total", [Piece(0, memoryview(b"0"))], 1)], step=1)
+    commit(plan, [write_file(plan, 0, "total", [FilePiece(0, memoryview(b"0"))], 1)], step=1)
     os.kill(os.getpid(), 9)
 """
     code, done = job(tmp_path, path=train(tmp_path, load=fails))
@@ -204,7 +204,7 @@ if attempt > 0:
 """
     fresh = """
         plan = begin_save(f"{HERE}/ckpt/step-9", [], unit_bytes=1 << 20)
-        commit(plan, [write_file(plan, 0, "total", [Piece(0, memoryview(b"0"))], 1)], step=9)
+        commit(plan, [write_file(plan, 0, "total", [FilePiece(0, memoryview(b"0"))], 1)], step=9)
 """
     code, done = job(tmp_path, path=train(tmp_path, load=load, fail=fresh.strip() + "\n" + FLIP))
     assert code == 1

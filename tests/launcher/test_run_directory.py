@@ -13,7 +13,7 @@ from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import SignalReceived
-from robust_run.launcher.model.job import JobSpec, Std, Streams
+from robust_run.launcher.model.job import JobSpec, OutputStreams, Std
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import (
     RunDirectory,
@@ -84,7 +84,7 @@ def test_a_run_that_is_over_is_not_to_be_resumed(tmp_path: Path) -> None:
     """`--resume` would refuse it."""
     first = RunDirectory.create(runs(tmp_path), "r1", GUARD)
     journal = Journal(first.journal, SystemClock(), lambda path, error: None)
-    streams = Streams(redirects=(Std(),), tee=(Std(),), shown=(True,))
+    streams = OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,))
     job = JobSpec(
         argv=("x",), script="x", is_python=False, nproc=1, run_id="r1", rdzv_id="r1", log_dir="", streams=streams
     )

@@ -16,8 +16,8 @@ from robust_run.launcher.model.job import JobSpec, SetupUse
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.validate import resolve
 from robust_run.snapshot import platforms
-from robust_run.snapshot.building import Plan
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules.types import Ingredient, Key
@@ -97,9 +97,9 @@ def test_no_warm_process_of_the_user_runs_workers_of_such_a_job(machine: Machine
     assert "set-up" in why_never(spec, spec.argv[0], {})
 
 
-def plan_with(*ingredients: Ingredient) -> Plan:
-    setup = Setup(commands=("x",), cwd="/", roots=(), environment={}, python=("python",), work_folders=())
-    return Plan(key=key.make(ingredients), setup=setup, platform=platforms.here().platform, pinned=True)
+def plan_with(*ingredients: Ingredient) -> BuildPlan:
+    setup = CaptureSetup(commands=("x",), cwd="/", roots=(), environment={}, python=("python",), work_folders=())
+    return BuildPlan(key=key.make(ingredients), setup=setup, platform=platforms.here().platform, pinned=True)
 
 
 def test_a_late_node_takes_the_jobs_snapshot_though_its_requirements_have_changed() -> None:

@@ -18,7 +18,7 @@ from jobs import PATIENT, Job, run, running, script, wait_for
 
 from robust_run.report.files import startup as file
 from robust_run.report.startup.summarise import seconds_of
-from robust_run.report.startup.types import AttemptStartup, Row
+from robust_run.report.startup.types import AttemptStartup, RankRow
 from tests.launcher.image_ground import make_root_image, needs_images
 from tests.launcher.setup_ground import Ground, ground_at
 
@@ -58,7 +58,7 @@ def starts(job: Job) -> list[AttemptStartup]:
     return list(found.attempts) if found is not None else []
 
 
-def spent(row: Row) -> dict[str, float]:
+def spent(row: RankRow) -> dict[str, float]:
     return {str(phase): taken_s for phase, taken_s in seconds_of(row).items()}
 
 

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing import api
 
 from robust_run.errors import UserError
-from robust_run.launcher.model.job import Std, Streams
+from robust_run.launcher.model.job import OutputStreams, Std
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.streams import resolve_streams, split_filters
 
 BOTH, OUT, ERR, NEITHER = Std(out=True, err=True), Std(out=True), Std(err=True), Std()
 
 
-def streams(*options: str, nproc: int = 2, env: dict[str, str] | None = None) -> tuple[Streams, tuple[str, ...]]:
+def streams(*options: str, nproc: int = 2, env: dict[str, str] | None = None) -> tuple[OutputStreams, tuple[str, ...]]:
     return resolve_streams(parse([*options, "train.py"], {}), nproc, env or {})
 
 
 def test_nothing_asked_for_means_nothing_is_redirected_and_all_is_shown() -> None:
-    assert streams() == (Streams(redirects=(NEITHER,) * 2, tee=(NEITHER,) * 2, shown=(True, True)), ())
+    assert streams() == (OutputStreams(redirects=(NEITHER,) * 2, tee=(NEITHER,) * 2, shown=(True, True)), ())
 
 
 @pytest.mark.parametrize(("value", "std"), [("0", NEITHER), ("1", OUT), ("2", ERR), ("3", BOTH)])

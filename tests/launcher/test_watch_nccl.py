@@ -17,7 +17,7 @@ from robust_run.harmless import Harmless
 from robust_run.launcher.agent.watch import RankWatch
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
-from robust_run.launcher.model.job import JobSpec, Paces, Sights, Std, Streams
+from robust_run.launcher.model.job import JobSpec, OutputStreams, Paces, Sights, Std
 from robust_run.tracer.files import ring
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.plugin import layout
@@ -34,7 +34,7 @@ def spec(round_s: float) -> JobSpec:
         run_id="run",
         rdzv_id="run",
         log_dir="/tmp",
-        streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+        streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
         slow_round_s=round_s,
     )
 

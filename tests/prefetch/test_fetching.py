@@ -14,7 +14,7 @@ from prefetch.images import SMALL_BLOCK, make_image
 from prefetch.private_mounts import privately
 
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.fetching.sources import Source, split
+from robust_run.prefetch.fetching.sources import BlockSource, split
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
@@ -83,7 +83,7 @@ class Bench:
         self.root = folder / "cache"
         self._open: list[tuple[Fetcher, Cache]] = []
 
-    def fetcher(self, *sources: Source, limits: FetchLimits = LIMITS) -> Fetcher:
+    def fetcher(self, *sources: BlockSource, limits: FetchLimits = LIMITS) -> Fetcher:
         cache = Cache(str(self.root), self.map)
         fetcher = Fetcher(self.map, cache, sources, limits)
         fetcher.start()

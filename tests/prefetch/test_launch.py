@@ -239,12 +239,12 @@ def test_a_launch_that_died_early_makes_no_block_decay(tmp_path: Path) -> None:
 
 
 def test_the_window_ends_once_with_the_first_step_the_limit_or_the_program() -> None:
-    first = window.Window(100.0, 60.0)
+    first = window.RecordingWindow(100.0, 60.0)
     assert first.look(101.0, stepped=False) is None
     assert first.look(102.0, stepped=True) == "step"
     assert first.look(103.0, stepped=True) is None
-    assert window.Window(100.0, 60.0).look(160.0, stepped=False) == "limit"
-    assert window.Window(100.0, 60.0).look(120.0, stepped=False, running=False) == "end"
+    assert window.RecordingWindow(100.0, 60.0).look(160.0, stepped=False) == "limit"
+    assert window.RecordingWindow(100.0, 60.0).look(120.0, stepped=False, running=False) == "end"
 
 
 class FakeServed:

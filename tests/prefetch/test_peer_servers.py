@@ -15,7 +15,7 @@ from servers.model_origin import ModelOrigin
 
 from robust_run.errors import UserError
 from robust_run.prefetch.peers.types import PeerOptions
-from robust_run.prefetch.rules.queue import Queue
+from robust_run.prefetch.rules.queue import FetchQueue
 from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Status
 from robust_run.prefetch.server import ServeOptions, ServerHandle, control, start
@@ -131,7 +131,7 @@ def test_an_address_that_cannot_be_leaves_nothing_mounted(pair: Pair) -> None:
 @pytest.mark.parametrize("aligned", [False, True])
 def test_requests_of_nodes_that_share_end_where_groups_do(aligned: bool) -> None:
     limits = FetchLimits(run_bytes=2 * MIB, first_small=0, aligned=aligned)
-    queue = Queue(MIB, bytearray(COUNT), lambda *_: 0.0, Health(("origin",), limits), limits)
+    queue = FetchQueue(MIB, bytearray(COUNT), lambda *_: 0.0, Health(("origin",), limits), limits)
     queue.prefetch([BlockRun(1, 5)])
     jobs = [queue.next(0.0) for _ in range(3)]
     assert [(job.start, job.count) for job in jobs if job] == (

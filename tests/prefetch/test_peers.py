@@ -23,7 +23,7 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.cache_files import Sums
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
-from robust_run.prefetch.peers.standing import Assignment, Holders, Patience, Peers, group_of
+from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Holders, Peers, group_of
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, Priority
@@ -106,7 +106,7 @@ class Job:
         while True:
             for _ in range(count):
                 self.node()
-            assignment = Assignment(blockmap.identity(self.map), sorted(node.address for node in self.nodes), 1)
+            assignment = GroupOwners(blockmap.identity(self.map), sorted(node.address for node in self.nodes), 1)
             if len({assignment.owners(group_of(block, MIB)) for block in range(COUNT)}) == count:
                 return self.nodes
             for node in self.nodes:
@@ -296,7 +296,7 @@ def test_a_busy_owner_sends_who_asks_to_somebody_who_got_it_from_him(job: Job) -
     job.meet()
     group = 3
     members = sorted(node.address for node in job.nodes)
-    first = members[Assignment(blockmap.identity(job.map), members, 2).owners(group)[0]]
+    first = members[GroupOwners(blockmap.identity(job.map), members, 2).owners(group)[0]]
     owner = next(node for node in job.nodes if node.address == first)
     others = [node for node in job.nodes if node is not owner]
     for number, node in enumerate(others, start=1):
@@ -342,23 +342,23 @@ members = st.lists(st.integers(0, 999).map(lambda number: f"10.0.0.1:{number}"),
 
 @given(members, st.integers(0, 1 << 40), st.integers(1, 4))
 def test_a_group_has_k_owners_and_only_the_groups_of_a_lost_node_move(names: list[str], group: int, count: int) -> None:
-    whole = Assignment("image", names, count)
+    whole = GroupOwners("image", names, count)
     owners = [whole.members[index] for index in whole.owners(group)]
     assert len(set(owners)) == len(owners) == min(count, len(names))
     lost = names[0]
     if len(names) > 1 and lost not in owners:
-        fewer = Assignment("image", names[1:], count)
+        fewer = GroupOwners("image", names[1:], count)
         assert [fewer.members[index] for index in fewer.owners(group)] == owners[: len(names) - 1]
 
 
 def test_the_work_is_shared_evenly() -> None:
-    assignment = Assignment("image", [f"node-{number}:1" for number in range(8)], 2)
+    assignment = GroupOwners("image", [f"node-{number}:1" for number in range(8)], 2)
     first = [assignment.owners(group)[0] for group in range(4000)]
     assert all(400 < first.count(member) < 600 for member in range(8))
 
 
 def test_patience_ends_and_starts_anew_once_the_group_came() -> None:
-    patience = Patience(2.0, 15.0)
+    patience = GroupPatience(2.0, 15.0)
     assert patience.left_s(7, Priority.HOT, 100.0) == 15.0
     assert patience.left_s(7, Priority.DEMAND, 110.0) == 2.0, "a demand has its own time"
     assert patience.left_s(7, Priority.HOT, 116.0) == 0.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.prefetch.rules.queue import Job, Queue
+from robust_run.prefetch.rules.queue import FetchJob, FetchQueue
 from robust_run.prefetch.rules.source_health import SLOW_S, Health
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 
@@ -22,9 +22,11 @@ class Setting:
         self.present = bytearray(100)
         self.offers: dict[int, float | None] = {}
         self.now_s = 100.0
-        self.queue = Queue(MIB, self.present, lambda source, *_: self.offers.get(source, 0.0), self.health, self.limits)
+        self.queue = FetchQueue(
+            MIB, self.present, lambda source, *_: self.offers.get(source, 0.0), self.health, self.limits
+        )
 
-    def next(self) -> Job:
+    def next(self) -> FetchJob:
         job = self.queue.next(self.now_s)
         assert job is not None
         return job
@@ -32,7 +34,7 @@ class Setting:
     def nothing(self) -> bool:
         return self.queue.next(self.now_s) is None
 
-    def come(self, job: Job, wrong: tuple[int, ...] = ()) -> list[tuple[int, str]]:
+    def come(self, job: FetchJob, wrong: tuple[int, ...] = ()) -> list[tuple[int, str]]:
         for block in range(job.start, job.start + job.count):
             if block not in wrong:
                 self.present[block] = 1
@@ -40,7 +42,7 @@ class Setting:
         return self.queue.came(job, wrong, (job.count - len(wrong)) * MIB, self.now_s)
 
 
-def shape(job: Job) -> tuple[int, int, str]:
+def shape(job: FetchJob) -> tuple[int, int, str]:
     return job.start, job.count, job.priority.name.lower()
 
 
@@ -317,7 +319,7 @@ def test_whatever_happens_every_wanted_block_comes_or_is_given_up(data: st.DataO
     for block in data.draw(st.sets(st.integers(0, 99), max_size=5)):
         at.queue.demand(block, at.now_s)
     lost: list[tuple[int, str]] = []
-    flying: list[Job] = []
+    flying: list[FetchJob] = []
     for _ in range(1500):
         job = at.queue.next(at.now_s)
         if job is not None:

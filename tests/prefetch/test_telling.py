@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from robust_run.prefetch.server.config import Ready
+from robust_run.prefetch.server.config import ServerReady
 from robust_run.prefetch.server.telling import QUIET_S, Telling
 
 
@@ -41,13 +41,13 @@ def _ear() -> Iterator[Ear]:
 
 def test_before_it_serves_only_one_line_is_said(ear: Ear) -> None:
     ear.telling.trouble("block 3", "the origin is gone")
-    ear.telling.ready(Ready("the origin is gone"))
-    ear.telling.ready(Ready())
+    ear.telling.ready(ServerReady("the origin is gone"))
+    ear.telling.ready(ServerReady())
     assert ear.heard() == ['{"reason":"the origin is gone"}']
 
 
 def test_the_same_reason_is_told_once_in_a_while_and_another_at_once(ear: Ear) -> None:
-    ear.telling.ready(Ready())
+    ear.telling.ready(ServerReady())
     for block in range(5):
         ear.telling.trouble(f"block {block}", "gone")
     ear.telling.trouble("block 7", "wrong")
@@ -58,7 +58,7 @@ def test_the_same_reason_is_told_once_in_a_while_and_another_at_once(ear: Ear) -
 
 
 def test_a_keeper_that_does_not_listen_holds_nobody_up(ear: Ear) -> None:
-    ear.telling.ready(Ready())
+    ear.telling.ready(ServerReady())
     for number in range(5000):
         ear.telling.trouble("x" * 100, f"reason {number}")
     assert 100 < len(ear.heard()) < 5000
@@ -67,7 +67,7 @@ def test_a_keeper_that_does_not_listen_holds_nobody_up(ear: Ear) -> None:
 def test_what_is_worth_knowing_is_told_each_time_and_what_came_too_early_after_the_first_line(ear: Ear) -> None:
     ear.telling.note("early")
     assert ear.heard() == []
-    ear.telling.ready(Ready())
+    ear.telling.ready(ServerReady())
     ear.telling.note("damaged")
     ear.telling.note("damaged")
     _ready, *noted = [msgspec.json.decode(line) for line in ear.heard()]

@@ -29,7 +29,7 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.cache import BlocksWrongError, Cache
 from robust_run.prefetch.fetching.repairs import Repairs
-from robust_run.prefetch.fetching.sources import Source
+from robust_run.prefetch.fetching.sources import BlockSource
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.room import Room
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits
@@ -64,7 +64,7 @@ class Bench:
             file.seek(offset)
             file.write(data)
 
-    def fetcher(self, *sources: Source, limits: FetchLimits = LIMITS, cache: Cache | None = None) -> Fetcher:
+    def fetcher(self, *sources: BlockSource, limits: FetchLimits = LIMITS, cache: Cache | None = None) -> Fetcher:
         cache = cache or Cache(str(self.root), self.map)
         tell = lambda sentence, _reason: self.troubles.append(sentence)  # noqa: E731
         fetcher = Fetcher(self.map, cache, sources, limits, tell=tell, note=self.notes.append)

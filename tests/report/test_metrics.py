@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from robust_run.report.metrics import Family, Sample, exposition, number
+from robust_run.report.metrics import MetricFamily, Sample, exposition, number
 
 
-def read(*families: Family) -> dict[str, dict[tuple[str, ...], float]]:
+def read(*families: MetricFamily) -> dict[str, dict[tuple[str, ...], float]]:
     """What Prometheus makes of families: numbers by name and label values."""
     body, _ = exposition(families)
     return {
@@ -43,14 +43,14 @@ def test_the_format_is_the_one_that_is_asked_for():
 
 @given(st.text(st.characters(codec="utf-8")), st.floats(0, 1e18))
 def test_labels_may_hold_anything(text: str, value: float):
-    family = Family(name="x_total", kind="counter", about="X.", labels=("of",), samples=(Sample((text,), value),))
+    family = MetricFamily(name="x_total", kind="counter", about="X.", labels=("of",), samples=(Sample((text,), value),))
     body, _ = exposition([family])
     (line,) = [line for line in body.decode().split("\n") if line.startswith("robust_run_x_total{")]
     assert line.endswith(f"}} {value!r}") or float(line.rpartition(" ")[2]) == value
 
 
 def test_what_was_said_is_what_is_read():
-    family = Family(
+    family = MetricFamily(
         name="nccl_sent_bytes_total",
         kind="counter",
         about="Bytes.",

@@ -14,14 +14,14 @@ import pytest
 from snapshot.packages import LONG_NAME, make_compiled_wheel, make_index, make_project
 
 from robust_run.snapshot import platforms
-from robust_run.snapshot.building import Plan, described
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.building import BuildPlan, described
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.pack import Packed
 from robust_run.snapshot.roots import ask, captured_roots
 from robust_run.snapshot.rules import key
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 
 TREE = Path(__file__).parents[2]
 #: Prints what a program sees in a restored environment.
@@ -102,7 +102,7 @@ class Environment:
             " && rm was_file && mkdir was_file && echo x > was_file/x && rm -r was_folder && echo f > was_folder",
         )
 
-    def setup(self, commands: tuple[str, ...] | None = None, **changes: Any) -> Setup:
+    def setup(self, commands: tuple[str, ...] | None = None, **changes: Any) -> CaptureSetup:
         prefix, paths, user = ask([self.python], self.environment())
         settings: dict[str, Any] = {
             "commands": commands if commands is not None else self.commands(),
@@ -114,17 +114,17 @@ class Environment:
             "watch": (),
             **changes,
         }
-        return Setup(**settings)
+        return CaptureSetup(**settings)
 
-    def plan(self, setup: Setup) -> Plan:
+    def plan(self, setup: CaptureSetup) -> BuildPlan:
         facts = platforms.here()
         found = collect(
             setup.commands, cwd=setup.cwd, roots=setup.roots, facts=facts, environment=setup.environment, variables=()
         )
         made = key.make(found.ingredients)
-        return Plan(key=made, setup=setup, platform=facts.platform, pinned=found.pinned)
+        return BuildPlan(key=made, setup=setup, platform=facts.platform, pinned=found.pinned)
 
-    def manifest(self, captured: Captured, packed: Packed, setup: Setup) -> Manifest:
+    def manifest(self, captured: Captured, packed: Packed, setup: CaptureSetup) -> SnapshotManifest:
         return described(self.plan(setup), captured, packed, 1_790_000_000.0)
 
     def look(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from robust_run.snapshot.capture.stage import listed, make_whiteouts
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.pack import Packed, pack
 from robust_run.snapshot.rules import key
-from robust_run.snapshot.rules.types import Key, Manifest, Package, Root
+from robust_run.snapshot.rules.types import Key, Package, Root, SnapshotManifest
 
 
 def key_of(*paths: str) -> Key:
@@ -24,7 +24,7 @@ def key_of(*paths: str) -> Key:
 KEY = key_of("/opt/env")
 
 
-def manifest_of(**changes: Any) -> Manifest:
+def manifest_of(**changes: Any) -> SnapshotManifest:
     """Return a manifest that is right, but for the changes."""
     roots = changes.get("roots", (Root(folder="0", path="/opt/env", changed=1),))
     made = key_of(*(root.path for root in roots))
@@ -48,7 +48,7 @@ def manifest_of(**changes: Any) -> Manifest:
         "took_s": 1.0,
         **changes,
     }
-    return Manifest(**settings)
+    return SnapshotManifest(**settings)
 
 
 def stage_of(folder: Path, root: str, fill: Callable[[Path], None], removed: tuple[str, ...] = ()) -> Captured:
@@ -86,14 +86,14 @@ def some_files(top: Path) -> None:
 
 def snapshot_of(
     folder: Path, root: str, fill: Callable[[Path], None] = some_files, removed: tuple[str, ...] = ()
-) -> tuple[Manifest, str]:
+) -> tuple[SnapshotManifest, str]:
     """Return manifest and image of a snapshot of one root."""
     captured = stage_of(folder, root, fill, removed)
     packed = pack(captured, str(folder / "image.sqsh"))
     return described(captured, packed), packed.path
 
 
-def described(captured: Captured, packed: Packed) -> Manifest:
+def described(captured: Captured, packed: Packed) -> SnapshotManifest:
     """Return the manifest of what was packed."""
     return manifest_of(
         roots=captured.roots,

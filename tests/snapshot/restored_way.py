@@ -26,7 +26,7 @@ def main(folder: str) -> None:
     manifest = build(plan, store, None, clock=SystemClock())
     said = {}
     for rungs in (("mount", "userns"), ("extract",)):
-        options = restoring.Options(cache=os.path.join(folder, "node"), memory=None, rungs=rungs)  # type: ignore[arg-type]
+        options = restoring.RestoreOptions(cache=os.path.join(folder, "node"), memory=None, rungs=rungs)  # type: ignore[arg-type]
         with restoring.restore(plan, manifest, store, options) as restored:
             code = f"import os, sys; print(os.getuid(), os.getgid(), file=sys.stderr)\n{LOOK}"
             done = subprocess.run(

@@ -15,13 +15,13 @@ from snapshot.made import key_of
 
 from robust_run.clock import SystemClock
 from robust_run.snapshot import catalog, fetch, holding, platforms
-from robust_run.snapshot.building import Plan, build
+from robust_run.snapshot.building import BuildPlan, build
 from robust_run.snapshot.capture import work
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder, claim
 from robust_run.snapshot.restore import extract
-from robust_run.snapshot.rules.types import Manifest, Root
+from robust_run.snapshot.rules.types import Root, SnapshotManifest
 from robust_run.snapshot.verify import check_tree
 from robust_run.store.opening import open_store
 
@@ -31,7 +31,7 @@ import time, msgspec
 from robust_run.clock import SystemClock
 from robust_run.snapshot import building, holding
 from robust_run.store.opening import open_store
-plan = msgspec.json.decode(sys.argv[2], type=building.Plan)
+plan = msgspec.json.decode(sys.argv[2], type=building.BuildPlan)
 store = open_store(sys.argv[3])
 left = int(sys.argv[4])
 def die_later(event, arguments):
@@ -55,7 +55,7 @@ print(len(builds), found.image_sha256, -left)
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> BuildPlan:
     needs_squashfs_tools()
     root, work = tmp_path / "env", tmp_path / "work"
     root.mkdir()
@@ -63,7 +63,7 @@ def plan(tmp_path: Path) -> Plan:
     (root / "old").write_text("old")
     # time and process in it, so that two builds are never the same
     command = "mkdir pkg; date +%N > pkg/when; echo $$ > pkg/who; rm old; echo 'V = 1' > pkg/__init__.py"
-    setup = Setup(
+    setup = CaptureSetup(
         commands=(command,),
         cwd=str(root),
         roots=(Root(folder="0", path=str(root)),),
@@ -73,10 +73,10 @@ def plan(tmp_path: Path) -> Plan:
         way="overlay" if os.geteuid() == 0 else "scan",
         watch=(),
     )
-    return Plan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=True)
+    return BuildPlan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=True)
 
 
-def start(plan: Plan, store: str, kill_at: int = 0, lease_s: float = 0.6) -> subprocess.Popen[str]:
+def start(plan: BuildPlan, store: str, kill_at: int = 0, lease_s: float = 0.6) -> subprocess.Popen[str]:
     argv = [
         sys.executable,
         "-c",
@@ -90,12 +90,12 @@ def start(plan: Plan, store: str, kill_at: int = 0, lease_s: float = 0.6) -> sub
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
 
 
-def obtain(plan: Plan, url: str) -> bool:
+def obtain(plan: BuildPlan, url: str) -> bool:
     """Be the next builder, in this process, which saves a start of Python. Return whether there was something to build."""
     store = open_store(url)
     builds: list[Holder] = []
 
-    def build_it(holder: Holder) -> Manifest:
+    def build_it(holder: Holder) -> SnapshotManifest:
         builds.append(holder)
         return build(plan, store, holder, clock=SystemClock())
 
@@ -106,7 +106,7 @@ def obtain(plan: Plan, url: str) -> bool:
     return bool(builds)
 
 
-def check_restores(plan: Plan, store_url: str, cache: Path) -> None:
+def check_restores(plan: BuildPlan, store_url: str, cache: Path) -> None:
     store = open_store(store_url)
     manifest = catalog.load(store, plan.key.digest)
     assert manifest is not None
@@ -116,7 +116,7 @@ def check_restores(plan: Plan, store_url: str, cache: Path) -> None:
     assert {(item.path, item.kind) for item in items} >= {("old", "w"), ("pkg/when", "f"), ("pkg/__pycache__", "d")}
 
 
-def test_two_jobs_that_build_one_key_at_once_produce_one_snapshot(plan: Plan, tmp_path: Path) -> None:
+def test_two_jobs_that_build_one_key_at_once_produce_one_snapshot(plan: BuildPlan, tmp_path: Path) -> None:
     if plan.setup.way == "scan":
         pytest.skip("two builds in one environment need overlays")
     url = str(tmp_path / "store")
@@ -131,7 +131,7 @@ def test_two_jobs_that_build_one_key_at_once_produce_one_snapshot(plan: Plan, tm
     check_restores(plan, url, tmp_path / "cache")
 
 
-def test_a_builder_killed_anywhere_leaves_nothing_half_and_the_next_one_builds(plan: Plan, tmp_path: Path) -> None:
+def test_a_builder_killed_anywhere_leaves_nothing_half_and_the_next_one_builds(plan: BuildPlan, tmp_path: Path) -> None:
     if plan.setup.way == "scan":
         pytest.skip("a killed build leaves the environment as it was only with overlays")
     whole = start(plan, str(tmp_path / "whole"))
@@ -157,7 +157,7 @@ def test_a_builder_killed_anywhere_leaves_nothing_half_and_the_next_one_builds(p
     assert os.listdir(tmp_path / "work") == []
 
 
-def test_a_builder_that_lost_its_term_publishes_nothing(plan: Plan, tmp_path: Path) -> None:
+def test_a_builder_that_lost_its_term_publishes_nothing(plan: BuildPlan, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
     assert claim(store, plan.key.digest, 1, "me")
     assert not claim(store, plan.key.digest, 1, "another")

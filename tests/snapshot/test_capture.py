@@ -18,10 +18,10 @@ import pytest
 from snapshot.environments import TREE
 
 from robust_run.snapshot.capture import bytecode, outside, scan
-from robust_run.snapshot.capture.capturing import Setup, capture, discard
+from robust_run.snapshot.capture.capturing import CaptureSetup, capture, discard
 from robust_run.snapshot.capture.running import Heard, run_inside
 from robust_run.snapshot.capture.stage import plain_mode, split_whiteouts
-from robust_run.snapshot.capture.types import Order
+from robust_run.snapshot.capture.types import CaptureOrder
 from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
 from robust_run.snapshot.rules.types import Root
 
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def setup_of(root: Path, *commands: str, **changes: object) -> Setup:
+def setup_of(root: Path, *commands: str, **changes: object) -> CaptureSetup:
     work = root.parent / "work"
     work.mkdir(exist_ok=True)
     if changes.get("way") == "overlay" and os.geteuid() != 0:
@@ -51,7 +51,7 @@ def setup_of(root: Path, *commands: str, **changes: object) -> Setup:
         "watch": (),
         **changes,
     }
-    return Setup(**settings)  # type: ignore[arg-type]
+    return CaptureSetup(**settings)  # type: ignore[arg-type]
 
 
 def names_in(work: Path) -> list[str]:
@@ -152,14 +152,14 @@ def all_end(mark: str) -> None:
 
 _BUILDER = """
 import os, signal, sys, msgspec; sys.path[:0] = sys.argv[1].split(':')
-from robust_run.snapshot.capture.capturing import Setup, capture
+from robust_run.snapshot.capture.capturing import CaptureSetup, capture
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})  # as a launcher does
-capture(msgspec.convert(msgspec.json.decode(sys.argv[2]), Setup), lambda line: print(line.decode(), flush=True))
+capture(msgspec.convert(msgspec.json.decode(sys.argv[2]), CaptureSetup), lambda line: print(line.decode(), flush=True))
 """
 
 
 @contextlib.contextmanager
-def builder_of(setup: Setup, mark: str) -> Iterator[subprocess.Popen[bytes]]:
+def builder_of(setup: CaptureSetup, mark: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that captures; all that carries the mark is killed in the end."""
     argv = [sys.executable, "-c", _BUILDER, str(TREE), msgspec.json.encode(setup).decode()]
     env = {**os.environ, "TEST_MARK": mark}
@@ -224,7 +224,7 @@ def test_nothing_of_a_set_up_outlives_whoever_is_killed(root: Path, way: str, vi
 def test_what_cannot_be_enclosed_ends_too(root: Path, tmp_path: Path) -> None:
     """As for an ordinary user without namespaces."""
     mark = f"robust-test-{uuid.uuid4().hex}"
-    order = Order(
+    order = CaptureOrder(
         layers=(), watched=(), commands=(f"export MARK={mark}; setsid sleep 600 & sleep 600",), cwd=str(root),
         private=(), parent=os.getpid(), enclose=False,
     )  # fmt: skip

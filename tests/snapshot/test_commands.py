@@ -13,7 +13,7 @@ from snapshot.environments import needs_squashfs_tools
 
 from robust_run.errors import RobustRunError
 from robust_run.snapshot.commands import env
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 
 Run = Callable[..., tuple[int, str]]
 
@@ -113,4 +113,4 @@ def test_a_short_token_is_no_token(run: Run, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("short\n")
     code, said = run("list", "--token-file", tmp_path / "token")
     assert code == 2 and "at least 16 characters" in said
-    assert Manifest.__struct_fields__[0] == "schema"
+    assert SnapshotManifest.__struct_fields__[0] == "schema"

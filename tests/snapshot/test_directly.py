@@ -15,13 +15,13 @@ from snapshot.made import snapshot_of, some_files
 
 from robust_run.mounts import squashfs
 from robust_run.snapshot.restore import directly
-from robust_run.snapshot.restore.place import Order
+from robust_run.snapshot.restore.place import PlaceOrder
 from robust_run.snapshot.restore.unpacked import Folder
 from robust_run.snapshot.rules.restore_ladder import Rung
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> Order:
+def order(tmp_path: Path) -> PlaceOrder:
     needs_squashfs_tools()
     if os.geteuid() != 0:
         pytest.skip("mounting without a user namespace needs root")
@@ -29,13 +29,13 @@ def order(tmp_path: Path) -> Order:
         (tmp_path / name).mkdir()
     manifest, image = snapshot_of(tmp_path, str(tmp_path / "env"), some_files)
     folders = (Folder(path=str(tmp_path / "node")),)
-    return Order(
+    return PlaceOrder(
         manifest=manifest, image=image, image_url=image, stage=str(tmp_path / "stage"), unpack_in=folders,
         rungs=("mount",),
     )  # fmt: skip
 
 
-def held(order: Order) -> directly.Held:
+def held(order: PlaceOrder) -> directly.Held:
     """Hold it, or skip where this root may not mount."""
     found = directly.hold(order)
     if found is None:
@@ -62,7 +62,7 @@ def is_given_back(image: str) -> bool:
 
 
 @pytest.mark.parametrize("rung", ["mount", "extract"])
-def test_programs_see_it_at_the_same_path_and_we_do_not(order: Order, rung: Rung) -> None:
+def test_programs_see_it_at_the_same_path_and_we_do_not(order: PlaceOrder, rung: Rung) -> None:
     place = held(msgspec.structs.replace(order, rungs=(rung,)))
     env = order.manifest.roots[0].path
     try:
@@ -79,7 +79,7 @@ def test_programs_see_it_at_the_same_path_and_we_do_not(order: Order, rung: Rung
     assert is_given_back(order.image)
 
 
-def test_a_program_that_outlives_us_keeps_it_and_then_the_device_is_given_back(order: Order) -> None:
+def test_a_program_that_outlives_us_keeps_it_and_then_the_device_is_given_back(order: PlaceOrder) -> None:
     place = held(order)
     env = order.manifest.roots[0].path
     try:
@@ -93,7 +93,7 @@ def test_a_program_that_outlives_us_keeps_it_and_then_the_device_is_given_back(o
     assert is_given_back(order.image)
 
 
-def test_what_cannot_be_mounted_leaves_nothing_and_is_left_to_others(order: Order) -> None:
+def test_what_cannot_be_mounted_leaves_nothing_and_is_left_to_others(order: PlaceOrder) -> None:
     Path(order.image).write_bytes(b"no squashfs" * 1000)
     assert directly.hold(order) is None
     assert os.listdir(order.stage) == []
@@ -105,7 +105,7 @@ def test_what_cannot_be_mounted_leaves_nothing_and_is_left_to_others(order: Orde
     assert is_given_back(order.image)
 
 
-def test_what_needs_a_living_process_is_left_to_one(order: Order) -> None:
+def test_what_needs_a_living_process_is_left_to_one(order: PlaceOrder) -> None:
     for change in ({"rungs": ("userns", "extract")}, {"lazy": msgspec.Raw(b"{}")}):
         assert directly.hold(msgspec.structs.replace(order, **change)) is None  # type: ignore[arg-type]
 
@@ -114,14 +114,14 @@ _HOLD = """
 import sys, time; sys.path[:0] = sys.argv[1].split(":")
 import msgspec
 from robust_run.snapshot.restore import directly
-from robust_run.snapshot.restore.place import Order
-place = directly.hold(msgspec.json.decode(sys.argv[2], type=Order))
+from robust_run.snapshot.restore.place import PlaceOrder
+place = directly.hold(msgspec.json.decode(sys.argv[2], type=PlaceOrder))
 print("held" if place else "not", flush=True)
 time.sleep(600)
 """
 
 
-def test_when_who_holds_it_is_killed_nothing_is_left(order: Order) -> None:
+def test_when_who_holds_it_is_killed_nothing_is_left(order: PlaceOrder) -> None:
     argv = [sys.executable, "-c", _HOLD, str(TREE), msgspec.json.encode(order).decode()]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/")
     try:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from snapshot.made import manifest_of
 
 from robust_run.snapshot.rules import expiry
-from robust_run.snapshot.rules.expiry import Stored
+from robust_run.snapshot.rules.expiry import StoredFolder
 
 DAY_S = 86400.0
 NOW_S = 1_790_000_000.0
@@ -32,9 +32,9 @@ def test_only_what_was_resolved_grows_old(days: int, pinned: bool, state: str) -
         assert found.words == "resolved 9 days ago; --refresh-setup resolves again"
 
 
-def stored(key: str, built_days: float | None, touched_days: float) -> Stored:
+def stored(key: str, built_days: float | None, touched_days: float) -> StoredFolder:
     built = None if built_days is None else NOW_S - built_days * DAY_S
-    return Stored(key=key, built_unix_s=built, touched_unix_s=NOW_S - touched_days * DAY_S, size_bytes=1)
+    return StoredFolder(key=key, built_unix_s=built, touched_unix_s=NOW_S - touched_days * DAY_S, size_bytes=1)
 
 
 def test_what_is_pruned_and_why() -> None:

@@ -22,7 +22,7 @@ from robust_run.snapshot import verify
 from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
 from robust_run.snapshot.pack import pack, sha256_of, tool_version
 from robust_run.snapshot.restore import confined, extract, in_place, mounting
-from robust_run.snapshot.rules.types import Item, Manifest, Root
+from robust_run.snapshot.rules.types import Item, Root, SnapshotManifest
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,9 @@ def tools() -> None:
     needs_squashfs_tools()
 
 
-def image_with(folder: Path, manifest: Manifest, change: Callable[[Path], None], *options: str) -> tuple[Manifest, str]:
+def image_with(
+    folder: Path, manifest: SnapshotManifest, change: Callable[[Path], None], *options: str
+) -> tuple[SnapshotManifest, str]:
     """Pack the stage of `manifest` again, changed, so that digests fit and the listing does not."""
     stage = folder / "made" / "stage"
     change(stage)
@@ -158,7 +160,7 @@ def test_no_unsquashfs_is_said(tmp_path: Path) -> None:
     assert tool_version("/bin/false") == (0, 0, 0)
 
 
-def copied(tmp_path: Path) -> tuple[Manifest, list[Item], str, Path]:
+def copied(tmp_path: Path) -> tuple[SnapshotManifest, list[Item], str, Path]:
     root = tmp_path / "env"
     (root / "old").mkdir(parents=True)
     (root / "old/file").touch()
@@ -220,7 +222,7 @@ def test_what_cannot_be_mounted_is_refused_and_leaves_no_mount(tmp_path: Path) -
     at.mkdir()
     manifest, image = snapshot_of(tmp_path, str(root))
 
-    def refused(reason: str, made: Manifest, path: str = image) -> None:
+    def refused(reason: str, made: SnapshotManifest, path: str = image) -> None:
         for reader in ("kernel", "squashfuse"):
             with pytest.raises(RestoreRefused, match=reason):
                 mounting.mount(made, path, str(at), reader=reader, userns=False)
@@ -247,9 +249,9 @@ import sys, time; sys.path[:0] = sys.argv[1].split(':')
 import msgspec
 from robust_run.mounts import namespace
 from robust_run.snapshot.restore import mounting
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 userns = namespace.enter_as_oneself()
-manifest = msgspec.json.decode(sys.argv[2], type=Manifest)
+manifest = msgspec.json.decode(sys.argv[2], type=SnapshotManifest)
 mounted = mounting.mount(manifest, sys.argv[3], sys.argv[4], reader="squashfuse", userns=userns)
 print(mounted._server.pid, open(manifest.roots[0].path + "/pkg/__init__.py").read().strip(), flush=True)
 time.sleep(600)

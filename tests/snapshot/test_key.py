@@ -19,7 +19,7 @@ from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
 from robust_run.snapshot.rules import key, mentions
 from robust_run.snapshot.rules.types import Root
 
-FACTS = platforms.Facts(
+FACTS = platforms.SetupFacts(
     platform=platforms.here().platform, python_build="3.11", prefix="/opt/env", base_prefix="/usr", gpu="none"
 )
 

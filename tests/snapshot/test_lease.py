@@ -21,41 +21,61 @@ from robust_run.snapshot import catalog, holding
 from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SetupFailed
 from robust_run.snapshot.rules import lease
-from robust_run.snapshot.rules.lease import Beat, Seen, Watch
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.lease import BuilderHeartbeat, LeaseWatch, StoreSight
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
-NONE = Seen(is_published=False, term=0, beat=None)
-BUILDING = Seen(is_published=False, term=1, beat=Beat(builder="b", count=1, progress="pip"))
-CASES: list[tuple[Seen, float, float, tuple[str, int]]] = [
+NONE = StoreSight(is_published=False, term=0, beat=None)
+BUILDING = StoreSight(is_published=False, term=1, beat=BuilderHeartbeat(builder="b", count=1, progress="pip"))
+CASES: list[tuple[StoreSight, float, float, tuple[str, int]]] = [
     # seen, when the watch began, since when it is so, what is done at 100 s
     (NONE, 100, 100, ("claim", 1)),
-    (Seen(is_published=True, term=3, beat=None), 100, 100, ("restore", 0)),
+    (StoreSight(is_published=True, term=3, beat=None), 100, 100, ("restore", 0)),
     (BUILDING, 80, 80, ("wait", 0)),
     (BUILDING, 60, 69, ("claim", 2)),
-    (Seen(is_published=False, term=1, beat=None), 80, 80, ("wait", 0)),
-    (Seen(is_published=False, term=1, beat=None), 60, 60, ("claim", 2)),
-    (Seen(is_published=False, term=2, beat=Beat(builder="b", count=9, state="failed")), 100, 100, ("claim", 3)),
-    (Seen(is_published=False, term=2, beat=Beat(builder="b", count=9, state="failed")), 80, 100, ("fail", 0)),
-    (Seen(is_published=False, term=2, beat=Beat(builder="b", count=9, state="left")), 80, 100, ("claim", 3)),
-    (Seen(is_published=False, term=2, beat=Beat(builder="b", count=9, state="done")), 80, 100, ("claim", 3)),
-    (Seen(is_published=False, term=lease.MOST_TERMS, beat=None), 0, 0, ("fail", 0)),
+    (StoreSight(is_published=False, term=1, beat=None), 80, 80, ("wait", 0)),
+    (StoreSight(is_published=False, term=1, beat=None), 60, 60, ("claim", 2)),
+    (
+        StoreSight(is_published=False, term=2, beat=BuilderHeartbeat(builder="b", count=9, state="failed")),
+        100,
+        100,
+        ("claim", 3),
+    ),
+    (
+        StoreSight(is_published=False, term=2, beat=BuilderHeartbeat(builder="b", count=9, state="failed")),
+        80,
+        100,
+        ("fail", 0),
+    ),
+    (
+        StoreSight(is_published=False, term=2, beat=BuilderHeartbeat(builder="b", count=9, state="left")),
+        80,
+        100,
+        ("claim", 3),
+    ),
+    (
+        StoreSight(is_published=False, term=2, beat=BuilderHeartbeat(builder="b", count=9, state="done")),
+        80,
+        100,
+        ("claim", 3),
+    ),
+    (StoreSight(is_published=False, term=lease.MOST_TERMS, beat=None), 0, 0, ("fail", 0)),
 ]
 
 
 @pytest.mark.parametrize(("seen", "began_s", "since_s", "expected"), CASES)
-def test_what_to_do(seen: Seen, began_s: float, since_s: float, expected: tuple[str, int]) -> None:
-    found = lease.decide(Watch(began_s=began_s, seen=seen, since_s=since_s), 100.0, lease_s=30.0)
+def test_what_to_do(seen: StoreSight, began_s: float, since_s: float, expected: tuple[str, int]) -> None:
+    found = lease.decide(LeaseWatch(began_s=began_s, seen=seen, since_s=since_s), 100.0, lease_s=30.0)
     assert (found.act, found.term) == expected
 
 
 def test_every_change_of_the_heartbeat_begins_the_lease_anew() -> None:
-    watch = lease.watched(Watch(began_s=0.0), BUILDING, 0.0)
+    watch = lease.watched(LeaseWatch(began_s=0.0), BUILDING, 0.0)
     watch = lease.watched(watch, BUILDING, 29.0)
     assert watch.since_s == 0.0
-    beat = Beat(builder="b", count=2)
-    watch = lease.watched(watch, Seen(is_published=False, term=1, beat=beat), 29.0)
+    beat = BuilderHeartbeat(builder="b", count=2)
+    watch = lease.watched(watch, StoreSight(is_published=False, term=1, beat=beat), 29.0)
     assert lease.decide(watch, 58.0, 30.0).act == "wait"
     assert lease.decide(watch, 60.0, 30.0).act == "claim"
 
@@ -64,10 +84,10 @@ def store_of(folder: Path) -> Store:
     return open_store(str(folder / "store"))
 
 
-def publisher(store: Store, folder: Path, builds: list[str]) -> Callable[[holding.Holder], Manifest]:
+def publisher(store: Store, folder: Path, builds: list[str]) -> Callable[[holding.Holder], SnapshotManifest]:
     """Return what stands for running the set-up."""
 
-    def build(holder: holding.Holder) -> Manifest:
+    def build(holder: holding.Holder) -> SnapshotManifest:
         builds.append(threading.current_thread().name)
         holder.say("installing")
         image = folder / f"image-{threading.get_ident()}"
@@ -77,7 +97,7 @@ def publisher(store: Store, folder: Path, builds: list[str]) -> Callable[[holdin
     return build
 
 
-def obtain(store: Store, build: Callable[[holding.Holder], Manifest], **changes: object) -> Manifest:
+def obtain(store: Store, build: Callable[[holding.Holder], SnapshotManifest], **changes: object) -> SnapshotManifest:
     settings: dict[str, object] = {
         "clock": SystemClock(),
         "sleep": lambda seconds: time.sleep(min(seconds, 0.02)),
@@ -89,7 +109,7 @@ def obtain(store: Store, build: Callable[[holding.Holder], Manifest], **changes:
 def test_ten_nodes_that_want_one_key_at_once_build_it_once(tmp_path: Path) -> None:
     store = store_of(tmp_path)
     builds: list[str] = []
-    found: list[Manifest] = []
+    found: list[SnapshotManifest] = []
     build = publisher(store, tmp_path, builds)
     nodes = [threading.Thread(target=lambda: found.append(obtain(store, build))) for _ in range(10)]
     for node in nodes:
@@ -106,7 +126,7 @@ def test_when_the_commands_fail_those_who_wait_fail_with_the_same_words(tmp_path
     is_waiting = threading.Event()
     errors: list[str] = []
 
-    def build(holder: holding.Holder) -> Manifest:
+    def build(holder: holding.Holder) -> SnapshotManifest:
         holder.say("pip: resolving")
         assert is_waiting.wait(30)
         raise SetupFailed("set-up command 'pip install x' ended with 1: no such package")
@@ -134,9 +154,9 @@ def test_a_heartbeat_is_shown_without_control_characters_and_in_short(tmp_path: 
     """One that no builder can have written is as none."""
     store = store_of(tmp_path)
     assert holding.claim(store, KEY.digest, 1, "x")
-    beat = Beat(builder="\x1b[2Jme", count=1, progress="\x1b[2J" + "x" * count)
+    beat = BuilderHeartbeat(builder="\x1b[2Jme", count=1, progress="\x1b[2J" + "x" * count)
     store.write_all(catalog.lease_path(KEY.digest, 1, "beat"), msgspec.json.encode(beat))
-    shown = Beat(builder="[2Jme", count=1, progress="[2J" + "x" * 496)
+    shown = BuilderHeartbeat(builder="[2Jme", count=1, progress="[2J" + "x" * 496)
     assert holding.look(store, KEY.digest).beat == (shown if count == 10_000 else None)
 
 

@@ -14,13 +14,13 @@ from snapshot.made import KEY, manifest_of
 from robust_run.snapshot import platforms
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.rules import key, listing, manifest
-from robust_run.snapshot.rules.types import Ingredient, Item, Kind, Manifest, Root
+from robust_run.snapshot.rules.types import Ingredient, Item, Kind, Root, SnapshotManifest
 
 FILE = Item(root=0, path="a/b", kind="f", mode=0o644, size_bytes=1, content="0" * 32)
 FOLDER = Item(root=0, path="a", kind="d", mode=0o755)
 
 
-def listing_of(*items: Item) -> tuple[bytes, Manifest]:
+def listing_of(*items: Item) -> tuple[bytes, SnapshotManifest]:
     data = listing.encode(items)
     return data, manifest_of(listing_sha256=hashlib.sha256(data).hexdigest(), items=len(items))
 

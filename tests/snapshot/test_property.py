@@ -18,7 +18,7 @@ from prefetch.private_mounts import privately
 from snapshot.environments import needs_squashfs_tools
 from snapshot.made import described
 
-from robust_run.snapshot.capture.capturing import Setup, capture, discard
+from robust_run.snapshot.capture.capturing import CaptureSetup, capture, discard
 from robust_run.snapshot.capture.stage import plain_mode
 from robust_run.snapshot.pack import pack
 from robust_run.snapshot.restore import extract, in_place, mounting
@@ -77,7 +77,7 @@ def tree_of(top: str) -> dict[str, tuple[object, ...]]:
 def restored(folder: Path, script: str, way: str) -> list[dict[str, tuple[object, ...]]]:
     """Return what the root looks like after each way to restore. The root itself is as it was before, until the last."""
     root = folder / "root"
-    setup = Setup(
+    setup = CaptureSetup(
         commands=(script,),
         cwd=str(root),
         roots=(Root(folder="0", path=str(root)),),

@@ -21,12 +21,12 @@ from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.clock import SystemClock
 from robust_run.snapshot import fetch, lazy, platforms, rerunning, restoring
-from robust_run.snapshot.building import Plan, build, publish
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.building import BuildPlan, build, publish
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefused
 from robust_run.snapshot.restore import in_place
 from robust_run.snapshot.rules.restore_ladder import Rung
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -35,9 +35,9 @@ class Built(NamedTuple):
     """An environment, and the snapshot of a set-up of it in a store."""
 
     environment: Environment
-    plan: Plan
+    plan: BuildPlan
     store: Store
-    manifest: Manifest
+    manifest: SnapshotManifest
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(environment, plan, store, build(plan, store, None, clock=SystemClock()))
 
 
-def options(folder: Path, *rungs: Rung, **more: object) -> restoring.Options:
+def options(folder: Path, *rungs: Rung, **more: object) -> restoring.RestoreOptions:
     """Options of a node whose folders are all in one."""
-    return restoring.Options(cache=str(folder / "node"), memory=None, rungs=rungs, **more)  # type: ignore[arg-type]
+    return restoring.RestoreOptions(cache=str(folder / "node"), memory=None, rungs=rungs, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rung", ["mount", "userns", "extract"])
@@ -158,7 +158,7 @@ def test_what_is_small_or_near_is_brought_as_a_whole() -> None:
     assert lazy.why_not(msgspec.structs.replace(found, blocks_sha256=""), remote=True, cached=False)
 
 
-def restoring_manifest() -> Manifest:
+def restoring_manifest() -> SnapshotManifest:
     from snapshot.made import manifest_of
 
     return manifest_of()
@@ -171,9 +171,9 @@ class Small(NamedTuple):
     """A folder with a few files captured, in a store."""
 
     root: Path
-    plan: Plan
+    plan: BuildPlan
     store: Store
-    manifest: Manifest
+    manifest: SnapshotManifest
 
 
 @pytest.fixture
@@ -184,11 +184,11 @@ def small(tmp_path: Path) -> Iterator[Small]:
     manifest, image = snapshot_of(tmp_path, str(root), some_files)
     store = open_store(str(tmp_path / "store"))
     publish(store, manifest, image)
-    setup = Setup(
+    setup = CaptureSetup(
         commands=("echo ran >> ran.txt; echo said",), cwd=str(root), roots=manifest.roots,
         environment={"PATH": os.environ["PATH"]}, python=("/usr/bin/python3",), work_folders=(),
     )  # fmt: skip
-    plan = Plan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=False)
+    plan = BuildPlan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=False)
     yield Small(root, plan, store, manifest)
 
 

@@ -21,7 +21,7 @@ from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.pack import pack
 from robust_run.snapshot.restore import extract, in_place, mounting
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.snapshot.verify import check_tree
 
 
@@ -30,7 +30,7 @@ class Built(NamedTuple):
 
     environment: Environment
     captured: Captured
-    manifest: Manifest
+    manifest: SnapshotManifest
     image: str
 
 
@@ -94,7 +94,7 @@ def test_mounted_at_the_same_path_it_is_what_was_installed(
 @privately
 def test_with_scratch_the_environment_can_be_written_and_nothing_stays(built: Built, tmp_path: Path) -> None:
     (tmp_path / "at").mkdir()
-    scratch = mounting.Scratch(folder=str(tmp_path / "scratch"))
+    scratch = mounting.WriteArea(folder=str(tmp_path / "scratch"))
     mounted = mounting.mount(
         built.manifest, built.image, str(tmp_path / "at"), reader="kernel", userns=False, scratch=scratch
     )

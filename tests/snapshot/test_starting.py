@@ -15,9 +15,9 @@ from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.errors import PlatformError
 from robust_run.snapshot import building, catalog, fetch, holding, platforms, starting
-from robust_run.snapshot.building import Plan, publish
+from robust_run.snapshot.building import BuildPlan, publish
 from robust_run.snapshot.capture import work
-from robust_run.snapshot.capture.capturing import Setup
+from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import (
     CaptureRefused,
     SetupFailed,
@@ -28,8 +28,8 @@ from robust_run.snapshot.errors import (
 )
 from robust_run.snapshot.holding import Holder
 from robust_run.snapshot.rules import manifest as manifests
-from robust_run.snapshot.rules.types import Manifest, Root
-from robust_run.snapshot.starting import Asked, Found
+from robust_run.snapshot.rules.types import Root, SnapshotManifest
+from robust_run.snapshot.starting import FoundSnapshot, RestoreRequest
 from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
@@ -55,16 +55,21 @@ class Hands:
 
 class Node(NamedTuple):
     root: Path
-    plan: Plan
+    plan: BuildPlan
     store: Store
-    manifest: Manifest
+    manifest: SnapshotManifest
     image: str
     said: list[str]
     clock: Hands
 
-    def find(self, **asked: object) -> Found:
+    def find(self, **asked: object) -> FoundSnapshot:
         return starting.find(
-            self.plan, self.store, Asked(**asked), clock=self.clock, sleep=self.clock.sleep, say=self.said.append
+            self.plan,
+            self.store,
+            RestoreRequest(**asked),
+            clock=self.clock,
+            sleep=self.clock.sleep,
+            say=self.said.append,
         )  # type: ignore[arg-type]
 
 
@@ -75,19 +80,19 @@ def node(tmp_path: Path) -> Node:
     root.mkdir()
     work.mkdir()
     manifest, image = snapshot_of(tmp_path, str(root), some_files)
-    setup = Setup(
+    setup = CaptureSetup(
         commands=("echo new > new.txt",), cwd=str(root), roots=(Root(folder="0", path=str(root)),),
         environment={"PATH": os.environ["PATH"]}, python=("/usr/bin/python3",), work_folders=(str(work),),
         way="scan", watch=(),
     )  # fmt: skip
-    plan = Plan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=False)
+    plan = BuildPlan(key=key_of(str(root)), setup=setup, platform=platforms.here().platform, pinned=False)
     clock = Hands(manifest.built_unix_s)
     return Node(root, plan, open_store(str(tmp_path / "store")), manifest, image, [], clock)
 
 
 def test_what_is_there_is_used_and_its_age_said(node: Node) -> None:
     publish(node.store, node.manifest, node.image)
-    assert node.find() == Found(manifest=node.manifest, was_built=False)
+    assert node.find() == FoundSnapshot(manifest=node.manifest, was_built=False)
     assert node.said == []
     node.clock.now_s += 9 * DAY_S
     assert not node.find().was_built
@@ -112,7 +117,7 @@ def test_where_that_fails_the_old_one_is_used(node: Node) -> None:
     node.clock.now_s += 31 * DAY_S
     setup = msgspec.structs.replace(node.plan.setup, commands=("echo no network; exit 1",))
     broken = node._replace(plan=msgspec.structs.replace(node.plan, setup=setup))
-    assert broken.find() == Found(manifest=node.manifest, was_built=False)
+    assert broken.find() == FoundSnapshot(manifest=node.manifest, was_built=False)
     assert "what was resolved before is used: set-up command" in node.said[-1]
     with pytest.raises(SetupFailed, match="no network"):
         broken.find(refresh=True)
@@ -144,10 +149,10 @@ def test_a_builder_at_work_ends_the_head_start(node: Node) -> None:
         holder.end("done")
 
     try:
-        found = starting.find(node.plan, node.store, Asked(head_start_s=1e6), clock=node.clock, sleep=sleep)
+        found = starting.find(node.plan, node.store, RestoreRequest(head_start_s=1e6), clock=node.clock, sleep=sleep)
     finally:
         holder.end()
-    assert found == Found(manifest=node.manifest, was_built=False)
+    assert found == FoundSnapshot(manifest=node.manifest, was_built=False)
     assert len(waits) == 1
 
 
@@ -178,7 +183,7 @@ def test_a_damaged_image_is_found_and_built_over(node: Node, tmp_path: Path, dam
     again = node.find(damaged=found.manifest)
     assert again.was_built
     assert fetch.fetch(node.store, again.manifest, str(tmp_path / "cache"))
-    assert node.find(damaged=found.manifest) == Found(manifest=again.manifest, was_built=False), (
+    assert node.find(damaged=found.manifest) == FoundSnapshot(manifest=again.manifest, was_built=False), (
         "it was mended meanwhile"
     )
 
@@ -196,7 +201,12 @@ def test_a_snapshot_that_somebody_else_signed_is_refused_and_not_built_over(node
     publish(node.store, node.manifest, node.image, token="the token of others")
     with pytest.raises(SnapshotRefused, match="signature"):
         starting.find(
-            node.plan, node.store, Asked(), clock=node.clock, sleep=node.clock.sleep, token="a token that is ours"
+            node.plan,
+            node.store,
+            RestoreRequest(),
+            clock=node.clock,
+            sleep=node.clock.sleep,
+            token="a token that is ours",
         )
 
 

@@ -17,7 +17,7 @@ from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.pack import sha256_of
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}/store")
 
 
-def image_of(folder: Path, content: bytes, **changes: object) -> tuple[Manifest, str]:
+def image_of(folder: Path, content: bytes, **changes: object) -> tuple[SnapshotManifest, str]:
     path = folder / f"image-{hash(content):x}"
     path.write_bytes(content)
     digest, size_bytes = sha256_of(str(path))
@@ -154,7 +154,7 @@ _PUBLISH_AND_DIE = """
 import os, sys; sys.path[:0] = sys.argv[1].split(':')
 import msgspec
 from robust_run.snapshot.building import publish
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.opening import open_store
 store = open_store(sys.argv[2])
 left = int(sys.argv[5])
@@ -165,7 +165,7 @@ def die_later(event, arguments):
         left -= 1
         if left < 0:
             os.kill(os.getpid(), 9)
-manifest = msgspec.json.decode(sys.argv[3], type=Manifest)
+manifest = msgspec.json.decode(sys.argv[3], type=SnapshotManifest)
 publish(open_store(sys.argv[2] + "-warm"), manifest, sys.argv[4])  # imports all that is needed
 sys.addaudithook(die_later)
 publish(store, manifest, sys.argv[4])

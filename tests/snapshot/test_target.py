@@ -11,7 +11,7 @@ import pytest
 from snapshot.made import manifest_of
 
 from robust_run.snapshot.restore import target
-from robust_run.snapshot.rules.types import Item, Manifest, Root
+from robust_run.snapshot.rules.types import Item, Root, SnapshotManifest
 
 SITE = "lib/python3.11/site-packages"
 MANIFEST = manifest_of(roots=(Root(folder="0", path="/opt/env", changed=9),))
@@ -28,7 +28,7 @@ def items(*paths: str, removed: tuple[str, ...] = ()) -> list[Item]:
     ]
 
 
-def why_not(found: list[Item], manifest: Manifest = MANIFEST, **base: list[str]) -> str:
+def why_not(found: list[Item], manifest: SnapshotManifest = MANIFEST, **base: list[str]) -> str:
     """`base`: what packages of the environment have."""
     return target.why_not(manifest, found, {f"/opt/env/{SITE}/{name}": files for name, files in base.items()})
 

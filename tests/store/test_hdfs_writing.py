@@ -11,7 +11,7 @@ import pytest
 
 from robust_run.store.errors import Stalled, StoreError
 from robust_run.store.hdfs_writing import HdfsWriter
-from robust_run.store.watching import Progress
+from robust_run.store.watching import CallProgress
 
 pytest.importorskip("hdfs_native", reason="needs hdfs-native")
 
@@ -70,8 +70,8 @@ def writer_to(client: _Client, call: Callable[..., Any]) -> HdfsWriter:
     )
 
 
-def at_once(path: str, work: Callable[[Progress], Any]) -> Any:
-    return work(Progress())
+def at_once(path: str, work: Callable[[CallProgress], Any]) -> Any:
+    return work(CallProgress())
 
 
 def test_the_stand_in_is_closed_when_it_is_collected() -> None:
@@ -105,8 +105,8 @@ def test_a_file_that_is_aborted_is_not_closed_by_whoever_collects_it() -> None:
 def test_a_file_whose_write_was_given_up_is_not_closed_by_whoever_collects_it() -> None:
     client = _Client()
 
-    def call(path: str, work: Callable[[Progress], Any]) -> Any:
-        done = work(Progress())
+    def call(path: str, work: Callable[[CallProgress], Any]) -> Any:
+        done = work(CallProgress())
         if client.calls[-1:] == ["hsync"]:
             client.calls.append("stalled")
             raise Stalled("hdfs://name", path, "nothing moved")

@@ -12,12 +12,12 @@ from jobs import wait_for
 
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, NotFound, Stalled
-from robust_run.store.watching import Progress, Watcher
+from robust_run.store.watching import CallProgress, CallWatcher
 
 
 def test_results_and_errors_come_through_and_companions_are_used_again() -> None:
     before = companions()
-    watcher, threads = Watcher("x://", 60), set()
+    watcher, threads = CallWatcher("x://", 60), set()
     for number in range(5):
         assert watcher.run("f", lambda _, number=number: (threads.add(threading.get_ident()), number)[1]) == number
     with pytest.raises(NotFound):
@@ -31,7 +31,7 @@ def test_what_hangs_is_given_up_and_touches_nothing_afterwards() -> None:
     before = companions()
     touched, release, ended, buffer = threading.Event(), threading.Event(), threading.Event(), bytearray(3)
 
-    def work(progress: Progress) -> None:
+    def work(progress: CallProgress) -> None:
         try:
             with progress.touching():
                 buffer[0] = 1
@@ -51,7 +51,7 @@ def test_what_hangs_is_given_up_and_touches_nothing_afterwards() -> None:
             with super().calling(interrupt):
                 yield
 
-    watcher = Watcher("x://h", 0.1)
+    watcher = CallWatcher("x://h", 0.1)
     with pytest.raises(Stalled, match=r"x://h/f: nothing moved for 0\.1 s"):
         watcher.run("f", work, Begun())
     release.set()
@@ -66,29 +66,29 @@ def test_what_is_slow_but_moves_is_waited_for() -> None:
     """The time for a stall is longer than a busy machine lets a thread wait, and what is done takes longer than that."""
     stall_s, pauses = 5.0, threading.Event()
 
-    def work(progress: Progress) -> str:
+    def work(progress: CallProgress) -> str:
         until_s = time.monotonic() + stall_s + 0.5
         while time.monotonic() < until_s:
             pauses.wait(0.1)
             progress.step()
         return "done"
 
-    watcher = Watcher("x://", stall_s)
+    watcher = CallWatcher("x://", stall_s)
     assert watcher.run("f", work) == "done"
     watcher.close()
 
 
 def test_work_of_one_step_is_given_more_time() -> None:
-    watcher = Watcher("x://", 0.01)
+    watcher = CallWatcher("x://", 0.01)
     assert watcher.run("f", lambda _: threading.Event().wait(0.1) or "done", more_s=60) == "done"
     watcher.close()
 
 
 def test_what_is_called_off_is_not_waited_for() -> None:
     before = companions()
-    release, cancel, watcher = threading.Event(), Cancellation(), Watcher("x://", 60)
+    release, cancel, watcher = threading.Event(), Cancellation(), CallWatcher("x://", 60)
 
-    def work(_progress: Progress) -> None:
+    def work(_progress: CallProgress) -> None:
         threading.Thread(target=cancel.cancel, daemon=True).start()
         release.wait(60)
 

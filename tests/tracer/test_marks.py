@@ -76,12 +76,12 @@ class Worker:
         return found
 
     @property
-    def parts(self) -> list[marks.Mark]:
+    def parts(self) -> list[marks.StartMark]:
         """The spans, those of one kind in a row as one: a busy machine makes pauses within what is done at one go."""
-        found: list[marks.Mark] = []
+        found: list[marks.StartMark] = []
         for span in self.noted.spans:
             began_s = found.pop().began_s if found and found[-1].kind == span.kind else span.began_s
-            found.append(marks.Mark(span.kind, began_s, span.ended_s))
+            found.append(marks.StartMark(span.kind, began_s, span.ended_s))
         return found
 
     @property

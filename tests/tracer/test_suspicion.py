@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.suspicion import LOOK_S, Beat, LongWait, Suspicion
+from robust_run.tracer.suspicion import LOOK_S, LongWait, RingHeartbeat, Suspicion
 
 
 def steady(suspicion: Suspicion, gap_s: float, beats: int, now_s: float = 0.0) -> tuple[float, int]:
@@ -17,7 +17,7 @@ def steady(suspicion: Suspicion, gap_s: float, beats: int, now_s: float = 0.0) -
         for look in range(looks):
             now_s += LOOK_S
             since_s = now_s - LOOK_S * (look + 1)
-            assert suspicion.look({0: Beat(beat, beat, since_s if look else None)}, now_s) is None
+            assert suspicion.look({0: RingHeartbeat(beat, beat, since_s if look else None)}, now_s) is None
     return now_s, beats
 
 
@@ -25,7 +25,7 @@ def waits(suspicion: Suspicion, events: int, now_s: float, for_s: float, steps: 
     since_s = now_s
     while now_s < since_s + for_s:
         now_s += LOOK_S
-        found = suspicion.look({0: Beat(events, steps, since_s)}, now_s)
+        found = suspicion.look({0: RingHeartbeat(events, steps, since_s)}, now_s)
         if found is not None:
             yield found
 
@@ -56,7 +56,7 @@ def test_a_job_whose_steps_are_not_counted_has_started_when_it_has_made_progress
     now_s = 0.0
     for event in range(1, 30):
         now_s += LOOK_S
-        suspicion.look({0: Beat(event, 0, None)}, now_s)
+        suspicion.look({0: RingHeartbeat(event, 0, None)}, now_s)
     assert next(waits(suspicion, 29, now_s, 60.0, steps=0)).after_s == 5.0
 
 
@@ -69,8 +69,8 @@ def test_a_wait_that_goes_on_is_reported_less_and_less_often() -> None:
 
 def test_the_longest_wait_of_the_node_is_the_one_that_is_reported() -> None:
     suspicion = Suspicion(5.0)
-    suspicion.look({0: Beat(1, 1, None), 1: Beat(1, 1, None)}, 0.0)
-    found = suspicion.look({0: Beat(1, 1, 3.0), 1: Beat(1, 1, 1.0)}, 30.0)
+    suspicion.look({0: RingHeartbeat(1, 1, None), 1: RingHeartbeat(1, 1, None)}, 0.0)
+    found = suspicion.look({0: RingHeartbeat(1, 1, 3.0), 1: RingHeartbeat(1, 1, 1.0)}, 30.0)
     assert found is not None
     assert (found.rank, found.waited_s) == (1, 29.0)
 
@@ -84,4 +84,4 @@ def test_nobody_is_suspected_who_makes_progress_within_the_floor(looks: list[tup
         events += progress
         if progress or now_s - since_s >= 4.9:
             since_s = now_s
-        assert suspicion.look({0: Beat(events, 1, since_s if is_waiting else None)}, now_s) is None
+        assert suspicion.look({0: RingHeartbeat(events, 1, since_s if is_waiting else None)}, now_s) is None

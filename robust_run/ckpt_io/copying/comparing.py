@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from robust_run.ckpt_io.copying.trees import Tree
+from robust_run.ckpt_io.copying.trees import FolderTree
 from robust_run.ckpt_io.copying.types import Differences
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint
 from robust_run.ckpt_io.finding import read_manifest
@@ -18,7 +18,7 @@ from robust_run.store.opening import open_store
 from robust_run.store.types import Walked
 
 
-def compare_trees(source: Tree, destination: str, task_path: Mapping[str, str]) -> Differences:
+def compare_trees(source: FolderTree, destination: str, task_path: Mapping[str, str]) -> Differences:
     """Compare a folder, or a file if the source's only file has no name, with what was walked of the source.
 
     `task_path`: by which path of a task a file of the source is known. Raises PlatformError.

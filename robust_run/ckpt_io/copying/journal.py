@@ -32,7 +32,7 @@ Unit = tuple[int, int]
 """File and unit."""
 
 
-class Journal:
+class CopyJournal:
     """The journal of one copy. Safe to use from threads; of processes, one has it at a time."""
 
     def __init__(self, path: str, identity: str) -> None:
@@ -91,7 +91,7 @@ class Journal:
         """The copy is whole."""
         os.unlink(self.path)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> CopyJournal:
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
-from robust_run.ckpt_io.copying.types import Plan
+from robust_run.ckpt_io.copying.types import CopyPlan
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint
 from robust_run.ckpt_io.finding import read_manifest
 from robust_run.ckpt_io.reading import Checkpoint
@@ -51,7 +51,7 @@ def check_apart(destination: str, source_folder: str) -> None:
         raise UserError(f"{destination} lies in {source_folder}, which is to be copied: name a folder outside of it")
 
 
-def check_way(plan: Plan) -> None:
+def check_way(plan: CopyPlan) -> None:
     """See that nothing stands where something is to be put, before anything is made.
 
     Raises:

@@ -10,11 +10,11 @@ import xxhash
 
 from robust_run.ckpt_io.address import split
 from robust_run.ckpt_io.copying.comparing import compare_trees
-from robust_run.ckpt_io.copying.journal import SUFFIX, VERSION, Journal
+from robust_run.ckpt_io.copying.journal import SUFFIX, VERSION, CopyJournal
 from robust_run.ckpt_io.copying.local_files import make_link, read_bytes, sync_paths
 from robust_run.ckpt_io.copying.sources import PlainSource
-from robust_run.ckpt_io.copying.trees import PlainFile, Tree
-from robust_run.ckpt_io.copying.types import Differences, Plan, Task
+from robust_run.ckpt_io.copying.trees import FolderTree, PlainFile
+from robust_run.ckpt_io.copying.types import CopyPlan, Differences, Task
 from robust_run.ckpt_io.foreign.dcp_folder import METADATA_PATH
 from robust_run.ckpt_io.rules.types import UNIT_BYTES
 from robust_run.store import paths
@@ -28,12 +28,12 @@ _NAME_BYTES = 255
 _NONCE_BYTES = 6
 
 
-def plan_of_plain(source: PlainSource, destination: str) -> Plan:
+def plan_of_plain(source: PlainSource, destination: str) -> CopyPlan:
     """Files keep names of their own until all of them are whole."""
     copy = _Copy(source, destination)
     is_folder = source.kind != "file"
     shown = destination if is_folder else copy.final(source.files[0])
-    return Plan(
+    return CopyPlan(
         kind=source.kind,
         source=paths.shown(source.url),
         destination=shown,
@@ -87,7 +87,7 @@ class _Copy:
                 size = min(UNIT_BYTES, file.size_bytes - at)
                 yield Task(number, unit, path, at, size, None, self._ranged(file.path, at, size))
 
-    def go_on(self, journal: Journal) -> None:
+    def go_on(self, journal: CopyJournal) -> None:
         """Forget what a journal says of files that have changed since."""
         first_units: dict[int, int] = {}
         for number, unit in journal.done:
@@ -121,7 +121,7 @@ class _Copy:
         tree = self.source.tree
         if self.source.kind == "file":
             (file,) = self.source.files
-            tree = Tree((PlainFile("", file.size_bytes),))
+            tree = FolderTree((PlainFile("", file.size_bytes),))
             return compare_trees(tree, self.final(file), {"": self.temporary[file.path]})
         return compare_trees(tree, self.destination, self.temporary)
 
@@ -138,7 +138,7 @@ class _Copy:
             found[file.path] = path
         return found
 
-    def _is_same(self, file: PlainFile, unit: int, journal: Journal) -> bool:
+    def _is_same(self, file: PlainFile, unit: int, journal: CopyJournal) -> bool:
         """Whether a file is what a unit of it was fetched of, as far as the store tells."""
         if not journal.done.get((_number(file), VERSION), b"").startswith(_version(file)):
             return False

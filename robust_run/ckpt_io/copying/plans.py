@@ -12,7 +12,7 @@ from robust_run.ckpt_io.copying.comparing import compare_ours
 from robust_run.ckpt_io.copying.occupied import check_free, local_parts
 from robust_run.ckpt_io.copying.plain_plans import journal_path, plan_of_plain
 from robust_run.ckpt_io.copying.sources import PlainSource
-from robust_run.ckpt_io.copying.types import Plan, Task
+from robust_run.ckpt_io.copying.types import CopyPlan, Task
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.rules import manifest as manifests
 from robust_run.ckpt_io.rules.types import Manifest
@@ -22,7 +22,7 @@ from robust_run.store import paths
 from robust_run.store.opening import local_path
 
 
-def plan_of(source: Checkpoint | PlainSource, destination: Address) -> Plan:
+def plan_of(source: Checkpoint | PlainSource, destination: Address) -> CopyPlan:
     """Return what is to be copied and where to. Pure but for asking what the destination is."""
     folders = []
     for folder in destination.folders:
@@ -38,7 +38,7 @@ def plan_of(source: Checkpoint | PlainSource, destination: Address) -> Plan:
     return plan_of_plain(source, folders[0])
 
 
-def _plan_of_ours(source: Checkpoint, destination: Address, folders: Sequence[str]) -> Plan:
+def _plan_of_ours(source: Checkpoint, destination: Address, folders: Sequence[str]) -> CopyPlan:
     """The parts are dealt anew over the targets here; the units are the same, and so are their digests."""
     manifest = source.manifest
     files = tuple(
@@ -65,7 +65,7 @@ def _plan_of_ours(source: Checkpoint, destination: Address, folders: Sequence[st
         if layout.part_bytes(target)
     }
     identity = f"rrck {manifest.uuid} {manifests.size_bytes(manifest)} {' '.join(folders)}"
-    return Plan(
+    return CopyPlan(
         kind="rrck",
         source=source.url,
         destination=folders[0],

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from robust_run.ckpt_io.address import Address
-from robust_run.ckpt_io.copying.journal import Journal
+from robust_run.ckpt_io.copying.journal import CopyJournal
 from robust_run.ckpt_io.copying.local_files import lay_out, read_bytes, sync_files, write_piece
 from robust_run.ckpt_io.copying.occupied import check_apart, check_not_source, check_way
 from robust_run.ckpt_io.copying.plans import plan_of
 from robust_run.ckpt_io.copying.sources import PlainSource
-from robust_run.ckpt_io.copying.types import Plan, Progress, Restored, Task
+from robust_run.ckpt_io.copying.types import CopyPlan, Progress, RestoreResult, Task
 from robust_run.ckpt_io.copying.whole import check_whole, faults
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.errors import PlatformError, UserError
@@ -28,7 +28,7 @@ def restore(
     *,
     verify_only: bool = False,
     progress: Progress | None = None,
-) -> Restored:
+) -> RestoreResult:
     """Copy a checkpoint into a local folder (a single file: to a local file), or only compare.
 
     Raises:
@@ -47,7 +47,7 @@ def restore(
     counts = _Counts()
     with _plain_errors(plan):
         os.makedirs(os.path.dirname(plan.journal_path), exist_ok=True)
-    with Journal(plan.journal_path, plan.identity) as journal, _plain_errors(plan):
+    with CopyJournal(plan.journal_path, plan.identity) as journal, _plain_errors(plan):
         is_occupied = _looked_around(plan, journal)
         for path, size in plan.sizes.items():
             lay_out(path, size)
@@ -61,7 +61,7 @@ def restore(
     return _restored(plan, counts)
 
 
-def _looked_around(plan: Plan, journal: Journal) -> bool:
+def _looked_around(plan: CopyPlan, journal: CopyJournal) -> bool:
     """See that the destination may be written to, and has room; return whether the same checkpoint lies there."""
     try:
         if journal.is_new and os.path.exists(plan.commit_record):
@@ -79,7 +79,7 @@ def _looked_around(plan: Plan, journal: Journal) -> bool:
 
 
 @contextmanager
-def _plain_errors(plan: Plan) -> Iterator[None]:
+def _plain_errors(plan: CopyPlan) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -100,7 +100,7 @@ class _CopyJob:
     """One unit to be copied, if it is not there."""
 
     task: Task
-    journal: Journal
+    journal: CopyJournal
     counts: _Counts
     is_occupied: bool = False
     """The destination was whole once: a unit is only written if it is not what it should be."""
@@ -151,7 +151,7 @@ class _CompareJob:
             self.differ.setdefault(self.path, []).append(self.task.unit)
 
 
-def _verify(plan: Plan, progress: Progress | None, of_source: list[str]) -> Restored:
+def _verify(plan: CopyPlan, progress: Progress | None, of_source: list[str]) -> RestoreResult:
     """Hold what is there now against what is at the source now. `of_source`: what is wrong there already."""
     found = plan.compare()
     differ: dict[str, list[int]] = {}
@@ -175,8 +175,10 @@ def _differs(path: str, units: list[int]) -> str:
     return f"{path}: unit {first} differs{more}"
 
 
-def _restored(plan: Plan, counts: _Counts, wrong: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> Restored:
-    return Restored(
+def _restored(
+    plan: CopyPlan, counts: _Counts, wrong: tuple[str, ...] = (), extra: tuple[str, ...] = ()
+) -> RestoreResult:
+    return RestoreResult(
         kind=plan.kind,
         source=plan.source,
         destination=plan.destination,
@@ -190,7 +192,7 @@ def _restored(plan: Plan, counts: _Counts, wrong: tuple[str, ...] = (), extra: t
     )
 
 
-def _make_room(plan: Plan) -> None:
+def _make_room(plan: CopyPlan) -> None:
     """Make the folders, and see that there is room, before anything is fetched. Raises PlatformError, OSError."""
     needed: dict[int, tuple[str, int]] = {}
     for folder in {*plan.folders, *map(os.path.dirname, (*plan.sizes, *plan.links))}:

@@ -11,7 +11,7 @@ import xxhash
 
 from robust_run.ckpt_io.address import Address, parse, split
 from robust_run.ckpt_io.copying.links import Links, resolved
-from robust_run.ckpt_io.copying.trees import PlainFile, Tree, named, tree_of
+from robust_run.ckpt_io.copying.trees import FolderTree, PlainFile, named, tree_of
 from robust_run.ckpt_io.copying.types import Kind
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint
 from robust_run.ckpt_io.finding import StoreOpener, read_manifest
@@ -36,7 +36,7 @@ class PlainSource:
     url: str
     kind: Kind
     store: Store
-    tree: Tree
+    tree: FolderTree
     dcp: DcpFolder | None = None
     links: Links = "refuse"
     is_listed: bool = False
@@ -62,10 +62,10 @@ class PlainSource:
         """What it is, so that a copy of something else is not continued with it. Each file is looked at by itself."""
         return f"plain files, {self.kind} {xxhash.xxh3_128_hexdigest(self.url.encode())} {paths.shown(self.url)}"
 
-    def walk_again(self) -> Tree | None:
+    def walk_again(self) -> FolderTree | None:
         """Return what is there now; None where the store cannot be asked. Raises CheckpointError, StoreError."""
         if self.kind == "file":
-            return Tree((_plain_file(self.store, self.files[0].path),))
+            return FolderTree((_plain_file(self.store, self.files[0].path),))
         return walk_tree(self.store, self.links) if self.is_listed else None
 
     def check_unchanged(self, advice: str) -> None:
@@ -105,7 +105,7 @@ def open_source(
     return file or _folder(where, links, stores)
 
 
-def walk_tree(store: Store, links: Links) -> Tree:
+def walk_tree(store: Store, links: Links) -> FolderTree:
     """Return everything below a store's folder. Raises CheckpointError, StoreError."""
     walked, notes = list(store.walk()), list[str]()
     if any(each.kind == "link" for each in walked):
@@ -129,7 +129,7 @@ def _dcp(where: Address, links: Links, stores: StoreOpener) -> PlainSource | Non
             names = sorted({item.path for item in (*folder.items, *(blob.item for blob in folder.blobs))})
             files = tuple(PlainFile(name, store.size_bytes(name)) for name in (*names, METADATA_PATH))
             note = "a web server's folders cannot be listed: only what .metadata names is taken"
-            return PlainSource(where.url, "dcp", store, Tree(files, notes=(note,)), folder)
+            return PlainSource(where.url, "dcp", store, FolderTree(files, notes=(note,)), folder)
     except NotFound:
         store.close()
         return None
@@ -150,7 +150,7 @@ def _file(where: Address, stores: StoreOpener) -> PlainSource | None:
             raise UserError(
                 f"{paths.shown(where.url)} is a file and a folder: write it with '/' at its end for the folder, or rename one"
             )
-        return PlainSource(where.url, "file", store, Tree((file,)))
+        return PlainSource(where.url, "file", store, FolderTree((file,)))
     except NotFound:
         store.close()
         return None
@@ -200,7 +200,7 @@ def _folder(where: Address, links: Links, stores: StoreOpener) -> PlainSource:
     raise CheckpointError(f"{paths.shown(where.url)}: {reason}")
 
 
-def _check_nested(store: Store, tree: Tree, url: str) -> None:
+def _check_nested(store: Store, tree: FolderTree, url: str) -> None:
     """Checkpoints of ours in it must lie in it as a whole. Raises UserError for one that has parts elsewhere."""
     for file in tree.files:
         folder, _, name = file.path.rpartition("/")

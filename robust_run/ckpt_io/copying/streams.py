@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource
 from robust_run.ckpt_io.rules.types import UNIT_BYTES
 from robust_run.ckpt_io.views.reader import read_view
-from robust_run.ckpt_io.views.types import Source, VirtualFile
+from robust_run.ckpt_io.views.types import ViewSource, VirtualFile
 from robust_run.store.engine import Hedge, transfer
 from robust_run.store.jobs import ReadJob
 
@@ -39,7 +39,7 @@ def windows(size_bytes: int, fill: Fill) -> Iterator[memoryview]:
             yield window
 
 
-def of_view(source: Source, file: VirtualFile) -> Iterator[memoryview]:
+def of_view(source: ViewSource, file: VirtualFile) -> Iterator[memoryview]:
     """Yield a virtual file. Raises CheckpointError."""
     return windows(file.size_bytes, lambda offset, buffer: read_view(source, file, offset, buffer))
 

@@ -11,7 +11,7 @@ from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, read_rang
 from robust_run.ckpt_io.copying.streams import of_plain
 from robust_run.ckpt_io.copying.types import Progress
 from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec, LogicalFile
-from robust_run.ckpt_io.saving import FileStream, Piece, SavePlan, open_file, open_targets, write_file
+from robust_run.ckpt_io.saving import FilePiece, FileStream, SavePlan, open_file, open_targets, write_file
 from robust_run.store.types import Store
 
 #: Files of one unit or less that are taken over at a time.
@@ -38,7 +38,7 @@ def taken_over(
         return _name(plan.where.name, file.path) if source.kind == "file" else file.path
 
     def whole(index: int, file: PlainFile, targets: Sequence[Store]) -> LogicalFile:
-        pieces = [Piece(0, memoryview(read_range(source, file, 0, file.size_bytes)))]
+        pieces = [FilePiece(0, memoryview(read_range(source, file, 0, file.size_bytes)))]
         found = write_file(plan, index, name_of(file), pieces, file.size_bytes, threads=1, targets=targets)
         progress(file.size_bytes)
         return found

@@ -37,7 +37,7 @@ class PlainFile:
 
 
 @dataclass(frozen=True)
-class Tree:
+class FolderTree:
     """Everything below a folder."""
 
     files: tuple[PlainFile, ...] = ()
@@ -56,7 +56,7 @@ class Tree:
         return tuple(folder for folder in self.folders if folder not in filled)
 
 
-def tree_of(walked: Sequence[Walked], url: str, notes: Sequence[str] = ()) -> Tree:
+def tree_of(walked: Sequence[Walked], url: str, notes: Sequence[str] = ()) -> FolderTree:
     """Check what a store said lies below a folder. Links must be such that lead to something within it.
 
     Raises:
@@ -70,7 +70,7 @@ def tree_of(walked: Sequence[Walked], url: str, notes: Sequence[str] = ()) -> Tr
     if len(files) > FILES_MOST:
         raise CheckpointError(f"{url} has {len(files)} files below it; {FILES_MOST} is the limit: name a folder in it")
     others = [f"{each.path} is no file: it is not taken" for each in walked if each.kind == "other"]
-    return Tree(
+    return FolderTree(
         files=tuple(
             sorted(
                 (PlainFile(each.path, each.size_bytes, each.modified_s, each.tag) for each in files), key=_record_last

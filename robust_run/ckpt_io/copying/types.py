@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.ckpt_io.copying.journal import Journal
+from robust_run.ckpt_io.copying.journal import CopyJournal
 
 Kind = Literal["rrck", "dcp", "file", "folder"]
 """One of ours, a folder of torch.distributed.checkpoint, a single file, a folder of files."""
@@ -16,7 +16,7 @@ Progress = Callable[[int], None]
 """Is told of bytes that are done."""
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CopyPlan:
     """A whole copy."""
 
     kind: Kind
@@ -68,7 +68,7 @@ class Plan:
     compare: Callable[[], Differences]
     """What differs by names and lengths between what is at the source and what is at the destination, both as they are now."""
     threads: int
-    go_on: Callable[[Journal], None] = lambda journal: None  # noqa: ARG005
+    go_on: Callable[[CopyJournal], None] = lambda journal: None  # noqa: ARG005
     """Forget what a journal says of files that are not what they were."""
     check_unchanged: Callable[[], None] = lambda: None
     """Raise CheckpointError if the source changed while it was copied."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from robust_run.ckpt_io.copying.sources import PlainSource, read_range
-from robust_run.ckpt_io.copying.trees import PlainFile, Tree, named
+from robust_run.ckpt_io.copying.trees import FolderTree, PlainFile, named
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.ends import end_of
 from robust_run.ckpt_io.rules.manifest import FILES
@@ -50,7 +50,7 @@ def faults(source: PlainSource) -> list[str]:
     return [fault for fault in (*found, *_missing(source)) if fault]
 
 
-def linked_files(tree: Tree, notes: list[str]) -> tuple[PlainFile, ...]:
+def linked_files(tree: FolderTree, notes: list[str]) -> tuple[PlainFile, ...]:
     """Return the files that links in a tree lead to, under the links' names; of other links, say in `notes` that they go."""
     files = {file.path: file for file in tree.files}
     found = []

@@ -22,7 +22,7 @@ _NAMED = 4
 _SHORT = 8
 
 
-class Opened(NamedTuple):
+class OpenedByRank(NamedTuple):
     """What one rank has opened."""
 
     rank: int
@@ -37,18 +37,18 @@ class Opened(NamedTuple):
 
 def opened_by(
     rank: int, manifest: Manifest, url: str, *, shares_with: Iterable[int] = (), env: Mapping[str, str] = os.environ
-) -> Opened:
+) -> OpenedByRank:
     """Return what a rank has opened. `env`: what its launcher has told it."""
     is_chosen = bool(url) and os.path.normpath(env.get("ROBUST_RESUME", "")) == os.path.normpath(url)
     is_own = is_chosen and env.get("ROBUST_RESUME_OWN") == "1"
-    return Opened(
+    return OpenedByRank(
         rank, manifest.uuid, manifest.step, url, env.get("GROUP_RANK", "") if is_own else "", tuple(shares_with)
     )
 
 
-def disagreement(opened: Iterable[Opened]) -> str:
+def disagreement(opened: Iterable[OpenedByRank]) -> str:
     """Return who opened what, as a message, if that is not the same checkpoint; else empty."""
-    ranks: dict[str, list[Opened]] = {}
+    ranks: dict[str, list[OpenedByRank]] = {}
     listed = sorted(opened, key=lambda one: one.rank)
     for each in listed:
         ranks.setdefault(each.uuid, []).append(each)
@@ -59,7 +59,7 @@ def disagreement(opened: Iterable[Opened]) -> str:
     return f"ranks opened different checkpoints: {'; '.join(said + more)}. {rule}"
 
 
-def _broken_rule(opened: list[Opened]) -> str:
+def _broken_rule(opened: list[OpenedByRank]) -> str:
     """Return why ranks may not load different checkpoints; empty: they may, each node its own."""
     if not all(each.own_of for each in opened):
         return (
@@ -81,7 +81,7 @@ def _broken_rule(opened: list[Opened]) -> str:
     return ""
 
 
-def _words(group: list[Opened]) -> str:
+def _words(group: list[OpenedByRank]) -> str:
     first = group[0]
     numbers = ", ".join(str(each.rank) for each in group[:_NAMED]) + (", ..." if len(group) > _NAMED else "")
     step = f"step {first.step} in " if first.step is not None else ""

@@ -23,7 +23,7 @@ from robust_run.ckpt_io.dcp.tensors import byte_view
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.reading import Wanted
 from robust_run.ckpt_io.rules.layout import unit_size
-from robust_run.ckpt_io.rules.shares import Interval, Round, Shares, UnitId, intervals, share_out
+from robust_run.ckpt_io.rules.shares import ReadRound, Shares, UnitId, UnitInterval, intervals, share_out
 from robust_run.ckpt_io.rules.types import Manifest
 
 #: Of what one rank reads in a round. Large enough that a broadcast is not all latency.
@@ -32,7 +32,7 @@ ROUND_BYTES = 64 << 20
 Progress = Callable[[int], None]
 
 
-class Source(Protocol):
+class BroadcastSource(Protocol):
     """What is read from: an open checkpoint."""
 
     @property
@@ -83,7 +83,7 @@ class Exchange:
 
     def __init__(
         self,
-        source: Source,
+        source: BroadcastSource,
         landings: Sequence[Landing],
         group: dist.ProcessGroup,
         *,
@@ -143,7 +143,7 @@ class Exchange:
     def _agree(self) -> Shares:
         """Learn what each rank wants, and share it out."""
         mine = (self._source.manifest.uuid, intervals(set(self._parts)), self._trouble is None)
-        everybody: list[tuple[str, list[Interval], bool]] = [mine] * dist.get_world_size(self._group)
+        everybody: list[tuple[str, list[UnitInterval], bool]] = [mine] * dist.get_world_size(self._group)
         dist.all_gather_object(everybody, mine, group=self._group)
         if self._trouble is not None:
             raise self._trouble
@@ -158,7 +158,7 @@ class Exchange:
         return share_out([wants for _, wants, _ in everybody], self._unit_bytes, self._round_bytes)
 
     def _pass_round(
-        self, step: Round, stage: torch.Tensor, incoming: torch.Tensor, failure: BaseException | None
+        self, step: ReadRound, stage: torch.Tensor, incoming: torch.Tensor, failure: BaseException | None
     ) -> None:
         for owner, units in enumerate(step.reads):
             if not units:

@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 
-from robust_run.ckpt_io.dcp.agreement import Opened, disagreement
+from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement
 from robust_run.ckpt_io.dcp.failures import PeerFailed, plain, plain_errors
 from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
 from robust_run.ckpt_io.dcp.whole import empty_state
@@ -201,13 +201,13 @@ def _saver(*, in_process: bool) -> dict[str, Any]:
 def _open_together(reader: RobustReader, group: dist.ProcessGroup | None) -> None:
     """Open one checkpoint on every rank, or raise on every rank. torch would make an AssertionError of it."""
     error: RobustRunError | None = None
-    mine: Opened | None = None
+    mine: OpenedByRank | None = None
     try:
         mine = reader.opening()
     except RobustRunError as failed:
         error = failed
     if dist.is_available() and dist.is_initialized():
-        said: list[tuple[str | None, Opened | None]] = [(None, None)] * dist.get_world_size(group)
+        said: list[tuple[str | None, OpenedByRank | None]] = [(None, None)] * dist.get_world_size(group)
         dist.all_gather_object(said, (None if error is None else str(error), mine), group=group)
         foreign = next(((rank, text) for rank, (text, _) in enumerate(said) if text is not None), None)
         if error is None and foreign is not None:

@@ -129,7 +129,7 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
 
 
-class Scratch:
+class LandingMemory:
     """One block of CPU memory, handed out in slices, taken back all at once; grows to the largest batch."""
 
     def __init__(self, *, pinned: bool) -> None:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from robust_run.ckpt_io.dcp.tensors import dtype_of
 from robust_run.ckpt_io.errors import ManifestRefused
 from robust_run.ckpt_io.rules.boxes import box_bytes
-from robust_run.ckpt_io.rules.segments import Segment, Stored
+from robust_run.ckpt_io.rules.segments import Segment, StoredItem
 from robust_run.ckpt_io.rules.types import Blob, Chunk, LogicalFile, Manifest, Tensor
 from robust_run.errors import UserError
 
@@ -39,7 +39,7 @@ def contents(
     """
     stored: dict[str, list[tuple[MetadataIndex, Segment]]] = {}
     for result in (result for rank in results for result in rank):
-        written: Stored = result.storage_data
+        written: StoredItem = result.storage_data
         stored.setdefault(result.index.fqn, []).append((result.index, written.segment))
     tensors, blobs = [], []
     for name, entry in metadata.state_dict_metadata.items():

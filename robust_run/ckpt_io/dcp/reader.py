@@ -20,10 +20,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.futures import Future
 
 from robust_run.ckpt_io import address
-from robust_run.ckpt_io.dcp.agreement import Opened, disagreement, opened_by
+from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement, opened_by
 from robust_run.ckpt_io.dcp.broadcast import Exchange, device_of
 from robust_run.ckpt_io.dcp.failures import travels
-from robust_run.ckpt_io.dcp.landing import Landing, Scratch, aligned, batches, landings
+from robust_run.ckpt_io.dcp.landing import Landing, LandingMemory, aligned, batches, landings
 from robust_run.ckpt_io.dcp.metadata import metadata_of
 from robust_run.ckpt_io.dcp.tensors import byte_view, vouched
 from robust_run.ckpt_io.errors import CheckpointError, Mixed
@@ -133,12 +133,12 @@ class RobustReader(StorageReader):  # type: ignore[misc]
         Raises:
             Mixed: Ranks opened different checkpoints.
         """
-        wrong = disagreement(plan.storage_data for plan in plans if isinstance(plan.storage_data, Opened))
+        wrong = disagreement(plan.storage_data for plan in plans if isinstance(plan.storage_data, OpenedByRank))
         if wrong:
             raise Mixed(wrong)
         return plans
 
-    def opening(self) -> Opened:
+    def opening(self) -> OpenedByRank:
         """Return what this rank has opened, for the others. Raises as `opened`."""
         checkpoint = self.opened()
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
@@ -173,7 +173,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
     def _read_alone(self, checkpoint: Checkpoint, plan: LoadPlan, planner: LoadPlanner) -> None:
         resolved = self._resolve(plan, planner)
         todo = self._landings(resolved, ("cpu",))
-        scratch = Scratch(pinned=any(row.tensor.device.type == "cuda" for row in resolved))
+        scratch = LandingMemory(pinned=any(row.tensor.device.type == "cuda" for row in resolved))
         for batch in batches(todo):
             _read_batch(checkpoint, batch, scratch, self._progress)
         for row in resolved:
@@ -249,7 +249,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
 
 
 def _read_batch(
-    checkpoint: Checkpoint, batch: Sequence[Landing], scratch: Scratch, progress: Callable[[int], None] | None
+    checkpoint: Checkpoint, batch: Sequence[Landing], scratch: LandingMemory, progress: Callable[[int], None] | None
 ) -> None:
     """Read some landings in one go, and settle those that went to scratch."""
     scratch.begin(sum(aligned(landing.size_bytes) for landing in batch if not landing.direct))

@@ -16,9 +16,9 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlanner, WriteItem, WriteItemType
 
 from robust_run.ckpt_io.dcp.tensors import byte_view, dtype_name, has_plain_bytes, on_host
-from robust_run.ckpt_io.rules.segments import Segment, Stored, lay_out
+from robust_run.ckpt_io.rules.segments import Segment, StoredItem, lay_out
 from robust_run.ckpt_io.rules.types import LogicalFile
-from robust_run.ckpt_io.saving import Piece, SavePlan, open_file, write_file
+from robust_run.ckpt_io.saving import FilePiece, SavePlan, open_file, write_file
 
 #: Of copies that are in memory at once; with more to copy, the file is written as a stream.
 COPIES_BYTES = 1 << 30
@@ -26,7 +26,7 @@ _ZEROS = memoryview(bytes(4096))
 
 
 @dataclass(frozen=True)
-class Source:
+class SavedItem:
     """One item to be saved: a tensor as the planner gave it, or the bytes of an object as a tensor of them."""
 
     index: MetadataIndex
@@ -52,7 +52,7 @@ class Source:
         return byte_view(on_host(self.tensor, self.index.fqn))
 
 
-def resolve(items: Sequence[WriteItem], planner: SavePlanner) -> list[Source]:
+def resolve(items: Sequence[WriteItem], planner: SavePlanner) -> list[SavedItem]:
     """Return what the plan's items are. The dtype that counts is that of the tensor the planner gives, whatever it planned."""
     sources = []
     for item in items:
@@ -60,9 +60,9 @@ def resolve(items: Sequence[WriteItem], planner: SavePlanner) -> list[Source]:
         if item.type == WriteItemType.BYTE_IO:
             data = bytearray(value.getbuffer())
             tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-            sources.append(Source(item.index, tensor, is_object=True))
+            sources.append(SavedItem(item.index, tensor, is_object=True))
         else:
-            sources.append(Source(item.index, value.detach(), is_object=False))
+            sources.append(SavedItem(item.index, value.detach(), is_object=False))
     return sources
 
 
@@ -70,12 +70,12 @@ def write(
     save: SavePlan,
     file: int,
     name: str,
-    sources: Sequence[Source],
+    sources: Sequence[SavedItem],
     *,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
     copies_bytes: int = COPIES_BYTES,
-) -> list[Stored]:
+) -> list[StoredItem]:
     """Write a logical file and return, for each source in its order, where it lies.
 
     Raises:
@@ -92,7 +92,7 @@ def write(
     rows = list(zip(offsets, ordered, strict=True))
     item_bytes = _item_bytes(sources)
     if sum(source.size_bytes for source in sources if not source.as_it_lies) <= copies_bytes:
-        found = [Piece(offset, source.buffer()) for offset, source in rows if source.size_bytes]
+        found = [FilePiece(offset, source.buffer()) for offset, source in rows if source.size_bytes]
         logical = write_file(
             save, file, name, found, size_bytes, item_bytes=item_bytes, threads=threads, progress=progress
         )
@@ -100,7 +100,7 @@ def write(
         logical = _stream(save, file, name, rows, item_bytes, progress)
     at = dict(zip(order, offsets, strict=True))
     return [
-        Stored(Segment(file, at[number], source.size_bytes, dtypes[number], tuple(source.tensor.shape)), logical)
+        StoredItem(Segment(file, at[number], source.size_bytes, dtypes[number], tuple(source.tensor.shape)), logical)
         for number, source in enumerate(sources)
     ]
 
@@ -109,7 +109,7 @@ def _stream(
     save: SavePlan,
     file: int,
     name: str,
-    rows: Sequence[tuple[int, Source]],
+    rows: Sequence[tuple[int, SavedItem]],
     item_bytes: int,
     progress: Callable[[int], None] | None,
 ) -> LogicalFile:
@@ -134,7 +134,7 @@ def _gap(size_bytes: int) -> Iterator[memoryview]:
         size_bytes -= len(_ZEROS)
 
 
-def _item_bytes(sources: Sequence[Source]) -> int:
+def _item_bytes(sources: Sequence[SavedItem]) -> int:
     """Return the width of the elements that most bytes are of: what a codec that looks for patterns should know."""
     widths: Counter[int] = Counter()
     for source in sources:

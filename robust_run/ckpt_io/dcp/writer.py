@@ -33,7 +33,7 @@ from robust_run.errors import RobustRunError, UserError
 
 
 @dataclass(frozen=True)
-class Assignment:
+class WriteAssignment:
     """What the coordinator tells a rank through its plan: where to write, as which logical file."""
 
     save: SavePlan
@@ -134,7 +134,7 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
         assigned, file = [], 0
         for rank, plan in enumerate(plans):
             assigned.append(
-                dataclasses.replace(plan, storage_data=Assignment(self._save, file, f"rank-{rank:05d}.bin"))
+                dataclasses.replace(plan, storage_data=WriteAssignment(self._save, file, f"rank-{rank:05d}.bin"))
             )
             file += bool(plan.items)
         return assigned
@@ -151,7 +151,7 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
             raise _stale_plans()
         results: list[WriteResult] = []
         if plan.items:
-            given: Assignment = plan.storage_data
+            given: WriteAssignment = plan.storage_data
             sources = resolve(plan.items, planner)
             stored = write(given.save, given.file, given.name, sources, threads=self._threads, progress=self._progress)
             results = [

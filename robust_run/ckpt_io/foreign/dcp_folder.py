@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.foreign.unpickling import Record, read_metadata
+from robust_run.ckpt_io.foreign.unpickling import UnpickledRecord, read_metadata
 from robust_run.ckpt_io.rules.boxes import BYTES_OF, check_cover
 from robust_run.ckpt_io.rules.types import Chunk, Tensor
 from robust_run.store.paths import is_clean
@@ -57,7 +57,7 @@ def read_dcp_folder(store: Store) -> DcpFolder:
         raise CheckpointError(f"{store.url}: {error}") from error
 
 
-def describe(metadata: Record) -> DcpFolder:
+def describe(metadata: UnpickledRecord) -> DcpFolder:
     """Check metadata and return what it says. Raises CheckpointError."""
     try:
         return _describe(metadata)
@@ -116,7 +116,7 @@ def _places(storage_data: object) -> dict[tuple[str, tuple[int, ...] | None], Fo
     return found
 
 
-def _paths(metadata: Record, names: set[str]) -> dict[str, tuple[str | int, ...]]:
+def _paths(metadata: UnpickledRecord, names: set[str]) -> dict[str, tuple[str | int, ...]]:
     """Return the planner's notes on nesting; none if there are none, or if they are of another planner."""
     planner_data = getattr(metadata, "planner_data", None)
     if not isinstance(planner_data, dict):
@@ -134,7 +134,7 @@ def _dtype(properties: Any) -> object:
 
 
 def _kind(found: object) -> str:
-    return found.kind if isinstance(found, Record) else ""
+    return found.kind if isinstance(found, UnpickledRecord) else ""
 
 
 def _dictionary(found: object) -> Mapping[Any, Any]:

@@ -36,7 +36,7 @@ _IGNORED = {
 }
 
 
-class Record:
+class UnpickledRecord:
     """An object of the metadata: its fields are attributes."""
 
     kind = ""
@@ -69,7 +69,7 @@ class _Unpickler(_PurePython):  # type: ignore[misc]
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
         # Classes of this one reading: a pickle may set attributes of what it is given.
-        self._records = {name: type(name, (Record,), {"kind": name}) for name in RECORDS}
+        self._records = {name: type(name, (UnpickledRecord,), {"kind": name}) for name in RECORDS}
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what a name stands for. Raises CheckpointError for any that has no place in such metadata."""
@@ -94,7 +94,7 @@ class _Unpickler(_PurePython):  # type: ignore[misc]
         raise CheckpointError("its metadata refers to an object outside of it")
 
 
-def read_metadata(data: bytes) -> Record:
+def read_metadata(data: bytes) -> UnpickledRecord:
     """Return the record `Metadata`. Raises CheckpointError for anything that is none."""
     try:
         found = _Unpickler(data).load()
@@ -102,6 +102,6 @@ def read_metadata(data: bytes) -> Record:
         raise
     except Exception as error:  # whatever a damaged pickle makes of itself
         raise CheckpointError(f"its metadata is damaged: {type(error).__name__}: {error}"[:300]) from error
-    if not isinstance(found, Record) or found.kind != "Metadata":
+    if not isinstance(found, UnpickledRecord) or found.kind != "Metadata":
         raise CheckpointError("its metadata is no record of torch.distributed.checkpoint")
     return found

@@ -15,7 +15,7 @@ from typing import IO
 import msgspec
 
 from robust_run.ckpt_io.mount.mounts import clear_stale, ours, state_of, unmount
-from robust_run.ckpt_io.mount.types import MountOptions, Ready
+from robust_run.ckpt_io.mount.types import MountOptions, ServingReady
 from robust_run.errors import PlatformError, UserError
 
 START_LIMIT_S = 60.0
@@ -24,7 +24,7 @@ DEVICE = "/dev/fuse"
 
 
 @dataclass
-class Mounted:
+class ServedMount:
     """A mount, and the process that serves it. As a context manager it is unmounted at the end."""
 
     options: MountOptions
@@ -49,14 +49,14 @@ class Mounted:
         if any(mount.point == self.point for mount in ours()):
             unmount(self.point, lazily=True)
 
-    def __enter__(self) -> Mounted:
+    def __enter__(self) -> ServedMount:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
 
-def mount(options: MountOptions, say: Callable[[str], None], log: IO[bytes] | None = None) -> Mounted:
+def mount(options: MountOptions, say: Callable[[str], None], log: IO[bytes] | None = None) -> ServedMount:
     """Mount, and return when it can be used. `say` is told of stale mounts that were cleared; `log` takes what the process says.
 
     Raises:
@@ -90,7 +90,7 @@ def mount(options: MountOptions, say: Callable[[str], None], log: IO[bytes] | No
             process.stdout.close()
     if not options.direct_io:
         _widen_read_ahead(options)
-    return Mounted(options, process)
+    return ServedMount(options, process)
 
 
 def _widen_read_ahead(options: MountOptions) -> None:
@@ -148,9 +148,9 @@ def _wait(process: subprocess.Popen[bytes], options: MountOptions, words: IO[byt
             break
         line += data
     try:
-        ready = msgspec.json.decode(line, type=Ready)
+        ready = msgspec.json.decode(line, type=ServingReady)
     except msgspec.MsgspecError:
-        ready = Ready(
+        ready = ServingReady(
             pid=0, error=_last_words(words) or f"the process that serves ended with {process.wait(STOP_LIMIT_S)}"
         )
     if ready.error:

@@ -17,8 +17,8 @@ import mfusepy
 from robust_run.ckpt_io.errors import CheckpointError, CutShort, FailedBefore, OutOfOrder, Replaced, TargetLost
 from robust_run.ckpt_io.views.cache import UnitCache
 from robust_run.ckpt_io.views.reader import AddressSink, Track, ViewReader
-from robust_run.ckpt_io.views.shelf import Opened
-from robust_run.ckpt_io.views.tree import Node, Tree
+from robust_run.ckpt_io.views.shelf import OpenCheckpoint
+from robust_run.ckpt_io.views.tree import TreeNode, ViewTree
 from robust_run.errors import RobustRunError
 from robust_run.store.errors import AccessDenied, AlreadyExists, BadPath, NoSpace, NotFound, ReadOnly, StoreError
 
@@ -45,7 +45,7 @@ def log(message: str) -> None:
 class ReadHandle:
     """A file that somebody has open for reading."""
 
-    def __init__(self, opened: Opened, reader: ViewReader) -> None:
+    def __init__(self, opened: OpenCheckpoint, reader: ViewReader) -> None:
         self.opened = opened
         self.reader = reader
         self.track = Track()
@@ -58,7 +58,7 @@ class ReadOnlyOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore
     flag_nopath = True
     flag_nullpath_ok = True
 
-    def __init__(self, tree: Tree, cache: UnitCache, on_ready: Callable[[], None], timeout_s: float = 1.0) -> None:
+    def __init__(self, tree: ViewTree, cache: UnitCache, on_ready: Callable[[], None], timeout_s: float = 1.0) -> None:
         """`on_ready` is called when the kernel has taken the mount; the kernel believes what it was told for `timeout_s`."""
         self.tree = tree
         self.cache = cache
@@ -162,7 +162,7 @@ class ReadOnlyOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore
             "f_namemax": 255,
         }
 
-    def attributes(self, node: Node) -> dict[str, Any]:
+    def attributes(self, node: TreeNode) -> dict[str, Any]:
         """Return what `stat` shows of a node."""
         if node.file is None:
             return self.folder_attributes(node.modified_s, is_ours=node.opened is not None)

@@ -13,7 +13,7 @@ from robust_run.ckpt_io.foreign.ends import End, Ends
 from robust_run.ckpt_io.mount.wholeness import what_is_missing
 from robust_run.ckpt_io.rules.types import Codec, LogicalFile
 from robust_run.ckpt_io.saving import FileStream, SavePlan, abandon, begin_save, commit, open_file
-from robust_run.ckpt_io.views.types import Source
+from robust_run.ckpt_io.views.types import ViewSource
 
 _ZEROS = bytes(1 << 20)
 Keep = Callable[[SavePlan, LogicalFile], str]
@@ -37,7 +37,7 @@ class SavingFile:
     with a copy of what is there.
     """
 
-    def __init__(self, address: Address, saving: Saving, again: Callable[[Address], Source]) -> None:
+    def __init__(self, address: Address, saving: Saving, again: Callable[[Address], ViewSource]) -> None:
         """`again`: opens what was committed."""
         self.address = address
         self.goal: Address | None = None
@@ -196,7 +196,7 @@ class SavingFile:
             abandon(plan)
 
 
-def copy(source: Source, stream: FileStream) -> None:
+def copy(source: ViewSource, stream: FileStream) -> None:
     """Write the one logical file of a checkpoint into a stream."""
     from robust_run.ckpt_io.reading import Wanted
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from robust_run.ckpt_io.mount.types import MountOptions, Ready
+from robust_run.ckpt_io.mount.types import MountOptions, ServingReady
 from robust_run.errors import RobustRunError
 
 #: Requests are short; a thread that wants the interpreter does not wait the usual 5 ms for it.
@@ -73,7 +73,7 @@ def make_operations(options: MountOptions, on_ready: Any) -> Any:
     from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
     from robust_run.ckpt_io.views.cache import UnitCache
     from robust_run.ckpt_io.views.shelf import Shelf
-    from robust_run.ckpt_io.views.tree import Tree
+    from robust_run.ckpt_io.views.tree import ViewTree
     from robust_run.store.opening import local_path, open_store
     from robust_run.store.paths import scheme_of
 
@@ -86,7 +86,7 @@ def make_operations(options: MountOptions, on_ready: Any) -> Any:
 
     if options.writable and scheme_of(top) in ("", "file"):
         os.makedirs(local_path(top), exist_ok=True)
-    tree = Tree(top, Shelf(opened, open_store, time.monotonic, options.refresh_s), open_store)
+    tree = ViewTree(top, Shelf(opened, open_store, time.monotonic, options.refresh_s), open_store)
     tree.list("")  # a mount of nothing would only be an empty folder
     cache = UnitCache(options.cache_bytes)
     timeout_s = options.refresh_s if not options.writable else 0.0
@@ -105,7 +105,7 @@ def source_name(url: str) -> str:
 
 def _ready(served: threading.Event) -> None:
     served.set()
-    _say(Ready(pid=os.getpid()))
+    _say(ServingReady(pid=os.getpid()))
 
 
 def _end_with_parent() -> None:
@@ -121,11 +121,11 @@ def _words(error: Exception, options: MountOptions) -> str:
 
 
 def _failed(reason: str) -> int:
-    _say(Ready(pid=os.getpid(), error=reason))
+    _say(ServingReady(pid=os.getpid(), error=reason))
     return 1
 
 
-def _say(ready: Ready) -> None:
+def _say(ready: ServingReady) -> None:
     with contextlib.suppress(BrokenPipeError):  # who started us did not wait
         os.write(1, msgspec.json.encode(ready) + b"\n")
 

@@ -35,7 +35,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """End when standard input does: when the process that started us is gone."""
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
+class ServingReady(msgspec.Struct, frozen=True, kw_only=True):
     """What the serving process says when it serves, as a line of JSON."""
 
     pid: int

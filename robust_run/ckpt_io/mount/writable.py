@@ -19,7 +19,7 @@ from robust_run.ckpt_io.mount.moving import move, remove
 from robust_run.ckpt_io.mount.operations import attributes, inner
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.removing import is_link
-from robust_run.ckpt_io.views.tree import Node
+from robust_run.ckpt_io.views.tree import TreeNode
 from robust_run.store.errors import NotFound
 from robust_run.store.opening import open_store
 from robust_run.store.paths import parent
@@ -187,7 +187,7 @@ class WritableOperations(ClosingOperations):
 
     def _one_file(self, name: str) -> Checkpoint:
         """Return the checkpoint that a file is. Raises OSError (EPERM) for a file that is only a part of one."""
-        node: Node = self.tree.look(name)
+        node: TreeNode = self.tree.look(name)
         if node.opened is None or not node.opened.is_one_file or node.opened.url != self.tree.url_of(name):
             raise OSError(errno.EPERM, "part of a checkpoint, or a folder")
         if is_link(node.opened.url):

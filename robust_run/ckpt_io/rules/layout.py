@@ -20,7 +20,7 @@ from robust_run.store.digests import DIGEST_BYTES
 MANIFEST_PATH = "MANIFEST"
 
 
-class Place(NamedTuple):
+class UnitPlace(NamedTuple):
     """Where a unit lies."""
 
     target: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     """Of what it stands for, once decoded."""
 
 
-class Span(NamedTuple):
+class UnitSpan(NamedTuple):
     """What of a range of a logical file falls on one unit."""
 
     unit: int
@@ -142,13 +142,13 @@ class FileLayout:
         """Return the digest of what is stored of a unit."""
         return self._digests[unit * DIGEST_BYTES : (unit + 1) * DIGEST_BYTES]
 
-    def place(self, unit: int) -> Place:
+    def place(self, unit: int) -> UnitPlace:
         """Return where a unit lies."""
         target = target_of(unit, self.file.first_target, self._targets)
         size = unit_size(self.file.size_bytes, self.file.unit_bytes, unit)
         if self._stored is None or self._offsets is None:
-            return Place(target, self._paths[target], unit // self._targets * self.file.unit_bytes, size, size)
-        return Place(target, self._paths[target], self._offsets[unit], self._stored[unit], size)
+            return UnitPlace(target, self._paths[target], unit // self._targets * self.file.unit_bytes, size, size)
+        return UnitPlace(target, self._paths[target], self._offsets[unit], self._stored[unit], size)
 
     def units_on(self, target: int) -> range:
         """Return the units that lie on a target, in the order of its part."""
@@ -166,7 +166,7 @@ class FileLayout:
         """Return the path of the part on a target."""
         return self._paths[target]
 
-    def spans(self, offset_bytes: int, size_bytes: int) -> Iterator[Span]:
+    def spans(self, offset_bytes: int, size_bytes: int) -> Iterator[UnitSpan]:
         """Cut a range of the file at the borders of its units.
 
         Raises:
@@ -178,12 +178,12 @@ class FileLayout:
             )
         return self._spans(offset_bytes, size_bytes)
 
-    def _spans(self, offset_bytes: int, size_bytes: int) -> Iterator[Span]:
+    def _spans(self, offset_bytes: int, size_bytes: int) -> Iterator[UnitSpan]:
         end, unit_bytes = offset_bytes + size_bytes, self.file.unit_bytes
         while offset_bytes < end:
             unit, begin = divmod(offset_bytes, unit_bytes)
             count = min(unit_bytes - begin, end - offset_bytes)
-            yield Span(unit, begin, count)
+            yield UnitSpan(unit, begin, count)
             offset_bytes += count
 
 

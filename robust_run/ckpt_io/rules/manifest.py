@@ -41,7 +41,7 @@ _UUID = re.compile(r"[0-9a-f]{32}")
 _DECODER = msgspec.json.Decoder(Manifest)
 
 
-class Segment(NamedTuple):
+class OwnedSegment(NamedTuple):
     """Bytes of a logical file that something of the state dict owns."""
 
     file: int
@@ -211,13 +211,13 @@ def _owners(manifest: Manifest) -> list[str]:
     return [tensor.name for tensor in manifest.tensors] + [blob.name for blob in manifest.blobs]
 
 
-def _segments(manifest: Manifest) -> Iterable[Segment]:
+def _segments(manifest: Manifest) -> Iterable[OwnedSegment]:
     for tensor in manifest.tensors:
         for chunk in tensor.chunks:
             end = chunk.offset_bytes + box_bytes(chunk.sizes, tensor.dtype)
-            yield Segment(chunk.file, chunk.offset_bytes, end, tensor.name)
+            yield OwnedSegment(chunk.file, chunk.offset_bytes, end, tensor.name)
     for blob in manifest.blobs:
-        yield Segment(blob.file, blob.offset_bytes, blob.offset_bytes + blob.size_bytes, blob.name)
+        yield OwnedSegment(blob.file, blob.offset_bytes, blob.offset_bytes + blob.size_bytes, blob.name)
 
 
 def _check_segments(manifest: Manifest) -> None:

@@ -28,7 +28,7 @@ class Leftover:
 
 
 @dataclass(frozen=True)
-class Found:
+class RootEntry:
     """What lies under one name in a root."""
 
     name: str
@@ -48,7 +48,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Removal:
+class CheckpointRemoval:
     """Something that `prune` removes."""
 
     name: str
@@ -57,7 +57,7 @@ class Removal:
     """None: the whole checkpoint."""
 
 
-def newest(found: Sequence[Found]) -> Found | None:
+def newest(found: Sequence[RootEntry]) -> RootEntry | None:
     """Return the valid checkpoint to resume from: of the highest step; of those without a step, the last one made.
 
     A checkpoint that says its step comes before one that does not; of what is there twice, the folder comes before a link to it.
@@ -67,8 +67,8 @@ def newest(found: Sequence[Found]) -> Found | None:
 
 
 def plan_removals(
-    found: Sequence[Found], *, keep: int, keep_every: int | None, grace_s: float, now_s: float
-) -> list[Removal]:
+    found: Sequence[RootEntry], *, keep: int, keep_every: int | None, grace_s: float, now_s: float
+) -> list[CheckpointRemoval]:
     """Return what may go.
 
     Kept are the `keep` newest valid checkpoints, at least one, and those whose step is a multiple of `keep_every`. What has no
@@ -87,7 +87,7 @@ def plan_removals(
     for rank, checkpoint in enumerate(valid):
         on_a_multiple = keep_every is not None and checkpoint.step is not None and checkpoint.step % keep_every == 0
         if rank >= keep and not on_a_multiple:
-            removals.append(Removal(checkpoint.name, f"{rank} are newer, {keep} are kept"))
+            removals.append(CheckpointRemoval(checkpoint.name, f"{rank} are newer, {keep} are kept"))
     newest_s = max((checkpoint.created_s or 0.0 for checkpoint in valid), default=0.0)
     for checkpoint in own:
         made_s = checkpoint.created_s
@@ -95,7 +95,7 @@ def plan_removals(
             reason = (
                 f"its name says that it is not finished, it is {now_s - made_s:.0f} s old, and a newer one is there"
             )
-            removals.append(Removal(checkpoint.name, reason))
+            removals.append(CheckpointRemoval(checkpoint.name, reason))
     gone = {removal.name for removal in removals}
     for checkpoint in own:
         if checkpoint.name in gone or checkpoint.state not in ("valid", "temporary", "unfinished"):
@@ -104,10 +104,10 @@ def plan_removals(
             if leftover.modified_s is not None and now_s - leftover.modified_s > grace_s:
                 age_s = now_s - leftover.modified_s
                 removals.append(
-                    Removal(checkpoint.name, f"no manifest names it, and it is {age_s:.0f} s old", leftover)
+                    CheckpointRemoval(checkpoint.name, f"no manifest names it, and it is {age_s:.0f} s old", leftover)
                 )
     return removals
 
 
-def _age(checkpoint: Found) -> Age:
+def _age(checkpoint: RootEntry) -> Age:
     return age(checkpoint.step, checkpoint.created_s or 0.0, checkpoint.name, is_link=checkpoint.is_link)

@@ -29,7 +29,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredItem:
     """What a rank tells the coordinator of one item: where it lies, and the file that it lies in."""
 
     segment: Segment

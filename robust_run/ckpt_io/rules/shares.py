@@ -20,7 +20,7 @@ class UnitId(NamedTuple):
     unit: int
 
 
-class Interval(NamedTuple):
+class UnitInterval(NamedTuple):
     """Units of a logical file in a row, from `first` up to but without `end`."""
 
     file: int
@@ -29,7 +29,7 @@ class Interval(NamedTuple):
 
 
 @dataclass
-class Round:
+class ReadRound:
     """What each rank of the group reads and gives to the others, by rank; bounded, so that all of it fits into memory."""
 
     reads: list[list[UnitId]]
@@ -39,14 +39,14 @@ class Round:
 class Shares:
     """Who reads what."""
 
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[ReadRound] = field(default_factory=list)
     alone: list[list[UnitId]] = field(default_factory=list)
     """By rank: what only this rank wants. It reads it, and gives it to nobody."""
     loads_bytes: list[int] = field(default_factory=list)
     """What each rank reads in all."""
 
 
-def share_out(wants: Sequence[Sequence[Interval]], unit_bytes: Callable[[UnitId], int], round_bytes: int) -> Shares:
+def share_out(wants: Sequence[Sequence[UnitInterval]], unit_bytes: Callable[[UnitId], int], round_bytes: int) -> Shares:
     """Return who reads which unit, given what each rank wants; the same on every rank that asks.
 
     A unit is read by one of those who want it, by whoever has read least so far. No rank reads more than `round_bytes` in a
@@ -61,13 +61,13 @@ def share_out(wants: Sequence[Sequence[Interval]], unit_bytes: Callable[[UnitId]
             shares.loads_bytes[members[0]] += unit_bytes(unit)
         else:
             shared.append((unit, members))
-    current, filled = Round([[] for _ in range(ranks)]), [0] * ranks
+    current, filled = ReadRound([[] for _ in range(ranks)]), [0] * ranks
     for unit, members in shared:
         owner = min(members, key=lambda rank: (shares.loads_bytes[rank], rank))
         size_bytes = unit_bytes(unit)
         if filled[owner] and filled[owner] + size_bytes > round_bytes:
             shares.rounds.append(current)
-            current, filled = Round([[] for _ in range(ranks)]), [0] * ranks
+            current, filled = ReadRound([[] for _ in range(ranks)]), [0] * ranks
         current.reads[owner].append(unit)
         filled[owner] += size_bytes
         shares.loads_bytes[owner] += size_bytes
@@ -76,18 +76,18 @@ def share_out(wants: Sequence[Sequence[Interval]], unit_bytes: Callable[[UnitId]
     return shares
 
 
-def intervals(units: set[UnitId]) -> list[Interval]:
+def intervals(units: set[UnitId]) -> list[UnitInterval]:
     """Return units as intervals: what travels between ranks is small however large the checkpoint is."""
-    found: list[Interval] = []
+    found: list[UnitInterval] = []
     for file, unit in sorted(units):
         if found and found[-1].file == file and found[-1].end == unit:
-            found[-1] = Interval(file, found[-1].first, unit + 1)
+            found[-1] = UnitInterval(file, found[-1].first, unit + 1)
         else:
-            found.append(Interval(file, unit, unit + 1))
+            found.append(UnitInterval(file, unit, unit + 1))
     return found
 
 
-def _wanted(wants: Sequence[Sequence[Interval]]) -> Iterator[tuple[UnitId, tuple[int, ...]]]:
+def _wanted(wants: Sequence[Sequence[UnitInterval]]) -> Iterator[tuple[UnitId, tuple[int, ...]]]:
     """Yield each unit that anybody wants, in order, with the ranks that want it."""
     edges: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for rank, wanted in enumerate(wants):

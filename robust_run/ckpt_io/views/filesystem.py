@@ -20,7 +20,7 @@ from robust_run.ckpt_io.views.cache import UnitCache
 from robust_run.ckpt_io.views.files import open_view
 from robust_run.ckpt_io.views.reader import ViewReader
 from robust_run.ckpt_io.views.shelf import Shelf
-from robust_run.ckpt_io.views.tree import Node, Tree
+from robust_run.ckpt_io.views.tree import TreeNode, ViewTree
 from robust_run.errors import UserError
 from robust_run.store.errors import NotFound
 from robust_run.store.opening import open_store
@@ -123,20 +123,20 @@ class RrckFileSystem(AbstractFileSystem):  # type: ignore[misc,unused-ignore]
     def _opened(self, url: str) -> Checkpoint:
         return open_checkpoint(url, also=self._also)
 
-    def _tree(self, path: str) -> tuple[Tree, str]:
+    def _tree(self, path: str) -> tuple[ViewTree, str]:
         """Return the checkpoint that a path leads into and what is below it; or the folder that the path is."""
         url, below = path, ""
         for _ in range(DEPTH):
             if self._shelf.at(url) is not None:
-                return Tree(url, self._shelf, open_store), below
+                return ViewTree(url, self._shelf, open_store), below
             try:
                 url, name = split(url)
             except UserError:
                 break
             below = join(name, below) if below else name
-        return Tree(path, self._shelf, open_store), ""
+        return ViewTree(path, self._shelf, open_store), ""
 
-    def _look(self, tree: Tree, below: str) -> Node:
+    def _look(self, tree: ViewTree, below: str) -> TreeNode:
         try:
             node = tree.look(below)
             if not below and node.opened is None:
@@ -144,11 +144,11 @@ class RrckFileSystem(AbstractFileSystem):  # type: ignore[misc,unused-ignore]
         except NotFound as error:
             raise FileNotFoundError(str(error)) from error
         if not below and node.opened is not None and node.opened.is_one_file:
-            return Node(node.modified_s, next(iter(node.opened.files.values())), node.opened)
+            return TreeNode(node.modified_s, next(iter(node.opened.files.values())), node.opened)
         return node
 
     @staticmethod
-    def _entry(path: str, node: Node) -> dict[str, Any]:
+    def _entry(path: str, node: TreeNode) -> dict[str, Any]:
         return {
             "name": path,
             "type": "directory" if node.file is None else "file",

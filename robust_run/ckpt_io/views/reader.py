@@ -9,7 +9,7 @@ from typing import Protocol
 
 from robust_run.ckpt_io.reading import Wanted
 from robust_run.ckpt_io.views.cache import Load, UnitCache, UnitKey
-from robust_run.ckpt_io.views.types import Piece, Source, VirtualFile
+from robust_run.ckpt_io.views.types import ViewPiece, ViewSource, VirtualFile
 
 #: Reads of at least so much do not go through the cache: the source reads their units in parallel.
 LARGE_BYTES = 16 << 20
@@ -68,7 +68,7 @@ class Track:
     fetched_to_bytes: int = 0
 
 
-def read_view(source: Source, file: VirtualFile, offset_bytes: int, buffer: memoryview) -> None:
+def read_view(source: ViewSource, file: VirtualFile, offset_bytes: int, buffer: memoryview) -> None:
     """Fill a buffer with bytes of a virtual file that has them all, in parallel. Raises CheckpointError.
 
     A tensor that was cut along its last axis is many small pieces; so callers go window by window.
@@ -87,7 +87,7 @@ def read_view(source: Source, file: VirtualFile, offset_bytes: int, buffer: memo
 class ViewReader:
     """One virtual file of one source. Safe to use from threads; each reader has a `Track` of its own."""
 
-    def __init__(self, source: Source, file: VirtualFile, cache: UnitCache) -> None:
+    def __init__(self, source: ViewSource, file: VirtualFile, cache: UnitCache) -> None:
         self.file = file
         self.source = source
         self._cache = cache
@@ -120,7 +120,7 @@ class ViewReader:
                 at += count
         return at
 
-    def _units(self, piece: Piece) -> Iterator[tuple[UnitKey, int, int, int]]:
+    def _units(self, piece: ViewPiece) -> Iterator[tuple[UnitKey, int, int, int]]:
         """Yield of each unit in a piece: its key, its size, and what of it belongs to the piece (begin, count)."""
         file = self.source.manifest.files[piece.file]
         at, end = piece.offset_bytes, piece.offset_bytes + piece.size_bytes

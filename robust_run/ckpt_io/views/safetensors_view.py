@@ -14,12 +14,12 @@ import msgspec
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes, volume
 from robust_run.ckpt_io.rules.types import Chunk, Manifest, Tensor
-from robust_run.ckpt_io.views.types import Literal, Piece, Plain, Stretch, VirtualFile
+from robust_run.ckpt_io.views.types import FileStretch, Literal, Plain, ViewPiece, VirtualFile
 
 # --- A tensor that lies in several chunks, read as if it lay in one piece in C order. Pure.
 
 
-def stretch_of(tensor: Tensor) -> Stretch:
+def stretch_of(tensor: Tensor) -> FileStretch:
     """Return a tensor's bytes in C order."""
     if len(tensor.chunks) == 1:
         only = tensor.chunks[0]
@@ -42,7 +42,7 @@ class Boxes:
         self._edges = [sorted({chunk.offsets[axis] for chunk in self._chunks}) for axis in range(len(tensor.sizes))]
         self._by_corner = {chunk.offsets: chunk for chunk in self._chunks}
 
-    def pieces(self, start: int, end: int) -> Iterator[Piece | bytes]:
+    def pieces(self, start: int, end: int) -> Iterator[ViewPiece | bytes]:
         """Yield the runs that the bytes from `start` up to `end` lie in. Raises CheckpointError at one that no box holds."""
         while start < end:
             element, within = divmod(start, self._item_bytes)
@@ -50,7 +50,7 @@ class Boxes:
             chunk = self._chunk_at(place)
             at, left = self._run(chunk, place)
             size = min(left * self._item_bytes - within, end - start)
-            yield Piece(chunk.file, chunk.offset_bytes + at * self._item_bytes + within, size)
+            yield ViewPiece(chunk.file, chunk.offset_bytes + at * self._item_bytes + within, size)
             start += size
 
     def _place(self, element: int) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def safetensors_view(manifest: Manifest, name: str) -> VirtualFile:
         if tensor.name == "__metadata__":
             raise CheckpointError("a tensor is called __metadata__, which safetensors keeps for itself")
     tensors = sorted(manifest.tensors, key=lambda tensor: (-BYTES_OF[tensor.dtype], tensor.name))
-    stretches: list[Stretch] = [Literal(_header(manifest, tensors))]
+    stretches: list[FileStretch] = [Literal(_header(manifest, tensors))]
     stretches += (stretch_of(tensor) for tensor in tensors)
     return VirtualFile(name, stretches)
 

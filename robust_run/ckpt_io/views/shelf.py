@@ -12,7 +12,7 @@ from robust_run.ckpt_io.address import split
 from robust_run.ckpt_io.errors import CheckpointError, NotACheckpoint
 from robust_run.ckpt_io.rules.layout import MANIFEST_PATH
 from robust_run.ckpt_io.views.safetensors_view import safetensors_view
-from robust_run.ckpt_io.views.types import Source, VirtualFile, whole_file
+from robust_run.ckpt_io.views.types import ViewSource, VirtualFile, whole_file
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.types import Store
 
@@ -23,11 +23,11 @@ KEPT = 32
 
 
 @dataclass
-class Opened:
+class OpenCheckpoint:
     """A checkpoint that is open, and the files that it is seen as."""
 
     url: str
-    source: Source
+    source: ViewSource
     head: bytes
     """The start of its manifest: another one means that it was saved anew."""
     files: dict[str, VirtualFile]
@@ -44,7 +44,7 @@ class Opened:
         return len(manifest.files) == 1 and not manifest.blobs and manifest.files[0].name == split(self.url)[1]
 
 
-def files_of(source: Source, name: str) -> tuple[dict[str, VirtualFile], str]:
+def files_of(source: ViewSource, name: str) -> tuple[dict[str, VirtualFile], str]:
     """Return the files that a checkpoint is seen as, by name, and why there is no safetensors view, if so."""
     manifest = source.manifest
     files = {file.name: whole_file(index, file) for index, file in enumerate(manifest.files)}
@@ -63,7 +63,7 @@ class Shelf:
 
     def __init__(
         self,
-        opener: Callable[[str], Source],
+        opener: Callable[[str], ViewSource],
         stores: Callable[[str], Store],
         now_s: Callable[[], float],
         refresh_s: float = 1.0,
@@ -71,11 +71,11 @@ class Shelf:
         """`opener` opens a checkpoint; what was found is believed for `refresh_s`."""
         self._opener, self._stores, self._now_s, self._refresh_s = opener, stores, now_s, refresh_s
         self._lock = threading.RLock()
-        self._opened: OrderedDict[str, Opened] = OrderedDict()
+        self._opened: OrderedDict[str, OpenCheckpoint] = OrderedDict()
         self._absent: OrderedDict[str, float] = OrderedDict()
         """When it was seen that there is no checkpoint."""
 
-    def at(self, url: str) -> Opened | None:
+    def at(self, url: str) -> OpenCheckpoint | None:
         """Return the checkpoint at a URL, None if there is none. Raises CheckpointError, StoreError if it cannot be read."""
         with self._lock:
             now_s = self._now_s()
@@ -106,18 +106,18 @@ class Shelf:
             if url in self._opened:
                 self._opened[url].checked_s = -1e9
 
-    def reopen(self, opened: Opened) -> None:
+    def reopen(self, opened: OpenCheckpoint) -> None:
         """Open it anew for the next who asks."""
         with self._lock:
             if self._opened.get(opened.url) is opened:
                 self._forget(opened.url)
 
-    def use(self, opened: Opened) -> None:
+    def use(self, opened: OpenCheckpoint) -> None:
         """Keep it open until `give_back`."""
         with self._lock:
             opened.users += 1
 
-    def give_back(self, opened: Opened) -> None:
+    def give_back(self, opened: OpenCheckpoint) -> None:
         """One user less."""
         with self._lock:
             opened.users -= 1
@@ -131,10 +131,10 @@ class Shelf:
                 _close(opened)
             self._opened.clear()
 
-    def _open(self, url: str, head: bytes) -> Opened:
+    def _open(self, url: str, head: bytes) -> OpenCheckpoint:
         source = self._opener(url)
         files, refused = files_of(source, split(url)[1])
-        return Opened(url=url, source=source, head=head, files=files, refused=refused)
+        return OpenCheckpoint(url=url, source=source, head=head, files=files, refused=refused)
 
     def _head(self, url: str) -> bytes | None:
         """Return the start of the manifest; None if there is none."""
@@ -166,6 +166,6 @@ class Shelf:
             self._forget(url)
 
 
-def _close(opened: Opened) -> None:
+def _close(opened: OpenCheckpoint) -> None:
     with contextlib.suppress(CheckpointError, StoreError):
         opened.source.close()

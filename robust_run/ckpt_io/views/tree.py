@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from robust_run.ckpt_io.address import join
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.removing import OURS
-from robust_run.ckpt_io.views.shelf import Opened, Shelf
+from robust_run.ckpt_io.views.shelf import OpenCheckpoint, Shelf
 from robust_run.ckpt_io.views.types import VirtualFile
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.paths import clean
@@ -21,13 +21,13 @@ from robust_run.store.types import Entry, Store
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """What lies at a path."""
 
     modified_s: float
     file: VirtualFile | None = None
     """None: a folder."""
-    opened: Opened | None = None
+    opened: OpenCheckpoint | None = None
     """The checkpoint that it belongs to, or is."""
 
     @property
@@ -36,7 +36,7 @@ class Node:
         return self.file is None
 
 
-class Tree:
+class ViewTree:
     """Everything below one URL, which is a checkpoint or a folder of checkpoints. Safe to use from threads."""
 
     def __init__(self, url: str, shelf: Shelf, stores: Callable[[str], Store]) -> None:
@@ -44,14 +44,14 @@ class Tree:
         self.shelf = shelf
         self._store = stores(url)
 
-    def look(self, path: str) -> Node:
+    def look(self, path: str) -> TreeNode:
         """Return what lies at a path ("" is the top). Raises NotFound; CheckpointError and StoreError if it cannot be read."""
         opened, rest = self._checkpoint(path)
         if opened is not None:
             return self._within(opened, rest, path)
-        return Node(self._folder_time_s(path))
+        return TreeNode(self._folder_time_s(path))
 
-    def list(self, path: str) -> dict[str, Node]:
+    def list(self, path: str) -> dict[str, TreeNode]:
         """Return what a folder holds, by name. Raises NotFound; CheckpointError and StoreError if it cannot be read."""
         opened, rest = self._checkpoint(path)
         if opened is not None:
@@ -78,7 +78,7 @@ class Tree:
         """Return the URL that a path stands for."""
         return join(self.url, clean(path)) if path else self.url
 
-    def _checkpoint(self, path: str) -> tuple[Opened | None, str]:
+    def _checkpoint(self, path: str) -> tuple[OpenCheckpoint | None, str]:
         """Return the checkpoint that a path leads into, and what of the path lies within it."""
         parts = clean(path).split("/") if path else []
         for count in range(len(parts) + 1):
@@ -87,7 +87,7 @@ class Tree:
                 return opened, "/".join(parts[count:])
         return None, ""
 
-    def _named(self, path: str, modified_s: float | None) -> Node | None:
+    def _named(self, path: str, modified_s: float | None) -> TreeNode | None:
         """Return a folder's node; None for what is no business of a reader: a file, parts of a save that died."""
         if path.rpartition("/")[2].startswith("parts-"):
             return None
@@ -97,34 +97,34 @@ class Tree:
         except NotFound:  # gone since its folder was listed
             return None
         except (CheckpointError, StoreError):
-            return Node(modified_s or 0.0)  # shown, so that it can be found out why it cannot be opened
+            return TreeNode(modified_s or 0.0)  # shown, so that it can be found out why it cannot be opened
         if not is_there:
             return None
-        return self._within(opened, "", path) if opened is not None else Node(modified_s or 0.0)
+        return self._within(opened, "", path) if opened is not None else TreeNode(modified_s or 0.0)
 
     def _are_leftovers(self, entries: Sequence[Entry]) -> bool:
         """Whether what a folder without a manifest holds is only what a save that died leaves. An empty one is just a folder."""
         return bool(entries) and all(OURS.fullmatch(entry.name) for entry in entries)
 
-    def _within(self, opened: Opened, rest: str, path: str) -> Node:
+    def _within(self, opened: OpenCheckpoint, rest: str, path: str) -> TreeNode:
         created_s = opened.source.manifest.created_s
         if not rest:
             if opened.is_one_file and opened.url != self.url:
-                return Node(created_s, next(iter(opened.files.values())), opened)
-            return Node(created_s, None, opened)
+                return TreeNode(created_s, next(iter(opened.files.values())), opened)
+            return TreeNode(created_s, None, opened)
         if rest in opened.files:
-            return Node(created_s, opened.files[rest], opened)
+            return TreeNode(created_s, opened.files[rest], opened)
         if any(name.startswith(rest + "/") for name in opened.files):
-            return Node(created_s, None, opened)
+            return TreeNode(created_s, None, opened)
         raise NotFound(self.url, path, f"checkpoint {opened.url} has no such file")
 
-    def _names_within(self, opened: Opened, rest: str) -> dict[str, Node]:
+    def _names_within(self, opened: OpenCheckpoint, rest: str) -> dict[str, TreeNode]:
         prefix = f"{rest}/" if rest else ""
-        found: dict[str, Node] = {}
+        found: dict[str, TreeNode] = {}
         for name, file in opened.files.items():
             if name.startswith(prefix):
                 first, slash, _ = name[len(prefix) :].partition("/")
-                found[first] = Node(opened.source.manifest.created_s, None if slash else file, opened)
+                found[first] = TreeNode(opened.source.manifest.created_s, None if slash else file, opened)
         return found
 
     def _folder_time_s(self, path: str) -> float:

@@ -12,7 +12,7 @@ from robust_run.ckpt_io.reading import Wanted
 from robust_run.ckpt_io.rules.types import LogicalFile, Manifest
 
 
-class Source(Protocol):
+class ViewSource(Protocol):
     """What a view reads from: an open checkpoint."""
 
     @property
@@ -30,7 +30,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
+class ViewPiece:
     """A stretch of bytes that lies in one logical file without a break."""
 
     file: int
@@ -39,7 +39,7 @@ class Piece:
     size_bytes: int
 
 
-class Stretch(Protocol):
+class FileStretch(Protocol):
     """A part of a virtual file."""
 
     @property
@@ -47,7 +47,7 @@ class Stretch(Protocol):
         """How many bytes it is."""
         ...
 
-    def pieces(self, start: int, end: int) -> Iterator[Piece | bytes]:
+    def pieces(self, start: int, end: int) -> Iterator[ViewPiece | bytes]:
         """Yield, in order, what its bytes from `start` up to `end` are: places in logical files, or the bytes themselves."""
         ...
 
@@ -63,7 +63,7 @@ class Literal:
         """How many they are."""
         return len(self.data)
 
-    def pieces(self, start: int, end: int) -> Iterator[Piece | bytes]:
+    def pieces(self, start: int, end: int) -> Iterator[ViewPiece | bytes]:
         """Yield the bytes themselves."""
         yield self.data[start:end]
 
@@ -76,9 +76,9 @@ class Plain:
     offset_bytes: int
     size_bytes: int
 
-    def pieces(self, start: int, end: int) -> Iterator[Piece | bytes]:
+    def pieces(self, start: int, end: int) -> Iterator[ViewPiece | bytes]:
         """Yield the one place that they have."""
-        yield Piece(self.file, self.offset_bytes + start, end - start)
+        yield ViewPiece(self.file, self.offset_bytes + start, end - start)
 
 
 # --- A virtual file: a stream of bytes put together from stretches of logical files, without a copy of any of them. Pure.
@@ -87,7 +87,7 @@ class Plain:
 class VirtualFile:
     """Stretches one behind the other."""
 
-    def __init__(self, name: str, stretches: Sequence[Stretch]) -> None:
+    def __init__(self, name: str, stretches: Sequence[FileStretch]) -> None:
         self.name = name
         self._stretches = tuple(stretch for stretch in stretches if stretch.size_bytes)
         self._starts = list(accumulate((stretch.size_bytes for stretch in self._stretches), initial=0))
@@ -97,9 +97,9 @@ class VirtualFile:
         """How long the stream is."""
         return self._starts[-1]
 
-    def pieces(self, start: int, end: int) -> Iterator[Piece | bytes]:
+    def pieces(self, start: int, end: int) -> Iterator[ViewPiece | bytes]:
         """Yield, in order, where the bytes from `start` up to `end` lie; neighbours in a file are one piece."""
-        last: Piece | None = None
+        last: ViewPiece | None = None
         for piece in self._all_pieces(max(start, 0), min(end, self.size_bytes)):
             if isinstance(piece, bytes):
                 if last is not None:
@@ -110,7 +110,7 @@ class VirtualFile:
                 piece.file,
                 piece.offset_bytes,
             ):
-                last = Piece(last.file, last.offset_bytes, last.size_bytes + piece.size_bytes)
+                last = ViewPiece(last.file, last.offset_bytes, last.size_bytes + piece.size_bytes)
             else:
                 if last is not None:
                     yield last
@@ -118,7 +118,7 @@ class VirtualFile:
         if last is not None:
             yield last
 
-    def _all_pieces(self, start: int, end: int) -> Iterator[Piece | bytes]:
+    def _all_pieces(self, start: int, end: int) -> Iterator[ViewPiece | bytes]:
         index = bisect_right(self._starts, start) - 1
         while start < end:
             begin, finish = self._starts[index], min(self._starts[index + 1], end)

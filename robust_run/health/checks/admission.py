@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.health.checks.plan import Wish
-from robust_run.health.checks.types import Judgement
+from robust_run.health.checks.types import CheckJudgement
 
 #: What a standby is asked for.
 ADMISSION = Wish(only=("compute", "model", "memory", "disk", "exchange"), seconds=1.0)
@@ -24,7 +24,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def admit(judgement: Judgement, node: str) -> Admission:
+def admit(judgement: CheckJudgement, node: str) -> Admission:
     """Return whether a node that was checked alone may join.
 
     It is refused for what is wrong or strange beyond noise. What could not be checked, or is only weakly suspect, is said and

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from robust_run.health.checks.history import History, expected_output, output_name
-from robust_run.health.checks.types import Ambiguity, Result, Suspect
+from robust_run.health.checks.types import Ambiguity, Result, SuspectNode
 
 #: A recorded output that fewer nodes gave does not accuse anybody.
 LEAST_WITNESSES = 2
@@ -22,7 +22,7 @@ LEAST_WITNESSES = 2
 class Findings(msgspec.Struct, kw_only=True):
     """What one family of rules found."""
 
-    suspects: list[Suspect] = []
+    suspects: list[SuspectNode] = []
     ambiguous: list[Ambiguity] = []
     unchecked: list[str] = []
     notes: list[str] = []
@@ -127,7 +127,7 @@ def _place(result: Result) -> str:
     return f"{result.node} {result.device}" if result.device not in ("", "cpu") else result.node
 
 
-def _suspect(result: Result, rule: str, sentence: str) -> Suspect:
-    return Suspect(
+def _suspect(result: Result, rule: str, sentence: str) -> SuspectNode:
+    return SuspectNode(
         node=result.node, check=result.check, device=result.device, confidence="high", rule=rule, sentence=sentence
     )

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from robust_run.health.checks.history import History, Limits
-from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
+from robust_run.health.checks.history import History, SlownessLimits
+from robust_run.health.checks.plan import CheckRound, MeetingPlace, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
-from robust_run.health.checks.types import NodeFacts, Order, Result, Said
+from robust_run.health.checks.types import CheckProgramOrder, NodeFacts, Result, Said
 
 
-class Fleet(Protocol):
+class CheckFleet(Protocol):
     """Nodes of a job, or of this machine."""
 
     def facts(self) -> Sequence[NodeFacts]:
         """Return the nodes to check. Raises UserError or PlatformError if they cannot be reached."""
         ...
 
-    def open_places(self, nodes: Sequence[str]) -> Mapping[str, Place]:
+    def open_places(self, nodes: Sequence[str]) -> Mapping[str, MeetingPlace]:
         """Listen on each of these nodes, for one round; return where. A node that cannot is left out."""
         ...
 
     def carry_out(
-        self, work: Mapping[str, tuple[Order, ...]], limit_s: float, tell: Callable[[str, Said], None]
+        self, work: Mapping[str, tuple[CheckProgramOrder, ...]], limit_s: float, tell: Callable[[str, Said], None]
     ) -> Sequence[Result]:
         """Run these orders, a node's at the same time; return the results of all that answered within the limit.
 
@@ -32,10 +32,10 @@ class Fleet(Protocol):
         ...
 
 
-class Watcher:
+class CheckListener:
     """Is told how it goes; says nothing."""
 
-    def on_round(self, made: Round) -> None:
+    def on_round(self, made: CheckRound) -> None:
         """A round begins."""
 
     def on_said(self, node: str, said: Said) -> None:
@@ -47,23 +47,23 @@ SLACK_S = 15.0
 
 
 def check(
-    fleet: Fleet,
+    fleet: CheckFleet,
     wish: Wish,
     *,
     history: History | None = None,
-    limits: Limits | None = None,
-    watcher: Watcher | None = None,
+    limits: SlownessLimits | None = None,
+    watcher: CheckListener | None = None,
 ) -> Session:
     """Run all checks on a fleet and return the session with its results. Raises UserError for a wish that makes no sense."""
-    watching = watcher or Watcher()
+    watching = watcher or CheckListener()
     session = Session(fleet.facts(), wish, history, limits)
     facts = {node.name: node for node in session.facts}
     while (made := session.next_round()) is not None:
         watching.on_round(made)
-        places: Mapping[str, Place] = {}
+        places: Mapping[str, MeetingPlace] = {}
         if needs_places(made):
             places = fleet.open_places([group[0] for group in made.groups])
         ready = [group for group in made.groups if not needs_places(made) or group[0] in places]
-        work = orders(Round(check=made.check, number=made.number, groups=tuple(ready)), facts, wish, places)
+        work = orders(CheckRound(check=made.check, number=made.number, groups=tuple(ready)), facts, wish, places)
         session.take(made, fleet.carry_out(work, wish.limit_s + SLACK_S, watching.on_said))
     return session

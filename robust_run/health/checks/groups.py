@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.health.checks.bits import Findings
 from robust_run.health.checks.rates import GroupKey
-from robust_run.health.checks.types import Ambiguity, CheckName, Result, Suspect
+from robust_run.health.checks.types import Ambiguity, CheckName, Result, SuspectNode
 
 BADNESS = {"done": 0, "skipped": 0, "failed": 1, "crashed": 2, "hung": 3}
 
@@ -40,7 +40,7 @@ def judge_groups(results: Iterable[Result], known_bad: Collection[str], slow: Ma
     return found
 
 
-def broken_members(results: Iterable[Result]) -> list[Suspect]:
+def broken_members(results: Iterable[Result]) -> list[SuspectNode]:
     """Return members that hung or died while others of their group only said that they lost them.
 
     Who hangs until it is killed is worse than who dies, for a library may abort a program that waits for its peers in vain.
@@ -54,7 +54,7 @@ def broken_members(results: Iterable[Result]) -> list[Suspect]:
             for result in bad:
                 sentence = f"{result.node}: the check {result.check} with others {result.outcome}: {result.problem}"
                 found.append(
-                    Suspect(
+                    SuspectNode(
                         node=result.node,
                         check=result.check,
                         device=result.device,
@@ -116,13 +116,13 @@ def _explain(check: CheckName, meetings: list[Met], known_bad: Collection[str], 
             found.ambiguous.append(Ambiguity(nodes=nodes, check=check, rule=rule, sentence=sentence))
 
 
-def _suspect(check: CheckName, node: str, met: Met, times: int) -> Suspect:
+def _suspect(check: CheckName, node: str, met: Met, times: int) -> SuspectNode:
     others = ", ".join(name for name in met.nodes if name != node)
     if times > 1:
         sentence = f"{node}: {check}: all {times} groups that it was in were bad; with {others}: {met.problem}"
     else:
         sentence = f"{node}: {check}: bad with {others}, who did well with others: {met.problem}"
-    return Suspect(
+    return SuspectNode(
         node=node,
         check=check,
         confidence="high" if times > 1 else "medium",

@@ -60,7 +60,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """By check and kind: a bad node may have been the first."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SlownessLimits(msgspec.Struct, frozen=True, kw_only=True):
     """From when on something is too slow."""
 
     share_of_history: float = 0.7
@@ -84,7 +84,7 @@ def key(result: Result, figure: str) -> str:
     return f"{result.check} {figure} {result.kind}"[:500]
 
 
-def expectation(values: tuple[float, ...], limits: Limits) -> Expectation | None:
+def expectation(values: tuple[float, ...], limits: SlownessLimits) -> Expectation | None:
     """Return what a series lets expect, None if it is too short."""
     if len(values) < LEAST_VALUES:
         return None

@@ -30,10 +30,10 @@ from statistics import mode
 
 from robust_run.health.checks.bits import judge_bits
 from robust_run.health.checks.groups import broken_members, judge_groups
-from robust_run.health.checks.history import History, Limits
+from robust_run.health.checks.history import History, SlownessLimits
 from robust_run.health.checks.plan import ALONE
 from robust_run.health.checks.rates import judge_rates, slow_groups
-from robust_run.health.checks.types import Ambiguity, Confidence, Judgement, NodeFacts, Result, Suspect
+from robust_run.health.checks.types import Ambiguity, CheckJudgement, Confidence, NodeFacts, Result, SuspectNode
 
 #: Fewer nodes have no majority.
 LEAST_FOR_MAJORITY = 3
@@ -43,10 +43,10 @@ def judge(
     results: Sequence[Result],
     facts: Sequence[NodeFacts] = (),
     history: History | None = None,
-    limits: Limits | None = None,
-) -> Judgement:
+    limits: SlownessLimits | None = None,
+) -> CheckJudgement:
     """Return what the results say about the nodes. `facts`: of all nodes that were to be checked."""
-    past, bounds = history or History(), limits or Limits()
+    past, bounds = history or History(), limits or SlownessLimits()
     names = tuple(dict.fromkeys([node.name for node in facts] + sorted({result.node for result in results})))
     place = {name: at for at, name in enumerate(names)}
     results = sorted(results, key=lambda result: place[result.node])  # not in the order in which they happened to end
@@ -62,7 +62,7 @@ def judge(
     unclear = (*bits.unchecked, *unchecked, *meetings.unchecked)
     accused = {suspect.node for suspect in suspects} | {name for each in ambiguous for name in each.nodes}
     seen = {result.node for result in results if result.outcome == "done"}
-    return Judgement(
+    return CheckJudgement(
         suspects=suspects,
         ambiguous=tuple(ambiguous),
         unchecked=tuple(dict.fromkeys(unclear)),
@@ -71,7 +71,7 @@ def judge(
     )
 
 
-def _each_alone(results: Sequence[Result]) -> tuple[list[Suspect], list[str]]:
+def _each_alone(results: Sequence[Result]) -> tuple[list[SuspectNode], list[str]]:
     """Judge each result by itself: what is wrong beyond doubt, and what became of its program."""
     suspects, unchecked = [], []
     made = Counter(each.check for each in results if each.outcome == "done")
@@ -94,8 +94,8 @@ def _each_alone(results: Sequence[Result]) -> tuple[list[Suspect], list[str]]:
     return suspects, unchecked
 
 
-def _suspect(result: Result, confidence: Confidence, rule: str, sentence: str) -> Suspect:
-    return Suspect(
+def _suspect(result: Result, confidence: Confidence, rule: str, sentence: str) -> SuspectNode:
+    return SuspectNode(
         node=result.node,
         check=result.check,
         device=result.device,
@@ -105,7 +105,7 @@ def _suspect(result: Result, confidence: Confidence, rule: str, sentence: str) -
     )
 
 
-def _fewer_devices(facts: Sequence[NodeFacts]) -> list[Suspect]:
+def _fewer_devices(facts: Sequence[NodeFacts]) -> list[SuspectNode]:
     if len(facts) < LEAST_FOR_MAJORITY:
         return []
     count = {node.name: 0 if node.devices == ("cpu",) else len(node.devices) for node in facts}
@@ -113,7 +113,7 @@ def _fewer_devices(facts: Sequence[NodeFacts]) -> list[Suspect]:
     if 2 * sum(value == usual for value in count.values()) <= len(facts):
         return []
     return [
-        Suspect(
+        SuspectNode(
             node=name,
             check="compute",
             confidence="high",
@@ -125,15 +125,15 @@ def _fewer_devices(facts: Sequence[NodeFacts]) -> list[Suspect]:
     ]
 
 
-def _distinct(suspects: Iterable[Suspect]) -> list[Suspect]:
+def _distinct(suspects: Iterable[SuspectNode]) -> list[SuspectNode]:
     """Return one suspect for each node, device, check and rule: all ranks of a group say the same."""
-    found: dict[tuple[str, str, str, str], Suspect] = {}
+    found: dict[tuple[str, str, str, str], SuspectNode] = {}
     for each in suspects:
         found.setdefault((each.node, each.device, each.check, each.rule), each)
     return list(found.values())
 
 
-def _fleet_wide(suspects: list[Suspect], names: Sequence[str]) -> tuple[tuple[Suspect, ...], list[Ambiguity]]:
+def _fleet_wide(suspects: list[SuspectNode], names: Sequence[str]) -> tuple[tuple[SuspectNode, ...], list[Ambiguity]]:
     """Take out what is said of so many nodes that it is no fault of theirs."""
     if len(names) < LEAST_FOR_MAJORITY:
         return tuple(suspects), []

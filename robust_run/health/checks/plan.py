@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.health.checks.replay import grid
-from robust_run.health.checks.types import CHECKS, CheckName, Meeting, NodeFacts, Order
+from robust_run.health.checks.types import CHECKS, CheckName, CheckProgramOrder, Meeting, NodeFacts
 
 #: Checks of a node alone.
 ALONE: frozenset[CheckName] = frozenset(("compute", "model", "memory", "disk"))
@@ -43,7 +43,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class CheckRound(msgspec.Struct, frozen=True, kw_only=True):
     """One check on all nodes that take part, at the same time."""
 
     check: CheckName
@@ -53,10 +53,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that work together; no node is in two of them."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All rounds, in order."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[CheckRound, ...]
     left_out: tuple[str, ...]
     """Checks that make no sense here, a sentence each."""
     expected_s: float
@@ -64,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """It is over by then, whatever happens."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where the processes of a group meet."""
 
     address: str
@@ -84,7 +84,7 @@ def parse_only(text: str) -> tuple[CheckName, ...]:
     return tuple(check for check in CHECKS if check in words)
 
 
-def plan(nodes: Sequence[NodeFacts], wish: Wish) -> Plan:
+def plan(nodes: Sequence[NodeFacts], wish: Wish) -> CheckPlan:
     """Return what will be done on these nodes. Raises UserError where two have the same name, or there is none."""
     names = [node.name for node in nodes]
     if not names or len(set(names)) != len(names):
@@ -93,7 +93,7 @@ def plan(nodes: Sequence[NodeFacts], wish: Wish) -> Plan:
     found = {check: rounds_of(check, nodes) for check in wanted}
     rounds = tuple(each for rounds in found.values() for each in rounds)
     left_out = tuple(f"{check}: {why_not(check)}" for check, its_rounds in found.items() if not its_rounds)
-    return Plan(
+    return CheckPlan(
         rounds=rounds,
         left_out=left_out,
         expected_s=len(rounds) * (wish.seconds + START_S),
@@ -106,7 +106,7 @@ def why_not(check: CheckName) -> str:
     return "there is one node" if check != "exchange" else "no node has several devices"
 
 
-def rounds_of(check: CheckName, nodes: Sequence[NodeFacts]) -> tuple[Round, ...]:
+def rounds_of(check: CheckName, nodes: Sequence[NodeFacts]) -> tuple[CheckRound, ...]:
     """Return the rounds of one check on these nodes; none where it makes no sense."""
     names = [node.name for node in nodes]
     if check in ALONE:
@@ -118,14 +118,14 @@ def rounds_of(check: CheckName, nodes: Sequence[NodeFacts]) -> tuple[Round, ...]
     else:
         groupings = _groups(names)
     kept = [tuple(tuple(group) for group in grouping) for grouping in groupings if grouping]
-    return tuple(Round(check=check, number=number, groups=groups) for number, groups in enumerate(kept))
+    return tuple(CheckRound(check=check, number=number, groups=groups) for number, groups in enumerate(kept))
 
 
 def orders(
-    made: Round, facts: Mapping[str, NodeFacts], wish: Wish, places: Mapping[str, Place]
-) -> dict[str, tuple[Order, ...]]:
+    made: CheckRound, facts: Mapping[str, NodeFacts], wish: Wish, places: Mapping[str, MeetingPlace]
+) -> dict[str, tuple[CheckProgramOrder, ...]]:
     """Return what each node is to do in a round. `places`: of each group, by its first node; none for checks alone."""
-    found: dict[str, tuple[Order, ...]] = {}
+    found: dict[str, tuple[CheckProgramOrder, ...]] = {}
     for group in made.groups:
         ranks = [(name, device) for name in group for device in _ranks_of(made.check, facts[name])]
         place = places.get(group[0])
@@ -138,7 +138,7 @@ def orders(
     return found
 
 
-def needs_places(made: Round) -> bool:
+def needs_places(made: CheckRound) -> bool:
     """Whether the processes of this round must find each other."""
     return made.check not in ALONE
 
@@ -150,8 +150,8 @@ def _ranks_of(check: CheckName, node: NodeFacts) -> tuple[str, ...]:
     return ("cpu", "cpu") if check == "exchange" else ("cpu",)
 
 
-def _order(made: Round, node: NodeFacts, device: str, wish: Wish, meeting: Meeting | None) -> Order:
-    return Order(
+def _order(made: CheckRound, node: NodeFacts, device: str, wish: Wish, meeting: Meeting | None) -> CheckProgramOrder:
+    return CheckProgramOrder(
         check=made.check,
         node=node.name,
         device=device,
@@ -167,7 +167,7 @@ def _order(made: Round, node: NodeFacts, device: str, wish: Wish, meeting: Meeti
 
 
 def _meeting(
-    rank: int, ranks: Sequence[tuple[str, str]], place: Place | None, facts: Mapping[str, NodeFacts]
+    rank: int, ranks: Sequence[tuple[str, str]], place: MeetingPlace | None, facts: Mapping[str, NodeFacts]
 ) -> Meeting | None:
     if place is None:
         return None

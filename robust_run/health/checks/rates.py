@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from statistics import median
 
 from robust_run.health.checks.bits import Findings
-from robust_run.health.checks.history import JUDGED, History, Limits, expectation, key
+from robust_run.health.checks.history import JUDGED, History, SlownessLimits, expectation, key
 from robust_run.health.checks.plan import ALONE
-from robust_run.health.checks.types import Result, Suspect
+from robust_run.health.checks.types import Result, SuspectNode
 
 #: Fewer peers of one kind say nothing about each other.
 LEAST_PEERS = 3
@@ -18,7 +18,7 @@ GroupKey = tuple[str, int, tuple[str, ...]]
 """Check, round, nodes."""
 
 
-def judge_rates(results: Iterable[Result], history: History, limits: Limits) -> Findings:
+def judge_rates(results: Iterable[Result], history: History, limits: SlownessLimits) -> Findings:
     """Return which nodes are slow by themselves. Groups of several nodes are `slow_groups`."""
     found = Findings()
     own = _own(results)
@@ -33,7 +33,7 @@ def judge_rates(results: Iterable[Result], history: History, limits: Limits) -> 
         if not said:
             said, rule = _against_peers(value, usual[name], limits), "slow_against_peers"
         if said:
-            suspect = Suspect(
+            suspect = SuspectNode(
                 node=result.node,
                 check=result.check,
                 device=result.device,
@@ -61,7 +61,7 @@ def _own(results: Iterable[Result]) -> list[Result]:
     return [*alone, *exchanges.values()]
 
 
-def slow_groups(results: Iterable[Result], history: History, limits: Limits) -> dict[GroupKey, str]:
+def slow_groups(results: Iterable[Result], history: History, limits: SlownessLimits) -> dict[GroupKey, str]:
     """Return groups of nodes that are too slow together, and how slow, as a clause."""
     groups: dict[GroupKey, list[Result]] = defaultdict(list)
     for result in results:
@@ -97,14 +97,14 @@ def _usual(results: Iterable[Result]) -> dict[str, tuple[int, float]]:
     return {name: (len(values), median(values)) for name, values in found.items()}
 
 
-def _against_history(value: float, past: tuple[float, ...], limits: Limits) -> str:
+def _against_history(value: float, past: tuple[float, ...], limits: SlownessLimits) -> str:
     expected = expectation(past, limits)
     if expected is None or value >= expected.least:
         return ""
     return f"{quantity(value)}, usual are {quantity(expected.usual)} ({expected.values} values)"
 
 
-def _against_peers(value: float, all_values: tuple[int, float], limits: Limits) -> str:
+def _against_peers(value: float, all_values: tuple[int, float], limits: SlownessLimits) -> str:
     """Compare with the median of all in this run, this one among them."""
     count, usual = all_values
     if count < LEAST_PEERS or value >= usual * limits.share_of_peers:

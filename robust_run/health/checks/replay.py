@@ -67,7 +67,7 @@ def grid(count: int, unit: int = 1, m: int | None = None) -> Grid:
     return Grid(count=count, m=m, n=-(-count // m))
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Machines that run one replay together."""
 
     phase: Phase
@@ -117,7 +117,7 @@ def start(machines: Iterable[str], *, unit: int = 1, m: int | None = None, passe
     return Replay(machines=names, grid=grid(len(names), unit, m), unit=unit, passes=passes)
 
 
-def next_groups(replay: Replay) -> tuple[Group, ...]:
+def next_groups(replay: Replay) -> tuple[ReplayGroup, ...]:
     """Return the groups to run next, at the same time and once each; none if the replay is over.
 
     Those that fill themselves come first; short ones wait until machines have passed.
@@ -130,7 +130,7 @@ def next_groups(replay: Replay) -> tuple[Group, ...]:
     return full or _filled(replay, open_groups)
 
 
-def record(replay: Replay, groups: Iterable[Group], failed: Collection[int]) -> Replay:
+def record(replay: Replay, groups: Iterable[ReplayGroup], failed: Collection[int]) -> Replay:
     """Return the replay after a pass of these groups, of which those with these numbers failed."""
     known = {(each.phase, each.number): each for each in replay.tried}
     for group in groups:
@@ -200,7 +200,7 @@ def _is_finished(replay: Replay, phase: Phase) -> bool:
     return all(_is_settled(replay, group) for group in _groups(replay, phase))
 
 
-def _is_settled(replay: Replay, group: Group) -> bool:
+def _is_settled(replay: Replay, group: ReplayGroup) -> bool:
     if (group.phase, group.number) in replay.untested:
         return True
     return any(
@@ -210,12 +210,12 @@ def _is_settled(replay: Replay, group: Group) -> bool:
     )
 
 
-def _groups(replay: Replay, phase: Phase) -> tuple[Group, ...]:
+def _groups(replay: Replay, phase: Phase) -> tuple[ReplayGroup, ...]:
     if phase == "apart":
         members: tuple[tuple[int, ...], ...] = tuple((each,) for each in _candidates(replay))
     else:
         members = replay.grid.rows() if phase == "rows" else replay.grid.columns()
-    return tuple(Group(phase=phase, number=number, members=each) for number, each in enumerate(members))
+    return tuple(ReplayGroup(phase=phase, number=number, members=each) for number, each in enumerate(members))
 
 
 def _failing(replay: Replay, phase: Phase) -> tuple[int, ...]:
@@ -236,10 +236,10 @@ def _candidates(replay: Replay) -> tuple[int, ...]:
     return tuple(sorted(in_rows & (in_columns | untested) or in_rows))
 
 
-def _filled(replay: Replay, groups: Iterable[Group]) -> tuple[Group, ...]:
+def _filled(replay: Replay, groups: Iterable[ReplayGroup]) -> tuple[ReplayGroup, ...]:
     """Fill short groups up with machines that passed, as many groups as there are machines for."""
     free = _proven(replay)
-    filled: list[Group] = []
+    filled: list[ReplayGroup] = []
     for group in groups:
         busy = {machine for each in filled for machine in each.helpers}
         missing = -len(group.members) % replay.unit

@@ -15,29 +15,33 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from robust_run.health.checks.groups import broken_members
-from robust_run.health.checks.history import History, Limits
+from robust_run.health.checks.history import History, SlownessLimits
 from robust_run.health.checks.judge import judge
-from robust_run.health.checks.plan import ALONE, Plan, Round, Wish, plan, rounds_of
-from robust_run.health.checks.types import CHECKS, CheckName, Judgement, NodeFacts, Result
+from robust_run.health.checks.plan import ALONE, CheckPlan, CheckRound, Wish, plan, rounds_of
+from robust_run.health.checks.types import CHECKS, CheckJudgement, CheckName, NodeFacts, Result
 
 
 class Session:
     """One run of checks."""
 
     def __init__(
-        self, facts: Sequence[NodeFacts], wish: Wish, history: History | None = None, limits: Limits | None = None
+        self,
+        facts: Sequence[NodeFacts],
+        wish: Wish,
+        history: History | None = None,
+        limits: SlownessLimits | None = None,
     ) -> None:
         self.facts = tuple(facts)
         self.wish = wish
-        self.plan: Plan = plan(self.facts, wish)
+        self.plan: CheckPlan = plan(self.facts, wish)
         self.results: list[Result] = []
-        self._history, self._limits = history or History(), limits or Limits()
+        self._history, self._limits = history or History(), limits or SlownessLimits()
         self._wanted = [check for check in CHECKS if any(each.check == check for each in self.plan.rounds)]
-        self._queue: list[Round] = []
+        self._queue: list[CheckRound] = []
         self._left_out: dict[str, CheckName] = {}
         self._gone: dict[str, str] = {}
 
-    def next_round(self) -> Round | None:
+    def next_round(self) -> CheckRound | None:
         """Return what to do next, None if all is done."""
         while self._queue or self._wanted:
             if not self._queue:
@@ -53,7 +57,7 @@ class Session:
         """Note that a node went, or was away, while it was asked: that it says nothing is no fault that a check found."""
         self._gone.setdefault(name, why)
 
-    def take(self, made: Round, results: Iterable[Result]) -> None:
+    def take(self, made: CheckRound, results: Iterable[Result]) -> None:
         """Note what the nodes of a round answered."""
         groups = {name: group for group in made.groups for name in group}
         found = [_belonging(made, groups[result.node], result) for result in results if result.node in groups]
@@ -71,7 +75,7 @@ class Session:
             or (not result.group and result.outcome == "done")
         )
 
-    def judgement(self) -> Judgement:
+    def judgement(self) -> CheckJudgement:
         """Return what all results so far say."""
         judged = judge(self.results, self.facts, self._history, self._limits)
         alone = tuple(
@@ -92,14 +96,14 @@ class Session:
         bad = self._bad(check)
         return tuple(node for node in self.facts if node.name not in bad)
 
-    def _without_gone(self, made: Round) -> Round:
+    def _without_gone(self, made: CheckRound) -> CheckRound:
         if not self._gone:
             return made
         least = 1 if made.check in ALONE or made.check == "exchange" else 2
         groups = (tuple(name for name in group if name not in self._gone) for group in made.groups)
         return msgspec.structs.replace(made, groups=tuple(group for group in groups if len(group) >= least))
 
-    def _without_bad(self, made: Round) -> Round:
+    def _without_bad(self, made: CheckRound) -> CheckRound:
         """Return a round without nodes that have shown themselves bad since it was planned."""
         if made.number == 0 or made.check in ALONE:
             return made
@@ -119,12 +123,12 @@ class Session:
         return bad
 
 
-def _belonging(made: Round, group: tuple[str, ...], result: Result) -> Result:
+def _belonging(made: CheckRound, group: tuple[str, ...], result: Result) -> Result:
     """Return a result as one of this round: that much is known here, whatever a node says."""
     return msgspec.structs.replace(result, check=made.check, round=made.number, group=group if len(group) > 1 else ())
 
 
-def _silent(made: Round, group: tuple[str, ...], name: str, wish: Wish) -> Result:
+def _silent(made: CheckRound, group: tuple[str, ...], name: str, wish: Wish) -> Result:
     return Result(
         check=made.check,
         node=name,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from robust_run.health.checks.history import JUDGED
-from robust_run.health.checks.plan import Plan, Round
+from robust_run.health.checks.plan import CheckPlan, CheckRound
 from robust_run.health.checks.rates import quantity
-from robust_run.health.checks.types import CheckName, Judgement, NodeFacts, Result
+from robust_run.health.checks.types import CheckJudgement, CheckName, NodeFacts, Result
 
 WHAT: dict[CheckName, str] = {
     "compute": "matrix products and memory of each device, bit by bit",
@@ -23,16 +23,16 @@ WHAT: dict[CheckName, str] = {
 MOST_NAMES = 8
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ChecksReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `robust check --json` prints."""
 
     schema: int = 1
     nodes: tuple[NodeFacts, ...]
     results: tuple[Result, ...]
-    judgement: Judgement
+    judgement: CheckJudgement
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
+def plan_lines(plan: CheckPlan) -> Iterator[str]:
     """Yield a line for each round, and how long it takes."""
     for made in plan.rounds:
         yield f"{made.check:<11} {who(made):<40} {WHAT[made.check]}"
@@ -41,7 +41,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"about {plan.expected_s:.0f} s, at most {plan.limit_s:.0f} s"
 
 
-def who(made: Round) -> str:
+def who(made: CheckRound) -> str:
     """Return who takes part in a round."""
     sizes = {len(group) for group in made.groups}
     if sizes == {1}:
@@ -67,7 +67,7 @@ def result_line(result: Result) -> str:
     return f"{result.check} on {place}: {', '.join(facts)} ({result.took_s:.1f} s)"
 
 
-def judgement_lines(judgement: Judgement) -> Iterator[str]:
+def judgement_lines(judgement: CheckJudgement) -> Iterator[str]:
     """Yield what was found, the worst first."""
     for suspect in judgement.suspects:
         yield f"SUSPECT {suspect.node} ({suspect.confidence}, {suspect.rule}): {suspect.sentence}"

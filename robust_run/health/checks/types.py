@@ -1,6 +1,6 @@
 """The words of stop-time diagnostics: what is asked of a node, what it answers, what is concluded. No behaviour.
 
-An `Order` goes to one check program on its stdin, a `Result` comes back as one line of JSON. Both may come from another
+A `CheckProgramOrder` goes to one check program on its stdin, a `Result` comes back as a line of JSON. Both may come from another
 node, so every text, number and list in them has a limit.
 """
 
@@ -52,7 +52,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Rank 0: an inherited descriptor that listens there; -1: it listens itself."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CheckProgramOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one check program is to do."""
 
     check: CheckName
@@ -114,7 +114,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     folder: Annotated[str, Meta(max_length=4096)] = ""
 
 
-class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+class SuspectNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node that is at fault, as far as can be told."""
 
     node: str
@@ -134,10 +134,10 @@ class Ambiguity(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class CheckJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """What all results together say."""
 
-    suspects: tuple[Suspect, ...] = ()
+    suspects: tuple[SuspectNode, ...] = ()
     ambiguous: tuple[Ambiguity, ...] = ()
     unchecked: tuple[str, ...] = ()
     """What could not be checked and why, a sentence each: it says nothing about a node."""
@@ -163,7 +163,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 class NodeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one node is to do: one step after the other, the orders of a step at the same time."""
 
-    steps: Annotated[tuple[Annotated[tuple[Order, ...], Meta(min_length=1, max_length=256)], ...], Meta(max_length=256)]
+    steps: Annotated[
+        tuple[Annotated[tuple[CheckProgramOrder, ...], Meta(min_length=1, max_length=256)], ...], Meta(max_length=256)
+    ]
 
 
 class Began(msgspec.Struct, frozen=True, tag="began", kw_only=True):

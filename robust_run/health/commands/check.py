@@ -9,16 +9,16 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from robust_run.health.checks.fleet import Fleet
-    from robust_run.health.checks.plan import Round, Wish
-    from robust_run.health.checks.show import Report
+    from robust_run.health.checks.fleet import CheckFleet
+    from robust_run.health.checks.plan import CheckRound, Wish
+    from robust_run.health.checks.show import ChecksReport
     from robust_run.health.checks.types import Said
 
 
 class FleetFinder:
     """Finds the nodes of a job; whoever can reach jobs puts one into click's context (`context.obj`)."""
 
-    def __init__(self, find: Callable[[str, Sequence[str]], Fleet]) -> None:
+    def __init__(self, find: Callable[[str, Sequence[str]], CheckFleet]) -> None:
         self.find = find
         """From a run (empty: the newest) and names of nodes (none: all) to them. Raises UserError."""
 
@@ -82,15 +82,15 @@ def _wish(typed: dict[str, Any]) -> Wish:
     )
 
 
-def _here(env: Any, folder: str) -> Fleet:
+def _here(env: Any, folder: str) -> CheckFleet:
     import socket
 
-    from robust_run.health.diagnostics.here import Here, facts_here
+    from robust_run.health.diagnostics.here import LocalFleet, facts_here
 
-    return Here([facts_here(socket.gethostname(), env, folder=folder)], env)
+    return LocalFleet([facts_here(socket.gethostname(), env, folder=folder)], env)
 
 
-def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> Fleet:
+def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> CheckFleet:
     from robust_run.errors import UserError
 
     finder = context.find_object(FleetFinder)
@@ -103,7 +103,7 @@ def _say(line: str) -> None:
     click.echo(f"robust: {line}", err=True)
 
 
-def _of_a_job(report: Report, typed: dict[str, Any]) -> int:
+def _of_a_job(report: ChecksReport, typed: dict[str, Any]) -> int:
     """Show what came of checks that the controller of a job had carried out."""
     import msgspec
 
@@ -114,7 +114,7 @@ def _of_a_job(report: Report, typed: dict[str, Any]) -> int:
     return 0 if report.judgement.is_clean else 1
 
 
-def _list(fleet: Fleet, wish: Wish, *, as_json: bool) -> int:
+def _list(fleet: CheckFleet, wish: Wish, *, as_json: bool) -> int:
     import msgspec
 
     from robust_run.health.checks import show
@@ -126,7 +126,7 @@ def _list(fleet: Fleet, wish: Wish, *, as_json: bool) -> int:
     return 0
 
 
-def _run(fleet: Fleet, wish: Wish, env: Any, history: str | None, *, as_json: bool) -> int:
+def _run(fleet: CheckFleet, wish: Wish, env: Any, history: str | None, *, as_json: bool) -> int:
     import msgspec
 
     from robust_run.health.checks import show
@@ -141,7 +141,7 @@ def _run(fleet: Fleet, wish: Wish, env: Any, history: str | None, *, as_json: bo
     if path:
         records.change(path, lambda found: learn(found, session.results, judged.passed))
     if as_json:
-        report = show.Report(nodes=session.facts, results=tuple(session.results), judgement=judged)
+        report = show.ChecksReport(nodes=session.facts, results=tuple(session.results), judgement=judged)
         click.echo(msgspec.json.encode(report).decode())
     else:
         for line in show.judgement_lines(judged):
@@ -152,11 +152,11 @@ def _run(fleet: Fleet, wish: Wish, env: Any, history: str | None, *, as_json: bo
 def _watcher() -> Any:
     """Progress goes to stderr, as it happens."""
     from robust_run.health.checks import show
-    from robust_run.health.checks.fleet import Watcher
+    from robust_run.health.checks.fleet import CheckListener
     from robust_run.health.checks.types import Ended, Finished
 
-    class Shown(Watcher):
-        def on_round(self, made: Round) -> None:
+    class Shown(CheckListener):
+        def on_round(self, made: CheckRound) -> None:
             click.echo(f"robust: {made.check}: {show.who(made)}", err=True)
 
         def on_said(self, node: str, said: Said) -> None:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.health.outliers.rows import MOST_LINE_BYTES, Columns, Oddities, Row, check_columns, to_row
+from robust_run.health.outliers.rows import MOST_LINE_BYTES, Columns, MachineRow, Oddities, check_columns, to_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ MOST_GROUP_BYTES = 2 << 30
 BATCH_ROWS = 4096
 
 
-def open_rows(path: str, kind: str, columns: Columns, oddities: Oddities, stdin: BinaryIO) -> Iterator[Row]:
+def open_rows(path: str, kind: str, columns: Columns, oddities: Oddities, stdin: BinaryIO) -> Iterator[MachineRow]:
     """Yield the rows of a file, or of standard input for `-`.
 
     Args:
@@ -81,7 +81,7 @@ def _lines(file: BinaryIO, source: str) -> Iterator[tuple[str, str]]:
             yield text, where
 
 
-def _csv(file: BinaryIO, source: str, columns: Columns, oddities: Oddities) -> Iterator[Row]:
+def _csv(file: BinaryIO, source: str, columns: Columns, oddities: Oddities) -> Iterator[MachineRow]:
     header: list[str] = []
     for text, where in _lines(file, source):
         try:
@@ -99,7 +99,7 @@ def _csv(file: BinaryIO, source: str, columns: Columns, oddities: Oddities) -> I
             yield to_row(dict(zip(header, cells, strict=True)), columns, where, oddities)
 
 
-def _jsonl(file: BinaryIO, source: str, columns: Columns, oddities: Oddities) -> Iterator[Row]:
+def _jsonl(file: BinaryIO, source: str, columns: Columns, oddities: Oddities) -> Iterator[MachineRow]:
     import msgspec
 
     decoder = msgspec.json.Decoder(dict[str, float | int | str | bool | None])
@@ -113,7 +113,7 @@ def _jsonl(file: BinaryIO, source: str, columns: Columns, oddities: Oddities) ->
         yield to_row(cells, columns, where, oddities)
 
 
-def _parquet(path: str, columns: Columns, oddities: Oddities) -> Iterator[Row]:
+def _parquet(path: str, columns: Columns, oddities: Oddities) -> Iterator[MachineRow]:
     try:
         pyarrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")

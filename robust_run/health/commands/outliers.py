@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from robust_run.health.commands.outliers_of_run import Standout
-    from robust_run.health.outliers.rows import Columns, Oddities, Row
-    from robust_run.health.outliers.types import Limits, Verdict
+    from robust_run.health.outliers.rows import Columns, MachineRow, Oddities
+    from robust_run.health.outliers.types import OutlierLimits, OutlierVerdict
 
 
 @click.command()
@@ -60,7 +60,7 @@ def outliers(
         return _of_run(file, as_json=as_json)
     from robust_run.health.commands.outlier_files import open_rows
     from robust_run.health.outliers.rows import Oddities
-    from robust_run.health.outliers.types import Limits
+    from robust_run.health.outliers.types import OutlierLimits
 
     bounds = (
         ("--interval", interval_s, 0.01, 3600),
@@ -74,7 +74,9 @@ def outliers(
     oddities = Oddities()
     rows = open_rows(file, kind, _columns(columns), oddities, sys.stdin.buffer)
     found = 0
-    for verdict in verdicts_of(rows, interval_s, Limits(apart=apart, hold_factor=hold, settle_s=settle), oddities):
+    for verdict in verdicts_of(
+        rows, interval_s, OutlierLimits(apart=apart, hold_factor=hold, settle_s=settle), oddities
+    ):
         found += 1
         click.echo(_encoded(verdict) if as_json else _line(verdict))
     for line in _said_of(oddities):
@@ -106,7 +108,9 @@ def _columns(text: str) -> Columns:
     return Columns(**given)
 
 
-def verdicts_of(rows: Iterator[Row], interval_s: float, limits: Limits, oddities: Oddities) -> Iterator[Verdict]:
+def verdicts_of(
+    rows: Iterator[MachineRow], interval_s: float, limits: OutlierLimits, oddities: Oddities
+) -> Iterator[OutlierVerdict]:
     """Yield the verdicts on a stream of rows, as soon as they can be said. Raises UserError for rows that make no sense."""
     from robust_run.health.outliers.readings import Readings
     from robust_run.health.outliers.watch import default_watch, need_numpy
@@ -131,7 +135,7 @@ def verdicts_of(rows: Iterator[Row], interval_s: float, limits: Limits, oddities
         oddities.said.append(f"{len(watch.fleet.machines)} machines; telling the odd one needs three that do the same")
 
 
-def _line(verdict: Verdict) -> str:
+def _line(verdict: OutlierVerdict) -> str:
     lasted_s = verdict.at_s - verdict.since_s
     start = f"{_printable(verdict.machine)}  {_printable(verdict.metric)}"
     since = f"since {_moment(verdict.since_s)} ({lasted_s:.0f} s)"
@@ -160,7 +164,7 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def _encoded(verdict: Verdict | Standout) -> bytes:
+def _encoded(verdict: OutlierVerdict | Standout) -> bytes:
     import msgspec
 
     return msgspec.json.encode(verdict)

@@ -5,7 +5,7 @@ The numbers are small integers in float32, so that every order of adding up give
 
 from __future__ import annotations
 
-from robust_run.health.checks.types import Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Result
 from robust_run.health.diagnostics import meeting
 from robust_run.health.diagnostics.faults import Faults
 from robust_run.health.diagnostics.meeting import Moved, Pass, Ranks
@@ -15,7 +15,7 @@ from robust_run.health.diagnostics.program import main
 WEIGHTS, STEPS = 16, 7
 
 
-def measure(order: Order, faults: Faults) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     """Return the rate of all-reduce, and whether the sums are right."""
     return meeting.measure(order, faults, _turn)
 

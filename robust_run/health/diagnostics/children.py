@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.health.checks.types import MOST_RESULT_BYTES, Order, Result
+from robust_run.health.checks.types import MOST_RESULT_BYTES, CheckProgramOrder, Result
 from robust_run.health.diagnostics.program import PARENT, blank, one_line
 from robust_run.signals import describe_exit
 
@@ -47,7 +47,7 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def result_of(order: Order, exit_code: int | None, answer: bytes, stderr_tail: bytes) -> Result:
+def result_of(order: CheckProgramOrder, exit_code: int | None, answer: bytes, stderr_tail: bytes) -> Result:
     """Return the result of a program that ended (`exit_code`), or was killed at its limit (None). Pure."""
     last = [one_line(line) for line in stderr_tail.decode(errors="replace").splitlines() if line.strip()][-1:]
     if exit_code is None:
@@ -63,7 +63,7 @@ def result_of(order: Order, exit_code: int | None, answer: bytes, stderr_tail: b
 class Child:
     """One running check program."""
 
-    def __init__(self, order: Order, env: Mapping[str, str]) -> None:
+    def __init__(self, order: CheckProgramOrder, env: Mapping[str, str]) -> None:
         self.order = order
         self.answer, self.tail = bytearray(), bytearray()
         listening = [order.meeting.listen_fd] if order.meeting and order.meeting.listen_fd >= 0 else []
@@ -112,7 +112,7 @@ def drain(descriptor: int, kept: bytearray) -> bool:
     return bool(data)
 
 
-def run_together(orders: Sequence[Order], env: Mapping[str, str], tell: Callable[[Result], None]) -> None:
+def run_together(orders: Sequence[CheckProgramOrder], env: Mapping[str, str], tell: Callable[[Result], None]) -> None:
     """Run the programs of one step at the same time, and tell the result of each as it ends."""
     running: list[Child] = []
     with selectors.DefaultSelector() as selector:
@@ -135,7 +135,7 @@ def run_together(orders: Sequence[Order], env: Mapping[str, str], tell: Callable
                 child.kill()
 
 
-def _start(order: Order, env: Mapping[str, str], tell: Callable[[Result], None]) -> Child | None:
+def _start(order: CheckProgramOrder, env: Mapping[str, str], tell: Callable[[Result], None]) -> Child | None:
     try:
         return Child(order, env)
     except OSError as error:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from robust_run.health.checks.types import Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Result
 from robust_run.health.diagnostics.devices import Device, open_device
 from robust_run.health.diagnostics.digests import are_same_bits, bits, digest, fractions, integers
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.program import Pace, Rate, main
+from robust_run.health.diagnostics.program import PassCounter, Rate, main
 
 #: Edge of the matrices: enough to keep the device busy, and sums that float32 holds exactly (edge * 8 * 8 < 2**24).
 CPU_EDGE, CUDA_EDGE = 256, 4096
@@ -27,7 +27,7 @@ PATTERNS = (0x00, 0xFF, 0x55, 0xAA)
 MOST_WRONG = 4
 
 
-def measure(order: Order, faults: Faults) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     """Return the result of this device."""
     device = open_device(order.device)
     wrong: list[str] = []
@@ -35,7 +35,7 @@ def measure(order: Order, faults: Faults) -> Result:
     first_wrong = products.check_sums()
     if first_wrong:
         wrong.append(first_wrong)
-    pace = Pace(order)
+    pace = PassCounter(order)
     digests: dict[str, int] = {}
     while pace.more():
         place = device.turn_to(pace.made)

@@ -16,9 +16,9 @@ import time
 import msgspec
 import xxhash
 
-from robust_run.health.checks.types import Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Result
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.program import Pace, Rate, RefusedError, main, one_line
+from robust_run.health.diagnostics.program import PassCounter, Rate, RefusedError, main, one_line
 
 USUAL_BYTES, MOST_BYTES, LEAST_BYTES = 128 << 20, 16 << 30, 1 << 20
 CHUNK_BYTES = 4 << 20
@@ -26,7 +26,7 @@ CHUNK_BYTES = 4 << 20
 TELLING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
-def measure(order: Order, faults: Faults) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     """Return rates of writing (with fsync) and reading, or what the disk refuses."""
     folder = order.folder or tempfile.gettempdir()
     try:
@@ -47,14 +47,14 @@ def measure(order: Order, faults: Faults) -> Result:
     )
 
 
-def _measure(order: Order, folder: str, faults: Faults) -> tuple[dict[str, float], list[str], int]:
+def _measure(order: CheckProgramOrder, folder: str, faults: Faults) -> tuple[dict[str, float], list[str], int]:
     space = os.statvfs(folder)
     free_bytes = space.f_bavail * space.f_frsize
     size_bytes = min(order.size_bytes or USUAL_BYTES, free_bytes // 2, MOST_BYTES)
     if size_bytes < LEAST_BYTES:
         return {}, [f"{one_line(folder)}: only {free_bytes / (1 << 20):.1f} MiB are free"], 0
     rates = {"write_bytes_per_s": Rate(), "read_bytes_per_s": Rate()}
-    slowest_sync_s, wrong, pace = 0.0, list[str](), Pace(order)
+    slowest_sync_s, wrong, pace = 0.0, list[str](), PassCounter(order)
     while pace.more():
         made = _write_and_read(folder, size_bytes, order.seed + pace.made, faults)
         rates["write_bytes_per_s"].add(size_bytes, made.write_s)

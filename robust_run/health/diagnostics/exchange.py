@@ -6,14 +6,14 @@ without accelerators two processes, which tests little more than memory.
 
 from __future__ import annotations
 
-from robust_run.health.checks.types import Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Result
 from robust_run.health.diagnostics import meeting
 from robust_run.health.diagnostics.faults import Faults
 from robust_run.health.diagnostics.meeting import Moved, Pass, Ranks
 from robust_run.health.diagnostics.program import main
 
 
-def measure(order: Order, faults: Faults) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     """Return the rate of all-to-all, and whose data arrived wrong."""
     return meeting.measure(order, faults, _turn)
 

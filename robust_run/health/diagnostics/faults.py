@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from robust_run.errors import UserError
-from robust_run.health.checks.types import Order
+from robust_run.health.checks.types import CheckProgramOrder
 
 VARIABLE = "ROBUST_CHECK_FAULTS"
 Probability = Annotated[float, Meta(ge=0, le=1)]
@@ -93,7 +93,7 @@ class Faults:
             _flip_bit(tensor, self._random.randrange(tensor.numel()))
 
 
-def faults_for(order: Order, env: Mapping[str, str]) -> Faults:
+def faults_for(order: CheckProgramOrder, env: Mapping[str, str]) -> Faults:
     """Return the faults that a test has put into this check on this node. Raises UserError for a malformed variable."""
     text = env.get(VARIABLE, "")
     if not text:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.plan import Place
-from robust_run.health.checks.types import Ended, NodeFacts, NodeOrder, Order, Result, Said
-from robust_run.health.diagnostics.runner import Runner
+from robust_run.health.checks.plan import MeetingPlace
+from robust_run.health.checks.types import CheckProgramOrder, Ended, NodeFacts, NodeOrder, Result, Said
+from robust_run.health.diagnostics.runner import CheckRunner
 
 _DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
 
@@ -32,7 +32,7 @@ def facts_here(
     return NodeFacts(name=name, devices=devices, folder=folder)
 
 
-class Here:
+class LocalFleet:
     """A fleet of one machine."""
 
     def __init__(self, nodes: Sequence[NodeFacts], env: Mapping[str, str]) -> None:
@@ -44,7 +44,7 @@ class Here:
         """Return the nodes it was made of."""
         return self._nodes
 
-    def open_places(self, nodes: Sequence[str]) -> Mapping[str, Place]:
+    def open_places(self, nodes: Sequence[str]) -> Mapping[str, MeetingPlace]:
         """Listen for each of them on a free port of loopback. Raises PlatformError where there is none."""
         try:
             for name in nodes:
@@ -54,19 +54,19 @@ class Here:
             self._close_places()
             raise PlatformError(f"cannot listen on 127.0.0.1: {error.strerror}") from error
         return {
-            name: Place(address="127.0.0.1", port=made.getsockname()[1], listen_fd=made.fileno())
+            name: MeetingPlace(address="127.0.0.1", port=made.getsockname()[1], listen_fd=made.fileno())
             for name, made in self._listening.items()
         }
 
     def carry_out(
-        self, work: Mapping[str, tuple[Order, ...]], limit_s: float, tell: Callable[[str, Said], None]
+        self, work: Mapping[str, tuple[CheckProgramOrder, ...]], limit_s: float, tell: Callable[[str, Said], None]
     ) -> Sequence[Result]:
         """Start a runner for each node, and return what they said in time; none of them is left."""
-        runners: list[Runner] = []
+        runners: list[CheckRunner] = []
         results: list[Result] = []
         try:
             for name, orders in work.items():
-                runners.append(Runner(name, NodeOrder(steps=(orders,)), self._env, self._sockets(orders)))
+                runners.append(CheckRunner(name, NodeOrder(steps=(orders,)), self._env, self._sockets(orders)))
             for name, said in _lines(runners, time.monotonic() + limit_s):
                 if isinstance(said, Ended):
                     results.append(said.result)
@@ -79,7 +79,7 @@ class Here:
             self._close_places()
         return results
 
-    def _sockets(self, orders: Sequence[Order]) -> list[int]:
+    def _sockets(self, orders: Sequence[CheckProgramOrder]) -> list[int]:
         return [order.meeting.listen_fd for order in orders if order.meeting and order.meeting.listen_fd >= 0]
 
     def _close_places(self) -> None:
@@ -88,7 +88,7 @@ class Here:
         self._listening.clear()
 
 
-def _lines(runners: Sequence[Runner], until_s: float) -> Iterator[tuple[str, Said]]:
+def _lines(runners: Sequence[CheckRunner], until_s: float) -> Iterator[tuple[str, Said]]:
     """Yield what runners say, until all have ended or time is up."""
     with selectors.DefaultSelector() as selector:
         for runner in runners:

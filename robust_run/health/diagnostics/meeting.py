@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from robust_run.health.checks.types import Meeting, Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Meeting, Result
 from robust_run.health.diagnostics.devices import Device, open_device
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.program import Pace, Rate, RefusedError, SkippedError, running_s
+from robust_run.health.diagnostics.program import PassCounter, Rate, RefusedError, SkippedError, running_s
 
 #: Each rank sends so much at a time.
 CPU_BYTES, CUDA_BYTES = 4 << 20, 256 << 20
@@ -36,7 +36,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 class Ranks:
     """This rank among the others."""
 
-    def __init__(self, order: Order, meeting: Meeting, device: Device, dist: Any) -> None:
+    def __init__(self, order: CheckProgramOrder, meeting: Meeting, device: Device, dist: Any) -> None:
         self.device, self.dist, self.meeting = device, dist, meeting
         self.rank, self.size = meeting.rank, len(meeting.nodes)
         self.torch = device.torch
@@ -87,7 +87,7 @@ Turn = Callable[[Ranks, Pass], Moved]
 """Makes the data of a pass, communicates inside `with` the pass, checks what arrived."""
 
 
-def measure(order: Order, faults: Faults, turn: Turn) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
     """Join the others, make passes until rank 0 has had enough, and return how fast they were and what arrived wrong."""
     meeting = order.meeting
     if meeting is None:
@@ -96,7 +96,7 @@ def measure(order: Order, faults: Faults, turn: Turn) -> Result:
         raise SkippedError("there is one device alone: nothing to exchange with")
     device = open_device(order.device)
     ranks = _join(order, meeting, device)
-    pace, rate, wrong = Pace(order), Rate(), dict[str, int]()
+    pace, rate, wrong = PassCounter(order), Rate(), dict[str, int]()
     passes = 0
     while ranks.agree(pace.more()):
         passes += 1  # not `pace.made`: on other ranks than 0 time may be up, and all must count alike
@@ -119,7 +119,7 @@ def measure(order: Order, faults: Faults, turn: Turn) -> Result:
     )
 
 
-def _join(order: Order, meeting: Meeting, device: Device) -> Ranks:
+def _join(order: CheckProgramOrder, meeting: Meeting, device: Device) -> Ranks:
     if meeting.interface:
         os.environ["GLOO_SOCKET_IFNAME"] = meeting.interface
         os.environ["NCCL_SOCKET_IFNAME"] = meeting.interface

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 
-from robust_run.health.checks.types import Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Result
 from robust_run.health.diagnostics.devices import available_memory_bytes, open_device
 from robust_run.health.diagnostics.digests import integers
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.program import Pace, Rate, RefusedError, main
+from robust_run.health.diagnostics.program import PassCounter, Rate, RefusedError, main
 
 #: Copied at a time: more than caches hold, where there is memory for it.
 USUAL_BYTES, LEAST_BYTES = 256 << 20, 1 << 20
 
 
-def measure(order: Order, faults: Faults) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     """Return the rate of copying (bytes read and written) on this node."""
     size_bytes = min(order.size_bytes or USUAL_BYTES, available_memory_bytes() // 8)
     if size_bytes < LEAST_BYTES:
@@ -27,7 +27,7 @@ def measure(order: Order, faults: Faults) -> Result:
     unit = integers(torch, (1 << 17,), order.seed, 1 << 30)
     source = unit.repeat(max(size_bytes // (unit.numel() * 8), 1))
     target = torch.zeros_like(source)
-    pace, rate = Pace(order), Rate()
+    pace, rate = PassCounter(order), Rate()
     wrong: list[str] = []
     while pace.more():
         started_at_s = time.perf_counter()

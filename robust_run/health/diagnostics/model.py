@@ -8,22 +8,22 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from robust_run.health.checks.types import Order, Result
+from robust_run.health.checks.types import CheckProgramOrder, Result
 from robust_run.health.diagnostics.devices import open_device
 from robust_run.health.diagnostics.digests import are_same_bits, digest
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.program import Pace, Rate, main
+from robust_run.health.diagnostics.program import PassCounter, Rate, main
 from robust_run.health.diagnostics.reference import Reference
 
 #: Different outputs that are kept; a device that gives more of them is odd anyway.
 MOST_DIGESTS = 16
 
 
-def measure(order: Order, faults: Faults) -> Result:
+def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     """Return how often which output came out on this device. What it should be, only other nodes can tell."""
     device = open_device(order.device)
     reference = Reference(device.torch, order.device, order.seed, wide=device.is_cuda)
-    pace, rate = Pace(order), Rate()
+    pace, rate = PassCounter(order), Rate()
     first: dict[str, list[Any]] = {}
     digests: dict[str, int] = {}
     stages: dict[str, str] = {}

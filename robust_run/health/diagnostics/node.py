@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.errors import UserError
-from robust_run.health.checks.types import Began, Ended, Finished, NodeOrder, Order, Said
+from robust_run.health.checks.types import Began, CheckProgramOrder, Ended, Finished, NodeOrder, Said
 from robust_run.health.diagnostics.children import become_subreaper, child_environment, run_together, sweep
 from robust_run.health.diagnostics.program import MOST_ORDER_BYTES, die_with_parent, one_line
 
@@ -68,7 +68,7 @@ def say(said: Said) -> None:
         pass
 
 
-def _run(step: Sequence[Order], env: dict[str, str]) -> None:
+def _run(step: Sequence[CheckProgramOrder], env: dict[str, str]) -> None:
     first = step[0]
     devices = tuple(order.device for order in step)
     say(Began(check=first.check, devices=devices, round=first.round, limit_s=max(order.limit_s for order in step)))

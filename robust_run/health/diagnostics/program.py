@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.errors import RobustRunError, UserError
-from robust_run.health.checks.types import CheckName, Order, Result
+from robust_run.health.checks.types import CheckName, CheckProgramOrder, Result
 from robust_run.health.diagnostics.faults import Faults, faults_for
 
 PR_SET_PDEATHSIG = 1
@@ -26,7 +26,7 @@ MOST_ORDER_BYTES = 16 << 20
 #: Longest text of a problem or of something wrong.
 LONGEST = 400
 
-Measure = Callable[[Order, Faults], Result]
+Measure = Callable[[CheckProgramOrder, Faults], Result]
 
 
 class RefusedError(RobustRunError):
@@ -55,12 +55,12 @@ def main(check: CheckName, measure: Measure) -> None:
     os._exit(0)
 
 
-def read_order(data: bytes, check: CheckName) -> Order:
+def read_order(data: bytes, check: CheckName) -> CheckProgramOrder:
     """Return the order of a program. Raises UserError for one that is malformed or meant for another program."""
     if len(data) > MOST_ORDER_BYTES:
         raise UserError(f"the order on stdin is longer than {MOST_ORDER_BYTES} bytes")
     try:
-        order = msgspec.json.decode(data, type=Order)
+        order = msgspec.json.decode(data, type=CheckProgramOrder)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UserError(f"the order on stdin is malformed: {one_line(str(error))}") from error
     if order.check != check:
@@ -71,7 +71,7 @@ def read_order(data: bytes, check: CheckName) -> Order:
     return order
 
 
-def carry_out(order: Order, measure: Measure, find_faults: Callable[[], Faults]) -> Result:
+def carry_out(order: CheckProgramOrder, measure: Measure, find_faults: Callable[[], Faults]) -> Result:
     """Measure, and return the result whatever happens."""
     started_at_s = time.monotonic()
     faults = Faults()
@@ -93,7 +93,7 @@ def carry_out(order: Order, measure: Measure, find_faults: Callable[[], Faults])
     )
 
 
-def blank(order: Order, outcome: str, problem: str) -> Result:
+def blank(order: CheckProgramOrder, outcome: str, problem: str) -> Result:
     """Return a result without a measurement."""
     return Result(
         check=order.check,
@@ -132,10 +132,10 @@ def running_s() -> float:
     return max(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 0.0)
 
 
-class Pace:
+class PassCounter:
     """Whether one more pass is to be made: at least `passes`, then as long as there is time."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: CheckProgramOrder) -> None:
         self._least, self._until_s = order.passes, time.monotonic() + order.seconds
         self.made = 0
 

@@ -19,7 +19,7 @@ from robust_run.health.diagnostics.program import PARENT
 END_S = 20.0
 
 
-class Runner:
+class CheckRunner:
     """One runner process. Start it from a thread that lives as long as it does, or it is told to end with the thread."""
 
     def __init__(self, name: str, order: NodeOrder, env: Mapping[str, str], descriptors: Sequence[int]) -> None:

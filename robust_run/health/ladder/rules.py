@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from robust_run.health.ladder.types import Decision, State
+from robust_run.health.ladder.types import LadderDecision, State
 
 TITLES = {
     "diagnose": "check the nodes",
@@ -17,7 +17,7 @@ TITLES = {
 }
 
 
-def explain(decisions: Iterable[Decision]) -> list[str]:
+def explain(decisions: Iterable[LadderDecision]) -> list[str]:
     """Return the story of decisions: each with what was done, why, and the rule."""
     lines = []
     for each in decisions:

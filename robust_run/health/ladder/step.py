@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from robust_run.health.checks.types import Judgement
+from robust_run.health.checks.types import CheckJudgement
 from robust_run.health.ladder.rules import RULES, everything_known
 from robust_run.health.ladder.types import (
-    Decision,
     Diagnosed,
     Event,
     Failed,
-    Policy,
+    LadderDecision,
+    LadderPolicy,
     Replayed,
     RollbackRefused,
     Rung,
@@ -32,7 +32,7 @@ MOST_SAID = 20
 HELPED: dict[Rung, str] = {"evict": "evict_helped", "reattempt": "reattempt_helped", "rollback": "rollback_helped"}
 
 
-def step(policy: Policy, state: State, event: Event) -> tuple[State, Decision | None]:
+def step(policy: LadderPolicy, state: State, event: Event) -> tuple[State, LadderDecision | None]:
     """Return the state after an event, and what to do; None if nothing follows from it."""
     if isinstance(event, Failed):
         return _failed(policy, state, event)
@@ -59,13 +59,13 @@ def counted(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
-def allowed(policy: Policy, state: State) -> int:
+def allowed(policy: LadderPolicy, state: State) -> int:
     """Return how many more nodes may be evicted in this episode."""
     nodes = len(state.failure.nodes) + len(state.evicted) if state.failure else 0
     return most_evicted(policy.max_evict_share, nodes) - len(state.evicted) - policy.evicted_before
 
 
-def _failed(policy: Policy, state: State, event: Failed) -> tuple[State, Decision | None]:
+def _failed(policy: LadderPolicy, state: State, event: Failed) -> tuple[State, LadderDecision | None]:
     if state.rungs[-1:] in (("diagnose",), ("replay",)):
         return state, None  # nothing runs meanwhile: this is an echo of the failure it is about
     if not state.decisions or state.rungs[-1] == "stop":
@@ -80,7 +80,7 @@ def _failed(policy: Policy, state: State, event: Failed) -> tuple[State, Decisio
     return _replay(policy, state, event.at_s, "failed_again_replay", event.sentence)
 
 
-def _diagnose(policy: Policy, state: State, event: Failed) -> tuple[State, Decision]:
+def _diagnose(policy: LadderPolicy, state: State, event: Failed) -> tuple[State, LadderDecision]:
     fresh = State(number=state.number, episode=state.episode + 1, failure=event, known=(event.sentence,))
     rule, seconds = "unexplained_diagnose", policy.seconds
     why = event.sentence
@@ -92,7 +92,7 @@ def _diagnose(policy: Policy, state: State, event: Failed) -> tuple[State, Decis
     return _decide(fresh, event.at_s, "diagnose", rule, why, seconds=seconds)
 
 
-def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, Decision]:
+def _diagnosed(policy: LadderPolicy, state: State, event: Diagnosed) -> tuple[State, LadderDecision]:
     judged = event.judgement
     state = _know(state, *_said(judged))
     suspects = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence != "low"))
@@ -127,14 +127,14 @@ def _diagnosed(policy: Policy, state: State, event: Diagnosed) -> tuple[State, D
     return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
 
 
-def _lone(state: State, event: Diagnosed, said: str) -> tuple[State, Decision]:
+def _lone(state: State, event: Diagnosed, said: str) -> tuple[State, LadderDecision]:
     """Nobody can take over: the job ends where the fault is certain, and else goes on as it is."""
     if any(each.confidence == "high" for each in event.judgement.suspects):
         return _stop(state, event.at_s, "lone_node")
     return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
 
 
-def _replayed(policy: Policy, state: State, event: Replayed) -> tuple[State, Decision]:
+def _replayed(policy: LadderPolicy, state: State, event: Replayed) -> tuple[State, LadderDecision]:
     found = event.conclusion
     state = _know(state, f"replay: {found.sentence}")
     nodes = found.machines or found.candidates
@@ -148,7 +148,7 @@ def _replayed(policy: Policy, state: State, event: Replayed) -> tuple[State, Dec
     return _stop(state, event.at_s, "replay_everywhere" if found.verdict == "everywhere" else "replay_clean")
 
 
-def _replay(policy: Policy, state: State, at_s: float, rule: str, why: str) -> tuple[State, Decision]:
+def _replay(policy: LadderPolicy, state: State, at_s: float, rule: str, why: str) -> tuple[State, LadderDecision]:
     nodes = state.failure.nodes if state.failure else ()
     if not policy.may_replay or len(nodes) < 2 * policy.replay_unit:
         reason = policy.why_no_replay if not policy.may_replay else f"{len(nodes)} nodes make no two groups"
@@ -156,7 +156,7 @@ def _replay(policy: Policy, state: State, at_s: float, rule: str, why: str) -> t
     return _decide(state, at_s, "replay", rule, why)
 
 
-def _settled(state: State, event: Settled) -> tuple[State, Decision | None]:
+def _settled(state: State, event: Settled) -> tuple[State, LadderDecision | None]:
     rule = HELPED.get(state.rungs[-1]) if state.decisions else None
     if rule is None:
         return state, None
@@ -165,7 +165,7 @@ def _settled(state: State, event: Settled) -> tuple[State, Decision | None]:
     return State(number=after.number, episode=after.episode), decision
 
 
-def _stop(state: State, at_s: float, rule: str) -> tuple[State, Decision]:
+def _stop(state: State, at_s: float, rule: str) -> tuple[State, LadderDecision]:
     return _decide(state, at_s, "stop", rule, everything_known(state))
 
 
@@ -173,14 +173,16 @@ def _know(state: State, *sentences: str) -> State:
     return msgspec.structs.replace(state, known=tuple(dict.fromkeys((*state.known, *sentences))))
 
 
-def _said(judged: Judgement) -> tuple[str, ...]:
+def _said(judged: CheckJudgement) -> tuple[str, ...]:
     said = [each.sentence for each in judged.suspects] + [each.sentence for each in judged.ambiguous]
     said += judged.unchecked
     return (*said[:MOST_SAID], *([f"and {len(said) - MOST_SAID} more findings"] if len(said) > MOST_SAID else []))
 
 
-def _decide(state: State, at_s: float, rung: Rung, rule: str, sentence: str, **more: Any) -> tuple[State, Decision]:
-    made = Decision(
+def _decide(
+    state: State, at_s: float, rung: Rung, rule: str, sentence: str, **more: Any
+) -> tuple[State, LadderDecision]:
+    made = LadderDecision(
         number=state.number + 1,
         episode=state.episode,
         at_s=at_s,

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.checks.replay import Conclusion
-from robust_run.health.checks.types import CheckName, Judgement
+from robust_run.health.checks.types import CheckJudgement, CheckName
 
 Rung = Literal["diagnose", "evict", "reattempt", "rollback", "replay", "stop", "settled"]
 """evict, reattempt, rollback: a new attempt follows at once: without nodes, as before, with earlier code. diagnose, replay: the
@@ -16,7 +16,7 @@ ladder waits for what comes of it. settled: the job got further, and an episode 
 FailureKind = Literal["crash", "nan", "hang", "unknown"]
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What is allowed."""
 
     max_evict_share: float = 0.1
@@ -65,7 +65,7 @@ class Diagnosed(msgspec.Struct, frozen=True, tag="diagnosed", kw_only=True):
     """Checks are over."""
 
     at_s: float
-    judgement: Judgement
+    judgement: CheckJudgement
 
 
 class RollbackRefused(msgspec.Struct, frozen=True, tag="rollback_refused", kw_only=True):
@@ -93,7 +93,7 @@ Event = Failed | Diagnosed | RollbackRefused | Replayed | Settled
 # --- what it decides and remembers ------------------------------------------------------------------------------------
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class LadderDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, and why: to be kept in the journal."""
 
     number: int
@@ -123,7 +123,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     """Decisions so far."""
     episode: int = 0
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[LadderDecision, ...] = ()
     """Of the episode under way; empty: none is."""
     failure: Failed | None = None
     """The newest of it."""

@@ -14,7 +14,7 @@ import struct
 
 import msgspec
 
-from robust_run.health.metrics.reports import Point
+from robust_run.health.metrics.reports import MetricPoint
 from robust_run.health.metrics.wire import double, fields, signed
 
 MOST_RECORD_BYTES = 64 << 10
@@ -31,10 +31,10 @@ _PERHAPS_HEAD = re.compile(rb"(?=(?:[^\0].|\0[^\0])\0{6})", re.DOTALL)
 """Where the length of a small record may lie."""
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+class EventFileChunk(msgspec.Struct, frozen=True, kw_only=True):
     """What was read of a file from one place on."""
 
-    points: tuple[Point, ...]
+    points: tuple[MetricPoint, ...]
     used_bytes: int
     """How much of it is done with; the next reading starts there. May lie beyond what was given: a large record to pass over."""
     damaged_at: int | None = None
@@ -43,16 +43,16 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """No whole record was found after the last damage so far."""
 
 
-def parse(content: bytes) -> Chunk:
+def parse(content: bytes) -> EventFileChunk:
     """Return the scalars in whole records; a record that is still being written is left for the next time. Pure."""
-    points: list[Point] = []
+    points: list[MetricPoint] = []
     at, damaged_at = 0, None
     while len(content) - at >= _HEAD.size:
         if not _is_head(content, at):
             damaged_at = at if damaged_at is None else damaged_at
             found, at = _next_head(content, at + 1)
             if not found:
-                return Chunk(points=tuple(points), used_bytes=at, damaged_at=damaged_at, is_lost=True)
+                return EventFileChunk(points=tuple(points), used_bytes=at, damaged_at=damaged_at, is_lost=True)
         length, _ = _HEAD.unpack_from(content, at)
         end = at + _HEAD.size + length + _FOOT_BYTES
         if length > MOST_RECORD_BYTES:
@@ -67,7 +67,7 @@ def parse(content: bytes) -> Chunk:
         if point is not None:
             points.append(point)
         at = end
-    return Chunk(points=tuple(points), used_bytes=at, damaged_at=damaged_at)
+    return EventFileChunk(points=tuple(points), used_bytes=at, damaged_at=damaged_at)
 
 
 def _is_head(content: bytes, at: int) -> bool:
@@ -90,7 +90,7 @@ def _is_crc_of(data: bytes, foot: bytes) -> bool:
     return masked_crc(data) == int.from_bytes(foot, "little")
 
 
-def _event(message: bytes) -> Point | None:
+def _event(message: bytes) -> MetricPoint | None:
     """Event: wall_time = 1, step = 2, summary = 5."""
     at_s, step, values = 0.0, 0, {}
     for number, _, value in fields(message):
@@ -100,7 +100,7 @@ def _event(message: bytes) -> Point | None:
             step = signed(value)
         elif number == 5 and isinstance(value, bytes):
             values.update(_summary(value))
-    return Point(at_s=at_s, step=step, values=values) if values else None
+    return MetricPoint(at_s=at_s, step=step, values=values) if values else None
 
 
 def _summary(message: bytes) -> dict[str, float]:

@@ -11,8 +11,8 @@ import struct
 
 import msgspec
 
-from robust_run.health.metrics.reports import Point
-from robust_run.health.metrics.tensorboard import Chunk
+from robust_run.health.metrics.reports import MetricPoint
+from robust_run.health.metrics.tensorboard import EventFileChunk
 from robust_run.health.metrics.wire import fields
 
 MAGIC = b":W&B"
@@ -25,16 +25,16 @@ _HISTORY, _ITEM = 2, 1
 _KEY, _NESTED_KEY, _JSON = 1, 2, 16
 
 
-def parse(content: bytes, offset: int) -> Chunk:
+def parse(content: bytes, offset: int) -> EventFileChunk:
     """Return the numbers in whole records of what lies at `offset` of a file; after damage, from the next block on. Pure."""
-    points: list[Point] = []
+    points: list[MetricPoint] = []
     at = used = 0
     damaged_at = None
     if offset == 0:
         if len(content) < START_BYTES:
-            return Chunk(points=(), used_bytes=0)
+            return EventFileChunk(points=(), used_bytes=0)
         if not content.startswith(MAGIC):
-            return Chunk(points=(), used_bytes=0, damaged_at=0, is_lost=True)
+            return EventFileChunk(points=(), used_bytes=0, damaged_at=0, is_lost=True)
         at = used = START_BYTES
     record: bytes | None = None
     while True:
@@ -63,10 +63,10 @@ def parse(content: bytes, offset: int) -> Chunk:
         elif record is not None and len(record) > MOST_RECORD_BYTES:  # no numbers: passed over
             record = None
         used = at if record is None else used
-    return Chunk(points=tuple(points), used_bytes=used, damaged_at=damaged_at, is_lost=used > len(content))
+    return EventFileChunk(points=tuple(points), used_bytes=used, damaged_at=damaged_at, is_lost=used > len(content))
 
 
-def _record(message: bytes) -> Point | None:
+def _record(message: bytes) -> MetricPoint | None:
     values: dict[str, float] = {}
     for number, _, value in fields(message):
         if number == _HISTORY and isinstance(value, bytes):
@@ -78,7 +78,7 @@ def _record(message: bytes) -> Point | None:
     step = values.pop("_step", None)
     at_s = values.pop("_timestamp", 0.0)
     plain = {name: value for name, value in values.items() if not name.startswith("_")}
-    return Point(at_s=at_s, step=int(step) if step is not None and abs(step) < 1 << 53 else None, values=plain)
+    return MetricPoint(at_s=at_s, step=int(step) if step is not None and abs(step) < 1 << 53 else None, values=plain)
 
 
 def _item(message: bytes) -> dict[str, float]:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from robust_run.health.metrics import reports, tensorboard, wandb_files
-from robust_run.health.metrics.reports import Point
-from robust_run.health.metrics.tensorboard import Chunk
+from robust_run.health.metrics.reports import MetricPoint
+from robust_run.health.metrics.tensorboard import EventFileChunk
 from robust_run.health.sensors.settings import TrainingSettings
-from robust_run.health.sensors.types import Event, EventKind, Sensor, World
+from robust_run.health.sensors.types import Event, EventKind, Sensor, SensorWorld
 from robust_run.health.signs.training import TrainingState, judge
 
 DAMAGED = "training.damaged"
@@ -34,7 +34,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """What was new in one file."""
 
     subject: str
-    points: tuple[Point, ...]
+    points: tuple[MetricPoint, ...]
     blind: str = ""
     """Why nothing more can be read of it, from now on."""
     sees: str = ""
@@ -50,7 +50,7 @@ class EventFile(msgspec.Struct, frozen=True, kw_only=True, order=True):
     size_bytes: int
 
 
-class Watcher:
+class MetricsWatcher:
     """Follows all files; each call returns what is new in them."""
 
     def __init__(self, unix_s: Callable[[], float] = time.time) -> None:
@@ -68,7 +68,7 @@ class Watcher:
         self._folders: tuple[str, ...] = ()
         self._turn = 0
 
-    def __call__(self, world: World) -> dict[str, Said]:
+    def __call__(self, world: SensorWorld) -> dict[str, Said]:
         """Return what is new, by file."""
         said = dict(self._reports(world.reports()))
         folders = world.event_folders()
@@ -121,7 +121,7 @@ class Watcher:
             points = tuple(point for point in chunk.points if not 0 < point.at_s < began_unix_s)
             yield path, Said(subject=subject, points=points, blind=blind, sees=sees)
 
-    def _damage(self, path: str, offset: int, chunk: Chunk) -> tuple[str, str]:
+    def _damage(self, path: str, offset: int, chunk: EventFileChunk) -> tuple[str, str]:
         """Return why a file has become unreadable, or that it can be read again; each is said when it happens."""
         if chunk.is_lost:
             if not chunk.used_bytes:
@@ -203,7 +203,7 @@ def sensor(settings: TrainingSettings) -> Sensor:
         about="loss and gradient norm that are NaN or jump, steps that take longer and longer",
         interval_s=settings.interval_s,
         timeout_s=settings.timeout_s,
-        read=Watcher(),
+        read=MetricsWatcher(),
         judge=lambda states, said, now_s: judge_all(settings, states, said, now_s),
         start={},
     )

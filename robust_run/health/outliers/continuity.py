@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from robust_run.health.outliers.peers import Groups, group_by_role, medians, of_machines
-from robust_run.health.outliers.types import SILENCE, Verdict
+from robust_run.health.outliers.types import SILENCE, OutlierVerdict
 
 if TYPE_CHECKING:
-    from robust_run.health.outliers.types import Array, Distances, Fleet, Limits, Reading
+    from robust_run.health.outliers.types import Array, Distances, OutlierLimits, Reading, WatchedFleet
 
 
 MOST_GAIN = 0.25
 """Evidence of one reading: however far apart readings are, nobody is accused for fewer than four."""
 SETTLE_READINGS = 30
-"""However far apart readings are, so many are needed before anybody is accused (none if `Limits.settle_s` is 0)."""
+"""However far apart readings are, so many are needed before anybody is accused (none if `OutlierLimits.settle_s` is 0)."""
 MOST_STRENGTH = 4.0
 """Farther apart than so many times what is needed makes no verdict any surer."""
 
@@ -44,7 +44,7 @@ class ContinuityState:
     readings: int = 0
 
 
-def begin(fleet: Fleet) -> ContinuityState:
+def begin(fleet: WatchedFleet) -> ContinuityState:
     """Return the state before the first reading."""
     import numpy as np
 
@@ -55,8 +55,8 @@ def begin(fleet: Fleet) -> ContinuityState:
 
 
 def advance(
-    state: ContinuityState, fleet: Fleet, reading: Reading, distances: Distances, limits: Limits
-) -> tuple[ContinuityState, list[Verdict]]:
+    state: ContinuityState, fleet: WatchedFleet, reading: Reading, distances: Distances, limits: OutlierLimits
+) -> tuple[ContinuityState, list[OutlierVerdict]]:
     """Return the next state, and a verdict for each machine that has just become a culprit."""
     import numpy as np
 
@@ -80,7 +80,7 @@ def advance(
 
 
 def _evidence(
-    state: ContinuityState, fleet: Fleet, distances: Distances, limits: Limits, settled: bool
+    state: ContinuityState, fleet: WatchedFleet, distances: Distances, limits: OutlierLimits, settled: bool
 ) -> tuple[Array, Array]:
     import numpy as np
 
@@ -113,7 +113,7 @@ def _evidence(
     return result[0], result[1]
 
 
-def _silence(state: ContinuityState, fleet: Fleet, reading: Reading) -> Array:
+def _silence(state: ContinuityState, fleet: WatchedFleet, reading: Reading) -> Array:
     import numpy as np
 
     heard = ~np.isnan(reading.values).all(axis=1)
@@ -122,7 +122,7 @@ def _silence(state: ContinuityState, fleet: Fleet, reading: Reading) -> Array:
     return np.where(heard, 0.0, state.silent_s + fleet.interval_s)
 
 
-def _total(evidence: Array, fleet: Fleet, limits: Limits) -> Array:
+def _total(evidence: Array, fleet: WatchedFleet, limits: OutlierLimits) -> Array:
     import numpy as np
 
     if not limits.families_add:
@@ -136,18 +136,18 @@ def _total(evidence: Array, fleet: Fleet, limits: Limits) -> Array:
 def _verdict(
     row: int,
     state: ContinuityState,
-    fleet: Fleet,
+    fleet: WatchedFleet,
     reading: Reading,
     distances: Distances,
-    limits: Limits,
+    limits: OutlierLimits,
     peers: Array,
-) -> Verdict:
+) -> OutlierVerdict:
     import numpy as np
 
     machine, role = fleet.machines[row], fleet.roles[row]
     if state.silent_s[row] >= limits.silence_s:
         quiet = float(state.silent_s[row])
-        return Verdict(
+        return OutlierVerdict(
             machine=machine, role=role, metric=SILENCE, direction="silent", since_s=reading.at_s - quiet,
             at_s=reading.at_s, confidence=round(1 - 0.5 ** (quiet / limits.silence_s), 3), spreads=0.0, value=None, peers=None,
         )  # fmt: skip
@@ -159,7 +159,7 @@ def _verdict(
     spreads = float(np.nan_to_num(distances.spreads[row, column]))
     witnesses = {fleet.metrics[each].family for each in others} - {fleet.metrics[column].family}
     strength = min(max(abs(spreads) / limits.apart, 1.0), MOST_STRENGTH) + len(witnesses)
-    return Verdict(
+    return OutlierVerdict(
         machine=machine,
         role=role,
         metric=fleet.metrics[column].name,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from robust_run.health.outliers.peers import MAD_TO_SIGMA, Groups, group_by_role, medians, of_machines
 
 if TYPE_CHECKING:
-    from robust_run.health.outliers.types import Array, Fleet
+    from robust_run.health.outliers.types import Array, WatchedFleet
 
 LEARN_S = 150.0
 """The first habit is the median of so long: an event shorter than half of it does not become a habit."""
@@ -61,7 +61,7 @@ class Deviations:
     """What is usual: the largest of the machine's own spread, that of its peers now, and the metric's least spread."""
 
 
-def begin(fleet: Fleet) -> DeviationState:
+def begin(fleet: WatchedFleet) -> DeviationState:
     """Return the state before the first reading."""
     import numpy as np
 
@@ -70,7 +70,7 @@ def begin(fleet: Fleet) -> DeviationState:
 
 
 def advance(
-    state: DeviationState, fleet: Fleet, values: Array, learn_s: float = LEARN_S
+    state: DeviationState, fleet: WatchedFleet, values: Array, learn_s: float = LEARN_S
 ) -> tuple[DeviationState, Deviations]:
     """Return the next state and this reading's deviations. `learn_s`: in place of LEARN_S."""
     import numpy as np
@@ -102,11 +102,11 @@ def advance(
     return replace(state, habit=habit, spread=spread, smooth=smooth, readings=state.readings + 1), seen
 
 
-def _learnt(readings: int, fleet: Fleet, learn_s: float) -> bool:
+def _learnt(readings: int, fleet: WatchedFleet, learn_s: float) -> bool:
     return readings >= LEARN_READINGS and readings * fleet.interval_s >= learn_s
 
 
-def _learn(state: DeviationState, fleet: Fleet, apart: Array, learn_s: float) -> DeviationState:
+def _learn(state: DeviationState, fleet: WatchedFleet, apart: Array, learn_s: float) -> DeviationState:
     """Collect; when there is enough, return the state with its first habit."""
     import numpy as np
 

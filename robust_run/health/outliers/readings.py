@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
 from robust_run.health.outliers.metrics import metric_named
-from robust_run.health.outliers.rows import MOST_CELLS, MOST_MACHINES, MOST_METRICS, Oddities, Row
-from robust_run.health.outliers.types import Fleet, Reading
+from robust_run.health.outliers.rows import MOST_CELLS, MOST_MACHINES, MOST_METRICS, MachineRow, Oddities
+from robust_run.health.outliers.types import Reading, WatchedFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,11 +37,11 @@ class Readings:
         self._metrics: dict[str, None] = {}
         self._open: dict[int, _Collected] = {}
         self._closed: int | None = None
-        self._fleet: Fleet | None = None
+        self._fleet: WatchedFleet | None = None
         self._first: tuple[str, int] | None = None
         self._newest: int | None = None
 
-    def of(self, rows: Iterable[Row]) -> Iterator[tuple[Fleet, Reading]]:
+    def of(self, rows: Iterable[MachineRow]) -> Iterator[tuple[WatchedFleet, Reading]]:
         """Yield each reading with the fleet it is of. A fleet that is another object than before means: start again.
 
         Raises UserError for more machines or metrics than are allowed.
@@ -74,7 +74,7 @@ class Readings:
             self._newest = moment if self._newest is None else max(moment, self._newest)
         return self._first[1] if self._newest is None else self._newest
 
-    def _note(self, row: Row) -> None:
+    def _note(self, row: MachineRow) -> None:
         known = self._roles.get(row.machine)
         if known is None or (row.role and row.role != known):
             if len(self._roles) >= MOST_MACHINES:
@@ -92,7 +92,7 @@ class Readings:
                 else:
                     self._metrics[name] = None
 
-    def _close(self, until: int) -> Iterator[tuple[Fleet, Reading]]:
+    def _close(self, until: int) -> Iterator[tuple[WatchedFleet, Reading]]:
         if not self._metrics:  # nothing but empty cells so far
             self._open.clear()
         for moment in sorted(each for each in self._open if each <= until):
@@ -109,14 +109,14 @@ class Readings:
             self._closed = moment
             yield fleet, self._reading(fleet, moment, collected)
 
-    def _assemble(self) -> Fleet:
+    def _assemble(self) -> WatchedFleet:
         if len(self._roles) * len(self._metrics) > MOST_CELLS:
             raise UserError(
                 f"{len(self._roles)} machines with {len(self._metrics)} metrics each are more than {MOST_CELLS} values; "
                 "leave out metrics that say nothing"
             )
         machines = tuple(sorted(self._roles))
-        self._fleet = Fleet(
+        self._fleet = WatchedFleet(
             machines=machines,
             roles=tuple(self._roles[machine] for machine in machines),
             metrics=tuple(metric_named(name) for name in self._metrics),
@@ -124,7 +124,7 @@ class Readings:
         )
         return self._fleet
 
-    def _reading(self, fleet: Fleet, moment: int, collected: _Collected) -> Reading:
+    def _reading(self, fleet: WatchedFleet, moment: int, collected: _Collected) -> Reading:
         import numpy as np
 
         values = np.full((len(fleet.machines), len(fleet.metrics)), math.nan)

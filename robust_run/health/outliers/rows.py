@@ -34,7 +34,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MachineRow:
     """What one machine read at one moment."""
 
     at_s: float
@@ -80,7 +80,7 @@ def check_columns(names: Collection[str], columns: Columns, source: str) -> None
         raise UserError(f"{source}: {len(metrics)} metrics, at most {MOST_METRICS}; leave out those that say nothing")
 
 
-def to_row(cells: Mapping[str, Cell], columns: Columns, where: str, oddities: Oddities) -> Row:
+def to_row(cells: Mapping[str, Cell], columns: Columns, where: str, oddities: Oddities) -> MachineRow:
     """Return the row. `where` names file and line in errors. Raises UserError for what is no number, time or name."""
     values: dict[str, float] = {}
     if "metric" in cells and "value" in cells:  # one value a row
@@ -96,7 +96,7 @@ def to_row(cells: Mapping[str, Cell], columns: Columns, where: str, oddities: Od
     if len(values) > MOST_METRICS:
         raise UserError(f"{where}: {len(values)} metrics, at most {MOST_METRICS}; leave out those that say nothing")
     role = cells.get(columns.role)
-    return Row(
+    return MachineRow(
         at_s=_time(cells.get(columns.time), columns.time, where),
         machine=_name(cells.get(columns.machine), columns.machine, where),
         role="" if role is None or role == "" else _name(role, columns.role, where),

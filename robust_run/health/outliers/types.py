@@ -42,7 +42,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class WatchedFleet:
     """Who is watched, by what. Rows of all arrays are machines in this order, columns are metrics."""
 
     machines: tuple[str, ...]
@@ -71,7 +71,7 @@ class Distances:
     nothing can be said, NaN where nothing was read."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class OutlierLimits(msgspec.Struct, frozen=True, kw_only=True):
     """When distance becomes an accusation."""
 
     apart: float = 4.0
@@ -97,7 +97,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """At the beginning nobody is accused for so long: what is usual is learnt in that time."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class OutlierVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One machine is apart from its peers, and has been for long enough."""
 
     machine: str

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from robust_run.health.outliers import continuity, deviation
-from robust_run.health.outliers.types import Distances, Limits
+from robust_run.health.outliers.types import Distances, OutlierLimits
 
 if TYPE_CHECKING:
     from robust_run.health.outliers.continuity import ContinuityState
     from robust_run.health.outliers.deviation import DeviationState
-    from robust_run.health.outliers.types import Fleet, Reading, Verdict
+    from robust_run.health.outliers.types import OutlierVerdict, Reading, WatchedFleet
 
 
 from robust_run.errors import UserError
@@ -36,11 +36,11 @@ class SpreadDetector:
     def __init__(self, learn_s: float = deviation.LEARN_S) -> None:
         self._learn_s = learn_s
 
-    def begin(self, fleet: Fleet) -> DeviationState:
+    def begin(self, fleet: WatchedFleet) -> DeviationState:
         """Return the state before the first reading."""
         return deviation.begin(fleet)
 
-    def step(self, state: DeviationState, fleet: Fleet, reading: Reading) -> tuple[DeviationState, Distances]:
+    def step(self, state: DeviationState, fleet: WatchedFleet, reading: Reading) -> tuple[DeviationState, Distances]:
         """Return the next state, and the distances of this reading."""
         import numpy as np
 
@@ -58,26 +58,26 @@ class WatchState:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class OutlierWatch:
     """A fleet, a detector and limits. Pure: keep the state yourself."""
 
-    fleet: Fleet
+    fleet: WatchedFleet
     detector: SpreadDetector
-    limits: Limits
+    limits: OutlierLimits
 
     def begin(self) -> WatchState:
         """Return the state before the first reading."""
         return WatchState(self.detector.begin(self.fleet), continuity.begin(self.fleet))
 
-    def step(self, state: WatchState, reading: Reading) -> tuple[WatchState, list[Verdict]]:
+    def step(self, state: WatchState, reading: Reading) -> tuple[WatchState, list[OutlierVerdict]]:
         """Return the next state, and a verdict for each machine that has just become a culprit."""
         seen, distances = self.detector.step(state.detector, self.fleet, reading)
         said, verdicts = continuity.advance(state.continuity, self.fleet, reading, distances, self.limits)
         return WatchState(seen, said), verdicts
 
 
-def default_watch(fleet: Fleet, limits: Limits | None = None) -> Watch:
+def default_watch(fleet: WatchedFleet, limits: OutlierLimits | None = None) -> OutlierWatch:
     """Return the detector and limits that measured best (docs/outliers.md). Raises UserError without numpy."""
     need_numpy()
-    limits = limits or Limits()
-    return Watch(fleet, SpreadDetector(limits.settle_s), limits)
+    limits = limits or OutlierLimits()
+    return OutlierWatch(fleet, SpreadDetector(limits.settle_s), limits)

@@ -27,14 +27,14 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Comparing, Limits, Rule
+from robust_run.health.rules.types import Book, Comparing, HealthRule, RuleLimits
 from robust_run.health.sensors.files import read_text
 from robust_run.health.sensors.settings import SensorSettings
 
 MOST_FILE_BYTES = 1 << 20
 _TABLES = ("rules", "sensors", "outliers")
-_LIMITS = tuple(field.name for field in msgspec.structs.fields(Limits))
-_RULE_FIELDS = tuple(field.name for field in msgspec.structs.fields(Rule))
+_LIMITS = tuple(field.name for field in msgspec.structs.fields(RuleLimits))
+_RULE_FIELDS = tuple(field.name for field in msgspec.structs.fields(HealthRule))
 _T = TypeVar("_T")
 
 
@@ -80,7 +80,7 @@ def _book(content: dict[str, Any], path: str) -> Book:
     outliers = _table(content.get("outliers", {}), "outliers", path)
     return Book(
         rules={**DEFAULTS, **{name: _rule(name, row, path) for name, row in rows.items()}},
-        limits=_convert({name: content[name] for name in _LIMITS if name in content}, Limits, path, "", _LIMITS),
+        limits=_convert({name: content[name] for name in _LIMITS if name in content}, RuleLimits, path, "", _LIMITS),
         sensors=_sensors(sensors, path),
         outliers=_convert(outliers, Comparing, path, "[outliers]", Comparing.__struct_fields__),
     )
@@ -100,7 +100,7 @@ def _table(value: object, name: str, path: str) -> dict[str, Any]:
     return value
 
 
-def _rule(name: str, row: object, path: str) -> Rule:
+def _rule(name: str, row: object, path: str) -> HealthRule:
     where = f'[rules."{name}"]'
     if not isinstance(row, dict):
         raise UserError(f"{path}: {where} must be a table with some of: {', '.join(_RULE_FIELDS)}")
@@ -111,13 +111,13 @@ def _rule(name: str, row: object, path: str) -> Rule:
     if base is None:
         raise UserError(f"{path}: {where}: no event has such a name{_nearest(name, DEFAULTS)}")
     changed = {**msgspec.to_builtins(base), **row}
-    rule = _convert(changed, Rule, path, where, _RULE_FIELDS)
+    rule = _convert(changed, HealthRule, path, where, _RULE_FIELDS)
     if rule.count > 1 and rule.within_s <= 0:
         raise UserError(f"{path}: {where}: count = {rule.count} needs within_s, in seconds")
     return rule
 
 
-def _nearest_default(name: str) -> Rule | None:
+def _nearest_default(name: str) -> HealthRule | None:
     """The row of that name, or that of its longest beginning: `gpu.xid.31` refines `gpu.xid`."""
     while name:
         if name in DEFAULTS:

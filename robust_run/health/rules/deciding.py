@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.health.rules.types import Book, Counts, Decision, Evicted, Limits, Rule
+from robust_run.health.rules.types import Book, Counts, Evicted, HealthRule, RuleDecision, RuleLimits
 from robust_run.health.sensors.types import Event
 
 #: Nodes times kinds of alerts that are remembered; the oldest are forgotten first.
@@ -14,7 +14,7 @@ MOST_COUNTED = 100_000
 _MOST_TIMES = 1000
 
 
-def rule_of(book: Book, name: str) -> tuple[str, Rule] | None:
+def rule_of(book: Book, name: str) -> tuple[str, HealthRule] | None:
     """Return the rule for an event's name: that of its longest beginning, by dots. None where there is none."""
     while name:
         rule = book.rules.get(name)
@@ -24,7 +24,7 @@ def rule_of(book: Book, name: str) -> tuple[str, Rule] | None:
     return None
 
 
-def decide(book: Book, counts: Counts, node: str, event: Event, now_s: float) -> tuple[Counts, Decision | None]:
+def decide(book: Book, counts: Counts, node: str, event: Event, now_s: float) -> tuple[Counts, RuleDecision | None]:
     """Return what follows from an event of a node; None where nothing does. Evictions are still to be held to the limits.
 
     `now_s` is the time of the caller's clock: events of several nodes carry clocks of their own.
@@ -43,8 +43,8 @@ def decide(book: Book, counts: Counts, node: str, event: Event, now_s: float) ->
     return counts, _decision(name, rule, node, event, f"{where}{said} ({event.name}{often})", tolerated=False)
 
 
-def _decision(name: str, rule: Rule, node: str, event: Event, sentence: str, *, tolerated: bool) -> Decision:
-    return Decision(
+def _decision(name: str, rule: HealthRule, node: str, event: Event, sentence: str, *, tolerated: bool) -> RuleDecision:
+    return RuleDecision(
         rung="report" if tolerated else rule.rung,
         rule=name,
         confidence=rule.confidence,
@@ -55,7 +55,7 @@ def _decision(name: str, rule: Rule, node: str, event: Event, sentence: str, *, 
     )
 
 
-def _count(counts: Counts, key: tuple[str, str], rule: Rule, now_s: float) -> tuple[Counts, int]:
+def _count(counts: Counts, key: tuple[str, str], rule: HealthRule, now_s: float) -> tuple[Counts, int]:
     """Count one alert; return the counts and how many there are. A count that is reached begins anew."""
     if rule.count == 1:
         return counts, 1
@@ -70,14 +70,16 @@ def _count(counts: Counts, key: tuple[str, str], rule: Rule, now_s: float) -> tu
     return changed, len(times)
 
 
-def most_evictions(limits: Limits, nodes: int) -> int:
+def most_evictions(limits: RuleLimits, nodes: int) -> int:
     """Return how many of a job's nodes rules may evict within the window."""
     if limits.max_evict_share <= 0 or nodes <= 1:
         return 0
     return max(1, int(limits.max_evict_share * nodes + 1e-9))
 
 
-def hold_back(limits: Limits, decision: Decision, nodes: int, evicted: Sequence[Evicted], now_s: float) -> Decision:
+def hold_back(
+    limits: RuleLimits, decision: RuleDecision, nodes: int, evicted: Sequence[Evicted], now_s: float
+) -> RuleDecision:
     """Return the decision, or a report in its place where the eviction would be one too many.
 
     `nodes`: how many the job had before any was evicted. `evicted`: what rules have evicted so far; a node that is among
@@ -105,6 +107,6 @@ def forget(counts: Counts, node: str) -> Counts:
     return {key: times for key, times in counts.items() if key[1] != node}
 
 
-def names(book: Book) -> Mapping[str, Rule]:
+def names(book: Book) -> Mapping[str, HealthRule]:
     """Return the rules in the order of a table for people."""
     return dict(sorted(book.rules.items()))

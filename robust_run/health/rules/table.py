@@ -12,39 +12,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from robust_run.health.rules.types import Rule
+from robust_run.health.rules.types import HealthRule
 from robust_run.health.signs.xids import LOST, XIDS
 
 _BY_BYTEROBUST = "ByteRobust 4.1"
 
 
-def _evict(why: str) -> Rule:
-    return Rule(confidence="high", rung="evict", why=why)
+def _evict(why: str) -> HealthRule:
+    return HealthRule(confidence="high", rung="evict", why=why)
 
 
-def _network(why: str) -> Rule:
-    return Rule(confidence="medium", rung="evict", why=why, count=2, within_s=300.0, apart_s=5.0, counts_as="network")
+def _network(why: str) -> HealthRule:
+    return HealthRule(
+        confidence="medium", rung="evict", why=why, count=2, within_s=300.0, apart_s=5.0, counts_as="network"
+    )
 
 
-def _twice(why: str) -> Rule:
+def _twice(why: str) -> HealthRule:
     """Evict at the second alert within 5 min, of the same kind."""
-    return Rule(confidence="medium", rung="evict", why=why, count=2, within_s=300.0, apart_s=5.0)
+    return HealthRule(confidence="medium", rung="evict", why=why, count=2, within_s=300.0, apart_s=5.0)
 
 
-def _diagnose(why: str) -> Rule:
-    return Rule(confidence="medium", rung="diagnose", why=why)
+def _diagnose(why: str) -> HealthRule:
+    return HealthRule(confidence="medium", rung="diagnose", why=why)
 
 
-def _doubt(why: str) -> Rule:
+def _doubt(why: str) -> HealthRule:
     """Test, though the machine is as likely innocent."""
-    return Rule(confidence="low", rung="diagnose", why=why)
+    return HealthRule(confidence="low", rung="diagnose", why=why)
 
 
-def _report(why: str) -> Rule:
-    return Rule(confidence="low", rung="report", why=why)
+def _report(why: str) -> HealthRule:
+    return HealthRule(confidence="low", rung="report", why=why)
 
 
-_GPUS: dict[str, Rule] = {
+_GPUS: dict[str, HealthRule] = {
     "gpu.lost": _evict(f"{_BY_BYTEROBUST}: GPU unavailable"),
     "gpu.hung": _evict(f"{_BY_BYTEROBUST}: GPU driver hang, seen in 10 s"),
     "gpu.driver": _evict("the driver cannot use the GPU"),
@@ -62,19 +64,19 @@ _GPUS: dict[str, Rule] = {
     "gpu_memory.hung": _diagnose("the driver does not answer when asked for counters"),
 }
 
-_HOST: dict[str, Rule] = {
+_HOST: dict[str, HealthRule] = {
     "kernel.panic": _evict("ByteRobust table 1: OS kernel panic"),
     "kernel.oops": _evict(f"{_BY_BYTEROBUST}: OS kernel fault, seen in 2 s"),
     "kernel.lockup": _diagnose("a CPU did nothing but one thing for 20 s and more"),
     "kernel.rcu_stall": _diagnose("a CPU did nothing but one thing for 20 s and more"),
-    "kernel.hung_task": Rule(
+    "kernel.hung_task": HealthRule(
         confidence="low", rung="inquire", why="a process waits in the kernel; for what is to be seen"
     ),
     "hardware.machine_check": _evict("uncorrectable hardware error"),
     "hardware.machine_check_logged": _report("corrected or not: the line does not say"),
     "hardware.corrected": _report("corrected"),
     "hardware.pcie": _diagnose("uncorrectable error of a PCIe device"),
-    "memory.oom_kill": Rule(
+    "memory.oom_kill": HealthRule(
         confidence="medium", rung="relaunch", why="the program needs more memory than it may have; not the node's fault"
     ),
     "memory.oom_kill_in_cgroup": _report("a cgroup that others are in, too: perhaps somebody else's process"),
@@ -84,7 +86,7 @@ _HOST: dict[str, Rule] = {
     "clock": _report("no fault of training"),
 }
 
-_DISKS: dict[str, Rule] = {
+_DISKS: dict[str, HealthRule] = {
     "disk.read_only": _evict(f"{_BY_BYTEROBUST}: disk fault"),
     "disk.lost": _evict(f"{_BY_BYTEROBUST}: disk fault"),
     "disk.error": _twice("a disk may err once"),
@@ -101,45 +103,51 @@ _DISKS: dict[str, Rule] = {
     "image": _report("the image's origin, its cache or the way there; disks of the node speak for themselves"),
 }
 
-_LINKS: dict[str, Rule] = {
+_LINKS: dict[str, HealthRule] = {
     "network.link_down": _network(f"{_BY_BYTEROBUST}: 2 alerts within 5 min"),
     "network.link_flap": _network(f"{_BY_BYTEROBUST}: 2 alerts within 5 min"),
     "network.device_hung": _network(f"{_BY_BYTEROBUST}: 2 alerts within 5 min"),
     "network.errors": _network(f"{_BY_BYTEROBUST}: 2 alerts within 5 min"),
     "network.link_slow": _diagnose("a port that runs at a lower speed than at first"),
-    "network.silent": Rule(confidence="medium", rung="inquire", why=f"{_BY_BYTEROBUST}: no RDMA traffic for 10 min"),
+    "network.silent": HealthRule(
+        confidence="medium", rung="inquire", why=f"{_BY_BYTEROBUST}: no RDMA traffic for 10 min"
+    ),
     "network": _report("losses on the way are the fabric's as often as the node's"),
 }
 
-_TRAINING: dict[str, Rule] = {
+_TRAINING: dict[str, HealthRule] = {
     "training.nan": _diagnose(f"{_BY_BYTEROBUST}: NaN"),
     "training.jump": _diagnose(f"{_BY_BYTEROBUST}: loss or gradient norm 5 times what it was"),
-    "training.slow": Rule(
+    "training.slow": HealthRule(
         confidence="low", rung="inquire", why=f"{_BY_BYTEROBUST}: low utilisation; aggregation analysis"
     ),
     "training.hung": _report("the file system of the event files does not answer: mounts and disks say so too"),
 }
 
-_WORKERS: dict[str, Rule] = {
-    "worker.user_exception": Rule(confidence="high", rung="rollback", why=f"{_BY_BYTEROBUST}: user-space exception"),
-    "worker.usage": Rule(confidence="high", rung="stop", why="the same arguments fail again"),
+_WORKERS: dict[str, HealthRule] = {
+    "worker.user_exception": HealthRule(
+        confidence="high", rung="rollback", why=f"{_BY_BYTEROBUST}: user-space exception"
+    ),
+    "worker.usage": HealthRule(confidence="high", rung="stop", why="the same arguments fail again"),
     "worker.gpu_lost": _evict(f"{_BY_BYTEROBUST}: GPU unavailable"),
     "worker.ecc": _evict("ByteRobust table 1: GPU memory error"),
     "worker.illegal_memory_access": _doubt("ByteRobust table 2: user code in 41 of 62 cases"),
     "worker.cuda": _doubt("ByteRobust table 1: CUDA error, the most frequent symptom; of many causes"),
     "worker.nccl": _doubt("ByteRobust 4.2: an NCCL error starts the tests of GPU, node and neighbours"),
     "worker.nan": _diagnose(f"{_BY_BYTEROBUST}: NaN"),
-    "worker.device_memory": Rule(
+    "worker.device_memory": HealthRule(
         confidence="low", rung="relaunch", why="the program's own need, but for fragmentation"
     ),
-    "worker.host_memory": Rule(confidence="low", rung="relaunch", why="the program's own need, or a neighbour's"),
-    "worker.storage": Rule(confidence="low", rung="relaunch", why="ByteRobust table 1: HDFS error; the store's fault"),
+    "worker.host_memory": HealthRule(confidence="low", rung="relaunch", why="the program's own need, or a neighbour's"),
+    "worker.storage": HealthRule(
+        confidence="low", rung="relaunch", why="ByteRobust table 1: HDFS error; the store's fault"
+    ),
     "worker.native_crash": _doubt("code or machine: the tests tell"),
     "worker.peer": _report("shows that somebody else failed"),
 }
 
 
-def _xids() -> dict[str, Rule]:
+def _xids() -> dict[str, HealthRule]:
     """A row for each listed Xid."""
     rows = {}
     for number, (kind, meaning) in XIDS.items():
@@ -154,8 +162,17 @@ def _xids() -> dict[str, Rule]:
     return rows
 
 
-_PEERS: dict[str, Rule] = {
+_PEERS: dict[str, HealthRule] = {
     "outlier": _report("Minder: a node apart from its peers; a symptom, weighed together with a hang or a crash there"),
 }
 
-DEFAULTS: Mapping[str, Rule] = {**_PEERS, **_GPUS, **_xids(), **_HOST, **_DISKS, **_LINKS, **_TRAINING, **_WORKERS}
+DEFAULTS: Mapping[str, HealthRule] = {
+    **_PEERS,
+    **_GPUS,
+    **_xids(),
+    **_HOST,
+    **_DISKS,
+    **_LINKS,
+    **_TRAINING,
+    **_WORKERS,
+}

@@ -1,4 +1,4 @@
-"""The words of the rules: a row of the table (`Rule`), what was decided by it (`Decision`), the whole table (`Book`)."""
+"""Words of the rules: a row of the table (`HealthRule`), what was decided by it (`RuleDecision`), the table (`Book`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ node is not to blame. rollback: undo pending code, or stop and show it. inquire:
 stop: nothing can help. report: tell people, do nothing."""
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HealthRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row: what an event of this name means, and what follows."""
 
     confidence: Confidence
@@ -37,7 +37,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """False: events of this name are only kept."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RuleLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What no rule may go beyond: a bad rule or an event that hits the whole fleet must not eat the job."""
 
     max_evict_share: Annotated[float, Meta(ge=0, le=1)] = 0.1
@@ -60,14 +60,14 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Book(msgspec.Struct, frozen=True, kw_only=True):
     """All rules, and the settings of the sensors that feed them."""
 
-    rules: Mapping[str, Rule]
+    rules: Mapping[str, HealthRule]
     """By the beginning of an event's name; the longest that fits counts."""
-    limits: Limits = Limits()
+    limits: RuleLimits = RuleLimits()
     sensors: SensorSettings = SensorSettings()
     outliers: Comparing = Comparing()
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class RuleDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from one event. Whoever carries it out writes it to the journal with its rule."""
 
     rung: Rung

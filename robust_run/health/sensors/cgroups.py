@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.health.sensors.files import names_in, text_or_none
 from robust_run.health.sensors.job.lineage import MOST_PROCESSES, strangers
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 #: Cgroups below the job's that are looked into.
 MOST_GROUPS = 256
@@ -26,7 +26,7 @@ class Cgroups(msgspec.Struct, frozen=True, kw_only=True):
     """Of version 1."""
 
 
-def find(world: World) -> Cgroups:
+def find(world: SensorWorld) -> Cgroups:
     """Return the folders of the watched process's cgroups."""
     unified = memory = cpu = ""
     for line in (text_or_none(f"{world.process}/cgroup") or "").split("\n"):
@@ -54,7 +54,7 @@ def _folder(path: str, *roots: str) -> str:
     return ""
 
 
-def own_paths(world: World) -> tuple[str, ...]:
+def own_paths(world: SensorWorld) -> tuple[str, ...]:
     """Return the paths of the cgroups that may limit the job's memory, as the kernel writes them; not those of all processes.
 
     In a container a path may begin at the container: then it matches nothing that the kernel says.
@@ -83,7 +83,7 @@ class Sharing:
         self._known: set[int] = set()
         self._was_shared = False
 
-    def look(self, world: World, folder: str) -> bool:
+    def look(self, world: SensorWorld, folder: str) -> bool:
         """Return whether it is shared, or has been. `folder`: of the cgroup; empty: there is none, and nothing to share."""
         if not self._was_shared and folder:
             pids = set(_pids(folder))

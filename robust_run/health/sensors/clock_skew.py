@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from robust_run.health.sensors.settings import ClockSettings
-from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 #: struct timex on 64-bit Linux is 208 bytes: modes, offset, freq, maxerror, esterror, status, ...
@@ -40,7 +40,7 @@ class ClockState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(_: World) -> ClockSample:
+def read(_: SensorWorld) -> ClockSample:
     """Return both clocks and the kernel's word."""
     before_s = time.monotonic()
     unix_s = time.time()

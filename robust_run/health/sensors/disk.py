@@ -15,7 +15,7 @@ from robust_run.health.sensors.job import mountinfo
 from robust_run.health.sensors.job.block_devices import kind_of
 from robust_run.health.sensors.job.job_mounts import stands_on
 from robust_run.health.sensors.settings import DiskSettings
-from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 #: Written to by us, so that a full one says so; of others there are too many.
@@ -57,7 +57,7 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(world: World) -> DiskSample:
+def read(world: SensorWorld) -> DiskSample:
     """Return the state of local disks and of the file systems below the job's folders. Raises OSError."""
     mounts = mountinfo.read(world)
     spaces, read_only = {}, {}
@@ -87,7 +87,7 @@ def _space(folder: str) -> Space:
     )
 
 
-def _errors(world: World) -> Iterator[tuple[str, int]]:
+def _errors(world: SensorWorld) -> Iterator[tuple[str, int]]:
     """Of the node's disks, and of file systems that lie on them: those of images and of other jobs' volumes say nothing of it."""
     for disk in names_in(f"{world.sys}/block", 1024):
         if kind_of(disk) != "disk":

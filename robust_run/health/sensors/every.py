@@ -21,10 +21,10 @@ from robust_run.health.sensors import (
     traffic,
 )
 from robust_run.health.sensors.settings import SensorSettings
-from robust_run.health.sensors.types import Sensor, World
+from robust_run.health.sensors.types import Sensor, SensorWorld
 
 
-def sensors_of(settings: SensorSettings, world: World) -> tuple[Sensor, ...]:
+def sensors_of(settings: SensorSettings, world: SensorWorld) -> tuple[Sensor, ...]:
     """Return the sensors that are switched on. Mounts are those there now: a sensor for each."""
     singles: tuple[tuple[bool, Callable[[], Sensor]], ...] = (
         (settings.kernel_log.on, lambda: kernel_log.sensor(settings.kernel_log)),
@@ -47,7 +47,7 @@ def sensors_of(settings: SensorSettings, world: World) -> tuple[Sensor, ...]:
     return tuple(found)
 
 
-def _mounts(settings: SensorSettings, world: World) -> tuple[Sensor, ...]:
+def _mounts(settings: SensorSettings, world: SensorWorld) -> tuple[Sensor, ...]:
     try:
         return mounts.sensors(settings.mount, world)
     except OSError:  # no mountinfo: the disk sensor says so

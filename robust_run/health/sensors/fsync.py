@@ -13,7 +13,7 @@ import time
 import msgspec
 
 from robust_run.health.sensors.settings import FsyncSettings
-from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, SensorWorld
 
 _BLOCK = b"\0" * 4096
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EINVAL)
@@ -89,7 +89,7 @@ def judge(
     return FsyncState(slow=slow, said=True), (event,)
 
 
-def sensors(settings: FsyncSettings, world: World) -> tuple[Sensor, ...]:
+def sensors(settings: FsyncSettings, world: SensorWorld) -> tuple[Sensor, ...]:
     """Return a sensor for each folder of the job."""
     return tuple(_sensor(settings, folder) for folder in world.folders)
 

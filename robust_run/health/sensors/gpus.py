@@ -10,7 +10,7 @@ import msgspec
 
 from robust_run.health.sensors.nvml import Driver, GpuCounters, GpuMoment, GpuSample, nvlink_counter
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
-from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 from robust_run.health.signs.xids import LOST, meaning
 
@@ -160,7 +160,7 @@ def _sensor(
     """Return a sensor that opens the driver at its first reading, in its own thread."""
     opened: list[Driver] = []
 
-    def read(world: World) -> Any:
+    def read(world: SensorWorld) -> Any:
         if not opened:
             opened.append(Driver(world))
         return ask(opened[0])

@@ -14,7 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from robust_run.health.sensors.process import MOST_EVENT_BYTES, Attempt, Setup, attempt_line, command, first_line, parse
+from robust_run.health.sensors.process import (
+    MOST_EVENT_BYTES,
+    SensorSetup,
+    WatchedAttempt,
+    attempt_line,
+    command,
+    first_line,
+    parse,
+)
 from robust_run.health.sensors.types import Event, EventKind
 
 MOST_STARTS = 4
@@ -40,7 +48,7 @@ class SensorsHandle:
         loop: asyncio.AbstractEventLoop,
         start: StartsHelpers,
         env: Mapping[str, str],
-        setup: Setup,
+        setup: SensorSetup,
         tell: Callable[[Event], None],
         silent_s: float = SILENT_S,
     ) -> None:
@@ -56,7 +64,7 @@ class SensorsHandle:
         self._look_again: asyncio.TimerHandle | None = None
         self._socket: socket.socket | None = None
         self._rest = b""
-        self._attempt = Attempt()
+        self._attempt = WatchedAttempt()
         self._starts = 0
         self._again: asyncio.TimerHandle | None = None
         self.pid: int | None = None
@@ -85,7 +93,7 @@ class SensorsHandle:
         self._heard_s, self._looked_s = None, self._loop.time()
         self._look_again = self._loop.call_later(min(LOOK_EVERY_S, self._silent_s), self._look)
 
-    def attempt(self, attempt: Attempt) -> None:
+    def attempt(self, attempt: WatchedAttempt) -> None:
         """Tell the sensors which attempt runs."""
         self._attempt = attempt
         self._send(attempt_line(attempt))

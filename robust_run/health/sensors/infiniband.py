@@ -11,7 +11,7 @@ import msgspec
 
 from robust_run.health.sensors.files import names_in, number, word
 from robust_run.health.sensors.settings import InfinibandSettings
-from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 MOST_PORTS = 64
@@ -51,7 +51,7 @@ class PortsState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(world: World) -> dict[str, Port]:
+def read(world: SensorWorld) -> dict[str, Port]:
     """Return all ports by `device/port`. Raises AbsentError where none is."""
     root = f"{world.sys}/class/infiniband"
     found = {}

@@ -18,7 +18,7 @@ import msgspec
 
 from robust_run.health.sensors.job.job_here import LOOK_S, JobHere
 from robust_run.health.sensors.settings import KernelLogSettings
-from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, SensorWorld
 from robust_run.health.signs.kernel_lines import MOST_DETAIL_CHARS, Meaning, killed_in, meaning_of
 from robust_run.health.signs.ownership import Owner, owner_of
 
@@ -41,7 +41,7 @@ _WORTH_JUDGING = ("NVRM", "memory", "BUG", "Oops", "panic", "fault", "LOCKUP", "
 _ALSO = ("EXT4", "XFS", "BTRFS", "nvme", "nfs", "WATCHDOG", "mlx5", "temperature", "sd ", "Memory")
 
 
-class Record(msgspec.Struct, frozen=True):
+class KernelRecord(msgspec.Struct, frozen=True):
     """One record of the log."""
 
     facility: int
@@ -56,7 +56,7 @@ class Record(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """What was new in the log."""
 
-    records: tuple[Record, ...]
+    records: tuple[KernelRecord, ...]
     lost: bool = False
     """Whether records were passed over, by us or by the kernel."""
     image: str = ""
@@ -77,7 +77,7 @@ class KernelLog:
         """Of what was told lately: a storm asks for the same again and again."""
         self._owners_s = float("-inf")
 
-    def __call__(self, world: World) -> Batch:
+    def __call__(self, world: SensorWorld) -> Batch:
         """Return the new records, none after `wait_s`."""
         if self._descriptor < 0:
             self.open(world.kmsg)
@@ -93,7 +93,7 @@ class KernelLog:
         records = tuple(self._attributed(each, self._here) for each in batch.records)
         return msgspec.structs.replace(batch, records=records, image=world.image)
 
-    def _attributed(self, record: Record, here: JobHere) -> Record:
+    def _attributed(self, record: KernelRecord, here: JobHere) -> KernelRecord:
         """Return a record with what it tells, and whose that is."""
         if record.facility != 0 and not self._trust_programs:
             return record
@@ -138,7 +138,7 @@ class KernelLog:
             self._descriptor = -1
 
     def _drain(self) -> Batch:
-        records: list[Record] = []
+        records: list[KernelRecord] = []
         lost = False
         while len(records) < MOST_RECORDS:
             try:
@@ -157,9 +157,9 @@ class KernelLog:
             records += parse(content.decode("utf-8", "replace"))
         return self._skim(records)
 
-    def _skim(self, records: list[Record]) -> Batch:
+    def _skim(self, records: list[KernelRecord]) -> Batch:
         """Go on through a storm, and keep the first record of each meaning."""
-        rare: dict[tuple[str, str, int], Record] = {}
+        rare: dict[tuple[str, str, int], KernelRecord] = {}
         for _ in range(MOST_READ):
             try:
                 content = os.read(self._descriptor, _RECORD_BYTES)
@@ -181,14 +181,14 @@ class KernelLog:
         return Batch((*records, *rare.values()), True)
 
 
-def parse(text: str) -> list[Record]:
+def parse(text: str) -> list[KernelRecord]:
     """Return the records in what was read; lines in no known form are left out. Pure."""
     records = []
     for line in text.split("\n"):
         head, separator, message = line.partition(";")
         priority = head.partition(",")[0]
         if separator and priority.isdecimal() and priority.isascii() and len(priority) < 6:
-            records.append(Record(int(priority) >> 3, message))
+            records.append(KernelRecord(int(priority) >> 3, message))
     return records
 
 
@@ -228,7 +228,7 @@ def _remember(said: Said, key: tuple[str, str], now_s: float) -> Said:
     return {**dict(kept), key: now_s}
 
 
-def _event(meaning: Meaning, record: Record, image: str, now_s: float) -> Event:
+def _event(meaning: Meaning, record: KernelRecord, image: str, now_s: float) -> Event:
     line = "".join(character if character.isprintable() else " " for character in record.text[:MOST_DETAIL_CHARS])
     detail = f"{meaning.words}; the kernel's log: {line}" if meaning.words else f"the kernel's log: {line}"
     event = Event(

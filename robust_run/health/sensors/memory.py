@@ -14,7 +14,7 @@ import msgspec
 from robust_run.health.sensors import cgroups
 from robust_run.health.sensors.files import key_values, text_or_none
 from robust_run.health.sensors.settings import MemorySettings
-from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, SensorWorld
 
 #: How often it is looked who is in the job's cgroup.
 LOOK_S = 5.0
@@ -42,7 +42,7 @@ class Counts:
         self._before: int | None = None
         self._is_shared = False
 
-    def __call__(self, world: World) -> MemorySample:
+    def __call__(self, world: SensorWorld) -> MemorySample:
         """Return the counts. Raises AbsentError where there are none."""
         sample, now_s = read(world), self._now_s()
         if now_s - self._looked_s >= self._look_s or _new(self._before, sample.in_cgroup):
@@ -52,13 +52,13 @@ class Counts:
         return msgspec.structs.replace(sample, is_shared=self._is_shared)
 
 
-def is_shared(world: World, sharing: cgroups.Sharing | None = None) -> bool:
+def is_shared(world: SensorWorld, sharing: cgroups.Sharing | None = None) -> bool:
     """Whether others are in the job's cgroup, too. `sharing`: what is known of that."""
     found = cgroups.find(world)
     return (sharing or cgroups.Sharing()).look(world, found.unified or found.memory)
 
 
-def read(world: World) -> MemorySample:
+def read(world: SensorWorld) -> MemorySample:
     """Return the counts. Raises AbsentError where there are none."""
     found = cgroups.find(world)
     counts = {}

@@ -13,7 +13,7 @@ import msgspec
 from robust_run.health.sensors.job import mountinfo
 from robust_run.health.sensors.job.job_mounts import used_among
 from robust_run.health.sensors.settings import MountSettings
-from robust_run.health.sensors.types import Event, Sensor, World
+from robust_run.health.sensors.types import Event, Sensor, SensorWorld
 
 _STALE = (errno.ESTALE,)
 #: What a healthy mount may answer: it lives.
@@ -66,7 +66,7 @@ class InUse:
         self._used: set[str] = set()
         self._lock = threading.Lock()
 
-    def has(self, where: str, world: World) -> bool:
+    def has(self, where: str, world: SensorWorld) -> bool:
         """Whether it does, by a look of `look_s` ago at most. For any thread."""
         with self._lock:
             due = self._now_s() - self._looked_s >= self._look_s
@@ -76,7 +76,7 @@ class InUse:
             return where in self._used
 
 
-def sensors(settings: MountSettings, world: World) -> tuple[Sensor, ...]:
+def sensors(settings: MountSettings, world: SensorWorld) -> tuple[Sensor, ...]:
     """Return a sensor for each network mount, and for FUSE mounts that hold a folder of the job. Raises OSError."""
     mounts = mountinfo.read(world)
     used = {mount.where for folder in world.folders if (mount := mountinfo.mount_of(folder, mounts)) is not None}

@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.health.sensors.files import names_in, text_or_none
 from robust_run.health.sensors.settings import NeighbourSettings
-from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 MOST_PROCESSES = 3000
@@ -49,7 +49,7 @@ class NeighbourState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(settings: NeighbourSettings, world: World) -> NeighbourSample:
+def read(settings: NeighbourSettings, world: SensorWorld) -> NeighbourSample:
     """Return who runs. Raises AbsentError where pressure is not told."""
     text = text_or_none(f"{world.proc}/pressure/cpu")
     found = _SOME.match(text or "")

@@ -12,7 +12,7 @@ import msgspec
 
 from robust_run.health.sensors.files import names_in, number, text_or_none, word
 from robust_run.health.sensors.settings import NetworkSettings
-from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 MOST_INTERFACES = 64
@@ -20,7 +20,7 @@ MOST_INTERFACES = 64
 _PASSING = ("lo", "docker", "veth", "br-", "cni", "cali", "flannel", "virbr", "ifb", "tun", "tap", "vxlan", "dummy")
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class InterfaceLink(msgspec.Struct, frozen=True, kw_only=True):
     """One interface at one moment."""
 
     up: bool
@@ -38,7 +38,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 class NetworkSample(msgspec.Struct, frozen=True, kw_only=True):
     """All interfaces at one moment, and the node's TCP counters."""
 
-    links: Mapping[str, Link]
+    links: Mapping[str, InterfaceLink]
     named: tuple[str, ...] = ()
     """Those that were asked for."""
     segments: int = 0
@@ -56,7 +56,7 @@ class NetworkState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(world: World) -> NetworkSample:
+def read(world: SensorWorld) -> NetworkSample:
     """Return all interfaces. Raises AbsentError where none is."""
     root = f"{world.sys}/class/net"
     names = names_in(root, MOST_INTERFACES * 4)
@@ -68,7 +68,7 @@ def read(world: World) -> NetworkSample:
     return NetworkSample(links=links, named=world.interfaces, segments=segments, resent=resent)
 
 
-def read_link(folder: str) -> Link | None:
+def read_link(folder: str) -> InterfaceLink | None:
     """Return one interface, None if it is not there."""
     state = word(f"{folder}/operstate")
     if not state:
@@ -78,7 +78,7 @@ def read_link(folder: str) -> Link | None:
         for name in ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_bytes", "tx_bytes")
     }
     carrier = number(f"{folder}/carrier")  # cannot be read while the interface is switched off
-    return Link(
+    return InterfaceLink(
         up=state in ("up", "unknown") and carrier != 0,
         is_device=os.path.exists(f"{folder}/device"),
         downs=number(f"{folder}/carrier_down_count") or 0,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from robust_run.health.sensors.job.own_gpus import used
-from robust_run.health.sensors.types import AbsentError, World
+from robust_run.health.sensors.types import AbsentError, SensorWorld
 from robust_run.health.signs.visible_gpus import Gpu
 from robust_run.health.signs.xids import gpu_name
 
@@ -69,7 +69,7 @@ class GpuCounters(msgspec.Struct, frozen=True, kw_only=True):
 class Driver:
     """An open NVML. Raises AbsentError where there is no driver, no library or no GPU."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SensorWorld) -> None:
         self._nvml = _load(world)
         try:
             self._nvml.nvmlInit()
@@ -91,7 +91,7 @@ class Driver:
             return f"GPU {index}", None
         return gpu_name(bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id), handle
 
-    def _own(self, found: list[tuple[str, Any]], world: World) -> list[tuple[str, Any]]:
+    def _own(self, found: list[tuple[str, Any]], world: SensorWorld) -> list[tuple[str, Any]]:
         """Return those that the job may use: what is wrong with others is not its business. Raises AbsentError for none."""
         chosen = world.visible_gpus
         if chosen is None:
@@ -221,7 +221,7 @@ class Driver:
         return links
 
 
-def _load(world: World) -> Any:
+def _load(world: SensorWorld) -> Any:
     """Return nvidia-ml-py's module, its library loaded. Raises AbsentError."""
     if world.nvml_library:
         try:

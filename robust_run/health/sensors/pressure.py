@@ -14,7 +14,7 @@ from robust_run.health.sensors import cgroups
 from robust_run.health.sensors.files import key_values, text_or_none
 from robust_run.health.sensors.memory import is_shared
 from robust_run.health.sensors.settings import PressureSettings
-from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 _AVERAGE = re.compile(r"^(some|full) avg10=(\d{1,3}(?:\.\d+)?) ", re.MULTILINE)
@@ -52,7 +52,7 @@ def _waiting(path: str) -> dict[str, float]:
     return found
 
 
-def read(world: World, *, shared: bool = False) -> PressureSample:
+def read(world: SensorWorld, *, shared: bool = False) -> PressureSample:
     """Return what is short. What cannot be read is left out. `shared`: others are in the job's cgroup, too."""
     group = cgroups.find(world).unified
     memory = dict(_MEMORY.findall(text_or_none(f"{world.proc}/meminfo") or ""))
@@ -67,7 +67,7 @@ def read(world: World, *, shared: bool = False) -> PressureSample:
     )
 
 
-def throttled_s(world: World) -> float | None:
+def throttled_s(world: SensorWorld) -> float | None:
     """Return for how long the limit of the job's cgroup (cpu.max, cpu.cfs_quota_us) has held it back so far."""
     found = cgroups.find(world)
     new = key_values(text_or_none(f"{found.unified}/cpu.stat") or "") if found.unified else {}

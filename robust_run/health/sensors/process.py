@@ -1,8 +1,8 @@
 """The sensors' process: one for each node, started by the agent, so that nothing a sensor does can hold the agent up.
 
-It reads a line of JSON (`Setup`), then a line of JSON (`Attempt`) whenever one begins or ends; the end of its input ends the
-process. It writes one event a line, as JSON, and an empty line every few seconds: silence means that
-it stands still. Both go over one socket, or over standard input and output. It dies with the process that started it.
+It reads a line of JSON (`SensorSetup`), then a line of JSON (`WatchedAttempt`) whenever one begins or ends; the end of its
+input ends the process. It writes one event a line, as JSON, and an empty line every few seconds: silence means that it
+stands still. Both go over one socket, or over standard input and output. It dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from robust_run.health.sensors.settings import SensorSettings
-from robust_run.health.sensors.types import Event, World
+from robust_run.health.sensors.types import Event, SensorWorld
 
 MOST_LINE_BYTES = 1 << 20
 MOST_EVENT_BYTES = 1 << 16
@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 _BOOT = "import sys; del sys.path[0]; from robust_run.health.sensors.process import main; main(*map(int, sys.argv[1:]))"
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class SensorSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent tells the sensors: where to look, and how often."""
 
     settings: SensorSettings = SensorSettings()
@@ -49,7 +49,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Where to look for event files of TensorBoard and wandb."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class WatchedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """What runs on the node now."""
 
     training: bool = False
@@ -68,12 +68,12 @@ def command(descriptor: int | None = None) -> tuple[str, ...]:
     return (sys.executable, "-c", _BOOT, *(() if descriptor is None else (str(descriptor),)))
 
 
-def first_line(setup: Setup) -> bytes:
+def first_line(setup: SensorSetup) -> bytes:
     """Return what is to be written to its standard input first."""
     return msgspec.json.encode(setup) + b"\n"
 
 
-def attempt_line(attempt: Attempt) -> bytes:
+def attempt_line(attempt: WatchedAttempt) -> bytes:
     """Return what is to be written to its standard input when an attempt begins or ends."""
     return msgspec.json.encode(attempt) + b"\n"
 
@@ -92,12 +92,12 @@ class Now:
     """The attempt that runs; the sensors' threads ask, one other thread tells."""
 
     def __init__(self) -> None:
-        self.attempt = Attempt()
+        self.attempt = WatchedAttempt()
 
 
-def world_of(setup: Setup, now: Now) -> World:
+def world_of(setup: SensorSetup, now: Now) -> SensorWorld:
     """Return where the sensors look."""
-    return World(
+    return SensorWorld(
         proc=setup.proc,
         sys=setup.sys,
         kmsg=setup.kmsg,
@@ -120,12 +120,12 @@ def world_of(setup: Setup, now: Now) -> World:
 def serve(source: BinaryIO, output: int) -> None:
     """Run the sensors until `source` ends; events go to the descriptor `output`. Raises msgspec.MsgspecError."""
     from robust_run.health.sensors.every import sensors_of
-    from robust_run.health.sensors.runner import Runner
+    from robust_run.health.sensors.runner import SensorRunner
 
     line = source.readline(MOST_LINE_BYTES)
     if not line:
         return
-    setup = msgspec.json.decode(line, type=Setup)
+    setup = msgspec.json.decode(line, type=SensorSetup)
     now = Now()
     world = world_of(setup, now)
 
@@ -138,7 +138,7 @@ def serve(source: BinaryIO, output: int) -> None:
         except OSError:  # nobody listens any more
             runner.stop()
 
-    runner = Runner(sensors_of(setup.settings, world), world, emit)
+    runner = SensorRunner(sensors_of(setup.settings, world), world, emit)
     listener = threading.Thread(target=_listen, args=(source, now, runner.stop), daemon=True)
     listener.start()
     runner.run(beat=lambda: write(b""))
@@ -147,7 +147,7 @@ def serve(source: BinaryIO, output: int) -> None:
 def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:
     while line := source.readline(MOST_LINE_BYTES):
         with contextlib.suppress(msgspec.MsgspecError):
-            now.attempt = msgspec.json.decode(line, type=Attempt)
+            now.attempt = msgspec.json.decode(line, type=WatchedAttempt)
     stop()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from robust_run.health.sensors.budget import Budget
-from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 LOOK_EVERY_S = 1.0
@@ -38,7 +38,7 @@ class Post:
         self._failed = ""
         self._budget = Budget()
 
-    def turn(self, world: World, now_s: Callable[[], float]) -> tuple[tuple[Event, ...], bool]:
+    def turn(self, world: SensorWorld, now_s: Callable[[], float]) -> tuple[tuple[Event, ...], bool]:
         """Read and judge once; return what is to be said, and whether there will be another turn."""
         self.reading_since_s = now_s()
         try:
@@ -87,11 +87,11 @@ class Post:
         return (*kept, self._note("flood", text, now_s))
 
 
-class Runner:
+class SensorRunner:
     """All sensors of a node. `emit` is called under a lock, from sensor threads and from `look`."""
 
     def __init__(
-        self, sensors: Iterable[Sensor], world: World, emit: Emit, now_s: Callable[[], float] = time.monotonic
+        self, sensors: Iterable[Sensor], world: SensorWorld, emit: Emit, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._posts = [Post(sensor) for sensor in sensors]
         self._world = world

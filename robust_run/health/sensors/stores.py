@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.health.sensors.settings import StoreSettings
-from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, SensorWorld
 from robust_run.store.paths import shown
 
 Probe = Callable[[], None]
@@ -57,7 +57,7 @@ class StoreReader:
         self._make = make
         self._probe: Probe | None = None
 
-    def __call__(self, _: World) -> StoreSample:
+    def __call__(self, _: SensorWorld) -> StoreSample:
         """Return how long one operation took. Raises AbsentError for what is no store."""
         from robust_run.errors import RobustRunError, UserError
 
@@ -102,7 +102,7 @@ def judge(
     return StoreState(bad=bad, said=True), (event,)
 
 
-def sensors(settings: StoreSettings, world: World, make: Callable[[str], Probe] = probe_of) -> tuple[Sensor, ...]:
+def sensors(settings: StoreSettings, world: SensorWorld, make: Callable[[str], Probe] = probe_of) -> tuple[Sensor, ...]:
     """Return a sensor for each store."""
     return tuple(_sensor(settings, url, make) for url in world.stores)
 

@@ -9,7 +9,7 @@ from robust_run.health.sensors import infiniband
 from robust_run.health.sensors.files import names_in
 from robust_run.health.sensors.network import MOST_INTERFACES, read_link
 from robust_run.health.sensors.settings import TrafficSettings
-from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, SensorWorld
 from robust_run.health.signs.levels import follow
 
 
@@ -31,7 +31,7 @@ class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
     levels: Levels = {}
 
 
-def read(world: World) -> TrafficSample:
+def read(world: SensorWorld) -> TrafficSample:
     """Return what went over RDMA ports, or over network interfaces where there are none. Raises AbsentError."""
     training = world.is_training()
     try:

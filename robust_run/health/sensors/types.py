@@ -1,4 +1,4 @@
-"""The words of the sensors: what they look at (`World`), what they are (`Sensor`), and what they say (`Event`).
+"""The words of the sensors: what they look at (`SensorWorld`), what they are (`Sensor`), and what they say (`Event`).
 
 A sensor is two functions. `read(world)` is thin input and output and may block or fail; `judge(state, sample, now_s)` is
 pure and makes events of what was read. Nothing in a sample is older or newer than one reading.
@@ -15,7 +15,7 @@ import msgspec
 
 from robust_run.health.types import Event, EventKind
 
-__all__ = ["AbsentError", "Condition", "Event", "EventKind", "Levels", "Sensor", "Standing", "World"]
+__all__ = ["AbsentError", "Condition", "Event", "EventKind", "Levels", "Sensor", "SensorWorld", "Standing"]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class AbsentError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class SensorWorld:
     """Where everything is. Tests hand over trees of their own."""
 
     proc: str = "/proc"
@@ -105,7 +105,7 @@ class Sensor:
     """Between the end of one reading and the start of the next."""
     timeout_s: float
     """A reading that takes longer is an alert by itself: `NAME.hung`."""
-    read: Callable[[World], Any]
+    read: Callable[[SensorWorld], Any]
     """Return a sample. Raises AbsentError, OSError."""
     judge: Callable[[Any, Any, float], tuple[Any, tuple[Event, ...]]]
     """(state, sample, now in monotonic seconds) to (state, events). Pure."""

@@ -10,7 +10,7 @@ import os
 import msgspec
 
 from robust_run.health.sensors.files import number, text_or_none
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 METRICS = ("cpu_percent", "memory_used_percent", "disk_bytes_per_s", "rdma_bytes_per_s")
 """Names of the numbers, as `robust outliers` knows them. The last is of all network devices where there is no RDMA."""
@@ -32,7 +32,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     network_bytes: int
 
 
-def read(world: World, now_s: float) -> Counters:
+def read(world: SensorWorld, now_s: float) -> Counters:
     """Return the counters. What cannot be read counts as zero."""
     busy, ticks = _cpu(text_or_none(f"{world.proc}/stat") or "")
     return Counters(
@@ -93,7 +93,7 @@ def _disks(text: str, whole: set[str]) -> int:
     return sectors * _SECTOR_BYTES
 
 
-def _network(world: World) -> int:
+def _network(world: SensorWorld) -> int:
     ports = _ports(f"{world.sys}/class/infiniband")
     if ports:
         return _WORD_BYTES * sum(

@@ -20,7 +20,7 @@ nobody's here. unknown: nothing tells."""
 _VIRTUAL = ("tun", "veth", "macvtap", "ifb")
 
 
-class Here(Protocol):
+class JobOwnership(Protocol):
     """What is the job's on this node. None: nobody can tell."""
 
     def has_process(self, pid: int) -> bool | None:
@@ -48,7 +48,7 @@ class Here(Protocol):
         ...
 
 
-def owner_of(meaning: Meaning, here: Here) -> Owner:
+def owner_of(meaning: Meaning, here: JobOwnership) -> Owner:
     """Return whose it is."""
     name = meaning.name
     if name == "memory.oom_kill":
@@ -70,7 +70,7 @@ def _of(is_ours: bool | None) -> Owner:
     return "unknown" if is_ours is None else "job" if is_ours else "other"
 
 
-def _kill(meaning: Meaning, here: Here) -> bool | None:
+def _kill(meaning: Meaning, here: JobOwnership) -> bool | None:
     """A process id says it best; a cgroup of the job's own is nobody else's."""
     named = here.has_process(meaning.number)
     if named is not None:
@@ -78,7 +78,7 @@ def _kill(meaning: Meaning, here: Here) -> bool | None:
     return True if meaning.cgroup and here.has_cgroup(meaning.cgroup) else None
 
 
-def _gpu(meaning: Meaning, here: Here) -> bool | None:
+def _gpu(meaning: Meaning, here: JobOwnership) -> bool | None:
     """A broken GPU is the job's if it may use it; what a program made wrong is the job's if that program is."""
     has = here.has_gpu(meaning.subject)
     by_program = bool(meaning.number) and class_of(meaning.number) != "device"
@@ -87,7 +87,7 @@ def _gpu(meaning: Meaning, here: Here) -> bool | None:
     return has
 
 
-def _disk(device: str, here: Here) -> Owner:
+def _disk(device: str, here: JobOwnership) -> Owner:
     kind = kind_of(device)
     if kind == "disk":
         return "job"

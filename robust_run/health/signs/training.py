@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from robust_run.health.metrics.reports import Point
+from robust_run.health.metrics.reports import MetricPoint
 from robust_run.health.sensors.settings import TrainingSettings
 from robust_run.health.sensors.types import Condition, Event, Levels
 from robust_run.health.signs.levels import follow
@@ -38,7 +38,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """How many in a row were a jump."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps take."""
 
     last_step: int | None = None
@@ -54,7 +54,7 @@ class TrainingState(msgspec.Struct, frozen=True, kw_only=True):
     """What was said before, by one rank or file."""
 
     series: Mapping[str, Series] = {}
-    pace: Pace = Pace()
+    pace: StepTimes = StepTimes()
     levels: Levels = {}
 
 
@@ -73,7 +73,7 @@ def role_of(name: str) -> str:
 
 
 def judge(
-    settings: TrainingSettings, subject: str, state: TrainingState, points: Sequence[Point], now_s: float
+    settings: TrainingSettings, subject: str, state: TrainingState, points: Sequence[MetricPoint], now_s: float
 ) -> tuple[TrainingState, tuple[Event, ...]]:
     """Return what new points tell. Of each kind one alert at most, whatever the number of points."""
     series, pace = dict(state.series), state.pace
@@ -133,7 +133,7 @@ def _limit(settings: TrainingSettings, history: Sequence[float]) -> tuple[float,
     return (limit if scale > 0 else math.inf), usual, scale
 
 
-def _step(pace: Pace, point: Point) -> Pace:
+def _step(pace: StepTimes, point: MetricPoint) -> StepTimes:
     if point.step is None:
         return pace
     if pace.last_step is None or point.step <= pace.last_step:
@@ -145,10 +145,10 @@ def _step(pace: Pace, point: Point) -> Pace:
     windows, since = pace.windows_s, pace.since_window + 1
     if since >= _LEAST_HISTORY:
         windows, since = (*windows, median(recent))[-_MOST_WINDOWS:], 0
-    return Pace(last_step=point.step, last_s=point.at_s, recent_s=recent, windows_s=windows, since_window=since)
+    return StepTimes(last_step=point.step, last_s=point.at_s, recent_s=recent, windows_s=windows, since_window=since)
 
 
-def _slow(settings: TrainingSettings, subject: str, pace: Pace) -> list[Condition]:
+def _slow(settings: TrainingSettings, subject: str, pace: StepTimes) -> list[Condition]:
     if len(pace.windows_s) < _LEAST_WINDOWS:
         return []
     usual_s, now_s = median(pace.windows_s), median(pace.recent_s)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.model.links import ControllerLink
     from robust_run.launcher.model.start_notes import Seen
-    from robust_run.launcher.records.code.types import Parts
+    from robust_run.launcher.records.code.types import TreeParts
 
 
 class Serving(Protocol):
@@ -288,7 +288,7 @@ class Agent:
         if self._codes is not None:
             self._codes.forget_asked()
 
-    def take_code(self, parts: Parts) -> None:
+    def take_code(self, parts: TreeParts) -> None:
         """Take in a part of a version; an attempt that waits for it starts when it is complete."""
         if self.codes.take(parts):
             self._start_pending()

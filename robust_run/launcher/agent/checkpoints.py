@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from robust_run.ckpt_io.newest import MOST_SEEN, Known, look
-from robust_run.ckpt_io.seen import Look
+from robust_run.ckpt_io.seen import FolderLook
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
 
@@ -43,7 +43,7 @@ class AgentCheckpoints:
         """In rounds: between two looks for what ranks have saved, and since the last."""
         self._saved: tuple[int, SavedCheckpoint | None] = (-1, None)
         """The newest that was found, and in which attempt."""
-        self._seen = Look()
+        self._seen = FolderLook()
         """The newest answer."""
 
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
@@ -96,7 +96,7 @@ class AgentCheckpoints:
             if is_done:
                 return
 
-    def _look_at(self, order: LookForCheckpoints | None) -> Look:
+    def _look_at(self, order: LookForCheckpoints | None) -> FolderLook:
         if order is None:
             return look(self._folder, whole=0, known=self._known)
         folder = self._own_folder or order.folder

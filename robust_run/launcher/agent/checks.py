@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.types import NodeFacts, NodeOrder, Order
-from robust_run.health.diagnostics.runner import END_S, Runner
+from robust_run.health.checks.types import CheckProgramOrder, NodeFacts, NodeOrder
+from robust_run.health.diagnostics.runner import END_S, CheckRunner
 from robust_run.launcher.agent.workers.store import Listener, listen_for_others
 from robust_run.launcher.model.check_events import (
     CheckAnswer,
@@ -59,8 +59,8 @@ class AgentChecks:
         self._later = later
         self._on_idle = on_idle
         self._listener: Listener | None = None
-        self._runner: Runner | None = None
-        self._ending: list[Runner] = []
+        self._runner: CheckRunner | None = None
+        self._ending: list[CheckRunner] = []
         self._stepped = -1
         self._number = -1
         spare = node.spare
@@ -111,7 +111,7 @@ class AgentChecks:
         env = {name: value for name, value in self._node.env.items() if name != "ROBUST_TOKEN"}
         steps = (tuple(_listening_on(each, listening) for each in order.orders),)
         try:
-            runner = Runner("", NodeOrder(steps=steps), env, [listening] if listening >= 0 else [])
+            runner = CheckRunner("", NodeOrder(steps=steps), env, [listening] if listening >= 0 else [])
         except PlatformError as error:
             self._deliver(ChecksSaid(number=order.number, is_over=True, problem=str(error)[:400]))
             return
@@ -120,7 +120,7 @@ class AgentChecks:
         self._runner = runner
         _loop().add_reader(runner.output, self._read, runner)
 
-    def _read(self, runner: Runner) -> None:
+    def _read(self, runner: CheckRunner) -> None:
         said, more = runner.read()
         if runner is self._runner and said:
             self._deliver(ChecksSaid(number=self._number, said=tuple(said)))
@@ -128,7 +128,7 @@ class AgentChecks:
             _loop().remove_reader(runner.output)
             self._retire(runner)
 
-    def _retire(self, runner: Runner) -> None:
+    def _retire(self, runner: CheckRunner) -> None:
         """Wait for the end of a runner that has said all."""
         if runner is self._runner:
             self._ending.append(runner)
@@ -152,7 +152,7 @@ class AgentChecks:
         self._ending.append(runner)
         self._await_end(runner, HASTE_S, lambda: None)
 
-    def _await_end(self, runner: Runner, within_s: float, then: Callable[[], None]) -> None:
+    def _await_end(self, runner: CheckRunner, within_s: float, then: Callable[[], None]) -> None:
         give_up_at_s = time.monotonic() + within_s
 
         def look() -> None:
@@ -183,7 +183,7 @@ class AgentChecks:
         report(ReplayStepped(attempt=attempt.number, node=node_id))
 
 
-def _listening_on(order: Order, descriptor: int) -> Order:
+def _listening_on(order: CheckProgramOrder, descriptor: int) -> CheckProgramOrder:
     """Return an order in which the first process knows the descriptor that listens for its peers."""
     if order.meeting is None or order.meeting.rank != 0:
         return order

@@ -14,7 +14,7 @@ from robust_run.launcher.records.code.errors import LackingError
 if TYPE_CHECKING:
     from robust_run.launcher.agent.attempt import Attempt
     from robust_run.launcher.agent.node import Node
-    from robust_run.launcher.records.code.types import Parts
+    from robust_run.launcher.records.code.types import TreeParts
 
 #: How long a version may take to come from the controller.
 FETCH_S = 60.0
@@ -80,7 +80,7 @@ class AgentCode:
         """The connection was lost, and with it what was asked for."""
         self._asked.clear()
 
-    def take(self, parts: Parts) -> bool:
+    def take(self, parts: TreeParts) -> bool:
         """Take in a part of a version; return whether it is complete."""
         order = self._awaited
         try:

@@ -17,9 +17,9 @@ from robust_run.harmless import Harmless
 from robust_run.health.rules.workers import COUNTED, KILLED, event_of
 from robust_run.health.sensors import memory, usage
 from robust_run.health.sensors.handle import SensorsHandle, environment
-from robust_run.health.sensors.process import Attempt, Setup
+from robust_run.health.sensors.process import SensorSetup, WatchedAttempt
 from robust_run.health.sensors.settings import SensorSettings, TrainingSettings
-from robust_run.health.sensors.types import AbsentError, World
+from robust_run.health.sensors.types import AbsentError, SensorWorld
 from robust_run.health.types import Event, Finding
 from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.health_events import HealthSeen, SensorsBegan
@@ -90,7 +90,7 @@ class AgentHealth:
             if self._handle is not None:
                 began_unix_s = clock.unix_s() - (clock.monotonic_s() - attempt.started_at_s)
                 reports = (folders.reports(number),)
-                self._handle.attempt(Attempt(training=True, reports=reports, began_unix_s=began_unix_s))
+                self._handle.attempt(WatchedAttempt(training=True, reports=reports, began_unix_s=began_unix_s))
 
         self._harmless.run(tell)
 
@@ -98,7 +98,7 @@ class AgentHealth:
         """No workers run: silence on the network is not odd."""
         handle = self._handle
         if handle is not None:
-            self._harmless.run(lambda: handle.attempt(Attempt()))
+            self._harmless.run(lambda: handle.attempt(WatchedAttempt()))
 
     def end(self) -> None:
         """Let the sensors' process end."""
@@ -133,7 +133,7 @@ class AgentHealth:
         before, now_s = self._counters, self._node.clock.monotonic_s()
 
         def count() -> None:
-            self._counters = usage.read(World(pid=os.getpid()), now_s)
+            self._counters = usage.read(SensorWorld(pid=os.getpid()), now_s)
 
         did_well = self._harmless.run(count)
         return usage.between(before, self._counters) if did_well and before and self._counters else ()
@@ -146,12 +146,12 @@ class AgentHealth:
 
     def _count(self, is_news: bool) -> None:
         try:
-            now = memory.read(World(pid=os.getpid())).in_cgroup
+            now = memory.read(SensorWorld(pid=os.getpid())).in_cgroup
         except AbsentError:
             now = None
         if is_news and now is not None and self._kills is not None and now > self._kills:
             detail, name = "the limit of the job's cgroup was reached, or the node is full", "memory.oom_kill"
-            if self._is_shared or memory.is_shared(World(pid=os.getpid())):
+            if self._is_shared or memory.is_shared(SensorWorld(pid=os.getpid())):
                 detail, name = memory.SHARED_WORDS, memory.IN_SHARED_CGROUP
             at_s, count = self._node.clock.monotonic_s(), float(now - self._kills)
             self._seen.append(Event(name=name, kind="alert", subject="", detail=detail, at_s=at_s, value=count))
@@ -198,7 +198,7 @@ def begin(
     return health
 
 
-def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str], *, image: str = "") -> Setup:
+def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str], *, image: str = "") -> SensorSetup:
     """Return where the sensors look and how often. No file is looked at here: a file system may hang.
 
     `image`: what is mounted for the workers, for people.
@@ -209,7 +209,7 @@ def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str], *, image: str
 
         settings = parse(spec.health_rules).sensors
     folders = (run_path, spec.ckpt_dir or "", tempfile.gettempdir())
-    return Setup(
+    return SensorSetup(
         settings=settings,
         folders=tuple(dict.fromkeys(filter(None, folders))),
         event_folders=spec.metrics_from,

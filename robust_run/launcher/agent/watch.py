@@ -20,7 +20,7 @@ from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.tracer.files import ring
 from robust_run.tracer.files.steps import MARKS_SUFFIX
-from robust_run.tracer.suspicion import LOOK_S, Beat, Suspicion
+from robust_run.tracer.suspicion import LOOK_S, RingHeartbeat, Suspicion
 from robust_run.tracer.types import RankSight
 
 #: When the workers' own imports are over, mostly.
@@ -142,7 +142,7 @@ class RankWatch:
                 )
             )
 
-    def _beat(self, worker: Worker, now_s: float) -> Beat | None:
+    def _beat(self, worker: Worker, now_s: float) -> RingHeartbeat | None:
         if worker.exit_code is not None:
             return None
         reader = self._readers.get(worker.rank)
@@ -151,9 +151,9 @@ class RankWatch:
         header = reader.header()
         nccl_events, since_s = self._nccl.look(worker.rank, now_s) if self._nccl is not None else (0, None)
         if header is None or header.pid == 0:
-            return Beat(nccl_events, 0, since_s) if nccl_events else None
+            return RingHeartbeat(nccl_events, 0, since_s) if nccl_events else None
         waits = [since for since in (header.waiting_since_s, since_s) if since is not None]
-        return Beat(header.events + nccl_events, header.steps, min(waits, default=None))
+        return RingHeartbeat(header.events + nccl_events, header.steps, min(waits, default=None))
 
     def _file(self, rank: int, suffix: str) -> str:
         return f"{self._run_directory.steps_file(self._attempt, rank)}{suffix}"

@@ -6,25 +6,25 @@ from collections.abc import Iterable, Iterator
 
 from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of
-from robust_run.launcher.records.code.types import CodeTree, Parts
+from robust_run.launcher.records.code.types import CodeTree, TreeParts
 
 #: Contents in one part; a single one may be as large.
 PART_BYTES = 2 << 20
 
 
-def parts_of(store: TreeStore, tree_id: str, wanted: Iterable[str] | None = None) -> Iterator[Parts]:
+def parts_of(store: TreeStore, tree_id: str, wanted: Iterable[str] | None = None) -> Iterator[TreeParts]:
     """Yield a tree: first what it is, then its contents (`wanted`: only these digests). What cannot be had is said in one."""
     try:
         tree = store.tree(tree_id)
-        yield Parts(tree=tree_id, manifest=store.manifest(tree_id))
+        yield TreeParts(tree=tree_id, manifest=store.manifest(tree_id))
         yield from contents_of(store, tree_id, [file.digest for file in tree.files if not file.link], wanted)
     except (CodeStoreError, CodeError) as error:
-        yield Parts(tree=tree_id, missing=str(error))
+        yield TreeParts(tree=tree_id, missing=str(error))
 
 
 def contents_of(
     store: TreeStore, tree_id: str, digests: Iterable[str], wanted: Iterable[str] | None = None
-) -> Iterator[Parts]:
+) -> Iterator[TreeParts]:
     """Yield the contents of these digests, each once."""
     chosen = None if wanted is None else set(wanted)
     batch: list[bytes] = []
@@ -34,12 +34,12 @@ def contents_of(
             continue
         data = store.get(digest)
         if batch and size + len(data) > PART_BYTES:
-            yield Parts(tree=tree_id, objects=tuple(batch))
+            yield TreeParts(tree=tree_id, objects=tuple(batch))
             batch, size = [], 0
         batch.append(data)
         size += len(data)
     if batch:
-        yield Parts(tree=tree_id, objects=tuple(batch))
+        yield TreeParts(tree=tree_id, objects=tuple(batch))
 
 
 class Receiver:
@@ -51,7 +51,7 @@ class Receiver:
         self._tree: CodeTree | None = None
         self._wanted: set[str] = set()
 
-    def take(self, parts: Parts) -> bool:
+    def take(self, parts: TreeParts) -> bool:
         """Take a part in; return whether the tree is complete. Raises CodeError, LackingError, StoreError."""
         if parts.tree != self.tree_id:
             return False

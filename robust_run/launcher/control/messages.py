@@ -22,7 +22,7 @@ from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import NodeInfo, Paces, Sights
 from robust_run.launcher.model.start_notes import Starts
-from robust_run.launcher.records.code.types import Parts
+from robust_run.launcher.records.code.types import TreeParts
 
 PROTOCOL = 1
 """Counts changes that an older peer would misunderstand."""
@@ -147,7 +147,7 @@ class CodeWanted(msgspec.Struct, frozen=True, tag="code_wanted", kw_only=True):
 class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
     """Some of it."""
 
-    parts: Parts
+    parts: TreeParts
 
 
 _Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen

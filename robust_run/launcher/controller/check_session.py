@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.health.checks.plan import Place, Round, Wish
+from robust_run.health.checks.plan import CheckRound, MeetingPlace, Wish
 from robust_run.health.checks.session import Session
-from robust_run.health.checks.types import Judgement, NodeFacts
+from robust_run.health.checks.types import CheckJudgement, NodeFacts
 from robust_run.launcher.controller.asking import Question, is_there
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.check_events import PlaceOpened
@@ -23,7 +23,7 @@ class CheckSession(msgspec.Struct, kw_only=True, eq=False):
     wish: Wish
     agents: dict[str, str]
     """Agent by name of its host."""
-    done: Callable[[CheckSession, Judgement | None], None]
+    done: Callable[[CheckSession, CheckJudgement | None], None]
     """None: it was given up."""
     began_s: float
     lines: list[str] = []
@@ -34,7 +34,7 @@ class CheckSession(msgspec.Struct, kw_only=True, eq=False):
     """What agents have said of their nodes."""
     has_asked_again: bool = False
     session: Session | None = None
-    judgement: Judgement | None = None
+    judgement: CheckJudgement | None = None
     is_over: bool = False
     given_up: str = ""
 
@@ -52,11 +52,11 @@ def note_gone(state: JobState, drive: CheckSession, question: Question) -> None:
             drive.session.leave(name, why)
 
 
-def places_of(drive: CheckSession, made: Round, question: Question) -> dict[str, Place]:
+def places_of(drive: CheckSession, made: CheckRound, question: Question) -> dict[str, MeetingPlace]:
     """Return where the first of each group of a round listens, by its name; without those that could not."""
-    found: dict[str, Place] = {}
+    found: dict[str, MeetingPlace] = {}
     for group in made.groups:
         opened = question.answers.get(drive.agents[group[0]])
         if isinstance(opened, PlaceOpened) and opened.port:
-            found[group[0]] = Place(address=opened.address, port=opened.port)
+            found[group[0]] = MeetingPlace(address=opened.address, port=opened.port)
     return found

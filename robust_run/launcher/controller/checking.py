@@ -17,9 +17,9 @@ from robust_run.clock import Clock
 from robust_run.health.checks import show
 from robust_run.health.checks.admission import ADMISSION, admit
 from robust_run.health.checks.fleet import SLACK_S
-from robust_run.health.checks.plan import Place, Round, Wish, needs_places, orders
+from robust_run.health.checks.plan import CheckRound, MeetingPlace, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
-from robust_run.health.checks.types import Judgement, NodeFacts
+from robust_run.health.checks.types import CheckJudgement, NodeFacts
 from robust_run.launcher.controller.asking import Asking, Question, is_there
 from robust_run.launcher.controller.check_session import CheckSession, note_gone, places_of
 from robust_run.launcher.controller.fleet_history import FleetHistory
@@ -89,10 +89,10 @@ class Checking:
             each.done = lambda _session, _judged: None
             self.give_up(each, "it begins anew, with the agents that are there now")
 
-        def done(drive: CheckSession, judged: Judgement | None) -> None:
+        def done(drive: CheckSession, judged: CheckJudgement | None) -> None:
             if judged is None and not self._state.is_diagnosing:
                 return
-            said = judged or Judgement(unchecked=(f"the checks were given up: {drive.given_up}",))
+            said = judged or CheckJudgement(unchecked=(f"the checks were given up: {drive.given_up}",))
             self._keep(drive)
             took_s = self._clock.monotonic_s() - drive.began_s
             now = self._clock.unix_s()
@@ -105,7 +105,7 @@ class Checking:
         if not self._is_idle(node) or any(node in each.agents.values() for each in self.drives):
             return
 
-        def done(drive: CheckSession, judged: Judgement | None) -> None:
+        def done(drive: CheckSession, judged: CheckJudgement | None) -> None:
             if judged is None:
                 return
             name = next(iter(drive.agents))
@@ -174,7 +174,11 @@ class Checking:
     # --- one session, step by step
 
     def _begin(
-        self, purpose: str, wish: Wish, agents: dict[str, str], done: Callable[[CheckSession, Judgement | None], None]
+        self,
+        purpose: str,
+        wish: Wish,
+        agents: dict[str, str],
+        done: Callable[[CheckSession, CheckJudgement | None], None],
     ) -> CheckSession:
         self._number += 1
         drive = CheckSession(
@@ -228,7 +232,7 @@ class Checking:
         assert session is not None
         self._work(drive, session.next_round, lambda made: self._prepare(drive, made))
 
-    def _prepare(self, drive: CheckSession, made: Round | None) -> None:
+    def _prepare(self, drive: CheckSession, made: CheckRound | None) -> None:
         if made is None:
             assert drive.session is not None
             self._work(drive, drive.session.judgement, lambda judged: self._judged(drive, judged))
@@ -240,21 +244,21 @@ class Checking:
         firsts = {drive.agents[group[0]]: OpenPlace(number=0) for group in made.groups}
         self._asking.ask(drive.number, firsts, ANSWER_S, lambda question: self._opened(drive, made, question))
 
-    def _opened(self, drive: CheckSession, made: Round, question: Question) -> None:
+    def _opened(self, drive: CheckSession, made: CheckRound, question: Question) -> None:
         note_gone(self._state, drive, question)
         self._run(drive, made, places_of(drive, made, question))
 
-    def _run(self, drive: CheckSession, made: Round, places: Mapping[str, Place]) -> None:
+    def _run(self, drive: CheckSession, made: CheckRound, places: Mapping[str, MeetingPlace]) -> None:
         assert drive.session is not None
         groups = tuple(group for group in made.groups if not needs_places(made) or group[0] in places)
-        ready = Round(check=made.check, number=made.number, groups=groups)
+        ready = CheckRound(check=made.check, number=made.number, groups=groups)
         facts = {each.name: each for each in drive.session.facts}
         work = orders(ready, facts, drive.wish, places)
         told = {drive.agents[name]: RunChecks(number=0, orders=its) for name, its in work.items()}
         limit_s = drive.wish.limit_s + SLACK_S
         self._asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question))
 
-    def _ran(self, drive: CheckSession, made: Round, question: Question) -> None:
+    def _ran(self, drive: CheckSession, made: CheckRound, question: Question) -> None:
         note_gone(self._state, drive, question)
         session = drive.session
         assert session is not None
@@ -263,13 +267,13 @@ class Checking:
         drive.lines += [f"  {show.result_line(each)}" for each in session.results[before:]]
         self._next(drive)
 
-    def _judged(self, drive: CheckSession, judged: Judgement) -> None:
+    def _judged(self, drive: CheckSession, judged: CheckJudgement) -> None:
         drive.judgement = judged
         if drive.session is not None:
             self._history.learn(tuple(drive.session.results), judged.passed)
         self._end(drive, judged)
 
-    def _end(self, drive: CheckSession, judged: Judgement | None) -> None:
+    def _end(self, drive: CheckSession, judged: CheckJudgement | None) -> None:
         drive.is_over = True
         if drive in self.drives:
             self.drives.remove(drive)
@@ -313,10 +317,10 @@ class Checking:
         """Write what was measured beside the incident."""
         session = drive.session
         if session is not None:
-            report = show.Report(
+            report = show.ChecksReport(
                 nodes=session.facts,
                 results=tuple(session.results),
-                judgement=drive.judgement or Judgement(),
+                judgement=drive.judgement or CheckJudgement(),
             )
             self._book.keep_checks(msgspec.json.encode(report))
 

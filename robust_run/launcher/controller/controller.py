@@ -14,7 +14,7 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.launcher.controller.evidence_collector import EvidenceCollector
 from robust_run.launcher.core.membership import awaits_store, name_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import (
     Action,
@@ -75,7 +75,7 @@ class Controller:
     def __init__(  # noqa: PLR0913 - the parts of a controller
         self,
         *,
-        policy: Policy,
+        policy: CorePolicy,
         state: JobState,
         journal: Journal,
         book: IncidentBook,

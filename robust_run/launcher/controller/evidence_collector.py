@@ -19,10 +19,10 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Collect, Inquire, Order, RecordIncident
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.job import Sights, flows_of, ops_of
-from robust_run.tracer.types import Look, RankSight, Scene
+from robust_run.tracer.types import RankSight, Scene, SceneLook
 
 if TYPE_CHECKING:
-    from robust_run.tracer.verdict import Patience
+    from robust_run.tracer.verdict import RankPatience
 
 #: How long agents may take to answer: taking samples, py-spy where it is needed, and the way.
 ANSWER_S = 6.0
@@ -84,16 +84,16 @@ class EvidenceCollector:
 
     def begin(self, order: Inquire) -> None:
         """Look until there is a verdict, or nothing is wrong."""
-        from robust_run.tracer.verdict import Patience
+        from robust_run.tracer.verdict import RankPatience
 
-        patience = Patience(after_s=order.after_s) if order.after_s > 0 else Patience()
+        patience = RankPatience(after_s=order.after_s) if order.after_s > 0 else RankPatience()
         self._has_said, self._looks = False, 0
         if order.leftovers:
             self._look_at_leftovers(order.attempt, patience)
         else:
             self._look(order.attempt, patience, None)
 
-    def _look_at_leftovers(self, attempt: int, patience: Patience) -> None:
+    def _look_at_leftovers(self, attempt: int, patience: RankPatience) -> None:
         """See who still runs when most ranks have ended."""
         from robust_run.tracer.verdict import look_at_leftovers
 
@@ -102,7 +102,7 @@ class EvidenceCollector:
                 return
             self.scene = scene
             try:
-                found: Look | Exception = look_at_leftovers(scene, patience.after_s)
+                found: SceneLook | Exception = look_at_leftovers(scene, patience.after_s)
             except Exception as error:
                 found = error
             self._conclude(attempt, patience, scene, found)
@@ -110,11 +110,13 @@ class EvidenceCollector:
         if self._is_going(attempt):
             self.ask(judge)
 
-    def _look(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None) -> None:
+    def _look(self, attempt: int, patience: RankPatience, before: tuple[Scene, SceneLook] | None) -> None:
         if self._is_going(attempt):
             self.ask(lambda scene: self._judge(attempt, patience, before, scene))
 
-    def _judge(self, attempt: int, patience: Patience, before: tuple[Scene, Look] | None, scene: Scene) -> None:
+    def _judge(
+        self, attempt: int, patience: RankPatience, before: tuple[Scene, SceneLook] | None, scene: Scene
+    ) -> None:
         if not self._is_going(attempt):
             return
         self.scene = scene
@@ -123,7 +125,7 @@ class EvidenceCollector:
             self._conclude(attempt, patience, scene, _looked(scene, patience, before))
             return
         # Leases are to be renewed meanwhile, so that is not done here.
-        found: list[Look | Exception] = []
+        found: list[SceneLook | Exception] = []
         thread = threading.Thread(target=lambda: found.append(_looked(scene, patience, before)), daemon=True)
         thread.start()
 
@@ -135,7 +137,7 @@ class EvidenceCollector:
 
         self._later(ASK_S, ask)
 
-    def _conclude(self, attempt: int, patience: Patience, scene: Scene, outcome: Look | Exception) -> None:
+    def _conclude(self, attempt: int, patience: RankPatience, scene: Scene, outcome: SceneLook | Exception) -> None:
         """Tell what came of a look, or look again."""
         if not self._is_going(attempt):
             return
@@ -152,11 +154,11 @@ class EvidenceCollector:
             # Who is slow is found beside the question, whose answer is that nobody is stuck.
             self._tell(Inquired(attempt=attempt, reason=found.reason, at_unix_s=now_s))
 
-    def _sound(self, outcome: Look | Exception) -> Look:
+    def _sound(self, outcome: SceneLook | Exception) -> SceneLook:
         if isinstance(outcome, Exception):
             self._harmless.failed(outcome)
         if self._harmless.has_failed or isinstance(outcome, Exception):
-            return Look(reason="a fault of robust-run")
+            return SceneLook(reason="a fault of robust-run")
         return outcome
 
     def _is_going(self, attempt: int) -> bool:
@@ -248,7 +250,7 @@ class EvidenceCollector:
         )
 
 
-def _looked(scene: Scene, patience: Patience, before: tuple[Scene, Look] | None) -> Look | Exception:
+def _looked(scene: Scene, patience: RankPatience, before: tuple[Scene, SceneLook] | None) -> SceneLook | Exception:
     """Return what a scene says, or why it could not be judged. In any thread."""
     from robust_run.tracer.verdict import look
 

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.health.outliers.types import Verdict
+from robust_run.health.outliers.types import OutlierVerdict
 from robust_run.health.rules.types import Comparing
 from robust_run.health.sensors.handle import environment
 from robust_run.health.sensors.usage import METRICS
@@ -198,7 +198,7 @@ class FleetComparison:
 
     def _say(self, line: bytes) -> None:
         try:
-            verdict = msgspec.json.decode(line, type=Verdict)
+            verdict = msgspec.json.decode(line, type=OutlierVerdict)
         except msgspec.MsgspecError:
             return
         nodes = [place.node for place in self._state.layout if name_of(self._state, place.node) == verdict.machine]
@@ -208,7 +208,7 @@ class FleetComparison:
         self._tell(HealthSeen(node=nodes[0], event=event, at_unix_s=self._clock.unix_s()))
 
 
-def event_of(verdict: Verdict, now_s: float) -> Event:
+def event_of(verdict: OutlierVerdict, now_s: float) -> Event:
     """Return what is said of a node that stands out, as a sensor would say it."""
     value = "?" if verdict.value is None else f"{verdict.value:.4g}"
     peers = "?" if verdict.peers is None else f"{verdict.peers:.4g}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from robust_run.launcher.controller.steps import StepBook
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.events import Event
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
@@ -32,7 +32,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """When the job started, not this controller."""
     run_directory: str
     """Absolute; empty where no logs are kept."""
-    policy: Policy
+    policy: CorePolicy
     argv: tuple[str, ...] = ()
     """What a worker runs."""
     is_python: bool = True

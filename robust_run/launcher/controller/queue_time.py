@@ -8,14 +8,14 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from robust_run.report.startup.types import Queue
+from robust_run.report.startup.types import SchedulerQueue
 
 #: How long `scontrol` may take.
 ASK_S = 10.0
 _LARGEST_ANSWER = 1 << 20
 
 
-def ask(env: Mapping[str, str]) -> Queue | None:
+def ask(env: Mapping[str, str]) -> SchedulerQueue | None:
     """Return what Slurm says of the job that this environment is in; None outside of one, or where it does not answer."""
     job = env.get("SLURM_JOB_ID", "")
     if not job.isdecimal() or env.get("SLURM_STEP_ID", "0") not in ("0", "4294967291", "4294967290"):
@@ -50,26 +50,26 @@ def _task_of_array(env: Mapping[str, str]) -> str:
     return f"{array}_{task}" if array.isdecimal() and task.isdecimal() else ""
 
 
-def parse(text: str) -> Queue | None:
+def parse(text: str) -> SchedulerQueue | None:
     """Return what a line of `scontrol --oneliner show job` says; None if the times are not there. Pure but for the time zone."""
     fields = dict(word.partition("=")[::2] for word in text.split())
     started_s = _unix_s(fields.get("StartTime", ""))
     known = [at_s for name in ("SubmitTime", "EligibleTime") if (at_s := _unix_s(fields.get(name, ""))) is not None]
     if started_s is None or not known:
         return None
-    return Queue(
+    return SchedulerQueue(
         eligible_unix_s=min(max(known), started_s),
         started_unix_s=started_s,
         is_batch=fields.get("BatchFlag") == "1" and fields.get("Restarts", "0") == "0",
     )
 
 
-def from_environment(env: Mapping[str, str]) -> Queue | None:
+def from_environment(env: Mapping[str, str]) -> SchedulerQueue | None:
     """Return what the variables of a step say, which know no time of submission: only a batch script's part."""
     text = env.get("SLURM_JOB_START_TIME", "")
     if not text.isdecimal() or not 0 < int(text) < 1 << 40:
         return None
-    return Queue(eligible_unix_s=float(text), started_unix_s=float(text))
+    return SchedulerQueue(eligible_unix_s=float(text), started_unix_s=float(text))
 
 
 def _unix_s(text: str) -> float | None:

@@ -21,7 +21,7 @@ from robust_run.report.files import startup as file
 from robust_run.report.startup import words
 from robust_run.report.startup.advise import advise
 from robust_run.report.startup.summarise import summarise, with_attempt
-from robust_run.report.startup.types import AttemptStartup, NodeStart, Queue, Startup
+from robust_run.report.startup.types import AttemptStartup, NodeStart, SchedulerQueue, Startup
 
 #: How long nodes that have not told their last are waited for.
 WRITE_S = 2.0
@@ -52,7 +52,7 @@ class StartBook:
         self._timer: Timer | None = None
         self._first_step_at_s: float | None = None
         self._said: set[int] = {each.attempt for each in self._startup.attempts if each.stepped_ranks}
-        self._queue: Queue | None = None
+        self._queue: SchedulerQueue | None = None
         self._asking: threading.Thread | None = None
         self._asked_until_s = clock.monotonic_s() + QUEUE_S
         self._ask_queue()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from robust_run.launcher.core.membership import Gathering, gather
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.model.code_events import CodeUse
 from robust_run.launcher.model.job import Placement, Progress
@@ -15,14 +15,14 @@ SIGTERM = 15
 ARRIVING_S = 2.0
 
 
-def begin(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def begin(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Gather nodes from now on."""
     state.phase = "gathering"
     state.gathering_since_s, state.enough_since_s, state.deadline_at_s = now_s, None, None
     return try_to_gather(policy, state, now_s)
 
 
-def try_to_gather(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def try_to_gather(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Start the next attempt if the nodes for it are there; else wait, or give up when that has taken too long."""
     if state.strays:
         return []  # what follows when the last of them has ended
@@ -54,7 +54,7 @@ def _hold(state: JobState) -> list[Action]:
     return [WakeAt(state.hold_until_s)]
 
 
-def _wait(policy: Policy, state: JobState, found: Gathering, now_s: float) -> list[Action]:
+def _wait(policy: CorePolicy, state: JobState, found: Gathering, now_s: float) -> list[Action]:
     """Look again when the wait is over, and say for what; not while nodes that were started together are just arriving."""
     until_s = found.until_s if found.until_s is not None else now_s
     quiet_until_s = (state.gathering_since_s or 0.0) + ARRIVING_S
@@ -153,7 +153,7 @@ def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:
     return [order] if state.unended else []
 
 
-def failure_ending(policy: Policy, state: JobState) -> EndAttempt:
+def failure_ending(policy: CorePolicy, state: JobState) -> EndAttempt:
     """One failed, so none can go on: the survivors get SIGTERM and the grace; nobody waits for what they leave behind."""
     return EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher.core.attempts import begin, finish, is_held, stopped
-from robust_run.launcher.core.diagnosis.judge import Judgement, is_nan, judge, was_sent_a_signal
+from robust_run.launcher.core.diagnosis.judge import AttemptJudgement, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of, wanted
 from robust_run.launcher.core.restart import NEVER_AGAIN, RestartDecision, RestartLimits, decide, has_progressed, healed
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, Finish, RecordIncident
 from robust_run.launcher.model.job import Placement
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.core.ladder.ladder import Concluded
 
 
-def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """The attempt is over everywhere: say what it was, and start the next or finish."""
     state.attempt = max(state.attempt, state.told_of)
     if state.stop_signal is not None:
@@ -73,7 +73,7 @@ def conclude(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     return [*said, *_start_again(policy, state, msgspec.structs.replace(incident, action=action), now_s)]
 
 
-def _done(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _done(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """The attempt did its work: so did the job."""
     _trust_code(state)
     asked = _asked_ladder(policy, state, None, progressed=True, may_go_on=False, now_s=now_s)
@@ -81,7 +81,7 @@ def _done(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 
 def _decide(
-    policy: Policy, state: JobState, verdict: Judgement, limits: RestartLimits, *, is_rolled_back: bool
+    policy: CorePolicy, state: JobState, verdict: AttemptJudgement, limits: RestartLimits, *, is_rolled_back: bool
 ) -> RestartDecision:
     """Return whether the job is started again, and keep what later decisions of this kind depend on."""
     if verdict.heals or is_rolled_back:
@@ -101,7 +101,7 @@ def _decide(
     return decision
 
 
-def _start_again(policy: Policy, state: JobState, incident: RecordIncident, now_s: float) -> list[Action]:
+def _start_again(policy: CorePolicy, state: JobState, incident: RecordIncident, now_s: float) -> list[Action]:
     """Begin the next attempt, and put on record what that means: nodes that take over, nodes that are awaited, or the end."""
     reason = f"version {state.code.pending} is put in place" if state.code.pending else incident.reason
     before = state.layout
@@ -113,7 +113,13 @@ def _start_again(policy: Policy, state: JobState, incident: RecordIncident, now_
 
 
 def _asked_ladder(
-    policy: Policy, state: JobState, verdict: Judgement | None, *, progressed: bool, may_go_on: bool, now_s: float
+    policy: CorePolicy,
+    state: JobState,
+    verdict: AttemptJudgement | None,
+    *,
+    progressed: bool,
+    may_go_on: bool,
+    now_s: float,
 ) -> Concluded | None:
     """Return what the ladder says of the end of an attempt. What cannot concern it does not even import it."""
     if policy.diagnose == "never" or (
@@ -125,7 +131,7 @@ def _asked_ladder(
     return ladder.concluded(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
 
 
-def _may_concern_ladder(policy: Policy, verdict: Judgement) -> bool:
+def _may_concern_ladder(policy: CorePolicy, verdict: AttemptJudgement) -> bool:
     if verdict.evicts or policy.diagnose == "always":
         return True
     draft = verdict.draft
@@ -135,13 +141,15 @@ def _may_concern_ladder(policy: Policy, verdict: Judgement) -> bool:
     return not was_sent_a_signal(draft) and (finding is not None or draft.rule == "died_of_signal")
 
 
-def _replay_ended(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _replay_ended(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     from robust_run.launcher.core import replaying
 
     return replaying.pass_over(policy, state, now_s)
 
 
-def _with_symptoms(policy: Policy, state: JobState, verdict: Judgement, now_s: float) -> tuple[Judgement, list[Action]]:
+def _with_symptoms(
+    policy: CorePolicy, state: JobState, verdict: AttemptJudgement, now_s: float
+) -> tuple[AttemptJudgement, list[Action]]:
     """Add what the rules say of the culprit's last words and what sensors saw; nothing is imported where there is neither."""
     culprit = verdict.draft.culprit
     has_words = culprit is not None and culprit.finding is not None
@@ -152,7 +160,7 @@ def _with_symptoms(policy: Policy, state: JobState, verdict: Judgement, now_s: f
     return symptoms.explained(policy, state, verdict, now_s)
 
 
-def _of_start(state: JobState, verdict: Judgement, limits: RestartLimits) -> Judgement:
+def _of_start(state: JobState, verdict: AttemptJudgement, limits: RestartLimits) -> AttemptJudgement:
     """Return the verdict on an attempt that had nothing to start from, or whose ranks found that damaged."""
     if not state.found_damaged and not state.no_point:
         return verdict
@@ -169,7 +177,7 @@ def _trust_code(state: JobState) -> None:
         versions.proven(state)
 
 
-def _without_suspect(state: JobState, verdict: Judgement) -> tuple[Judgement, bool]:
+def _without_suspect(state: JobState, verdict: AttemptJudgement) -> tuple[AttemptJudgement, bool]:
     """Take the version on probation back if the failure is its doing; return what is said of it, and whether it was."""
     if not state.code.records:
         return verdict, False
@@ -183,7 +191,7 @@ def _without_suspect(state: JobState, verdict: Judgement) -> tuple[Judgement, bo
     return msgspec.structs.replace(verdict, draft=msgspec.structs.replace(draft, aftermath=aftermath)), True
 
 
-def _consequence(policy: Policy, state: JobState, before: tuple[Placement, ...], now_s: float) -> str:
+def _consequence(policy: CorePolicy, state: JobState, before: tuple[Placement, ...], now_s: float) -> str:
     """Return what becomes of the job's nodes, as a clause; empty if they stay the same."""
     if state.phase == "gathering" and is_held(state, now_s):
         return "a new attempt is started as soon as nothing of an old one can run anywhere"

@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.launcher.core.attempts import begin, start_order
 from robust_run.launcher.core.membership import awaits_resume
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, OpenStore, WakeAt
 from robust_run.launcher.model.events import ControllerResumed
 
@@ -37,7 +37,7 @@ def _look_again(state: JobState, node: str) -> list[Action]:
     return [resuming.look_again(state, node)]
 
 
-def resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
+def resumed(policy: CorePolicy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
     """Begin the waits anew: this clock is another. Nodes are told what they may have missed when they return."""
     state.term = max(state.term, event.term)
     state.is_inquiring = False
@@ -62,7 +62,7 @@ def resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: fl
     return []
 
 
-def _wait_anew(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _wait_anew(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Look soon at waits that were known and at ranks that were left behind: the times are of another clock."""
     at_s = now_s + policy.hang_after_s
     if state.leftovers_at_s is not None or state.looks_at_leftovers:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.core.state import JobState, Member, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState, Member
 from robust_run.launcher.model.job import Placement
 
 #: Whom to take first: who was checked and is well, before who was not, before who is not.
@@ -35,7 +35,7 @@ def usable(state: JobState) -> list[Member]:
     return [member for member in state.members.values() if member.present and member.info.name not in state.evicted]
 
 
-def gather(policy: Policy, state: JobState, now_s: float) -> Gathering:
+def gather(policy: CorePolicy, state: JobState, now_s: float) -> Gathering:
     """Return whether the next attempt can start, with which nodes, or how long to wait.
 
     The first attempt waits for `most` nodes, once `fewest` are there only for the last call. A later one takes what there
@@ -58,7 +58,7 @@ def gather(policy: Policy, state: JobState, now_s: float) -> Gathering:
     return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state.usable, until_s - now_s))
 
 
-def _enough_until(policy: Policy, state: JobState, since_s: float, now_s: float) -> float:
+def _enough_until(policy: CorePolicy, state: JobState, since_s: float, now_s: float) -> float:
     if state.layout:
         shrinks = state.usable < len(state.layout)
         return since_s + (policy.wait_for_nodes_s or 0.0) if shrinks else now_s
@@ -100,16 +100,16 @@ def _part_order(part: str) -> tuple[int, str]:
     return (len(digits), digits) if part.isdecimal() and part.isascii() else (sys.maxsize, part)
 
 
-def _waits(policy: Policy, here: int, left_s: float) -> str:
+def _waits(policy: CorePolicy, here: int, left_s: float) -> str:
     return f"{here} of {wanted(policy, here)} nodes are here; waiting up to {left_s:.0f} s for more"
 
 
-def wanted(policy: Policy, here: int) -> int:
+def wanted(policy: CorePolicy, here: int) -> int:
     """Return the number of nodes that are waited for where so many are here."""
     return policy.fewest if here < policy.fewest else policy.most
 
 
-def _too_few(policy: Policy, state: JobState, patience_s: float) -> str:
+def _too_few(policy: CorePolicy, state: JobState, patience_s: float) -> str:
     there = usable(state)
     names = ", ".join(member.info.name for member in there[:8]) + (", ..." if len(there) > 8 else "")
     have = f"only {len(there)} of {policy.fewest} nodes ({names})" if there else f"none of {policy.fewest} nodes"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
 from robust_run.launcher.core.membership import name_of, placement_of, ranks_of, recount
-from robust_run.launcher.core.state import EndCause, Eviction, JobState, Member, Policy
+from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.model.events import (
     AttemptEnded,
@@ -24,7 +24,7 @@ from robust_run.launcher.model.events import (
 SIGTERM = 15
 
 
-def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
+def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
     """Take in what happened to a node; None: that is not what the event is about."""
     match event:
         case NodeJoined():
@@ -59,7 +59,7 @@ def too_late(state: JobState, event: Event) -> list[Action]:
     return []
 
 
-def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> list[Action]:
+def joined(policy: CorePolicy, state: JobState, event: NodeJoined, now_s: float) -> list[Action]:
     """Take a new agent in: it is used at once where the job waits for nodes, else it stands by."""
     info = event.node
     if info.id in state.members:
@@ -80,7 +80,7 @@ def joined(policy: Policy, state: JobState, event: NodeJoined, now_s: float) -> 
     return [*anew, *([Say(text=f"{info.name} joined and stands by", node="")] if policy.many and not anew else [])]
 
 
-def returned(policy: Policy, state: JobState, event: NodeReturned, now_s: float) -> list[Action]:
+def returned(policy: CorePolicy, state: JobState, event: NodeReturned, now_s: float) -> list[Action]:
     """Take an agent back: one that was lost has ended its workers, and stands by. One that is leaving stays on its way."""
     member = state.members.get(event.node)
     if member is None or member.gone != "lost":
@@ -100,7 +100,7 @@ def _goes(state: JobState, member: Member, gone: Literal["lost", "left"], reason
     member.checked = ""  # it may come back as another
 
 
-def lost(policy: Policy, state: JobState, event: NodeLost, now_s: float) -> list[Action]:
+def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> list[Action]:
     """A node is silent and has ended its workers by itself by now."""
     member = state.members.get(event.node)
     if member is None:
@@ -127,7 +127,7 @@ def _silence(silent_s: float) -> str:
     return "is gone, with the launcher that was there before"  # nobody waited for it
 
 
-def left(policy: Policy, state: JobState, event: NodeLeft, now_s: float) -> list[Action]:
+def left(policy: CorePolicy, state: JobState, event: NodeLeft, now_s: float) -> list[Action]:
     """A node goes in good order; it says AttemptEnded when its workers have ended."""
     member = state.members.get(event.node)
     if member is None or member.gone:
@@ -141,7 +141,7 @@ def left(policy: Policy, state: JobState, event: NodeLeft, now_s: float) -> list
     return [Say(text=f"{member.info.name} left: {event.reason}")]
 
 
-def evicted(policy: Policy, state: JobState, event: NodeEvicted, now_s: float) -> list[Action]:
+def evicted(policy: CorePolicy, state: JobState, event: NodeEvicted, now_s: float) -> list[Action]:
     """Take a host out: an attempt it is part of ends, and none will use it until it is readmitted."""
     if event.name in state.evicted:
         return []
@@ -158,7 +158,7 @@ def evicted(policy: Policy, state: JobState, event: NodeEvicted, now_s: float) -
     return actions
 
 
-def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: float) -> list[Action]:
+def readmitted(policy: CorePolicy, state: JobState, event: NodeReadmitted, now_s: float) -> list[Action]:
     """Let a host be used again, from the next attempt on."""
     if state.evicted.pop(event.name, None) is None:
         return []
@@ -176,13 +176,13 @@ def readmitted(policy: Policy, state: JobState, event: NodeReadmitted, now_s: fl
     return actions + (try_to_gather(policy, state, now_s) if state.phase == "gathering" else [])
 
 
-def restart_asked(policy: Policy, state: JobState, event: RestartAsked, now_s: float) -> list[Action]:
+def restart_asked(policy: CorePolicy, state: JobState, event: RestartAsked, now_s: float) -> list[Action]:
     """End the attempt so that the next one starts."""
     text = f"a restart was asked for by {event.by}" + (f": {event.reason}" if event.reason else "")
     return _end_because(policy, state, EndCause(kind="asked", at_s=now_s, text=text), now_s)
 
 
-def _strayed(policy: Policy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
+def _strayed(policy: CorePolicy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
     if attempt < 0:
         return []
     from robust_run.launcher.core.unknown_attempts import strayed  # a node that is new to the job runs none
@@ -213,7 +213,7 @@ def _cause(state: JobState, kind: str, node: str, text: str, at_s: float) -> End
     return EndCause(kind=kind, at_s=at_s, node=name_of(state, node), ranks=ranks, text=text)  # type: ignore[arg-type]
 
 
-def _without(policy: Policy, state: JobState, node: str, cause: EndCause | None, now_s: float) -> list[Action]:
+def _without(policy: CorePolicy, state: JobState, node: str, cause: EndCause | None, now_s: float) -> list[Action]:
     """Go on without a node of the attempt that can run nothing any more."""
     placement = placement_of(state, node)
     state.unended.discard(node)
@@ -226,7 +226,7 @@ def _without(policy: Policy, state: JobState, node: str, cause: EndCause | None,
     return actions
 
 
-def _end_because(policy: Policy, state: JobState, cause: EndCause, now_s: float) -> list[Action]:
+def _end_because(policy: CorePolicy, state: JobState, cause: EndCause, now_s: float) -> list[Action]:
     state.causes.append(cause)
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
     if not state.is_going:

@@ -9,7 +9,7 @@ from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces, RankEvidence, Sights
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import NodeStart
-from robust_run.tracer.files.marks import Mark
+from robust_run.tracer.files.marks import StartMark
 from robust_run.tracer.types import Op, RankSight
 
 
@@ -57,7 +57,7 @@ def _start(start: NodeStart, ahead_s: float) -> NodeStart:
         msgspec.structs.replace(
             rank,
             armed_s=moved(rank.armed_s),
-            spans=tuple(Mark(mark.kind, mark.began_s + ahead_s, mark.ended_s + ahead_s) for mark in rank.spans),
+            spans=tuple(StartMark(mark.kind, mark.began_s + ahead_s, mark.ended_s + ahead_s) for mark in rank.spans),
             opened_s=rank.opened_s + ahead_s,
             first_step_s=moved(rank.first_step_s),
         )

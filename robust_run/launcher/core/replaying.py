@@ -20,7 +20,7 @@ from robust_run.launcher.core.ladder.ladder_state import GroupRun, LadderState, 
 from robust_run.launcher.core.ladder.rungs import advance
 from robust_run.launcher.core.membership import awaits_resume, name_of, ranks_of
 from robust_run.launcher.core.resume import resuming
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, EndAttempt, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.model.check_events import ReplayStepped
 from robust_run.launcher.model.events import (
@@ -48,7 +48,7 @@ LEAST_STEPS = 10
 LEAST_S, MOST_S = 60.0, 1800.0
 
 
-def start(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def start(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Begin the first pass."""
     nodes: dict[str, str] = {}
     for placement in state.layout:
@@ -66,7 +66,7 @@ def start(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 
 
 def _next_pass(
-    policy: Policy, state: JobState, ladder_state: LadderState, run: ReplayRun, now_s: float
+    policy: CorePolicy, state: JobState, ladder_state: LadderState, run: ReplayRun, now_s: float
 ) -> list[Action]:
     groups = phases.next_groups(run.replay)
     if not groups:
@@ -103,13 +103,13 @@ def _layout(state: JobState, agents: Iterable[str]) -> tuple[Placement, ...]:
     return tuple(made)
 
 
-def _over(policy: Policy, state: JobState, ladder_state: LadderState, run: ReplayRun, now_s: float) -> list[Action]:
+def _over(policy: CorePolicy, state: JobState, ladder_state: LadderState, run: ReplayRun, now_s: float) -> list[Action]:
     state.deadline_at_s = None
     remember(state, msgspec.structs.replace(ladder_state, replay=None))
     return advance(policy, state, Replayed(at_s=now_s, conclusion=phases.conclude(run.replay)), now_s)
 
 
-def pass_over(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def pass_over(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Nothing of the pass can run any more: count it, and go on."""
     ladder_state = ladder_state_of(state)
     run = ladder_state.replay
@@ -134,7 +134,7 @@ def pass_over(policy: Policy, state: JobState, now_s: float) -> list[Action]:
 # --- while groups run -----------------------------------------------------------------------------------------------
 
 
-def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:  # noqa: C901, PLR0912 - the table
+def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action] | None:  # noqa: C901, PLR0912 - the table
     """Return what follows from an event of a replay; None where it is an event like any other."""
     run = ladder_state_of(state).replay
     if run is None:
@@ -234,7 +234,7 @@ def _order(state: JobState, one: GroupRun, steps: int, only: str = "") -> StartA
     )
 
 
-def _exited(policy: Policy, state: JobState, one: GroupRun | None, rank: int, code: int) -> list[Action]:
+def _exited(policy: CorePolicy, state: JobState, one: GroupRun | None, rank: int, code: int) -> list[Action]:
     assert one is not None
     if one.outcome:
         return []
@@ -245,7 +245,7 @@ def _exited(policy: Policy, state: JobState, one: GroupRun | None, rank: int, co
     return [] if one.live else _end(policy, state, one, "passed", "it ended well")
 
 
-def _stepped(policy: Policy, state: JobState, one: GroupRun | None, node: str) -> list[Action]:
+def _stepped(policy: CorePolicy, state: JobState, one: GroupRun | None, node: str) -> list[Action]:
     assert one is not None
     if one.outcome or node in one.stepped:
         return []
@@ -254,7 +254,7 @@ def _stepped(policy: Policy, state: JobState, one: GroupRun | None, node: str) -
     return _end(policy, state, one, "passed", "it made its steps") if len(one.stepped) == len(one.layout) else []
 
 
-def _end(policy: Policy, state: JobState, one: GroupRun | None, outcome: str, why: str) -> list[Action]:
+def _end(policy: CorePolicy, state: JobState, one: GroupRun | None, outcome: str, why: str) -> list[Action]:
     """Have the nodes of a group end it; what is known of it is settled."""
     assert one is not None
     if one.outcome:
@@ -264,7 +264,7 @@ def _end(policy: Policy, state: JobState, one: GroupRun | None, outcome: str, wh
     return [_end_order(policy, one, tuple(each.node for each in one.layout if each.node in state.unended))]
 
 
-def _end_order(policy: Policy, one: GroupRun, only: tuple[str, ...]) -> EndAttempt:
+def _end_order(policy: CorePolicy, one: GroupRun, only: tuple[str, ...]) -> EndAttempt:
     return EndAttempt(attempt=one.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s, only=only)
 
 
@@ -276,7 +276,7 @@ def _note_damage(state: JobState, one: GroupRun | None, event: AttemptEnded) -> 
     _put(state, msgspec.structs.replace(one, outcome="broken", why=event.damage.reason))
 
 
-def _node_ended(policy: Policy, state: JobState, one: GroupRun | None, node: str, now_s: float) -> list[Action]:
+def _node_ended(policy: CorePolicy, state: JobState, one: GroupRun | None, node: str, now_s: float) -> list[Action]:
     assert one is not None
     if node not in state.unended or node not in [each.node for each in one.layout]:
         return []
@@ -285,13 +285,13 @@ def _node_ended(policy: Policy, state: JobState, one: GroupRun | None, node: str
     return ends + _if_quiet(policy, state, now_s)
 
 
-def _if_quiet(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _if_quiet(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     if not state.is_quiet:
         return []
     return stopped(state) if state.stop_signal is not None else pass_over(policy, state, now_s)
 
 
-def _time_is_up(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _time_is_up(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Groups that have not failed by now have lived for long enough."""
     if state.deadline_at_s is None or now_s < state.deadline_at_s:
         return []
@@ -305,7 +305,7 @@ def _time_is_up(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     return ends
 
 
-def _give_up(policy: Policy, state: JobState, why: str) -> list[Action]:
+def _give_up(policy: CorePolicy, state: JobState, why: str) -> list[Action]:
     ladder_state = ladder_state_of(state)
     assert ladder_state.replay is not None
     if not ladder_state.replay.given_up:
@@ -319,12 +319,12 @@ def _give_up(policy: Policy, state: JobState, why: str) -> list[Action]:
     return ends
 
 
-def _repeated(policy: Policy, run: ReplayRun, node: str) -> list[Action]:
+def _repeated(policy: CorePolicy, run: ReplayRun, node: str) -> list[Action]:
     """Have a node that was away end what it may run: it missed something, and so did its group."""
     return [_end_order(policy, each, (node,)) for each in run.runs if any(place.node == node for place in each.layout)]
 
 
-def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
+def _resumed(policy: CorePolicy, state: JobState, event: ControllerResumed, now_s: float) -> list[Action]:
     """A replay does not outlive its controller: nodes end it when they return, or have by themselves."""
     state.term = max(state.term, event.term)
     state.hold_until_s = now_s + event.hold_s if event.hold_s else None
@@ -332,7 +332,7 @@ def _resumed(policy: Policy, state: JobState, event: ControllerResumed, now_s: f
     return _give_up(policy, state, "the controller was restarted") + _if_quiet(policy, state, now_s)
 
 
-def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action]:
+def _stop(policy: CorePolicy, state: JobState, event: SignalReceived) -> list[Action]:
     if state.stop_signal is None:
         state.stop_signal, state.stopped_by = event.signal, event.by
     run = ladder_state_of(state).replay

@@ -45,7 +45,7 @@ Standing = Literal["active", "standby", "evicted", "lost", "left"]
 _NODES = NodePolicy()
 
 
-class Policy(JobPolicy, frozen=True, kw_only=True):
+class CorePolicy(JobPolicy, frozen=True, kw_only=True):
     """Core policy derived from the JobSpec (`policy_of`): its `JobPolicy`, and what is known of its nodes."""
 
     diagnose: str = "never"
@@ -105,12 +105,12 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     """The rule of health that had it evicted; empty: none did."""
 
 
-def policy_of(spec: JobSpec) -> Policy:
+def policy_of(spec: JobSpec) -> CorePolicy:
     """Return the core's policy for a job."""
     nodes = spec.many if spec.many is not None else _NODES
     shared = {name: getattr(spec, name) for name in JobPolicy.__struct_fields__}
     shared |= {name: getattr(nodes, name) for name in NodePolicy.__struct_fields__}
-    return Policy(**shared, many=spec.many is not None, job=spec.run_id)
+    return CorePolicy(**shared, many=spec.many is not None, job=spec.run_id)
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it

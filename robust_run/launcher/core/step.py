@@ -29,7 +29,7 @@ from robust_run.launcher.core.attempts import (
     try_to_gather,
 )
 from robust_run.launcher.core.membership import awaits_resume, placement_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, EndAttempt, Inquire, WakeAt
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import (
@@ -84,7 +84,7 @@ OF_CODE = (
 Step = tuple[JobState, tuple[Action, ...]]
 
 
-def step(policy: Policy, state: JobState, event: Event, now_s: float) -> Step:
+def step(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> Step:
     """Change the state by one event; return it and what is to be done now.
 
     Never raises; late or repeated events change nothing.
@@ -92,7 +92,7 @@ def step(policy: Policy, state: JobState, event: Event, now_s: float) -> Step:
     return state, tuple(_take(policy, state, event, now_s))
 
 
-def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
+def replay(policy: CorePolicy, events: Iterable[tuple[Event, float]]) -> JobState:
     """Return the state that these events lead to: what a restarted controller continues from."""
     state = JobState()
     for event, now_s in events:
@@ -100,7 +100,7 @@ def replay(policy: Policy, events: Iterable[tuple[Event, float]]) -> JobState:
     return state
 
 
-def _take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+def _take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
     if isinstance(event, ControllerResumed) and event.restart > state.restart:
         from robust_run.launcher.core.reopen import reopen  # for a job that a scheduler started again only
 
@@ -141,7 +141,7 @@ def _wants_post_mortem(state: JobState, event: Event) -> bool:
     return is_last and state.is_ending and not state.all_well and state.traced is None and not state.causes
 
 
-def _conclude_with(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+def _conclude_with(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
     """Conclude an attempt with what its ranks left behind; without, if the journal lost the answer."""
     from robust_run.launcher.core import conclusion
 
@@ -151,7 +151,7 @@ def _conclude_with(policy: Policy, state: JobState, event: Event, now_s: float) 
     return taken if is_answer else taken + _take(policy, state, event, now_s)
 
 
-def _taken(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+def _taken(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
     for take in (_take_of_attempt, nodes.take, _take_of_job):
         taken = take(policy, state, event, now_s)
         if taken is not None:
@@ -159,7 +159,7 @@ def _taken(policy: Policy, state: JobState, event: Event, now_s: float) -> list[
     return _take_rare(policy, state, event, now_s)
 
 
-def _take_of_attempt(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
+def _take_of_attempt(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
     """Take in what happened to the attempt; None: that is not what the event is about, or not any more."""
     match event:
         case RankExited(attempt=attempt, rank=rank) if attempt == state.attempt and rank in state.live:
@@ -196,7 +196,7 @@ def _take_of_attempt(policy: Policy, state: JobState, event: Event, now_s: float
             return None
 
 
-def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
+def _take_of_job(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action] | None:
     """Take in what happened to the job as a whole, the time included; None: that is not what the event is about."""
     match event:
         case Tick():
@@ -222,7 +222,7 @@ def _take_of_job(policy: Policy, state: JobState, event: Event, now_s: float) ->
             return None
 
 
-def _take_rare(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+def _take_rare(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
     """Take in what sensors, checks and versions of the code are about; not imported for a job that does not know them."""
     if isinstance(event, HealthSeen):
         from robust_run.launcher.core.diagnosis import health
@@ -250,18 +250,18 @@ def _is_awaited_store(state: JobState, attempt: int, node: str) -> bool:
     return state.phase == "opening" and attempt == state.attempt and state.layout[0].node == node
 
 
-def _store_opened(policy: Policy, state: JobState, event: StoreOpened, now_s: float) -> list[Action]:
+def _store_opened(policy: CorePolicy, state: JobState, event: StoreOpened, now_s: float) -> list[Action]:
     state.address, state.port = event.address, event.port
     return _go(policy, state, now_s)
 
 
-def _resume_chosen(policy: Policy, state: JobState, event: ResumeChosen, now_s: float) -> list[Action]:
+def _resume_chosen(policy: CorePolicy, state: JobState, event: ResumeChosen, now_s: float) -> list[Action]:
     from robust_run.launcher.core.resume import resuming
 
     return resuming.chosen(state, event) + _go(policy, state, now_s)
 
 
-def _told_by(policy: Policy, state: JobState, event: AttemptStarted, now_s: float) -> list[Action]:
+def _told_by(policy: CorePolicy, state: JobState, event: AttemptStarted, now_s: float) -> list[Action]:
     """A node runs an attempt of which the journal does not say where it starts from: the node does."""
     from robust_run.launcher.core.resume import resuming
 
@@ -269,7 +269,7 @@ def _told_by(policy: Policy, state: JobState, event: AttemptStarted, now_s: floa
     return _go(policy, state, now_s)
 
 
-def _go(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _go(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Have the workers started, once their store is open and it is known where they start from."""
     if not state.port or awaits_resume(state, state.attempt):
         return []
@@ -283,7 +283,7 @@ def _go(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     return actions
 
 
-def _rank_exited(policy: Policy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
+def _rank_exited(policy: CorePolicy, state: JobState, event: RankExited, now_s: float) -> list[Action]:
     state.live.discard(event.rank)
     if not state.is_going:
         return []
@@ -320,7 +320,7 @@ def _trouble(state: JobState, message: str, now_s: float) -> list[Action]:
     return end_attempt(state, EndAttempt(attempt=state.attempt))
 
 
-def _attempt_ended(policy: Policy, state: JobState, event: AttemptEnded, now_s: float) -> list[Action]:
+def _attempt_ended(policy: CorePolicy, state: JobState, event: AttemptEnded, now_s: float) -> list[Action]:
     state.unended.discard(event.node)
     state.evidence.extend(event.ranks)
     if event.damage is not None:
@@ -347,7 +347,7 @@ def _merged(one: Progress, other: Progress) -> Progress:
     )
 
 
-def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def _tick(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     if state.deadline_at_s is None or now_s < state.deadline_at_s:
         return []
     state.deadline_at_s = None
@@ -362,7 +362,7 @@ def _tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
     return []
 
 
-def _stop(policy: Policy, state: JobState, event: SignalReceived) -> list[Action]:
+def _stop(policy: CorePolicy, state: JobState, event: SignalReceived) -> list[Action]:
     if state.stop_signal is None:
         state.stop_signal, state.stopped_by = event.signal, event.by
     if state.phase in ("new", "gathering", "diagnosing") and not state.strays:

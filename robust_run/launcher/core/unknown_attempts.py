@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from robust_run.launcher.core.attempts import end_attempt, is_held, try_to_gather
 from robust_run.launcher.core.membership import placement_of, ranks_of
-from robust_run.launcher.core.state import EndCause, JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, EndCause, JobState
 from robust_run.launcher.model.actions import Action, EndAttempt
 from robust_run.launcher.model.job import Progress
 
 SIGTERM = 15
 
 
-def strayed(policy: Policy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
+def strayed(policy: CorePolicy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
     """Have a node that comes with an attempt which is not on record, or not as its own, end it; others are none of this."""
     is_same_number = attempt == state.attempt > state.told_of and node not in state.places  # of another attempt
     is_proof = attempt > max(state.attempt, state.told_of) or is_same_number
@@ -33,7 +33,7 @@ def strayed(policy: Policy, state: JobState, node: str, attempt: int, now_s: flo
     return [*actions, EndAttempt(attempt=attempt, signal=SIGTERM, grace_s=policy.restart_grace_s, only=(node,))]
 
 
-def _fall_behind(policy: Policy, state: JobState, attempt: int, now_s: float) -> list[Action]:
+def _fall_behind(policy: CorePolicy, state: JobState, attempt: int, now_s: float) -> list[Action]:
     """The records end before this attempt: what they say to be going on is not."""
     state.told_of = attempt
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
@@ -54,7 +54,7 @@ def _fall_behind(policy: Policy, state: JobState, attempt: int, now_s: float) ->
     return end_attempt(state, EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s))
 
 
-def stray_ended(policy: Policy, state: JobState, node: str, now_s: float) -> list[Action]:
+def stray_ended(policy: CorePolicy, state: JobState, node: str, now_s: float) -> list[Action]:
     """Nothing unknown runs on a node any more: a job that gathers nodes goes on if it was the last."""
     state.strays.pop(node, None)
     return try_to_gather(policy, state, now_s) if state.is_quiet and state.phase == "gathering" else []

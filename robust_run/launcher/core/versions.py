@@ -8,7 +8,7 @@ from __future__ import annotations
 from robust_run.launcher.core import code_ledger as ledger
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of
-from robust_run.launcher.core.state import EndCause, JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, EndCause, JobState
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -31,7 +31,7 @@ CodeEvent = (
 )
 
 
-def take(policy: Policy, state: JobState, event: CodeEvent, now_s: float) -> list[Action]:
+def take(policy: CorePolicy, state: JobState, event: CodeEvent, now_s: float) -> list[Action]:
     """Change the state by one event and return what is to be done."""
     match event:
         case CodeCaptured():
@@ -59,7 +59,7 @@ def take(policy: Policy, state: JobState, event: CodeEvent, now_s: float) -> lis
             return []
 
 
-def _staged(policy: Policy, state: JobState, event: UpdateStaged, now_s: float) -> list[Action]:
+def _staged(policy: CorePolicy, state: JobState, event: UpdateStaged, now_s: float) -> list[Action]:
     version, is_old = event.version, ledger.is_pending(state.code, event.version)
     if not is_old and ledger.why_not(state.code, version):
         return []
@@ -72,7 +72,7 @@ def _staged(policy: Policy, state: JobState, event: UpdateStaged, now_s: float) 
     return actions + _put_in_place(policy, state, f"{name} is put in place", now_s)
 
 
-def _put_in_place(policy: Policy, state: JobState, text: str, now_s: float) -> list[Action]:
+def _put_in_place(policy: CorePolicy, state: JobState, text: str, now_s: float) -> list[Action]:
     """End the attempt that runs, if one does, so that the next one begins."""
     if not state.is_going:
         return []
@@ -81,7 +81,7 @@ def _put_in_place(policy: Policy, state: JobState, text: str, now_s: float) -> l
     return end_attempt(state, failure_ending(policy, state))
 
 
-def _taken_back(policy: Policy, state: JobState, event: RollbackAsked, now_s: float) -> list[Action]:
+def _taken_back(policy: CorePolicy, state: JobState, event: RollbackAsked, now_s: float) -> list[Action]:
     target = ledger.rollback_target(state.code, event.to)
     if target is None:
         return []
@@ -93,7 +93,7 @@ def _taken_back(policy: Policy, state: JobState, event: RollbackAsked, now_s: fl
     return _put_in_place(policy, state, f"back to version {target.version.number}, {why}", now_s)
 
 
-def _survived(policy: Policy, state: JobState, event: StepsSurvived, now_s: float) -> list[Action]:
+def _survived(policy: CorePolicy, state: JobState, event: StepsSurvived, now_s: float) -> list[Action]:
     version = ledger.on_probation(state.code)
     state.code, too_slow = ledger.survived(state.code, event.node, event.steps, event.step_s, tuple(state.places))
     if too_slow:
@@ -106,7 +106,7 @@ def _survived(policy: Policy, state: JobState, event: StepsSurvived, now_s: floa
     return []
 
 
-def _lacking(policy: Policy, state: JobState, event: CodeLacking, now_s: float) -> list[Action]:
+def _lacking(policy: CorePolicy, state: JobState, event: CodeLacking, now_s: float) -> list[Action]:
     text = f"{name_of(state, event.node)} cannot put version {event.number} in place: {event.message}"
     if ledger.on_probation(state.code) is not None:
         return _at_fault(policy, state, "code", (), "lacking_version", text, now_s)
@@ -118,7 +118,7 @@ def _lacking(policy: Policy, state: JobState, event: CodeLacking, now_s: float) 
 
 
 def _at_fault(
-    policy: Policy, state: JobState, kind: str, ranks: tuple[int, ...], rule: str, text: str, now_s: float
+    policy: CorePolicy, state: JobState, kind: str, ranks: tuple[int, ...], rule: str, text: str, now_s: float
 ) -> list[Action]:
     """End an attempt whose version is suspect and has just been found at fault. One that is trusted goes on."""
     if not state.is_going or ledger.on_probation(state.code) is None:

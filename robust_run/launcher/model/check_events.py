@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.health.checks.types import CheckName, Judgement, NodeFacts, Order, Said
+from robust_run.health.checks.types import CheckJudgement, CheckName, CheckProgramOrder, NodeFacts, Said
 
 # --- orders to an agent ---------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ class RunChecks(msgspec.Struct, frozen=True, tag="run_checks", kw_only=True):
     runner is ended."""
 
     number: int
-    orders: tuple[Order, ...]
+    orders: tuple[CheckProgramOrder, ...]
 
 
 class EndChecks(msgspec.Struct, frozen=True, tag="end_checks", kw_only=True):
@@ -80,7 +80,7 @@ class Diagnosed(msgspec.Struct, frozen=True, tag="diagnosed", kw_only=True):
     """The checks that the ladder wanted after this attempt are over."""
 
     attempt: int
-    judgement: Judgement
+    judgement: CheckJudgement
     took_s: float = 0.0
     at_unix_s: float = 0.0
 
@@ -121,7 +121,7 @@ class Diagnose(msgspec.Struct, frozen=True, tag="diagnose", kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided", kw_only=True):
-    """What the ladder decided, and why: for the journal and for people. See `health.ladder.types.Decision`."""
+    """What the ladder decided, and why: for the journal and for people. See `health.ladder.types.LadderDecision`."""
 
     attempt: int
     number: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.ckpt_io.seen import Look
+from robust_run.ckpt_io.seen import FolderLook
 
 
 class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_only=True):
@@ -13,4 +13,4 @@ class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_on
     attempt: int
     number: int
     """Of the question."""
-    look: Look
+    look: FolderLook

@@ -27,7 +27,7 @@ class Std(msgspec.Struct, frozen=True):
     err: bool = False
 
 
-class Streams(msgspec.Struct, frozen=True, kw_only=True):
+class OutputStreams(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to the output of the workers, besides being kept in the run directory."""
 
     redirects: tuple[Std, ...]
@@ -147,7 +147,7 @@ class SlurmUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Core policy: the part of a job's spec by which the core decides. What is stated here is the core's `Policy` too."""
+    """Core policy: the part of a job's spec by which the core decides. What is stated here is the core's `CorePolicy` too."""
 
     max_restarts: int = 3
     """Restarts in a row without progress before the job ends. 0: never restart."""
@@ -211,7 +211,7 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """Modules it imports."""
     preload_auto: bool = False
     """Import also what the first attempt had imported before its first step, as far as it is known to be harmless."""
-    streams: Streams
+    streams: OutputStreams
     omp_threads_defaulted: bool = False
     """OMP_NUM_THREADS=1 was chosen by us because it was unset."""
     notes: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from robust_run.report.types import Action, Incident
 from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
-    from robust_run.launcher.core.state import JobState, Policy
+    from robust_run.launcher.core.state import CorePolicy, JobState
     from robust_run.launcher.records.notifier.notifier import Notifier
 
 #: What the ladder does, as people are told.
@@ -64,7 +64,7 @@ class NoPages:
         return ""
 
 
-JobKnown = Callable[[], "tuple[Policy, JobState] | None"]
+JobKnown = Callable[[], "tuple[CorePolicy, JobState] | None"]
 """What the controller knows of the job; None: nothing yet."""
 
 
@@ -86,7 +86,7 @@ class IncidentBook:
         """The rank at fault in the newest incident."""
         self.notifier: Notifier | None = None
         """Who tells others of incidents; None: nobody does, or there was nothing to tell."""
-        self.job: tuple[Policy, JobState] | None = None
+        self.job: tuple[CorePolicy, JobState] | None = None
         """What the controller knows of the job, for what its pages may advise; None: nothing does yet."""
         self._make_notifier = make_notifier
         self._notifying = Harmless("notifying", say)

@@ -13,7 +13,7 @@ Answer = Callable[["bytes | None", str], None]
 _MOST_HELD = 64
 
 
-class Read(msgspec.Struct, eq=False):
+class ImageRead(msgspec.Struct, eq=False):
     """A read of the image."""
 
     offset_bytes: int
@@ -53,10 +53,10 @@ class Reads:
     """All reads that wait. Not safe for threads: its owner holds a lock."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[Read]] = {}
+        self._waiting: dict[int, list[ImageRead]] = {}
         self._held: OrderedDict[int, bytes] = OrderedDict()
 
-    def wait(self, read: Read, have: Callable[[int], bool]) -> list[int]:
+    def wait(self, read: ImageRead, have: Callable[[int], bool]) -> list[int]:
         """Have a read wait for those of `read.left` that are neither held nor, at last, there. Return these."""
         for block in sorted(read.left):
             if block in self._held:
@@ -68,7 +68,7 @@ class Reads:
                 self._waiting.setdefault(block, []).append(read)
         return sorted(read.left)
 
-    def arrived(self, kept: Collection[int], held: dict[int, bytes]) -> list[Read]:
+    def arrived(self, kept: Collection[int], held: dict[int, bytes]) -> list[ImageRead]:
         """Note blocks that came; who waits gets `held` from memory. Return the reads that wait for nothing any more."""
         ready = []
         self._held.update((block, data) for block, data in held.items() if block not in kept)
@@ -83,7 +83,7 @@ class Reads:
                     ready.append(read)
         return ready
 
-    def lose(self, block: int) -> tuple[list[Read], list[int]]:
+    def lose(self, block: int) -> tuple[list[ImageRead], list[int]]:
         """Forget the reads that wait for a block. Return them, and the blocks that nobody waits for any more."""
         lost = self._waiting.pop(block, [])
         free = [block]

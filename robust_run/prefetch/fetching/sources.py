@@ -14,7 +14,7 @@ from robust_run.store.opening import open_store
 from robust_run.store.types import Store, StoreOptions
 
 
-class Source(Protocol):
+class BlockSource(Protocol):
     """Somewhere that blocks can be asked for. Called from many threads. Nothing it sends is believed."""
 
     @property

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.prefetch.blockmap import is_good
 from robust_run.prefetch.cache import BlocksWrongError, Cache
-from robust_run.prefetch.fetching.reads import Answer, Read, Reads
+from robust_run.prefetch.fetching.reads import Answer, ImageRead, Reads
 from robust_run.prefetch.fetching.repairs import Repairs
-from robust_run.prefetch.fetching.sources import Source, may_work_later
+from robust_run.prefetch.fetching.sources import BlockSource, may_work_later
 from robust_run.prefetch.room import Room
-from robust_run.prefetch.rules.queue import Job, Queue
+from robust_run.prefetch.rules.queue import FetchJob, FetchQueue
 from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
@@ -38,7 +38,7 @@ class Fetcher:
         self,
         block_map: BlockMap,
         cache: Cache,
-        sources: Sequence[Source],
+        sources: Sequence[BlockSource],
         limits: FetchLimits,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -52,13 +52,13 @@ class Fetcher:
         self._limits, self._clock, self._tell, self._note = limits, clock, tell, note
         self._present = cache.scan()
         self._health = Health(tuple(source.name for source in sources), limits)
-        self._queue = Queue(block_map.block_bytes, self._present, self._offers, self._health, limits)
+        self._queue = FetchQueue(block_map.block_bytes, self._present, self._offers, self._health, limits)
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = Reads()
         root = os.path.dirname(cache.folder)
         self._repairs, self._room = Repairs(sources[-1].name, root), Room(root, limits.keep_free_bytes)
-        self._requests: dict[Job, Cancellation] = {}
+        self._requests: dict[FetchJob, Cancellation] = {}
         self._problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
         self._reads = self._waited = self._failed = self._hot_total = 0
         self._waited_s = 0.0
@@ -99,10 +99,10 @@ class Fetcher:
         What lies beyond the end is left out, as by `read(2)`.
         """
         size_bytes = max(0, min(size_bytes, self._map.size_bytes - offset_bytes))
-        read = Read(offset_bytes, size_bytes, answer, self._clock(), set(), {})
+        read = ImageRead(offset_bytes, size_bytes, answer, self._clock(), set(), {})
         self._begin(read)
 
-    def _begin(self, read: Read) -> None:
+    def _begin(self, read: ImageRead) -> None:
         wanted = (block for block in read.blocks(self._map.block_bytes) if block not in read.held)
         read.left.update(block for block in wanted if not self._cache.have(block))
         self._reads += not read.tries
@@ -170,7 +170,7 @@ class Fetcher:
             except Exception as error:  # a thread that died would be missed by every read after it
                 self._failed_at(job, _words(error), final=False)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> FetchJob | None:
         """Wait for something to do; None: stop. The lock is held."""
         while not self._stopping.is_set():
             now_s = self._clock()
@@ -183,7 +183,7 @@ class Fetcher:
             self._work.wait(None if wait_s == float("inf") else max(0.001, wait_s))
         return None
 
-    def _carry_out(self, job: Job, scratch: memoryview) -> None:
+    def _carry_out(self, job: FetchJob, scratch: memoryview) -> None:
         claimed = job.alone and self._cache.claim(job.start, job.count)
         if job.alone and not claimed:
             self._over(job, lambda now_s: self._queue.busy(job, now_s))
@@ -199,7 +199,7 @@ class Fetcher:
                 self._cache.release(job.start, job.count)
         self._arrived([block for block in range(job.start, job.start + job.count) if self._cache.have(block)], {})
 
-    def _request(self, job: Job, blocks: range, scratch: memoryview) -> None:
+    def _request(self, job: FetchJob, blocks: range, scratch: memoryview) -> None:
         sizes = [self._map.block_size_bytes(block) for block in blocks]
         starts = [index * self._map.block_bytes for index in range(len(blocks))]
         buffers = [scratch[start : start + size] for start, size in zip(starts, sizes, strict=True)]
@@ -225,7 +225,7 @@ class Fetcher:
         good_bytes = sum(len(data) for data in good.values())
         self._over(job, lambda now_s: self._queue.came(job, wrong, good_bytes, now_s), problem)
 
-    def _failed_at(self, job: Job, reason: str, *, final: bool) -> None:
+    def _failed_at(self, job: FetchJob, reason: str, *, final: bool) -> None:
         self._over(job, lambda now_s: self._queue.failed(job, reason, final, now_s), reason)
 
     def _kept(self, block: int, data: memoryview) -> bool:
@@ -238,7 +238,7 @@ class Fetcher:
         )
         return False
 
-    def _over(self, job: Job, note: Callable[[float], list[tuple[int, str]] | None], problem: str = "") -> None:
+    def _over(self, job: FetchJob, note: Callable[[float], list[tuple[int, str]] | None], problem: str = "") -> None:
         """Tell the queue how a job ended, and the reads that are lost by it."""
         with self._lock:
             if self._requests.pop(job, None) is None:
@@ -289,7 +289,7 @@ class Fetcher:
             for read in reads:
                 self._answer(read, None, reason)
 
-    def _finish(self, read: Read) -> None:
+    def _finish(self, read: ImageRead) -> None:
         """Answer a read whose blocks are all there. Those that the cache has wrong are fetched once more."""
         try:
             data = read.assembled(self._map.block_bytes, self._cache.read)
@@ -301,7 +301,7 @@ class Fetcher:
         else:
             self._answer(read, data, "")
 
-    def _fetch_again(self, read: Read, blocks: Sequence[int], how: str) -> None:
+    def _fetch_again(self, read: ImageRead, blocks: Sequence[int], how: str) -> None:
         """Take cached blocks for absent, and have a read wait for them; or end it, if the cache spoils whatever it is given.
 
         Another thread or server may have put them right since they were read: then they are read again.
@@ -322,7 +322,7 @@ class Fetcher:
         self._tell(f"block {blocks[0]} could not be read: {reason}", reason)
         self._answer(read, None, reason)
 
-    def _answer(self, read: Read, data: bytes | None, reason: str) -> None:
+    def _answer(self, read: ImageRead, data: bytes | None, reason: str) -> None:
         waited_s = self._clock() - read.since_s
         with self._lock:
             self._waited_s += waited_s

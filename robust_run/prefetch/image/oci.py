@@ -36,7 +36,7 @@ _Progress = Callable[[int], None]
 _Kind = TypeVar("_Kind")
 
 
-class Platform(msgspec.Struct, frozen=True):
+class ImagePlatform(msgspec.Struct, frozen=True):
     """For which machines a manifest is."""
 
     architecture: str = ""
@@ -49,7 +49,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
     digest: str
     size: int
     media_type: str = ""
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     annotations: dict[str, str] = {}
 
 
@@ -59,7 +59,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
     manifests: tuple[Descriptor, ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
     """One image."""
 
     config: Descriptor
@@ -148,14 +148,14 @@ def packing_of(media_type: str) -> Packing:
     return "gzip" if packing == "gzip" else "zstd" if packing == "zstd" else "none"
 
 
-def _manifest(layout: str, machine: str, tag: str | None) -> Manifest:
+def _manifest(layout: str, machine: str, tag: str | None) -> ImageManifest:
     path = os.path.join(layout, "index.json")
     index = _decode(_read(path, LARGEST_JSON_BYTES), Index, path)
     for _depth in range(3):
         chosen = _choose(index.manifests, machine, tag, layout)
         data = _verified(layout, chosen)
         if b'"manifests"' not in data:
-            return _decode(data, Manifest, chosen.digest)
+            return _decode(data, ImageManifest, chosen.digest)
         index, tag = _decode(data, Index, chosen.digest), None
     raise ImageRefused(f"{layout}: its indexes are nested too deep")
 

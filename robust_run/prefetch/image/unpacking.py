@@ -18,7 +18,7 @@ LARGEST_READ_BYTES = 16 << 20
 _ZSTD_WINDOW_BYTES = 128 << 20
 
 
-class Stored:
+class StoredLayer:
     """The file of a layer as it is stored: counted, hashed, and read once from its beginning to its end."""
 
     def __init__(
@@ -48,10 +48,10 @@ class Stored:
             raise ImageRefused(f"layer {sha256[:12]} is damaged (its digest differs); copy the layout again")
 
 
-class Unpacked:
+class LayerReader:
     """A layer's tar, piece by piece."""
 
-    def __init__(self, stored: Stored, pieces: Iterator[bytes]) -> None:
+    def __init__(self, stored: StoredLayer, pieces: Iterator[bytes]) -> None:
         self.stored, self.pieces = stored, pieces
 
 
@@ -62,17 +62,17 @@ def unpacked(
     progress: Callable[[int], None] | None = None,
     *,
     hashed: bool = True,
-) -> Unpacked:
+) -> LayerReader:
     """Return a layer's tar as pieces of bounded size. `hashed`: whether its digest will be asked for."""
-    stored = Stored(file, size_bytes, progress, hashed=hashed)
+    stored = StoredLayer(file, size_bytes, progress, hashed=hashed)
     if packing == "gzip":
-        return Unpacked(stored, _gzip(stored))
+        return LayerReader(stored, _gzip(stored))
     if packing == "zstd":
-        return Unpacked(stored, _zstd(stored))
-    return Unpacked(stored, iter(lambda: stored.read(_PIECE_BYTES), b""))
+        return LayerReader(stored, _zstd(stored))
+    return LayerReader(stored, iter(lambda: stored.read(_PIECE_BYTES), b""))
 
 
-def _gzip(stored: Stored) -> Iterator[bytes]:
+def _gzip(stored: StoredLayer) -> Iterator[bytes]:
     """Members one after the other, as parallel compressors write them."""
     data = stored.read(_PIECE_BYTES)
     while data:
@@ -92,7 +92,7 @@ def _gzip(stored: Stored) -> Iterator[bytes]:
             return
 
 
-def _zstd(stored: Stored) -> Iterator[bytes]:
+def _zstd(stored: StoredLayer) -> Iterator[bytes]:
     import zstandard
 
     engine = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -110,7 +110,7 @@ def _zstd(stored: Stored) -> Iterator[bytes]:
 class _AsFile:
     """What zstandard wants to read from."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredLayer) -> None:
         self._stored = stored
 
     def read(self, most_bytes: int) -> bytes:
@@ -120,7 +120,7 @@ class _AsFile:
 class ForwardReader:
     """What tarfile reads from: seeks forwards only, and gives no more at once than a header may have."""
 
-    def __init__(self, source: Unpacked) -> None:
+    def __init__(self, source: LayerReader) -> None:
         self._source = source
         self._rest = memoryview(b"")
         self._at = 0

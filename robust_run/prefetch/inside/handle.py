@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 import robust_run
-from robust_run.mounts.holding import Problem, Ready
+from robust_run.mounts.holding import HolderReady, Problem
 from robust_run.prefetch.errors import ControlFailed, InsideFailed
 from robust_run.prefetch.inside import binds, environment
 from robust_run.prefetch.inside.types import Bind
@@ -37,7 +37,7 @@ _ASK_LIMIT_S = 10.0
 HOLDER = "robust_run.prefetch.inside.holder"
 
 
-class Plan(Protocol):
+class HolderPlan(Protocol):
     """What a starter needs to know of a plan; the holder that it is for knows the rest. `InsidePlan` is one."""
 
     @property
@@ -96,7 +96,7 @@ def begin(holder: str = HOLDER) -> Begun:
 
 
 def start(
-    plan: Plan,
+    plan: HolderPlan,
     *,
     on_problem: Callable[[str], None] = lambda _sentence: None,
     on_note: Callable[[str], None] | None = None,
@@ -133,7 +133,7 @@ def _hearing(on_problem: Callable[[str], None], on_note: Callable[[str], None]) 
     return lambda problem: (on_note if problem.is_note else on_problem)(problem.sentence)
 
 
-def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], early: list[Problem]) -> Ready:
+def _wait_ready(channel: socket.socket, plan: HolderPlan, descriptors: list[int], early: list[Problem]) -> HolderReady:
     """`early` gets the problems that came before."""
     deadline_s = time.monotonic() + plan.limit_s
 
@@ -152,7 +152,7 @@ def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], earl
             descriptors.extend(received)
             line = _line(channel, plan, left_s)
             if mark in (b"+", b"-"):
-                return msgspec.json.decode(line, type=Ready)
+                return msgspec.json.decode(line, type=HolderReady)
             early.append(msgspec.json.decode(mark + line, type=Problem))
     except TimeoutError as error:
         raise InsideFailed(f"{plan.image_url}: it could not be made ready within {plan.limit_s:g} s") from error
@@ -160,7 +160,7 @@ def _wait_ready(channel: socket.socket, plan: Plan, descriptors: list[int], earl
         raise InsideFailed(f"{plan.image_url}: the image's holder ended without a word: {error}") from error
 
 
-def _line(channel: socket.socket, plan: Plan, left_s: Callable[[], float]) -> bytes:
+def _line(channel: socket.socket, plan: HolderPlan, left_s: Callable[[], float]) -> bytes:
     """Read to the end of a line, and nothing of what follows: that is for the listener."""
     line = b""
     while not line.endswith(b"\n"):
@@ -179,7 +179,7 @@ class Inside:
         self,
         process: subprocess.Popen[bytes],
         channel: socket.socket,
-        ready: Ready,
+        ready: HolderReady,
         descriptors: Sequence[int],
         hear: Callable[[Problem], None],
         libraries: str,

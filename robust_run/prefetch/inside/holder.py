@@ -18,14 +18,14 @@ import msgspec
 
 from robust_run.errors import InternalError, RobustRunError
 from robust_run.mounts import facts, namespace, squashfs, syscalls
-from robust_run.mounts.holding import Made, Ready, Tell, main, own_namespace
+from robust_run.mounts.holding import HolderReady, HolderResult, Tell, main, own_namespace
 from robust_run.prefetch import server
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.inside import binds, environment, view
 from robust_run.prefetch.inside.troubles import Troubles
 from robust_run.prefetch.inside.types import Bind, InsidePlan
-from robust_run.prefetch.rules.mount_ladder import Choice, Need, choose
+from robust_run.prefetch.rules.mount_ladder import MountChoice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
 
 _STAGE = "stage"
@@ -35,7 +35,7 @@ _STAGE = "stage"
 class Holding:
     """What lives for as long as the place does."""
 
-    choice: Choice
+    choice: MountChoice
     block_server: server.ServerHandle | None = None
     cache: Cache | None = None
     namespaces: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Holding:
     gid: int = field(default_factory=os.getegid)
 
 
-def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, Ready]:
+def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, HolderReady]:
     """Make the place. For a process with one thread, which is changed by it for good.
 
     Raises `RobustRunError`s of all kinds, with everything that is mounted still there: end the process then.
@@ -144,7 +144,7 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
         threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
-def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
+def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
     """Make what programs will see, and note the namespaces in which they see it."""
     env = environment.of_image(view.IMAGE)
     python = environment.python_in(view.IMAGE, env)
@@ -164,7 +164,7 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> Ready:
         python = os.path.join(mount_at, python.lstrip("/")) if python else ""
     if as_user:
         holding.namespaces.append(own_namespace("user"))
-    return Ready(
+    return HolderReady(
         rung=holding.choice.rung,
         chosen=holding.choice.sentence(),
         in_user_namespace=as_user,
@@ -219,7 +219,7 @@ def _namespace_with_root(root: str) -> int:
     return made[0]
 
 
-def hold(line: bytes, tell: Tell) -> Made:
+def hold(line: bytes, tell: Tell) -> HolderResult:
     """Make the place that a starter's line describes. Raises nothing that has a reason to tell."""
     try:
         plan = msgspec.json.decode(line, type=InsidePlan)
@@ -232,13 +232,13 @@ def hold(line: bytes, tell: Tell) -> Made:
     except RobustRunError as error:
         lost = troubles.why()
         cause = f"{plan.image_url}: it cannot be mounted: {lost}" if lost else str(error)
-        return Made(ready=Ready(failed=cause), exit_code=error.exit_code)
+        return HolderResult(ready=HolderReady(failed=cause), exit_code=error.exit_code)
 
     def stop() -> None:  # it also keeps what is held: a cache that is in use is not pruned
         if holding.block_server is not None:
             holding.block_server.stop()
 
-    return Made(ready=ready, namespaces=holding.namespaces, stop=stop)
+    return HolderResult(ready=ready, namespaces=holding.namespaces, stop=stop)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def _pages(descriptor: int, start: int, length: int, path: str) -> bytes:
         _libc.munmap(address, length)
 
 
-class Watch:
+class PageCacheWatch:
     """Sees which quanta of an image come into memory, and when, from `start` until `stop`."""
 
     def __init__(

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.fetching.sources import Source
-from robust_run.prefetch.peers.standing import Assignment, Patience, Peers, group_of
+from robust_run.prefetch.fetching.sources import BlockSource
+from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Peers, group_of
 from robust_run.prefetch.peers.types import MOST_MEMBERS, PeerOptions, split_address
 from robust_run.prefetch.rules.types import BlockMap, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
@@ -63,11 +63,11 @@ class PeerSource:
         self._stall_s = max(limits.stall_s, options.demand_wait_s)
         self._lock = threading.Lock()
         self._began_s = clock()
-        self._peers, self.patience = Peers(), Patience(options.demand_wait_s, options.wait_s)
+        self._peers, self.patience = Peers(), GroupPatience(options.demand_wait_s, options.wait_s)
         self._connections: dict[int, Connections] = {}
         self.received_bytes = self.wrong_blocks = self.failures = self.redirected = 0
         self.problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
-        self._assignment, self._own = Assignment(self._identity, (), options.origins), -1
+        self._assignment, self._own = GroupOwners(self._identity, (), options.origins), -1
         self.meet(options.members, options.own)
 
     def meet(self, members: Sequence[str], own: str) -> None:
@@ -81,7 +81,7 @@ class PeerSource:
                     )
                 return
             # In an order that is everybody's, so that numbers mean the same everywhere.
-            self._assignment = Assignment(self._identity, sorted(set(known)), self._options.origins)
+            self._assignment = GroupOwners(self._identity, sorted(set(known)), self._options.origins)
             self._own = self._assignment.members.index(own)
             self._peers = Peers()
         self.close()
@@ -241,7 +241,7 @@ class PeerSource:
 class Origin:
     """The origin of an image that peers share: asked for what is ours, and for what peers did not give in time."""
 
-    def __init__(self, origin: Source, peers: PeerSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, origin: BlockSource, peers: PeerSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._origin, self._peers, self._clock = origin, peers, clock
 
     @property

@@ -27,7 +27,7 @@ def blocks_in_group(block_bytes: int) -> int:
     return max(1, GROUP_BYTES // block_bytes)
 
 
-class Assignment:
+class GroupOwners:
     """Owners of groups, for one set of members."""
 
     def __init__(self, identity: str, members: Sequence[str], origins: int) -> None:
@@ -84,7 +84,7 @@ class Peers:
         self._failures.pop(member, None)
 
 
-class Patience:
+class GroupPatience:
     """Since when groups are waited for, and which are fetched from the origin because peers did not give them."""
 
     def __init__(self, demand_wait_s: float, wait_s: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from robust_run.errors import UserError
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.reads import Answer
-from robust_run.prefetch.fetching.sources import Source
+from robust_run.prefetch.fetching.sources import BlockSource
 from robust_run.prefetch.peers.source import Origin, PeerSource
 from robust_run.prefetch.peers.types import SHORTEST_TOKEN, PeerCounts, PeerOptions, split_address
 from robust_run.prefetch.rules.types import BlockMap, FetchLimits
@@ -44,7 +44,7 @@ class Together:
         self._sent_bytes: Callable[[], int] = lambda: 0
         self._stop: Callable[[], None] = lambda: None
 
-    def sources(self, origin: Source) -> Sequence[Source]:
+    def sources(self, origin: BlockSource) -> Sequence[BlockSource]:
         """Return the sources of a server, the preferred first."""
         return self._source, Origin(origin, self._source)
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 from robust_run.mounts import ladder
 from robust_run.mounts.errors import MountRefused
-from robust_run.mounts.ladder import POSSIBLE, Facts
+from robust_run.mounts.ladder import POSSIBLE, KernelFacts
 
 Rung = Literal["kernel", "userns", "unpack"]
 Namespace = Literal["root", "user", "none"]
@@ -38,7 +38,7 @@ class Need:
     writable: bool = False
 
 
-class Choice(ladder.Choice[Rung], frozen=True, kw_only=True):
+class MountChoice(ladder.Choice[Rung], frozen=True, kw_only=True):
     """The best rung that is possible."""
 
     namespace: Namespace
@@ -46,7 +46,7 @@ class Choice(ladder.Choice[Rung], frozen=True, kw_only=True):
     """How mount points that the image lacks come to be in it."""
 
 
-def choose(facts: Facts, need: Need, allowed: Collection[Rung] = LADDER) -> Choice:
+def choose(facts: KernelFacts, need: Need, allowed: Collection[Rung] = LADDER) -> MountChoice:
     """Return the best rung of those allowed. Raises `MountRefused`, with all reasons, where none is possible."""
     namespace: Namespace = "none" if facts.any_namespace else "user" if facts.mount_namespace else "root"
     rung, refused = ladder.climb_down(
@@ -55,10 +55,10 @@ def choose(facts: Facts, need: Need, allowed: Collection[Rung] = LADDER) -> Choi
     if rung is None:
         reasons = "; ".join(f"{each.rung}: {each.reason}" for each in refused)
         raise MountRefused(f"the image cannot be used on this machine: {reasons}")
-    return Choice(rung=rung, namespace=namespace, tree="binds" if facts.overlay else "overlay", refused=refused)
+    return MountChoice(rung=rung, namespace=namespace, tree="binds" if facts.overlay else "overlay", refused=refused)
 
 
-def _why_not(rung: Rung, facts: Facts, need: Need, namespace: Namespace) -> str:
+def _why_not(rung: Rung, facts: KernelFacts, need: Need, namespace: Namespace) -> str:
     if need.writable and facts.overlay_upper and namespace != "none":
         return f"--image-writable needs overlayfs: {facts.overlay_upper}"
     if rung == "kernel":

@@ -1,4 +1,4 @@
-"""What is fetched next, and from where. Pure: `next` and what happened go in with the time, a `Job` or None comes out.
+"""What is fetched next, and from where. Pure: `next` and what happened go in with the time, a `FetchJob` or None comes out.
 
 Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and after
 `hedge_after_s` asks a second time. A block that comes wrong, or not, is asked for elsewhere; a block that all who offer it
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from robust_run.prefetch.rules.source_health import Health, Patience
+from robust_run.prefetch.rules.source_health import Health, SourcePatience
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 
-#: `Source.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.
+#: `BlockSource.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.
 Offers = Callable[[int, int, int, Priority], "float | None"]
 #: How soon a block that another server on this node fetches is looked at again, and how long a demand waits for that one.
 _BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
@@ -29,7 +29,7 @@ _NEVER_S = float("inf")
 _STORE_AGAIN = ": it is damaged there, or is not what its block map was made of; store both again"
 
 
-class Job(msgspec.Struct, frozen=True, eq=False):
+class FetchJob(msgspec.Struct, frozen=True, eq=False):
     """One request that is to be made now."""
 
     start: int
@@ -54,7 +54,7 @@ class _Demand(msgspec.Struct):
     """How often each source has failed at it for good."""
 
 
-class Queue:
+class FetchQueue:
     """What is wanted, what is under way. Not safe for threads: its owner holds a lock."""
 
     def __init__(
@@ -67,13 +67,13 @@ class Queue:
         self._most = max(1, limits.run_bytes // block_bytes)
         self._demands: dict[int, _Demand] = {}
         self._hot: deque[tuple[int, int, int]] = deque()  # start, count, tries
-        self._flights: dict[int, list[Job]] = {}
+        self._flights: dict[int, list[FetchJob]] = {}
         self._active = {Priority.DEMAND: 0, Priority.HOT: 0, Priority.BACKGROUND: 0}
         self._busy_until: dict[int, float] = {}
         self._cursor = 0
         self._background_width = 0
         self._begun = self._came = 0
-        self._patience = Patience(limits)
+        self._patience = SourcePatience(limits)
         self._why = ""
         self._rate: float | None = None
         self._free_from_s = 0.0
@@ -122,7 +122,7 @@ class Queue:
 
     # what is next
 
-    def next(self, now_s: float) -> Job | None:
+    def next(self, now_s: float) -> FetchJob | None:
         """Return the request to make now, and count it as under way; None where there is none. See `wake_s`."""
         self._wake_s = now_s + _IDLE_S if self._demands or self._hot or self._background_width else _NEVER_S
         job = self._next_demand(now_s)
@@ -145,7 +145,7 @@ class Queue:
         """When to call `next` again at the latest, if nothing else happens."""
         return self._wake_s
 
-    def _next_demand(self, now_s: float) -> Job | None:
+    def _next_demand(self, now_s: float) -> FetchJob | None:
         for block, demand in self._demands.items():
             flights = self._flights.get(block, ())
             if len(flights) > 1 or (flights and not self._is_late(flights[0], now_s)):
@@ -155,10 +155,10 @@ class Queue:
             source = self._choose(block, 1, Priority.DEMAND, now_s, demand.refusals, flights)
             if source is not None:
                 alone = not flights and now_s - demand.since_s < _LONGEST_BUSY_S
-                return Job(block, 1, Priority.DEMAND, source, now_s, alone=alone)
+                return FetchJob(block, 1, Priority.DEMAND, source, now_s, alone=alone)
         return None
 
-    def _is_late(self, job: Job, now_s: float) -> bool:
+    def _is_late(self, job: FetchJob, now_s: float) -> bool:
         late_s = job.began_s + self._limits.hedge_after_s
         self._wake_s = min(self._wake_s, late_s) if late_s > now_s else self._wake_s
         return late_s <= now_s
@@ -171,7 +171,7 @@ class Queue:
         self._wake_s = min(self._wake_s, until_s)
         return True
 
-    def _next_hot(self, now_s: float) -> Job | None:
+    def _next_hot(self, now_s: float) -> FetchJob | None:
         for _ in range(len(self._hot)):
             start, count, tries = self._hot.popleft()
             pieces = self._pieces(start, start + count, self._most_now)
@@ -182,14 +182,14 @@ class Queue:
             if not self._is_busy(start, now_s):
                 source = self._choose(start, count, Priority.HOT, now_s)
                 if source is not None:
-                    return Job(start, count, Priority.HOT, source, now_s, tries)
+                    return FetchJob(start, count, Priority.HOT, source, now_s, tries)
                 if self._all_quiet(now_s):
                     self._hot.appendleft((start, count, tries))
                     return None
             self._hot.append((start, count, tries))  # others can go on meanwhile
         return None
 
-    def _next_background(self, now_s: float) -> Job | None:
+    def _next_background(self, now_s: float) -> FetchJob | None:
         if self._active[Priority.BACKGROUND] >= self._background_width:
             return None
         if self._free_from_s > now_s:
@@ -210,7 +210,7 @@ class Queue:
                 self._cursor = start + count
                 if self._rate is not None:
                     self._free_from_s = max(self._free_from_s, now_s - 1.0) + count * self._block_bytes / self._rate
-                return Job(start, count, Priority.BACKGROUND, source, now_s)
+                return FetchJob(start, count, Priority.BACKGROUND, source, now_s)
             self._cursor = start + 1 if not pieces else pieces[0][0] + pieces[0][1]
         return None
 
@@ -239,7 +239,7 @@ class Queue:
         priority: Priority,
         now_s: float,
         refusals: dict[int, int] | None = None,
-        flights: Sequence[Job] = (),
+        flights: Sequence[FetchJob] = (),
     ) -> int | None:
         """Return the source to ask: of those that offer it and may be asked now, the one that failed at it least often.
 
@@ -268,7 +268,7 @@ class Queue:
 
     # what happened
 
-    def came(self, job: Job, wrong: Sequence[int], good_bytes: int, now_s: float) -> list[tuple[int, str]]:
+    def came(self, job: FetchJob, wrong: Sequence[int], good_bytes: int, now_s: float) -> list[tuple[int, str]]:
         """Note that a request gave bytes, and which blocks of it were wrong. Return demands that are given up."""
         self.landed(job)
         self._came += 1
@@ -276,13 +276,13 @@ class Queue:
         self._health.came(job.source, good_bytes, len(wrong), now_s)
         return self._again(job, wrong, f"{self._health.name(job.source)} sends wrong bytes{_STORE_AGAIN}", True, now_s)
 
-    def failed(self, job: Job, reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
+    def failed(self, job: FetchJob, reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
         """Note that a request gave nothing; `final`: and will not. Return demands that are given up."""
         self.landed(job)
         self._health.failed(job.source, now_s)
         return self._again(job, range(job.start, job.start + job.count), reason, final, now_s)
 
-    def busy(self, job: Job, now_s: float) -> None:
+    def busy(self, job: FetchJob, now_s: float) -> None:
         """Note that another server on this node is fetching some of these blocks."""
         self.landed(job)
         for block in range(job.start, job.start + job.count):
@@ -292,7 +292,7 @@ class Queue:
         elif job.priority == Priority.BACKGROUND:
             self._cursor = min(self._cursor, job.start)
 
-    def landed(self, job: Job) -> None:
+    def landed(self, job: FetchJob) -> None:
         """Note that a request is over, and nothing more: the blocks were there already."""
         self._active[job.priority] -= 1
         for block in range(job.start, job.start + job.count):
@@ -303,7 +303,9 @@ class Queue:
             else:
                 self._flights.pop(block, None)
 
-    def _again(self, job: Job, blocks: Sequence[int], reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
+    def _again(
+        self, job: FetchJob, blocks: Sequence[int], reason: str, final: bool, now_s: float
+    ) -> list[tuple[int, str]]:
         lost = []
         self._why = reason if blocks else ""
         for block in blocks:
@@ -333,7 +335,7 @@ class Queue:
         )
 
     def slow(self, now_s: float) -> str:
-        """See `Patience.slow`."""
+        """See `SourcePatience.slow`."""
         return self._patience.slow(self._demands, now_s)
 
     def late(self, now_s: float) -> list[tuple[int, str]]:

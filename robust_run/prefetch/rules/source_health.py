@@ -101,7 +101,7 @@ class Demand(Protocol):
     reason: str
 
 
-class Patience:
+class SourcePatience:
     """What was given up when."""
 
     def __init__(self, limits: FetchLimits) -> None:

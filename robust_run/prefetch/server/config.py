@@ -64,7 +64,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What to prefetch at once."""
 
 
-class Ready(msgspec.Struct, frozen=True):
+class ServerReady(msgspec.Struct, frozen=True):
     """What a server says, as the first line of JSON on its standard output, once it knows."""
 
     reason: str = ""

@@ -19,7 +19,7 @@ from robust_run.prefetch.errors import ControlFailed, ServerFailed
 from robust_run.prefetch.rules.guard import restart_after_s
 from robust_run.prefetch.rules.types import Status
 from robust_run.prefetch.server import control, mounting
-from robust_run.prefetch.server.config import Lost, Noted, Ready, ServerConfig
+from robust_run.prefetch.server.config import Lost, Noted, ServerConfig, ServerReady
 
 State = Literal["serving", "restarting", "left", "failed"]
 #: For starting Python, on top of what the image may take. Long: a server that says too late that it serves is never heard.
@@ -226,7 +226,7 @@ def _first_line(process: subprocess.Popen[bytes], limit_s: float) -> tuple[str, 
         line += data
     line, _end, rest = line.partition(b"\n")
     try:
-        return msgspec.json.decode(line, type=Ready).reason, rest
+        return msgspec.json.decode(line, type=ServerReady).reason, rest
     except msgspec.MsgspecError:
         return _SILENT, b""
 

@@ -20,12 +20,12 @@ import msgspec
 from robust_run.errors import InternalError, RobustRunError
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.fetching.sources import Source, origin
+from robust_run.prefetch.fetching.sources import BlockSource, origin
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.peers.types import GROUP_BYTES
 from robust_run.prefetch.rules.types import FetchLimits, Status
 from robust_run.prefetch.server import control, mounting
-from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Background, Ready, ServerConfig
+from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES, Background, ServerConfig, ServerReady
 from robust_run.prefetch.server.protocol import Answers
 from robust_run.prefetch.server.serving import Server
 from robust_run.prefetch.server.shared import Shared
@@ -40,7 +40,7 @@ _FIRST_BYTES = 4096
 _LOOK_S = 0.1
 
 
-def sources(config: ServerConfig, together: Together | None = None) -> Sequence[Source]:
+def sources(config: ServerConfig, together: Together | None = None) -> Sequence[BlockSource]:
     """Return where blocks come from, the preferred first. Raises `UserError` for a URL that cannot be one."""
     last = origin(config.image_url, config.block_map.offset_bytes, config.options.limits, config.options.store_options)
     return together.sources(last) if together is not None else (last,)
@@ -63,7 +63,7 @@ def _limits(config: ServerConfig) -> FetchLimits:
     return msgspec.structs.replace(limits, run_bytes=max(GROUP_BYTES, config.block_map.block_bytes), aligned=True)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ServerOrders(msgspec.Struct, frozen=True, kw_only=True):
     """What a server was told in place of what its configuration says. The next one, should it die, does the same."""
 
     background: Background | None = None
@@ -102,10 +102,10 @@ class BlockServer:
         self._server.start()
         self._control.start()
         if self._takes_over:
-            self._telling.ready(Ready())  # the mount is in use: reads say what is wrong
+            self._telling.ready(ServerReady())  # the mount is in use: reads say what is wrong
         else:
             self._fetcher.read(
-                0, _FIRST_BYTES, lambda data, why: self._telling.ready(Ready(why if data is None else ""))
+                0, _FIRST_BYTES, lambda data, why: self._telling.ready(ServerReady(why if data is None else ""))
             )
             late = threading.Timer(self._config.options.start_limit_s, self._say_late)
             late.daemon = True
@@ -125,7 +125,7 @@ class BlockServer:
     def _say_late(self) -> None:
         problems = self._fetcher.counts().problems or ("no source has answered",)
         limit_s = self._config.options.start_limit_s
-        late = Ready(f"the beginning of the image could not be read within {limit_s:g} s: {problems[-1]}")
+        late = ServerReady(f"the beginning of the image could not be read within {limit_s:g} s: {problems[-1]}")
         self._telling.ready(late)
 
     def _wait_for_unmount(self) -> None:
@@ -182,9 +182,9 @@ class BlockServer:
         )
 
 
-def _told_before(shared: Shared) -> Told:
+def _told_before(shared: Shared) -> ServerOrders:
     data = shared.told()
-    return msgspec.json.decode(data, type=Told) if data else Told()
+    return msgspec.json.decode(data, type=ServerOrders) if data else ServerOrders()
 
 
 def main() -> int:
@@ -200,7 +200,7 @@ def main() -> int:
             raise InternalError(f"the keeper gave no configuration: {error}") from error
         BlockServer(config, telling).run()
     except RobustRunError as error:
-        telling.ready(Ready(str(error)))
+        telling.ready(ServerReady(str(error)))
         print(error, file=sys.stderr, flush=True)
         return error.exit_code
     return 0

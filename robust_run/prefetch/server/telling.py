@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.prefetch.server.config import Lost, Noted, Ready
+from robust_run.prefetch.server.config import Lost, Noted, ServerReady
 
 #: How long the same reason is not told again: a source that is gone fails every read.
 QUIET_S = 30.0
@@ -20,7 +20,7 @@ _MOST_REASONS = 64
 
 
 class Telling:
-    """The lines that a server writes: `Ready` once, then each `Lost` and `Noted`. Safe to use from threads."""
+    """The lines that a server writes: `ServerReady` once, then each `Lost` and `Noted`. Safe to use from threads."""
 
     def __init__(self, descriptor: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`descriptor`: of a pipe; writing to it does not block from now on."""
@@ -31,7 +31,7 @@ class Telling:
         self._early: list[Noted] = []
         os.set_blocking(descriptor, False)
 
-    def ready(self, ready: Ready) -> None:
+    def ready(self, ready: ServerReady) -> None:
         """Say whether it can serve. Only the first time counts."""
         with self._lock:
             if not self._is_ready:

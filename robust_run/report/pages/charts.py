@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from robust_run.report.pages.ettr import SPAN_WORDS, course, seconds_by_kind
 from robust_run.report.pages.markup import join
-from robust_run.report.pages.types import Span, SpanKind
+from robust_run.report.pages.types import LifeSpan, SpanKind
 from robust_run.report.pages.words import clock_time, lasted, percent
 from robust_run.report.types import Incident
 
@@ -17,7 +17,7 @@ MOST_MARKS = 300
 MOST_STRETCHES = 900
 
 
-def ettr_chart(spans: Sequence[Span], incidents: Sequence[Incident]) -> str:
+def ettr_chart(spans: Sequence[LifeSpan], incidents: Sequence[Incident]) -> str:
     """Return both ratios over the life of the job, and below what each moment was spent on; nothing without a life."""
     points = course(spans)
     if not points:
@@ -69,7 +69,7 @@ def ettr_chart(spans: Sequence[Span], incidents: Sequence[Incident]) -> str:
     )
 
 
-def _strip(spans: Sequence[Span], x: object) -> str:
+def _strip(spans: Sequence[LifeSpan], x: object) -> str:
     assert callable(x)
     drawn = []
     narrow = sorted((span.end_s - span.begin_s for span in spans), reverse=True)
@@ -84,7 +84,7 @@ def _strip(spans: Sequence[Span], x: object) -> str:
     return join(drawn)
 
 
-def _kinds(spans: Sequence[Span]) -> str:
+def _kinds(spans: Sequence[LifeSpan]) -> str:
     return join(
         f"<li><svg class=swatch viewBox='0 0 8 8' aria-hidden=true><rect class=k-{kind} width=8 height=8 /></svg>{SPAN_WORDS[kind][0]}</li>"
         for kind, seconds in seconds_by_kind(spans).items()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.pages.types import AttemptTimes, Checkpoint, Lost, Milestone
+from robust_run.report.pages.types import AttemptTimes, IncidentCost, Milestone, ReportedCheckpoint
 from robust_run.report.types import Incident
 
 #: What an interval is called that ends with a milestone, and what happens in it.
@@ -22,7 +22,7 @@ INTERVALS = {
 }
 
 
-class Interval(msgspec.Struct, frozen=True):
+class CourseInterval(msgspec.Struct, frozen=True):
     """What happened between two milestones."""
 
     name: str
@@ -68,21 +68,22 @@ def _evicted_s(incident: Incident, struck: AttemptTimes | None) -> float:
     return struck.evicted_s if struck is not None and struck.evicted_s is not None else _verdict_s(incident, struck)
 
 
-def intervals(moments: Sequence[Milestone]) -> tuple[Interval, ...]:
+def intervals(moments: Sequence[Milestone]) -> tuple[CourseInterval, ...]:
     """Return what lies between the moments, by name."""
     return tuple(
-        Interval(*INTERVALS.get(before.name, ("", "")), after, before) for after, before in itertools.pairwise(moments)
+        CourseInterval(*INTERVALS.get(before.name, ("", "")), after, before)
+        for after, before in itertools.pairwise(moments)
     )
 
 
 def lost_of(
     incident: Incident,
     struck: AttemptTimes | None,
-    kept: Checkpoint | None,
+    kept: ReportedCheckpoint | None,
     until_s: float,
     *,
     is_final: bool = False,
-) -> Lost:
+) -> IncidentCost:
     """Return what an incident cost. `until_s`: now, or when the job was over (`is_final`), for one without a next step.
 
     Steps are those since the last checkpoint before the onset, by how long a step took; where no checkpoint is known, at
@@ -90,10 +91,10 @@ def lost_of(
     """
     ranks = struck.world_size if struck is not None else 0
     if incident.action.name == "report":
-        return Lost(seconds=0.0, ranks=ranks, is_over=True)
+        return IncidentCost(seconds=0.0, ranks=ranks, is_over=True)
     end_s = incident.resumed_s if incident.resumed_s is not None else until_s
     seconds = max(0.0, end_s - incident.onset_s)
-    lost = Lost(seconds=seconds, ranks=ranks, is_over=is_final or incident.resumed_s is not None)
+    lost = IncidentCost(seconds=seconds, ranks=ranks, is_over=is_final or incident.resumed_s is not None)
     if struck is None or struck.steps is None:
         return lost
     first_s = struck.first_step_s

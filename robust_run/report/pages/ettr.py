@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.effective import WINDOW_S, Stretch, kept_until, stopped_s
-from robust_run.report.pages.types import AttemptTimes, Span, SpanKind
+from robust_run.report.effective import WINDOW_S, AttemptStretch, kept_until, stopped_s
+from robust_run.report.pages.types import AttemptTimes, LifeSpan, SpanKind
 from robust_run.report.types import Incident
 
 SPAN_WORDS: dict[SpanKind, tuple[str, str]] = {
@@ -34,7 +34,7 @@ class _Cuts:
     """Collects spans without gaps or overlaps, whatever order the given times are in."""
 
     def __init__(self, begin_s: float, end_s: float) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[LifeSpan] = []
         self.at_s, self._end_s = begin_s, max(begin_s, end_s)
 
     def until(self, at_s: float | None, kind: SpanKind, attempt: int) -> None:
@@ -43,7 +43,7 @@ class _Cuts:
             return
         at_s = min(at_s, self._end_s)
         if at_s > self.at_s:
-            self.spans.append(Span(kind=kind, begin_s=self.at_s, end_s=at_s, attempt=attempt))
+            self.spans.append(LifeSpan(kind=kind, begin_s=self.at_s, end_s=at_s, attempt=attempt))
             self.at_s = at_s
 
 
@@ -54,7 +54,7 @@ def spans_of(
     end_s: float,
     *,
     counts_steps: bool = True,
-) -> tuple[Span, ...]:
+) -> tuple[LifeSpan, ...]:
     """Return what each second from `begin_s` to `end_s` was spent on, in order, without gaps.
 
     `counts_steps`: whether first steps are known; else an attempt counts as productive once its workers run.
@@ -88,11 +88,11 @@ def spans_of(
     return tuple(cuts.spans)
 
 
-def stretches_of(attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]) -> list[Stretch]:
+def stretches_of(attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]) -> list[AttemptStretch]:
     """Return what of each attempt counts as training."""
     ended_of = _ended_of(incidents)
     return [
-        Stretch(
+        AttemptStretch(
             started_s=attempt.started_s,
             first_step_s=attempt.first_step_s,
             onset_s=_onset_s(attempt, ended_of.get(attempt.number)),
@@ -116,7 +116,7 @@ def _onset_s(attempt: AttemptTimes, incident: Incident | None) -> float | None:
     return incident.onset_s if incident is not None else None
 
 
-def seconds_by_kind(spans: Sequence[Span]) -> dict[SpanKind, float]:
+def seconds_by_kind(spans: Sequence[LifeSpan]) -> dict[SpanKind, float]:
     """Return how long each kind lasted in all; those that did not occur are left out."""
     total: dict[SpanKind, float] = {}
     for span in spans:
@@ -124,7 +124,7 @@ def seconds_by_kind(spans: Sequence[Span]) -> dict[SpanKind, float]:
     return {kind: total[kind] for kind in SPAN_WORDS if kind in total}
 
 
-def ratio(spans: Sequence[Span], since_s: float | None = None, until_s: float | None = None) -> float | None:
+def ratio(spans: Sequence[LifeSpan], since_s: float | None = None, until_s: float | None = None) -> float | None:
     """Return the productive share of a stretch of time, of the whole by default; None where nothing was trained yet."""
     if not any(span.kind in ("productive", "redone") for span in spans):
         return None
@@ -138,7 +138,7 @@ def ratio(spans: Sequence[Span], since_s: float | None = None, until_s: float | 
     return min(1.0, sum(productive) / (end_s - begin_s))
 
 
-class Point(msgspec.Struct, frozen=True):
+class EttrPoint(msgspec.Struct, frozen=True):
     """ETTR at one moment."""
 
     at_s: float
@@ -146,7 +146,7 @@ class Point(msgspec.Struct, frozen=True):
     sliding: float
 
 
-def course(spans: Sequence[Span], points: int = 240, window_s: float = WINDOW_S) -> tuple[Point, ...]:
+def course(spans: Sequence[LifeSpan], points: int = 240, window_s: float = WINDOW_S) -> tuple[EttrPoint, ...]:
     """Return how ETTR went, at equal distances: since the beginning, and over the window before each moment."""
     if not spans or spans[-1].end_s <= spans[0].begin_s:
         return ()
@@ -159,14 +159,14 @@ def course(spans: Sequence[Span], points: int = 240, window_s: float = WINDOW_S)
             continue
         since_s = max(begin_s, at_s - window_s)
         all_s, window = productive.before(at_s), productive.before(at_s) - productive.before(since_s)
-        found.append(Point(at_s, min(1.0, all_s / (at_s - begin_s)), max(0.0, min(1.0, window / (at_s - since_s)))))
+        found.append(EttrPoint(at_s, min(1.0, all_s / (at_s - begin_s)), max(0.0, min(1.0, window / (at_s - since_s)))))
     return tuple(found)
 
 
 class _Productive:
     """Productive seconds up to any moment, without going through all spans each time."""
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[LifeSpan]) -> None:
         self._begins = [span.begin_s for span in spans]
         self._spans = spans
         self._sums = [0.0]
@@ -182,7 +182,7 @@ class _Productive:
         return self._sums[index] + part
 
 
-def longest_unproductive_s(spans: Sequence[Span]) -> float:
+def longest_unproductive_s(spans: Sequence[LifeSpan]) -> float:
     """Return the longest stretch without any productive second."""
     longest = current = 0.0
     for span in spans:

@@ -19,7 +19,7 @@ MOST_FAMILIES = 5
 MOST_GROUPS = 2048
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class GroupFamily(msgspec.Struct, frozen=True, kw_only=True):
     """Parallel groups of one kind."""
 
     name: str
@@ -27,7 +27,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     """By their first rank; no rank is in two of them."""
 
 
-def families(groups: Sequence[ParallelGroup], world_size: int, wanted: str = "") -> tuple[Family, ...]:
+def families(groups: Sequence[ParallelGroup], world_size: int, wanted: str = "") -> tuple[GroupFamily, ...]:
     """Return the kinds of groups that say something about a world. `wanted`: label of the group whose kind comes first."""
     found: list[list[ParallelGroup]] = []
     names: list[tuple[str, int]] = []
@@ -47,14 +47,16 @@ def families(groups: Sequence[ParallelGroup], world_size: int, wanted: str = "")
             found.append([group])
             taken.append(set(group.ranks))
     kinds = [
-        Family(name=_called(name, members), groups=tuple(sorted(members, key=lambda group: group.ranks))[:MOST_GROUPS])
+        GroupFamily(
+            name=_called(name, members), groups=tuple(sorted(members, key=lambda group: group.ranks))[:MOST_GROUPS]
+        )
         for (name, _), members in zip(names, found, strict=True)
     ]
     kinds.sort(key=lambda kind: (not any(group.label == wanted for group in kind.groups), -_covered(kind)))
     return tuple(kinds[:MOST_FAMILIES])
 
 
-def _covered(family: Family) -> int:
+def _covered(family: GroupFamily) -> int:
     return sum(len(group.ranks) for group in family.groups)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from robust_run.report.pages.families import Family
+from robust_run.report.pages.families import GroupFamily
 from robust_run.report.pages.frame import data_block
 from robust_run.report.pages.markup import join, text
 from robust_run.report.pages.states import STATE_WORDS, WORST_FIRST, RankState, worst
@@ -36,7 +36,7 @@ _PANEL = (
 _Row = tuple[str, tuple[int, ...]]
 
 
-def grid(places: Sequence[NodePlace], kinds: Sequence[Family], states: Mapping[int, RankState]) -> str:
+def grid(places: Sequence[NodePlace], kinds: Sequence[GroupFamily], states: Mapping[int, RankState]) -> str:
     """Return legend, views and the panel where a rank is looked at."""
     views = [("by node", _rows_of_nodes(places, states))]
     views += [(kind.name, [(group.label, group.ranks) for group in kind.groups]) for kind in kinds]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.report.pages import incident_parts as parts
-from robust_run.report.pages.families import Family, families
+from robust_run.report.pages.families import GroupFamily, families
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.grid import MOST_CELLS, grid
 from robust_run.report.pages.incident_answers import LARGE, answers, parted_sentence
@@ -20,7 +20,7 @@ from robust_run.report.pages.wait_graph import graph_of, wait_graph
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted
 from robust_run.tracer.stacks.cluster import clusters
 from robust_run.tracer.types import Wait
-from robust_run.tracer.verdict import Seen, seen
+from robust_run.tracer.verdict import SceneView, seen
 from robust_run.version import __version__
 
 
@@ -28,7 +28,7 @@ def incident_html(page: IncidentPage) -> str:
     """Return the page as one HTML file."""
     if page.scene is not None and is_older(page.scene, page.incident):
         page = msgspec.structs.replace(page, scene=None)
-    found = seen(page.scene) if page.scene is not None else Seen()
+    found = seen(page.scene) if page.scene is not None else SceneView()
     states = states_of(page, found.waits)
     incident = page.incident
     body = join(
@@ -90,7 +90,7 @@ def _seen(page: IncidentPage) -> str:
     return f"As seen at {clock_time(at_s)}{when}."
 
 
-def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[Family, ...]) -> str:
+def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[GroupFamily, ...]) -> str:
     if not states:
         return ""
     nodes = len(places_of(page))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from robust_run.report.pages.course import Interval, intervals, milestones
+from robust_run.report.pages.course import CourseInterval, intervals, milestones
 from robust_run.report.pages.markup import breakable, command, join, section, text
 from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.rules import meaning_of
-from robust_run.report.pages.types import IncidentPage, Lost
+from robust_run.report.pages.types import IncidentCost, IncidentPage
 from robust_run.report.pages.words import clock_time, count, lasted, number, span
 from robust_run.report.types import Evidence
 
@@ -34,7 +34,7 @@ def _marked(advice: str) -> str:
     return re.sub(r"(?<![\w-])(--[a-z-]+(?: [A-Z]+| report| evict)?)", r"<code class=nowrap>\1</code>", text(advice))
 
 
-def what_lost(lost: Lost | None) -> str:
+def what_lost(lost: IncidentCost | None) -> str:
     """Return what it cost."""
     head = "<h2 id=lost-title>What it cost</h2>"
     if lost is None:
@@ -51,7 +51,7 @@ def what_lost(lost: Lost | None) -> str:
     return head + "<dl class=facts>" + join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in rows) + "</dl>"
 
 
-def _steps_lost(lost: Lost) -> str:
+def _steps_lost(lost: IncidentCost) -> str:
     if lost.steps is None:
         return "not counted"
     if lost.is_most:
@@ -86,7 +86,7 @@ def timeline(page: IncidentPage) -> str:
     )
 
 
-def _interval(step: Interval, begin_s: float, whole_s: float, *, is_longest: bool) -> str:
+def _interval(step: CourseInterval, begin_s: float, whole_s: float, *, is_longest: bool) -> str:
     left = 1000 * (step.after.at_s - begin_s) / whole_s if whole_s > 0 else 0.0
     wide = max(3.0, 1000 * step.seconds / whole_s) if whole_s > 0 else 3.0
     return (

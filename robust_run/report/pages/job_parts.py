@@ -6,7 +6,7 @@ from robust_run.report.pages.charts import split_bar
 from robust_run.report.pages.ettr import SPAN_WORDS, seconds_by_kind
 from robust_run.report.pages.markup import breakable, join, section, table, text
 from robust_run.report.pages.rules import KIND_WORDS
-from robust_run.report.pages.types import AttemptTimes, Happened, JobPage, Lost, SpanKind
+from robust_run.report.pages.types import AttemptTimes, Happened, IncidentCost, JobPage, SpanKind
 from robust_run.report.pages.words import clock_time, count, date_time, incident_name, lasted, number, percent
 
 #: Rows of the tables; older ones are counted.
@@ -55,7 +55,7 @@ def _incident(each: Happened) -> tuple[str, ...]:
     )
 
 
-def _steps(lost: Lost) -> str:
+def _steps(lost: IncidentCost) -> str:
     if lost.steps is None:
         return "?"
     return f"{'≤ ' if lost.is_most else ''}{number(lost.steps)}"

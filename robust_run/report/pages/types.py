@@ -45,7 +45,7 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When it was told to end."""
     ended_s: float | None = None
     """When no process of it was left on any node."""
-    resumed: Checkpoint | None = None
+    resumed: ReportedCheckpoint | None = None
     """The checkpoint that it began from, as far as is known."""
     checked_s: float | None = None
     """When the checks of its nodes were over, where it was followed by some."""
@@ -72,7 +72,7 @@ SpanKind = Literal[
 """What a second of a job's life was spent on: see `ettr.SPAN_WORDS`."""
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class LifeSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of a job's life spent on one thing."""
 
     kind: SpanKind
@@ -82,7 +82,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """The attempt that ran or was being started; -1: none."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint that an attempt could go on from."""
 
     created_s: float
@@ -96,7 +96,7 @@ class Milestone(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
     """What an incident cost, as far as known."""
 
     seconds: float
@@ -180,11 +180,11 @@ class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     attempt: AttemptTimes | None = None
     """The one it struck; None where the journal does not say."""
     following: AttemptTimes | None = None
-    lost: Lost | None = None
+    lost: IncidentCost | None = None
     drawn: Drawn
 
 
-class Eviction(msgspec.Struct, frozen=True, kw_only=True):
+class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host that is not used."""
 
     node: str
@@ -211,7 +211,7 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True):
     """An incident as a job's page lists it."""
 
     incident: Incident
-    lost: Lost
+    lost: IncidentCost
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,13 +237,13 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     nodes_standby: int = 0
     attempts: tuple[AttemptTimes, ...] = ()
     incidents: tuple[Happened, ...] = ()
-    spans: tuple[Span, ...] = ()
+    spans: tuple[LifeSpan, ...] = ()
     """The whole life of the job without gaps (`ettr.spans_of`)."""
     unread: str = ""
     """What could not be read of the incidents, as a clause."""
     counts_steps: bool = True
     """Whether first steps are known; else an attempt counts as productive once its workers run."""
-    evictions: tuple[Eviction, ...] = ()
+    evictions: tuple[EvictedHost, ...] = ()
     code: tuple[CodeRow, ...] = ()
     heat: Heat | None = None
     heat_nodes: dict[int, str] = {}

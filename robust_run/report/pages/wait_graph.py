@@ -26,7 +26,7 @@ _GUILTY = ("culprit", "suspect")
 _WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 300, 66, 28, 54, 6
 
 
-class Box(msgspec.Struct, frozen=True, kw_only=True):
+class RankBox(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks that do the same."""
 
     ranks: tuple[int, ...]
@@ -38,17 +38,17 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     doing: str = ""
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
+class WaitDrawing(msgspec.Struct, frozen=True, kw_only=True):
     """Boxes in layers, top first, and arrows between their indexes."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[RankBox, ...]
     layers: tuple[tuple[int, ...], ...]
     edges: tuple[tuple[int, int], ...]
     left_out: int = 0
     """Boxes that are not drawn."""
 
 
-def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
+def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> WaitDrawing:
     """Return the picture of who waits for whom; without boxes where nobody waits."""
     newest: dict[int, Wait] = {}
     for wait in waits:
@@ -59,7 +59,7 @@ def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
         guilty = known_state is not None and known_state.state in _GUILTY
         members.setdefault((wait.what, wait.awaited, guilty), []).append(wait)
     boxes = [
-        Box(
+        RankBox(
             ranks=tuple(sorted(wait.waiter for wait in same)),
             what=what,
             awaited=awaited,
@@ -72,11 +72,11 @@ def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> Graph:
     for rank in sorted({rank for box in boxes for rank in box.awaited} - set(newest)):
         known = states.get(rank, RankState("unseen"))
         ends.setdefault((known.state, known.doing), []).append(rank)
-    boxes += [Box(ranks=tuple(ranks), what="", state=state, doing=doing) for (state, doing), ranks in ends.items()]
+    boxes += [RankBox(ranks=tuple(ranks), what="", state=state, doing=doing) for (state, doing), ranks in ends.items()]
     return _arranged(boxes)
 
 
-def _arranged(boxes: Sequence[Box]) -> Graph:
+def _arranged(boxes: Sequence[RankBox]) -> WaitDrawing:
     box_of = {rank: index for index, box in enumerate(boxes) for rank in box.ranks}
     onward = [
         sorted({box_of[rank] for rank in box.awaited if rank in box_of} - {index}) for index, box in enumerate(boxes)
@@ -91,10 +91,10 @@ def _arranged(boxes: Sequence[Box]) -> Graph:
         row = sorted(by_depth[level], key=lambda index: boxes[index].ranks)
         layers += [tuple(row[start : start + MOST_BESIDE]) for start in range(0, len(row), MOST_BESIDE)]
     edges = tuple((index, to) for index in chosen for to in onward[index] if to in depth)
-    return Graph(boxes=tuple(boxes), layers=tuple(layers), edges=edges, left_out=len(boxes) - len(chosen))
+    return WaitDrawing(boxes=tuple(boxes), layers=tuple(layers), edges=edges, left_out=len(boxes) - len(chosen))
 
 
-def _relevant(boxes: Sequence[Box], onward: Sequence[Sequence[int]]) -> list[int]:
+def _relevant(boxes: Sequence[RankBox], onward: Sequence[Sequence[int]]) -> list[int]:
     """Return the boxes nearest to those at fault, against the arrows."""
     back: dict[int, list[int]] = {}
     for index, targets in enumerate(onward):
@@ -129,7 +129,7 @@ def _depths(chosen: Sequence[int], onward: Sequence[Sequence[int]]) -> dict[int,
     return depth
 
 
-def wait_graph(graph: Graph) -> str:
+def wait_graph(graph: WaitDrawing) -> str:
     """Return the picture as SVG with the same in words below it."""
     if not graph.boxes:
         return ""
@@ -169,7 +169,7 @@ def _edge(one: tuple[float, float], other: tuple[float, float]) -> str:
     return f'<path class=edge marker-end="url(#tip)" d="M{x:g} {y:g}C{x + bend:g} {y:g} {to_x + back:g} {to_y:g} {to_x:g} {to_y:g}"/>'
 
 
-def _box(box: Box, x: float, y: float) -> str:
+def _box(box: RankBox, x: float, y: float) -> str:
     who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
     guilty = box.state in _GUILTY
     first = (

@@ -20,8 +20,8 @@ from robust_run.report.startup.types import (
     AttemptStartup,
     Phase,
     PhaseSummary,
-    Row,
-    Span,
+    RankRow,
+    StartSpan,
     Startup,
 )
 from robust_run.report.startup.words import BEFORE, SHORT, plain, seconds, sentence, who
@@ -65,7 +65,7 @@ def _so_far(attempt: AttemptStartup) -> str:
     return f"no rank has made its first step after {seconds(attempt.total_s)} s"
 
 
-def _drawn(attempt: AttemptStartup) -> tuple[tuple[Row, ...], str]:
+def _drawn(attempt: AttemptStartup) -> tuple[tuple[RankRow, ...], str]:
     """Return the rows to draw, and what they are."""
     if attempt.node_rows and attempt.ranks > RANKS_DRAWN:
         shown = len(attempt.node_rows)
@@ -93,7 +93,7 @@ def _swatch(phase: Phase) -> str:
     return f'<svg class="rr-wf-swatch" viewBox="0 0 10 10" aria-hidden="true">{square}</svg>'
 
 
-def _chart(attempt: AttemptStartup, rows: Sequence[Row], length_s: float) -> Iterator[str]:
+def _chart(attempt: AttemptStartup, rows: Sequence[RankRow], length_s: float) -> Iterator[str]:
     slow = _slow(attempt)
     ticks = _ticks(length_s)
     yield '<ul class="rr-wf-rows">'
@@ -113,7 +113,7 @@ def _chart(attempt: AttemptStartup, rows: Sequence[Row], length_s: float) -> Ite
     yield f"<div>{marks}</div></li></ul>"
 
 
-def _bar(row: Row, label: str, length_s: float, ticks: Sequence[float]) -> Iterator[str]:
+def _bar(row: RankRow, label: str, length_s: float, ticks: Sequence[float]) -> Iterator[str]:
     spent = seconds_of(row)
     told = ", ".join(f"{SHORT[phase]} {seconds(spent[phase])} s" for phase in PHASES if phase in spent)
     spoken = escape(f"{label}: {told}")
@@ -126,7 +126,7 @@ def _bar(row: Row, label: str, length_s: float, ticks: Sequence[float]) -> Itera
     yield "</svg>"
 
 
-def _rect(span: Span, length_s: float) -> str:
+def _rect(span: StartSpan, length_s: float) -> str:
     begin = UNITS * max(span.began_s, 0.0) / length_s
     width = UNITS * max(span.ended_s, 0.0) / length_s - begin
     if width <= 0.0:

@@ -22,12 +22,12 @@ from robust_run.report.startup.types import (
     NodeStart,
     Phase,
     PhaseSummary,
-    Queue,
     RankMarks,
-    Row,
-    Span,
+    RankRow,
+    SchedulerQueue,
+    StartSpan,
+    StartStraggler,
     Startup,
-    Straggler,
 )
 from robust_run.tracer.files.marks import KINDS
 
@@ -49,7 +49,7 @@ def summarise(
     nodes: int,
     unix_offset_s: float,
     is_first: bool = False,
-    queue: Queue | None = None,
+    queue: SchedulerQueue | None = None,
 ) -> AttemptStartup | None:
     """Return what one attempt's start was; None if nothing is known of it. All times of `starts` are of one clock.
 
@@ -70,7 +70,7 @@ def summarise(
     seen_s = max(start.seen_s for start in starts) - began_s
     total_s = max(stepped) if len(stepped) == len(rows) and stepped else max([*stepped, seen_s])
     late = sorted(rows, key=lateness, reverse=True)
-    by_node: dict[str, Row] = {}
+    by_node: dict[str, RankRow] = {}
     for row in late:
         by_node.setdefault(row.node, row)
     return AttemptStartup(
@@ -91,7 +91,7 @@ def summarise(
     )
 
 
-def _some(late: list[Row], all_of: int, slowest: int) -> tuple[Row, ...]:
+def _some(late: list[RankRow], all_of: int, slowest: int) -> tuple[RankRow, ...]:
     chosen = late if len(late) <= all_of else late[:slowest]
     return tuple(sorted(chosen, key=lambda row: row.rank))
 
@@ -100,18 +100,18 @@ def _origin(start: NodeStart, is_first: bool) -> float:
     return start.launched_s if is_first and start.launched_s is not None else start.began_s
 
 
-def _waited(queue: Queue | None, lead_s: float) -> list[Span]:
+def _waited(queue: SchedulerQueue | None, lead_s: float) -> list[StartSpan]:
     """Return what came before the launcher, in negative times."""
     if queue is None or lead_s <= 0.0:
         return []
     in_queue_s = min(max(queue.started_unix_s - queue.eligible_unix_s, 0.0), lead_s)
-    spans = [Span("queue", -lead_s, in_queue_s - lead_s)]
+    spans = [StartSpan("queue", -lead_s, in_queue_s - lead_s)]
     if queue.is_batch and lead_s > in_queue_s:
-        spans.append(Span("script", in_queue_s - lead_s, 0.0))
+        spans.append(StartSpan("script", in_queue_s - lead_s, 0.0))
     return spans
 
 
-def _row(start: NodeStart, rank: RankMarks, began_s: float, waited: list[Span], is_first: bool) -> Row:
+def _row(start: NodeStart, rank: RankMarks, began_s: float, waited: list[StartSpan], is_first: bool) -> RankRow:
     """Return a rank's start as spans that follow each other."""
     end_s = rank.first_step_s if rank.first_step_s is not None else start.seen_s
     marks = [(KINDS[mark.kind], mark.began_s, mark.ended_s) for mark in rank.spans if 0 < mark.kind < len(KINDS)]
@@ -124,12 +124,12 @@ def _row(start: NodeStart, rank: RankMarks, began_s: float, waited: list[Span], 
         spans.append(("spawn", start.began_s, rank.armed_s))
         spans += _worked(marks, rank.armed_s, end_s, rank.first_step_s is not None)
     moved = [
-        Span(phase, round(max(begin - began_s, 0.0), 3), round(max(end - began_s, 0.0), 3))
+        StartSpan(phase, round(max(begin - began_s, 0.0), 3), round(max(end - began_s, 0.0), 3))
         for phase, begin, end in spans
         if end > begin
     ]
     loaders = dict.fromkeys(kind for kind, _, _ in marks if kind in KINDS[_FIRST_LOADER:])
-    return Row(
+    return RankRow(
         rank=rank.rank,
         node=start.node,
         how=rank.how,
@@ -175,7 +175,7 @@ def _worked(
     return spans
 
 
-def coarse(spans: Sequence[Span], most: int) -> list[Span]:
+def coarse(spans: Sequence[StartSpan], most: int) -> list[StartSpan]:
     """Return at most so many spans that cover the same time: short ones become part of what is before them."""
     limit_s = 0.0
     kept = _merged(spans, limit_s)
@@ -185,18 +185,18 @@ def coarse(spans: Sequence[Span], most: int) -> list[Span]:
     return kept
 
 
-def _merged(spans: Sequence[Span], limit_s: float) -> list[Span]:
-    kept: list[Span] = []
+def _merged(spans: Sequence[StartSpan], limit_s: float) -> list[StartSpan]:
+    kept: list[StartSpan] = []
     for span in spans:
         last = kept[-1] if kept else None
         if last is not None and (last.phase == span.phase or span.ended_s - span.began_s < limit_s):
-            kept[-1] = Span(last.phase, last.began_s, span.ended_s)
+            kept[-1] = StartSpan(last.phase, last.began_s, span.ended_s)
         else:
             kept.append(span)
     return kept
 
 
-def lateness(row: Row) -> float:
+def lateness(row: RankRow) -> float:
     """Return how long a rank worked before its first step, from the first launcher's start on: the longest was waited for.
 
     In the waiting phases it waits for others, and in the program's own time it may: in an all_reduce before a late import.
@@ -209,7 +209,7 @@ def lateness(row: Row) -> float:
     return next((span.began_s for span in row.spans if span.began_s >= 0.0), 0.0) + worked_s
 
 
-def seconds_of(row: Row) -> dict[Phase, float]:
+def seconds_of(row: RankRow) -> dict[Phase, float]:
     """Return how long a rank was in each phase; phases in which it was not are left out."""
     found: dict[Phase, float] = {}
     for span in row.spans:
@@ -217,14 +217,14 @@ def seconds_of(row: Row) -> dict[Phase, float]:
     return found
 
 
-def _how(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
+def _how(rows: Sequence[RankRow]) -> tuple[tuple[str, int], ...]:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.how] = counts.get(row.how, 0) + 1
     return tuple(sorted(counts.items()))
 
 
-def _phases(rows: Sequence[Row], total_s: float) -> tuple[PhaseSummary, ...]:
+def _phases(rows: Sequence[RankRow], total_s: float) -> tuple[PhaseSummary, ...]:
     seconds = [(seconds_of(row), row) for row in rows]
     present = set(chain.from_iterable(each for each, _ in seconds))
     return tuple(
@@ -234,7 +234,7 @@ def _phases(rows: Sequence[Row], total_s: float) -> tuple[PhaseSummary, ...]:
     )
 
 
-def _phase(phase: Phase, taken: list[tuple[float, Row]], total_s: float) -> PhaseSummary:
+def _phase(phase: Phase, taken: list[tuple[float, RankRow]], total_s: float) -> PhaseSummary:
     ordered = sorted(seconds for seconds, _ in taken)
     median_s = ordered[(len(ordered) - 1) // 2]
     longest_s, slowest = max(taken, key=lambda each: (each[0], -each[1].rank))
@@ -251,7 +251,9 @@ def _phase(phase: Phase, taken: list[tuple[float, Row]], total_s: float) -> Phas
     )
 
 
-def _stragglers(phase: Phase, taken: list[tuple[float, Row]], median_s: float, total_s: float) -> list[Straggler]:
+def _stragglers(
+    phase: Phase, taken: list[tuple[float, RankRow]], median_s: float, total_s: float
+) -> list[StartStraggler]:
     """Return who takes much longer, slowest first; a node where most of its ranks do."""
     limit_s = max(STRAGGLER_RATIO * median_s, median_s + max(STRAGGLER_S, STRAGGLER_PART * total_s))
     slow = [(seconds, row) for seconds, row in taken if seconds > limit_s]
@@ -267,8 +269,8 @@ def _stragglers(phase: Phase, taken: list[tuple[float, Row]], median_s: float, t
         for node, of_node in slow_of.items()
         if several and (phase in NODE_PHASES or 2 * len(of_node) > ranks_of[node])
     }
-    found = [Straggler(node, -1, round(seconds, 3)) for node, seconds in whole.items()]
-    found += [Straggler(row.node, row.rank, round(seconds, 3)) for seconds, row in slow if row.node not in whole]
+    found = [StartStraggler(node, -1, round(seconds, 3)) for node, seconds in whole.items()]
+    found += [StartStraggler(row.node, row.rank, round(seconds, 3)) for seconds, row in slow if row.node not in whole]
     return sorted(found, key=lambda each: (-each.seconds, each.rank))
 
 

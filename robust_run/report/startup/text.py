@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from robust_run.report.startup.advise import advise, chosen
-from robust_run.report.startup.types import AttemptStartup, Phase, Row, Startup
+from robust_run.report.startup.types import AttemptStartup, Phase, RankRow, Startup
 from robust_run.report.startup.words import BEFORE, SHORT, plain, seconds, sentence, who
 
 LETTERS: dict[Phase, str] = {
@@ -85,12 +85,12 @@ def _bars(attempt: AttemptStartup, width: int, paint: Paint, *, every: bool) -> 
         yield f"{'':>{room}} ({count} of {whole} {'nodes' if by_node else 'ranks'})"
 
 
-def _label(row: Row, attempt: AttemptStartup) -> str:
+def _label(row: RankRow, attempt: AttemptStartup) -> str:
     name = f"{plain(row.node)} " if attempt.nodes > 1 else ""
     return f"{name[-LONGEST_LABEL:]}rank {row.rank}"
 
 
-def _bar(row: Row, length_s: float, columns: int, paint: Paint) -> Iterator[str]:
+def _bar(row: RankRow, length_s: float, columns: int, paint: Paint) -> Iterator[str]:
     """Yield pieces of a bar: in each column the phase that has most of it."""
     column_s = length_s / columns
     letters: list[Phase | None] = []

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from robust_run.tracer.files.marks import MOST_SPANS, Mark
+from robust_run.tracer.files.marks import MOST_SPANS, StartMark
 
 Phase = Literal[
     "queue", "script", "agent", "image", "snapshot", "meet", "spawn", "imports", "init", "load", "program", "first_step"
@@ -62,7 +62,7 @@ class RankMarks(msgspec.Struct, frozen=True, array_like=True):
     """promote, fork or spawn; empty: not known."""
     armed_s: float | None = None
     """When its interpreter was there; None: not noted (not Python, or ROBUST_TRACE=0)."""
-    spans: Annotated[tuple[Mark, ...], msgspec.Meta(max_length=MOST_SPANS)] = ()
+    spans: Annotated[tuple[StartMark, ...], msgspec.Meta(max_length=MOST_SPANS)] = ()
     open_kind: int = 0
     opened_s: float = 0.0
     first_step_s: float | None = None
@@ -95,7 +95,7 @@ class NodeStart(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing more will be said: all ranks have made a step, or the attempt has ended."""
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class StartSpan(msgspec.Struct, frozen=True, array_like=True):
     """A part of a start."""
 
     phase: Phase
@@ -103,13 +103,13 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     ended_s: float
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """The start of one rank, its node's part included."""
 
     rank: int
     node: str
     how: str = ""
-    spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=4 * MOST_ROW_SPANS)]
+    spans: Annotated[tuple[StartSpan, ...], msgspec.Meta(max_length=4 * MOST_ROW_SPANS)]
     """In order of time, without gaps but for one before the launcher was started."""
     first_step_s: float | None = None
     """None: it has not made one."""
@@ -119,7 +119,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What its process had read from disks when it had made its first step; -1: not known."""
 
 
-class Straggler(msgspec.Struct, frozen=True, array_like=True):
+class StartStraggler(msgspec.Struct, frozen=True, array_like=True):
     """A node, or one rank of it, that took longer than the others for a phase."""
 
     node: str
@@ -138,7 +138,7 @@ class PhaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     """Where it took longest."""
     rank: int
-    stragglers: Annotated[tuple[Straggler, ...], msgspec.Meta(max_length=MOST_STRAGGLERS)] = ()
+    stragglers: Annotated[tuple[StartStraggler, ...], msgspec.Meta(max_length=MOST_STRAGGLERS)] = ()
     straggler_count: int = 0
 
 
@@ -158,11 +158,11 @@ class AttemptStartup(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float
     """Until the first step of the last rank; while there is none, until it was looked at."""
     phases: Annotated[tuple[PhaseSummary, ...], msgspec.Meta(max_length=len(PHASES))]
-    critical: Row | None = None
+    critical: RankRow | None = None
     """The rank that had most to do before its first step: what the others waited for."""
-    rows: Annotated[tuple[Row, ...], msgspec.Meta(max_length=ALL_RANKS)] = ()
+    rows: Annotated[tuple[RankRow, ...], msgspec.Meta(max_length=ALL_RANKS)] = ()
     """All ranks, or the slowest."""
-    node_rows: Annotated[tuple[Row, ...], msgspec.Meta(max_length=ALL_NODES)] = ()
+    node_rows: Annotated[tuple[RankRow, ...], msgspec.Meta(max_length=ALL_NODES)] = ()
     """Of several nodes, the last rank of each, or of the slowest."""
     uses: Annotated[tuple[str, ...], msgspec.Meta(max_length=32)] = ()
     how: Annotated[tuple[tuple[str, int], ...], msgspec.Meta(max_length=8)] = ()
@@ -182,7 +182,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     """Oldest first."""
 
 
-class Queue(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerQueue(msgspec.Struct, frozen=True, kw_only=True):
     """What a scheduler says of the time before a job's launcher was started; Unix times."""
 
     eligible_unix_s: float

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from robust_run.snapshot.capture.running import Heard, run_inside
-from robust_run.snapshot.capture.types import Order
+from robust_run.snapshot.capture.types import CaptureOrder
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.rules.types import Root
 
@@ -88,7 +88,7 @@ def compile_all(
         # What `main` returns is no exit code here: of sources that cannot be compiled, nobody need know.
         commands.append(f"import compileall, sys; sys.argv[1:] = {argv!r}; compileall.main()")
     # In the process in which commands run, so that its processes end with this one.
-    order = Order(
+    order = CaptureOrder(
         layers=(), watched=(), commands=tuple(commands), cwd="/", private=(), parent=os.getpid(), shell=python[0]
     )
     give_up_at_s = time.monotonic() + timeout_s

@@ -12,7 +12,7 @@ import msgspec
 from robust_run.snapshot.capture import bytecode, outside, scan
 from robust_run.snapshot.capture.running import check_codes, run_inside
 from robust_run.snapshot.capture.stage import listed, make_whiteouts, split_whiteouts
-from robust_run.snapshot.capture.types import Captured, Layer, Order, Report
+from robust_run.snapshot.capture.types import Captured, CaptureOrder, CaptureReport, Layer
 from robust_run.snapshot.capture.work import make_work, remove_work
 from robust_run.snapshot.errors import CaptureRefused
 from robust_run.snapshot.roots import is_within
@@ -31,7 +31,7 @@ LEAST_FREE_BYTES = 1 << 30
 _CACHES = ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR", "TORCH_EXTENSIONS_DIR")
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be captured."""
 
     commands: tuple[str, ...]
@@ -51,7 +51,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """"refuse" or "note" changes outside the roots."""
 
 
-def capture(setup: Setup, on_output: Callable[[bytes], None] = lambda _: None) -> Captured:
+def capture(setup: CaptureSetup, on_output: Callable[[bytes], None] = lambda _: None) -> Captured:
     """Run the commands and return what they changed; the stage belongs to the caller, who calls `discard` in the end.
 
     Raises `SetupFailed`, `CaptureRefused`. After an error nothing is left behind.
@@ -76,12 +76,12 @@ def capture(setup: Setup, on_output: Callable[[bytes], None] = lambda _: None) -
     return found
 
 
-def _within(setup: Setup, parent: str) -> str | None:
+def _within(setup: CaptureSetup, parent: str) -> str | None:
     problem = next((root.path for root in setup.roots if is_within(os.path.realpath(parent), root.path)), None)
     return f"{parent} is within {problem}, which is captured" if problem else None
 
 
-def _unfit(setup: Setup, parent: str) -> str | None:
+def _unfit(setup: CaptureSetup, parent: str) -> str | None:
     """Return why no overlay can write to a folder; None: as far as can be seen one can."""
     status = os.statvfs(parent)
     free_bytes = status.f_bavail * status.f_frsize
@@ -96,7 +96,7 @@ def discard(captured: Captured) -> None:
 
 
 def _attempt(
-    setup: Setup, parent: str, reasons: list[str], on_output: Callable[[bytes], None], *, overlay: bool
+    setup: CaptureSetup, parent: str, reasons: list[str], on_output: Callable[[bytes], None], *, overlay: bool
 ) -> Captured | None:
     """Capture with what lies in a new folder below `parent`. None: no overlay is possible there, and nothing was run."""
     folder = make_work(parent)
@@ -116,7 +116,7 @@ def _attempt(
 class _Run:
     """One run of the commands, in a folder of its own."""
 
-    def __init__(self, setup: Setup, folder: str, on_output: Callable[[bytes], None]) -> None:
+    def __init__(self, setup: CaptureSetup, folder: str, on_output: Callable[[bytes], None]) -> None:
         self._setup, self._folder, self._on_output = setup, folder, on_output
         self._stage = os.path.join(folder, "stage")
         path = setup.environment.get("PATH", os.defpath)
@@ -172,9 +172,9 @@ class _Run:
         os.mkdir(layer.work)
         return layer
 
-    def _execute(self, layers: list[Layer], watched: list[Layer]) -> Report:
+    def _execute(self, layers: list[Layer], watched: list[Layer]) -> CaptureReport:
         setup = self._setup
-        order = Order(
+        order = CaptureOrder(
             layers=tuple(layers),
             watched=tuple(watched),
             commands=setup.commands,
@@ -215,7 +215,7 @@ class _Run:
             reasons=tuple(reasons),
         )
 
-    def _with_outside(self, found: Captured, certain: list[str], report: Report) -> Captured:
+    def _with_outside(self, found: Captured, certain: list[str], report: CaptureReport) -> Captured:
         """Add what was changed elsewhere. Raises `CaptureRefused` if that is certain and not to be passed over."""
         setup = self._setup
         skipped = [root.path for root in setup.roots] + [self._folder, os.path.realpath(setup.cwd), *report.watched]

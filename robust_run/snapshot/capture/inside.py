@@ -21,7 +21,7 @@ from robust_run.mounts import namespace, overlay, syscalls
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import points_below
 from robust_run.snapshot.capture import enclosed
-from robust_run.snapshot.capture.types import Order, Report
+from robust_run.snapshot.capture.types import CaptureOrder, CaptureReport
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.roots import is_within
 
@@ -34,13 +34,13 @@ def main(order_path: str, report_path: str) -> int:
     # Whoever starts us may hold signals back, and children inherit that: nothing but SIGKILL would end them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     with open(order_path, "rb") as file:
-        order = msgspec.json.decode(file.read(), type=Order)
+        order = msgspec.json.decode(file.read(), type=CaptureOrder)
     if os.getppid() != order.parent:
         return 1
     try:
         report = _carry_out(order)
     except SnapshotError as error:
-        report = Report(killed=str(error))
+        report = CaptureReport(killed=str(error))
     except SystemExit:
         _end_children()
         if os.getppid() != order.parent:
@@ -50,7 +50,7 @@ def main(order_path: str, report_path: str) -> int:
     return 0
 
 
-def _carry_out(order: Order) -> Report:
+def _carry_out(order: CaptureOrder) -> CaptureReport:
     userns = False
     watched: list[str] = []
     if order.layers:
@@ -59,18 +59,18 @@ def _carry_out(order: Order) -> Report:
             watched = _watch(order, userns)
             for layer in order.layers:
                 if below := points_below(layer.target):
-                    return Report(refused=f"{below[0]} is mounted below {layer.target} and would be hidden")
+                    return CaptureReport(refused=f"{below[0]} is mounted below {layer.target} and would be hidden")
                 overlay.mount(layer.target, [layer.target], upper=layer.upper, work=layer.work, userns=userns)
         except MountRefused as error:
-            return Report(refused=str(error), userns=userns)
+            return CaptureReport(refused=str(error), userns=userns)
     began_ns = time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE: what file systems stamp files with
     codes = enclosed.run(lambda: _run_all(order)) if order.enclose else None
     if codes is None:
         codes = _run_all(order)
-    return Report(userns=userns, watched=tuple(watched), began_ns=began_ns, codes=codes)
+    return CaptureReport(userns=userns, watched=tuple(watched), began_ns=began_ns, codes=codes)
 
 
-def _run_all(order: Order) -> tuple[int, ...]:
+def _run_all(order: CaptureOrder) -> tuple[int, ...]:
     """Run the commands until one fails. Returns their exit codes."""
     codes = []
     for command in order.commands:
@@ -80,7 +80,7 @@ def _run_all(order: Order) -> tuple[int, ...]:
     return tuple(codes)
 
 
-def _watch(order: Order, userns: bool) -> list[str]:
+def _watch(order: CaptureOrder, userns: bool) -> list[str]:
     """Mount an overlay over each folder to watch. A root or the working directory in one of them stays the real one."""
     seen = []
     kept = [layer.target for layer in order.layers] + [layer.upper for layer in order.layers] + [order.cwd]
@@ -96,7 +96,7 @@ def _watch(order: Order, userns: bool) -> list[str]:
     return seen
 
 
-def _run(command: str, order: Order) -> int:
+def _run(command: str, order: CaptureOrder) -> int:
     """Run one command in a session of its own, and end what it leaves behind."""
     process = subprocess.Popen(
         [order.shell, "-c", command], cwd=order.cwd, stdin=subprocess.DEVNULL, start_new_session=True

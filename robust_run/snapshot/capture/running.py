@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.snapshot.capture.types import Order, Report
+from robust_run.snapshot.capture.types import CaptureOrder, CaptureReport
 from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
 from robust_run.snapshot.rules.key import blanked
 
@@ -31,8 +31,8 @@ _START = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from robust_run.
 
 
 def run_inside(
-    order: Order, folder: str, environment: Mapping[str, str], on_output: Callable[[bytes], None]
-) -> tuple[Report, list[str]]:
+    order: CaptureOrder, folder: str, environment: Mapping[str, str], on_output: Callable[[bytes], None]
+) -> tuple[CaptureReport, list[str]]:
     """Run the order's commands, giving their output line by line. Returns the report and the last lines.
 
     The calling thread must live until then: the commands are killed when it ends. Raises `SnapshotError` if the process that
@@ -141,10 +141,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _report(path: str, code: int, last: deque[bytes]) -> Report:
+def _report(path: str, code: int, last: deque[bytes]) -> CaptureReport:
     try:
         with open(path, "rb") as file:
-            found = msgspec.json.decode(file.read(_REPORT_BYTES), type=Report)
+            found = msgspec.json.decode(file.read(_REPORT_BYTES), type=CaptureReport)
     except (OSError, msgspec.MsgspecError) as error:
         line = f": {blanked(_plain(last[-1]))[:500]}" if last else ""
         what = "the process that runs the set-up commands"
@@ -156,7 +156,7 @@ def _report(path: str, code: int, last: deque[bytes]) -> Report:
     return found
 
 
-def check_codes(order: Order, report: Report, last: list[str]) -> None:
+def check_codes(order: CaptureOrder, report: CaptureReport, last: list[str]) -> None:
     """Raise `SetupFailed` if a command failed, with the last line that says something."""
     for command, code in zip(order.commands, report.codes, strict=False):
         if code != 0:

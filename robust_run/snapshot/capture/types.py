@@ -15,7 +15,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     work: str
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What the process inside is to do."""
 
     layers: tuple[Layer, ...]
@@ -33,7 +33,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the commands are in a process namespace, so that the kernel ends what they started; their mounts, too."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the process inside says at its end."""
 
     refused: str = ""

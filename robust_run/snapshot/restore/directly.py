@@ -16,7 +16,7 @@ import robust_run
 from robust_run.errors import RobustRunError
 from robust_run.mounts import namespace, syscalls
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.restore.place import Order, Place
+from robust_run.snapshot.restore.place import PlaceOrder, StagePlace
 from robust_run.snapshot.rules.restore_ladder import Rung
 
 _ENTER = os.path.join(os.path.dirname(os.path.abspath(robust_run.__file__)), "prefetch", "inside", "enter.py")
@@ -26,7 +26,7 @@ _RUNGS: tuple[Rung, ...] = ("mount", "extract")
 class Held:
     """A mount namespace in which a snapshot is restored. It ends with the last program in it, after `stop`."""
 
-    def __init__(self, rung: Rung, namespace: int, place: Place) -> None:
+    def __init__(self, rung: Rung, namespace: int, place: StagePlace) -> None:
         """Made by `hold`."""
         self.rung = rung
         self._namespace, self._place = namespace, place
@@ -45,7 +45,7 @@ class Held:
                 self._place.unpacked.let_go()
 
 
-def hold(order: Order) -> Held | None:
+def hold(order: PlaceOrder) -> Held | None:
     """Restore by the first rung of an order. None: that rung is not for us, or not possible; nothing is left mounted then.
 
     Raises `RestoreRefused` after the order's limit.
@@ -62,9 +62,9 @@ def hold(order: Order) -> Held | None:
     return made[0] if made else None
 
 
-def _make(order: Order, rung: Rung, made: list[Held]) -> None:
+def _make(order: PlaceOrder, rung: Rung, made: list[Held]) -> None:
     """In a thread, which the kernel takes its namespace away from when it ends, unless somebody has a descriptor of it."""
-    place = Place(order, order.stage, as_user=False, writable=order.writable)
+    place = StagePlace(order, order.stage, as_user=False, writable=order.writable)
     try:
         namespace.enter(as_user=False)
         syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")

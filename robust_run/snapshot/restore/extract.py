@@ -22,7 +22,7 @@ from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
 from robust_run.snapshot.pack import tool_path, tool_version
 from robust_run.snapshot.restore import confined
 from robust_run.snapshot.rules import listing
-from robust_run.snapshot.rules.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, SnapshotManifest
 from robust_run.snapshot.verify import check_tree
 
 MARK = "done.json"
@@ -41,7 +41,7 @@ class _Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extract(
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     image: str,
     cache: str,
     *,
@@ -76,7 +76,7 @@ def extract(
     return target
 
 
-def items_of(folder: str, manifest: Manifest) -> list[Item]:
+def items_of(folder: str, manifest: SnapshotManifest) -> list[Item]:
     """Return the listing that lies in a folder or mount. Raises `SnapshotRefused`."""
     return listing.decode(read_listing(folder), manifest)
 
@@ -92,7 +92,7 @@ def read_listing(folder: str) -> bytes:
 
 
 def _unpack(
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     image: str,
     part: str,
     processors: int | None,
@@ -134,7 +134,7 @@ def _unpack(
     os.chmod(part, 0o755)  # noqa: S103 - packages, which all may read
 
 
-def _check_unpacked(manifest: Manifest, folder: str, image: str) -> None:
+def _check_unpacked(manifest: SnapshotManifest, folder: str, image: str) -> None:
     items = items_of(folder, manifest)
     tops = [os.path.join(folder, f"r{root.folder}") for root in manifest.roots]
     problems = check_tree(tops, items, digests=0.0, exact=True)
@@ -144,7 +144,7 @@ def _check_unpacked(manifest: Manifest, folder: str, image: str) -> None:
         raise SnapshotRefused(f"{image}: it does not hold what its listing says: {problems[0]}; build it again")
 
 
-def _is_done(target: str, manifest: Manifest, boot: str) -> bool:
+def _is_done(target: str, manifest: SnapshotManifest, boot: str) -> bool:
     try:
         with open(os.path.join(target, MARK), "rb") as file:
             mark = msgspec.json.decode(file.read(4096), type=_Mark)
@@ -161,12 +161,12 @@ def _is_done(target: str, manifest: Manifest, boot: str) -> bool:
     return True
 
 
-def _mark(folder: str, manifest: Manifest, boot: str) -> None:
+def _mark(folder: str, manifest: SnapshotManifest, boot: str) -> None:
     mark = _Mark(image_sha256=manifest.image_sha256, boot=boot)
     write_file(os.path.join(folder, MARK), msgspec.json.encode(mark))
 
 
-def _check_room(folder: str, manifest: Manifest) -> None:
+def _check_room(folder: str, manifest: SnapshotManifest) -> None:
     status = os.statvfs(folder)
     needed = manifest.content_bytes + manifest.items * _BLOCK_BYTES
     free = status.f_bavail * status.f_frsize

@@ -17,14 +17,14 @@ import msgspec
 from robust_run.errors import RobustRunError
 from robust_run.mounts import namespace, syscalls
 from robust_run.mounts.facts import gather
-from robust_run.mounts.holding import Made, Problem, Ready, Tell, main, own_namespace
-from robust_run.mounts.ladder import POSSIBLE, Facts
+from robust_run.mounts.holding import HolderReady, HolderResult, Problem, Tell, main, own_namespace
+from robust_run.mounts.ladder import POSSIBLE, KernelFacts
 from robust_run.snapshot.restore import mounting
-from robust_run.snapshot.restore.place import LARGEST_ORDER_BYTES, Order, Place
+from robust_run.snapshot.restore.place import LARGEST_ORDER_BYTES, PlaceOrder, StagePlace
 from robust_run.snapshot.rules import restore_ladder as ladder
 
 
-def make(order: Order, tell: Callable[[str], None], note: Callable[[str], None]) -> Made:
+def make(order: PlaceOrder, tell: Callable[[str], None], note: Callable[[str], None]) -> HolderResult:
     """Make the place: walk down the ladder until a rung holds. For a process with one thread, changed by it for good.
 
     Raises `NothingLeft`.
@@ -38,7 +38,7 @@ def make(order: Order, tell: Callable[[str], None], note: Callable[[str], None])
     syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")
     os.chdir(order.stage)
     writable = order.writable and not found.overlay_upper
-    place = Place(order, order.stage, as_user=as_user, writable=writable, tell=tell, note=note)
+    place = StagePlace(order, order.stage, as_user=as_user, writable=writable, tell=tell, note=note)
     while True:
         try:
             place.make(choice.rung)
@@ -47,7 +47,7 @@ def make(order: Order, tell: Callable[[str], None], note: Callable[[str], None])
             tried[choice.rung] = " ".join(str(error).split())[:1000]
         choice = ladder.choose(facts, tried, order.rungs)
     namespaces = [own_namespace("mnt"), *([own_namespace("user")] if as_user else [])]
-    ready = Ready(
+    ready = HolderReady(
         rung=choice.rung,
         chosen=choice.sentence(),
         in_user_namespace=as_user,
@@ -59,14 +59,14 @@ def make(order: Order, tell: Callable[[str], None], note: Callable[[str], None])
         if place.server is not None:
             place.server.stop()
 
-    return Made(ready=ready, namespaces=namespaces, stop=stop)
+    return HolderResult(ready=ready, namespaces=namespaces, stop=stop)
 
 
-def facts_of(order: Order, found: Facts) -> ladder.Facts:
+def facts_of(order: PlaceOrder, found: KernelFacts) -> ladder.RestoreFacts:
     """Return what decides in this process."""
     manifest = order.manifest
     removed = sum(root.removed for root in manifest.roots)
-    return ladder.Facts(
+    return ladder.RestoreFacts(
         kernel=found,
         lazy=order.is_lazy,
         same_path=mounting.not_the_same_path(manifest),
@@ -77,16 +77,16 @@ def facts_of(order: Order, found: Facts) -> ladder.Facts:
     )
 
 
-def hold(line: bytes, tell: Tell) -> Made:
+def hold(line: bytes, tell: Tell) -> HolderResult:
     """Make the place that a starter's line describes."""
     try:
         return make(
-            msgspec.json.decode(line, type=Order),
+            msgspec.json.decode(line, type=PlaceOrder),
             lambda sentence: tell(Problem(sentence)),
             lambda sentence: tell(Problem(sentence, is_note=True)),
         )
     except (RobustRunError, OSError, msgspec.MsgspecError) as error:
-        return Made(ready=Ready(failed=_failure(error)), exit_code=1)
+        return HolderResult(ready=HolderReady(failed=_failure(error)), exit_code=1)
 
 
 def _failure(error: Exception) -> str:

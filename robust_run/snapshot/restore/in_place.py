@@ -18,7 +18,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.mounts import table
 from robust_run.snapshot.errors import RestoreRefused
-from robust_run.snapshot.rules.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, SnapshotManifest
 from robust_run.store.digests import digest
 
 MARK = ".robust-snapshot.json"
@@ -28,7 +28,7 @@ _THREADS = 4
 _OWN_FILE_SYSTEMS = frozenset(("overlay", "tmpfs", "ramfs"))
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class CopiedMark(msgspec.Struct, frozen=True, kw_only=True):
     """What was copied into an environment."""
 
     image_sha256: str
@@ -50,12 +50,12 @@ def file_system_of(path: str, mounts: str) -> str:
     return mount.kind if mount is not None else ""
 
 
-def state_of(manifest: Manifest) -> Literal["none", "copying", "done"]:
+def state_of(manifest: SnapshotManifest) -> Literal["none", "copying", "done"]:
     """Return how far this snapshot is in its roots. Raises `RestoreRefused` where another one is in them."""
     path = _mark_path(manifest)
     try:
         with open(path, "rb") as file:
-            mark = msgspec.json.decode(file.read(4096), type=Mark)
+            mark = msgspec.json.decode(file.read(4096), type=CopiedMark)
     except FileNotFoundError:
         return "none"
     except (OSError, msgspec.MsgspecError) as error:
@@ -65,7 +65,7 @@ def state_of(manifest: Manifest) -> Literal["none", "copying", "done"]:
     return mark.state
 
 
-def copy_over(manifest: Manifest, items: Sequence[Item], unpacked: str) -> None:
+def copy_over(manifest: SnapshotManifest, items: Sequence[Item], unpacked: str) -> None:
     """Copy an unpacked image over its roots. Raises `RestoreRefused`; what is half done is then marked so."""
     if state_of(manifest) == "done":
         return
@@ -90,7 +90,7 @@ def copy_over(manifest: Manifest, items: Sequence[Item], unpacked: str) -> None:
         raise RestoreRefused(f"{error.filename or manifest.roots[0].path}: {error.strerror or error}") from error
 
 
-def _file(manifest: Manifest, item: Item, unpacked: str) -> None:
+def _file(manifest: SnapshotManifest, item: Item, unpacked: str) -> None:
     """Put one file or link in its place. All folders above it are listed, and so are real folders by now."""
     root = manifest.roots[item.root]
     target = os.path.join(root.path, item.path)
@@ -139,11 +139,11 @@ def _unlink(path: str) -> None:
         return
 
 
-def _mark_path(manifest: Manifest) -> str:
+def _mark_path(manifest: SnapshotManifest) -> str:
     return os.path.join(manifest.roots[0].path, MARK)
 
 
-def _write_mark(manifest: Manifest, state: Literal["copying", "done"]) -> None:
+def _write_mark(manifest: SnapshotManifest, state: Literal["copying", "done"]) -> None:
     path = _mark_path(manifest)
-    mark = Mark(image_sha256=manifest.image_sha256, key=manifest.key, state=state)
+    mark = CopiedMark(image_sha256=manifest.image_sha256, key=manifest.key, state=state)
     write_file(path, msgspec.json.encode(mark), draft=path + ".part", durable=True)

@@ -19,13 +19,13 @@ from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import points_below
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.rules import listing
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 
 Reader = Literal["kernel", "squashfuse"]
 _READY_S = 15.0
 
 
-class Mounted:
+class MountedSnapshot:
     """A snapshot that is mounted."""
 
     def __init__(self, image_at: str, server: subprocess.Popen[bytes] | None) -> None:
@@ -47,7 +47,7 @@ class Mounted:
                 self._server.wait()
 
 
-class Scratch(msgspec.Struct, frozen=True, kw_only=True):
+class WriteArea(msgspec.Struct, frozen=True, kw_only=True):
     """Where what is written to the environment goes; it needs no room before that."""
 
     folder: str
@@ -55,20 +55,20 @@ class Scratch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mount(
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     image: str,
     at: str,
     *,
     reader: Reader,
     userns: bool,
-    scratch: Scratch | None = None,
-) -> Mounted:
+    scratch: WriteArea | None = None,
+) -> MountedSnapshot:
     """Mount an image at an empty folder and over all its roots; without `scratch` the environment is read-only then.
 
     `userns`: whether this is a user namespace of our own. Raises `RestoreRefused`, after which nothing is mounted.
     """
     _check(manifest)
-    mounted = Mounted(at, _mount_image(image, at, reader))
+    mounted = MountedSnapshot(at, _mount_image(image, at, reader))
     try:
         lay_over(manifest, at, mounted, userns=userns, scratch=scratch)
     except BaseException:
@@ -77,7 +77,9 @@ def mount(
     return mounted
 
 
-def lay_over(manifest: Manifest, at: str, mounted: Mounted, *, userns: bool, scratch: Scratch | None = None) -> None:
+def lay_over(
+    manifest: SnapshotManifest, at: str, mounted: MountedSnapshot, *, userns: bool, scratch: WriteArea | None = None
+) -> None:
     """Mount an overlay of what lies at a folder over each root. Adds them to `mounted`; raises `RestoreRefused`."""
     _check(manifest)
     if not os.path.isfile(os.path.join(at, listing.NAME)):
@@ -99,7 +101,7 @@ def lay_over(manifest: Manifest, at: str, mounted: Mounted, *, userns: bool, scr
         mounted.targets.append(root.path)
 
 
-def _check(manifest: Manifest) -> None:
+def _check(manifest: SnapshotManifest) -> None:
     for root in manifest.roots:
         if root.removed and not manifest.has_whiteouts:
             raise RestoreRefused(f"{root.path}: {root.removed} names were removed, and the image has no whiteouts")
@@ -108,7 +110,7 @@ def _check(manifest: Manifest) -> None:
         raise RestoreRefused(reason)
 
 
-def not_the_same_path(manifest: Manifest) -> str:
+def not_the_same_path(manifest: SnapshotManifest) -> str:
     """Return why the snapshot cannot be where it was captured; "": it can."""
     for root in manifest.roots:
         if not os.path.isdir(root.path) or os.path.realpath(root.path) != root.path:

@@ -2,7 +2,7 @@
 
 Two kinds of callers: a thread of the launcher (`directly`) and a process of its own (`holder`).
 
-**Invariant:** what `Place.make` returns from was looked at; after an error, nothing of that rung is mounted.
+**Invariant:** what `StagePlace.make` returns from was looked at; after an error, nothing of that rung is mounted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robust_run.snapshot.restore.unpacked import Folder
 from robust_run.snapshot.rules import listing
 from robust_run.snapshot.rules import restore_ladder as ladder
 from robust_run.snapshot.rules.restore_ladder import NAMESPACED, Rung
-from robust_run.snapshot.rules.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, SnapshotManifest
 from robust_run.snapshot.verify import check_tree
 
 # --- What the process is told that puts a snapshot into a namespace, and keeps it there.
@@ -30,10 +30,10 @@ from robust_run.snapshot.verify import check_tree
 LARGEST_ORDER_BYTES = 256 << 20
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is needed to make a place in which a snapshot is restored."""
 
-    manifest: Manifest
+    manifest: SnapshotManifest
     image: str
     """Path of the verified image; its URL if it is lazy."""
     image_url: str
@@ -67,12 +67,12 @@ _LINE_BYTES = 64 << 10
 _BUFFER_BYTES = 4096
 
 
-class Place:
+class StagePlace:
     """What is made in a folder: the stage, on which memory is mounted."""
 
     def __init__(
         self,
-        order: Order,
+        order: PlaceOrder,
         folder: str,
         *,
         as_user: bool,
@@ -83,7 +83,7 @@ class Place:
         """`tell` hears later what goes wrong with a block server, `note` what is worth knowing of it."""
         self._order, self._folder, self._as_user = order, folder, as_user
         self._tell, self._note = tell, note
-        self._scratch = mounting.Scratch(folder=os.path.join(folder, "changes")) if writable else None
+        self._scratch = mounting.WriteArea(folder=os.path.join(folder, "changes")) if writable else None
         self._image_at = os.path.join(folder, "image")
         self.server: Any = None
         """The block server of a lazy image."""
@@ -101,7 +101,7 @@ class Place:
             mounted.undo()
             raise
 
-    def _mounted(self, rung: ladder.Rung) -> mounting.Mounted:
+    def _mounted(self, rung: ladder.Rung) -> mounting.MountedSnapshot:
         order = self._order
         image = self._served(order.lazy) if order.is_lazy else order.image
         reader: mounting.Reader = "kernel" if rung == "mount" else "squashfuse"
@@ -130,7 +130,7 @@ class Place:
             )
         return str(self.server.image_path)
 
-    def _extracted(self) -> mounting.Mounted:
+    def _extracted(self) -> mounting.MountedSnapshot:
         """Unpack it, and give what was unpacked the looks of an image: names that were removed are hidden from here."""
         from robust_run.snapshot.capture.stage import make_whiteouts
         from robust_run.snapshot.restore import unpacked
@@ -148,7 +148,7 @@ class Place:
             if gone and not make_whiteouts(os.path.join(view, f"w{root.folder}"), gone):
                 raise RestoreRefused(f"{root.path}: {len(gone)} names were removed, and this kernel hides none for us")
         manifest = msgspec.structs.replace(order.manifest, has_whiteouts=True)
-        mounted = mounting.Mounted(view, None)
+        mounted = mounting.MountedSnapshot(view, None)
         try:
             mounting.lay_over(manifest, view, mounted, userns=self._as_user, scratch=self._scratch)
         except BaseException:
@@ -157,7 +157,7 @@ class Place:
         return mounted
 
 
-def check(manifest: Manifest, image_at: str, *, is_lazy: bool) -> None:
+def check(manifest: SnapshotManifest, image_at: str, *, is_lazy: bool) -> None:
     """Look at a few files of a restored environment, chosen at random. Raises `RestoreRefused`.
 
     The image as a whole was verified before; what could be wrong is what was made of it.

@@ -15,14 +15,14 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.snapshot.capture.running import check_codes, run_inside
-from robust_run.snapshot.capture.types import Order
+from robust_run.snapshot.capture.types import CaptureOrder
 from robust_run.snapshot.capture.work import make_work, remove_work
 from robust_run.snapshot.errors import RestoreRefused
 
 MARK, _LOCK = ".robust-setup.json", ".robust-setup.lock"
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an environment."""
 
     key: str
@@ -63,16 +63,16 @@ def run(  # noqa: PLR0913 - the world is an argument
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         mark = os.path.join(folder, MARK)
-        if _read(mark) == Ran(key=key, done=True, installed=installed()):
+        if _read(mark) == EarlierRun(key=key, done=True, installed=installed()):
             return False
-        _write(mark, Ran(key=key, done=False))
+        _write(mark, EarlierRun(key=key, done=False))
         path = os.pathsep.join(filter(None, [os.path.dirname(python), environment.get("PATH", os.defpath)]))
         # Not enclosed: what they mount is to stay, here where nothing is captured.
-        order = Order(
+        order = CaptureOrder(
             layers=(), watched=(), commands=tuple(commands), cwd=cwd, private=(), parent=os.getpid(), enclose=False
         )
         _in_work(order, work_folder, {**environment, "PATH": path, "PIP_NO_INPUT": "1"}, on_output)
-        _write(mark, Ran(key=key, done=True, installed=installed()))
+        _write(mark, EarlierRun(key=key, done=True, installed=installed()))
     except OSError as error:
         raise RestoreRefused(f"{folder}: the set-up cannot be run there: {error.strerror}") from error
     finally:
@@ -80,7 +80,9 @@ def run(  # noqa: PLR0913 - the world is an argument
     return True
 
 
-def _in_work(order: Order, parent: str, environment: Mapping[str, str], on_output: Callable[[bytes], None]) -> None:
+def _in_work(
+    order: CaptureOrder, parent: str, environment: Mapping[str, str], on_output: Callable[[bytes], None]
+) -> None:
     work = make_work(parent)
     try:
         report, last = run_inside(order, work, environment, on_output)
@@ -89,13 +91,13 @@ def _in_work(order: Order, parent: str, environment: Mapping[str, str], on_outpu
     check_codes(order, report, last)
 
 
-def _read(path: str) -> Ran | None:
+def _read(path: str) -> EarlierRun | None:
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(4096), type=Ran)
+            return msgspec.json.decode(file.read(4096), type=EarlierRun)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _write(path: str, ran: Ran) -> None:
+def _write(path: str, ran: EarlierRun) -> None:
     write_file(path, msgspec.json.encode(ran), draft=path + ".part", durable=True)

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from robust_run.snapshot.rules.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, SnapshotManifest
 
 _ARM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "arm")
 FOLDERS_VARIABLE = "ROBUST_SETUP_FOLDERS"
@@ -20,7 +20,7 @@ _IN_SITE = re.compile(rf"({_SITE.pattern})/(.+)")
 _INFO = re.compile(r"(?P<name>.+?)-[^-]+\.(?:dist|egg)-info")
 
 
-def sites(manifest: Manifest, items: Iterable[Item]) -> list[tuple[int, str]]:
+def sites(manifest: SnapshotManifest, items: Iterable[Item]) -> list[tuple[int, str]]:
     """Return where packages are: root and path in it ("" for a root that is such a folder itself), in the order of the roots."""
     found = {
         (index, "")
@@ -31,7 +31,7 @@ def sites(manifest: Manifest, items: Iterable[Item]) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def why_not(manifest: Manifest, items: Sequence[Item], base: Mapping[str, Iterable[str]]) -> str:
+def why_not(manifest: SnapshotManifest, items: Sequence[Item], base: Mapping[str, Iterable[str]]) -> str:
     """Return why a snapshot cannot be put on `sys.path`; "": it can. Pure.
 
     `base`: for each folder that `shared` names, what lies in it in the environment as it is, relative to it.
@@ -59,7 +59,7 @@ def why_not(manifest: Manifest, items: Sequence[Item], base: Mapping[str, Iterab
     return ""
 
 
-def shared(manifest: Manifest, items: Sequence[Item]) -> list[tuple[int, str]]:
+def shared(manifest: SnapshotManifest, items: Sequence[Item]) -> list[tuple[int, str]]:
     """Return the packages, by root and path, that hide those of the same name in the environment: all but namespaces."""
     new = {(item.root, item.path) for item in items if item.kind != "w"}
     found = []
@@ -75,7 +75,7 @@ def shared(manifest: Manifest, items: Sequence[Item]) -> list[tuple[int, str]]:
     ]
 
 
-def base_of(manifest: Manifest, items: Sequence[Item]) -> dict[str, list[str]]:
+def base_of(manifest: SnapshotManifest, items: Sequence[Item]) -> dict[str, list[str]]:
     """Look at what the environment has of the packages that would be hidden. For `why_not`."""
     found = {}
     for root, place in shared(manifest, items):
@@ -90,7 +90,9 @@ def base_of(manifest: Manifest, items: Sequence[Item]) -> dict[str, list[str]]:
     return found
 
 
-def environment(manifest: Manifest, items: Sequence[Item], unpacked: str, env: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    manifest: SnapshotManifest, items: Sequence[Item], unpacked: str, env: Mapping[str, str]
+) -> dict[str, str]:
     """Return what a program is started with, so that it imports what was unpacked and finds its scripts. Pure.
 
     A `sitecustomize` of ours adds the folders as site-packages, because `.pth` files are read in such only; it hands over to the

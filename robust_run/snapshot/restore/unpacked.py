@@ -20,7 +20,7 @@ import msgspec
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import extract
 from robust_run.snapshot.rules import listing
-from robust_run.snapshot.rules.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, SnapshotManifest
 
 #: An environment may take this part of the memory that is available.
 _MEMORY_SHARE = 16
@@ -54,10 +54,10 @@ def own_folder(path: str, *, unique: bool = False) -> str:
         raise RestoreRefused(f"{path}: {error.strerror}: name another cache folder") from error
 
 
-class Unpacked:
+class UnpackedImage:
     """An image that is unpacked, for as long as the descriptor is open."""
 
-    def __init__(self, path: str, manifest: Manifest, use: int) -> None:
+    def __init__(self, path: str, manifest: SnapshotManifest, use: int) -> None:
         """Made by `unpack`. `use`: the descriptor."""
         self.path = path
         self._manifest, self._use = manifest, use
@@ -93,7 +93,7 @@ def available_memory(table: str = "/proc/meminfo") -> int:
     return 0
 
 
-def unpack(manifest: Manifest, image: str, folders: tuple[Folder, ...]) -> Unpacked:
+def unpack(manifest: SnapshotManifest, image: str, folders: tuple[Folder, ...]) -> UnpackedImage:
     """Unpack an image into the best folder that can hold it. Raises `RestoreRefused`, `SnapshotRefused`."""
     problems = []
     for folder in order(folders, manifest.content_bytes, available_memory()):
@@ -104,7 +104,7 @@ def unpack(manifest: Manifest, image: str, folders: tuple[Folder, ...]) -> Unpac
             if folder.is_memory:
                 sweep(folder.path, keep=manifest.image_sha256)
             path = extract.extract(manifest, image, folder.path)
-            return Unpacked(path, manifest, use)
+            return UnpackedImage(path, manifest, use)
         except BaseException as error:
             if use >= 0:
                 os.close(use)

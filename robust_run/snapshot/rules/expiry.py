@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.snapshot.rules.types import Manifest
+from robust_run.snapshot.rules.types import SnapshotManifest
 
 WARN_S = 7 * 86400.0
 TTL_S = 30 * 86400.0
@@ -25,7 +25,7 @@ class Age(msgspec.Struct, frozen=True, kw_only=True):
     """For people; "" if it is fresh."""
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFolder(msgspec.Struct, frozen=True, kw_only=True):
     """One folder of a store."""
 
     key: str
@@ -36,7 +36,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-class Removal(msgspec.Struct, frozen=True, kw_only=True):
+class FolderRemoval(msgspec.Struct, frozen=True, kw_only=True):
     """One folder to remove."""
 
     key: str
@@ -44,7 +44,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def age(manifest: Manifest, now_unix_s: float, *, warn_s: float = WARN_S, ttl_s: float = TTL_S) -> Age:
+def age(manifest: SnapshotManifest, now_unix_s: float, *, warn_s: float = WARN_S, ttl_s: float = TTL_S) -> Age:
     """Return how old a snapshot is. One from the future (a clock was wrong) is fresh."""
     if manifest.pinned:
         return Age(state="fresh")
@@ -58,14 +58,14 @@ def age(manifest: Manifest, now_unix_s: float, *, warn_s: float = WARN_S, ttl_s:
 
 
 def prune_plan(
-    stored: Iterable[Stored],
+    stored: Iterable[StoredFolder],
     now_unix_s: float,
     *,
     unused_s: float,
     keep_latest: int = 0,
     keep_keys: Iterable[str] = (),
     abandoned_s: float = 86400.0,
-) -> list[Removal]:
+) -> list[FolderRemoval]:
     """Return what to remove, oldest first: what nobody touched for so long, and what killed builders left.
 
     `keep_latest`: so many of the latest built stay whatever their age; `keep_keys` always stay.
@@ -95,5 +95,5 @@ def spoken(seconds: float) -> str:
     return "less than a minute"
 
 
-def _removal(item: Stored, reason: str) -> Removal:
-    return Removal(key=item.key, size_bytes=item.size_bytes, reason=reason)
+def _removal(item: StoredFolder, reason: str) -> FolderRemoval:
+    return FolderRemoval(key=item.key, size_bytes=item.size_bytes, reason=reason)

@@ -21,7 +21,7 @@ BEATS_PER_LEASE = 6
 State = Literal["building", "done", "failed", "left"]
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class BuilderHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A builder's heartbeat."""
 
     builder: str
@@ -33,27 +33,27 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The last line of the commands, or why they failed."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class StoreSight(msgspec.Struct, frozen=True, kw_only=True):
     """What the store says at one moment."""
 
     is_published: bool
     term: int
     """The newest that is claimed; 0: none."""
-    beat: Beat | None
+    beat: BuilderHeartbeat | None
     """The heartbeat of that term; None: not written yet, or not readable."""
 
 
-class Watch(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseWatch(msgspec.Struct, frozen=True, kw_only=True):
     """What a watcher remembers."""
 
     began_s: float
     """When it began to watch, by its own monotonic clock."""
-    seen: Seen | None = None
+    seen: StoreSight | None = None
     since_s: float = 0.0
     """When it first saw that."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now."""
 
     act: Literal["restore", "claim", "wait", "fail"]
@@ -62,41 +62,43 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def watched(watch: Watch, seen: Seen, now_s: float) -> Watch:
+def watched(watch: LeaseWatch, seen: StoreSight, now_s: float) -> LeaseWatch:
     """Return what is remembered after another look."""
     if watch.seen == seen:
         return watch
-    return Watch(began_s=watch.began_s, seen=seen, since_s=now_s)
+    return LeaseWatch(began_s=watch.began_s, seen=seen, since_s=now_s)
 
 
-def decide(watch: Watch, now_s: float, lease_s: float = LEASE_S) -> Decision:
+def decide(watch: LeaseWatch, now_s: float, lease_s: float = LEASE_S) -> LeaseDecision:
     """Return what to do after the latest look, which `watched` has put into the watch."""
     seen = watch.seen
     assert seen is not None
     if seen.is_published:
-        return Decision(act="restore")
+        return LeaseDecision(act="restore")
     if seen.term == 0:
-        return Decision(act="claim", term=1, reason="nobody builds it yet")
+        return LeaseDecision(act="claim", term=1, reason="nobody builds it yet")
     if seen.term >= MOST_TERMS:
-        return Decision(act="fail", reason=f"{seen.term} builders have tried; remove the key: robust env prune")
+        return LeaseDecision(act="fail", reason=f"{seen.term} builders have tried; remove the key: robust env prune")
     beat = seen.beat
     if beat is not None and beat.state == "done":
-        return Decision(act="claim", term=seen.term + 1, reason="what was built before is to be replaced")
+        return LeaseDecision(act="claim", term=seen.term + 1, reason="what was built before is to be replaced")
     if beat is not None and beat.state == "left":
-        return Decision(act="claim", term=seen.term + 1, reason=f"builder {beat.builder} gave up: {beat.progress}")
+        return LeaseDecision(act="claim", term=seen.term + 1, reason=f"builder {beat.builder} gave up: {beat.progress}")
     if beat is not None and beat.state == "failed":
         if watch.since_s > watch.began_s:
-            return Decision(act="fail", reason=f"builder {beat.builder}: {beat.progress}")
-        return Decision(act="claim", term=seen.term + 1, reason="the last build failed before we came")
+            return LeaseDecision(act="fail", reason=f"builder {beat.builder}: {beat.progress}")
+        return LeaseDecision(act="claim", term=seen.term + 1, reason="the last build failed before we came")
     silent_s = now_s - watch.since_s
     if silent_s > lease_s:
         name = beat.builder if beat is not None else "unknown"
-        return Decision(act="claim", term=seen.term + 1, reason=f"builder {name} has been silent for {silent_s:.0f} s")
+        return LeaseDecision(
+            act="claim", term=seen.term + 1, reason=f"builder {name} has been silent for {silent_s:.0f} s"
+        )
     if beat is None:
-        return Decision(act="wait", reason="another node builds it")
-    return Decision(act="wait", reason=beat.progress or f"{beat.builder} builds it")
+        return LeaseDecision(act="wait", reason="another node builds it")
+    return LeaseDecision(act="wait", reason=beat.progress or f"{beat.builder} builds it")
 
 
-def is_ours(seen: Seen, term: int) -> bool:
+def is_ours(seen: StoreSight, term: int) -> bool:
     """Whether a term is still the newest: what its builder asks before it publishes."""
     return seen.term == term

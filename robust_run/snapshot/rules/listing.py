@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.snapshot.errors import SnapshotRefused
-from robust_run.snapshot.rules.types import Item, Manifest
+from robust_run.snapshot.rules.types import Item, SnapshotManifest
 from robust_run.store import paths
 
 NAME = "listing.json"
@@ -28,7 +28,7 @@ def encode(items: Sequence[Item]) -> bytes:
     return b"[" + b",\n".join(msgspec.json.encode(item) for item in items) + b"]\n"
 
 
-def decode(data: bytes, manifest: Manifest) -> list[Item]:
+def decode(data: bytes, manifest: SnapshotManifest) -> list[Item]:
     """Return the items. Raises `SnapshotRefused` for whatever is wrong with them; never anything else."""
     digest = hashlib.sha256(data).hexdigest()
     if digest != manifest.listing_sha256:
@@ -45,7 +45,7 @@ def decode(data: bytes, manifest: Manifest) -> list[Item]:
     return items
 
 
-def removed(data: bytes, manifest: Manifest) -> list[Item]:
+def removed(data: bytes, manifest: SnapshotManifest) -> list[Item]:
     """Return the removed names of a listing that was verified before, without decoding the rest of it.
 
     Raises `SnapshotRefused` for what cannot be.

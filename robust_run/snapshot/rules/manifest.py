@@ -12,7 +12,7 @@ import msgspec
 from robust_run.snapshot import platforms, roots
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.rules import key
-from robust_run.snapshot.rules.types import VERSION, Manifest, Platform
+from robust_run.snapshot.rules.types import VERSION, SnapshotManifest, SnapshotPlatform
 
 NAME = "snapshot.json"
 LARGEST_BYTES = 64 << 20
@@ -23,10 +23,10 @@ _DOMAIN = b"robust snapshot manifest 1\0"
 _IMAGE_BYTES = 16 << 40
 _LATEST_S = 1e11
 """A Unix time in the year 5138: calendars end at 9999."""
-_DECODER = msgspec.json.Decoder(Manifest)
+_DECODER = msgspec.json.Decoder(SnapshotManifest)
 
 
-def encode(manifest: Manifest, token: str | None = None) -> bytes:
+def encode(manifest: SnapshotManifest, token: str | None = None) -> bytes:
     """Return a manifest as it is stored, signed if the store has a token.
 
     Raises `SnapshotRefused` for what could not be read back.
@@ -39,7 +39,7 @@ def encode(manifest: Manifest, token: str | None = None) -> bytes:
     return data
 
 
-def decode(data: bytes, *, token: str | None = None, name: str = NAME) -> Manifest:
+def decode(data: bytes, *, token: str | None = None, name: str = NAME) -> SnapshotManifest:
     """Read a manifest. With a token, one that is not signed with it is refused. `name` is for the message.
 
     Raises `SnapshotRefused` for whatever is wrong with it (`SnapshotDamaged` for all but a signature); never anything else.
@@ -64,14 +64,14 @@ def decode(data: bytes, *, token: str | None = None, name: str = NAME) -> Manife
     return manifest
 
 
-def check(manifest: Manifest) -> None:
+def check(manifest: SnapshotManifest) -> None:
     """Raise `SnapshotRefused` with the first thing in a manifest that cannot be."""
     reason = _what_is_wrong(manifest)
     if reason is not None:
         raise SnapshotRefused(reason)
 
 
-def check_fits(manifest: Manifest, ours: Platform, expected_key: str | None = None) -> None:
+def check_fits(manifest: SnapshotManifest, ours: SnapshotPlatform, expected_key: str | None = None) -> None:
     """Raise `SnapshotRefused` where a snapshot is of another key, or for another platform."""
     if expected_key is not None and manifest.key != expected_key:
         raise SnapshotRefused(f"it is of key {manifest.key}, asked for was {expected_key}")
@@ -80,26 +80,26 @@ def check_fits(manifest: Manifest, ours: Platform, expected_key: str | None = No
         raise SnapshotRefused(f"snapshot {manifest.key[:16]}: {reason}")
 
 
-def signature_of(manifest: Manifest, token: str) -> str:
+def signature_of(manifest: SnapshotManifest, token: str) -> str:
     """Return the HMAC-SHA256 of all fields but the signature, in hex."""
     body = msgspec.json.encode(msgspec.structs.replace(manifest, signature=""))
     secret = hashlib.sha256(_DOMAIN + token.encode("utf-8", "surrogateescape")).digest()
     return hmac.new(secret, body, hashlib.sha256).hexdigest()
 
 
-def image_name(manifest: Manifest) -> str:
+def image_name(manifest: SnapshotManifest) -> str:
     """Return the name of the image's file, beside the manifest."""
     return f"{manifest.image_sha256}.sqsh"
 
 
-def _check_signature(manifest: Manifest, token: str) -> None:
+def _check_signature(manifest: SnapshotManifest, token: str) -> None:
     if not manifest.signature:
         raise SnapshotRefused("it is not signed, and this store has a token")
     if not hmac.compare_digest(manifest.signature.encode(), signature_of(manifest, token).encode()):
         raise SnapshotRefused("its signature is not that of this store's token")
 
 
-def _what_is_wrong(found: Manifest) -> str | None:
+def _what_is_wrong(found: SnapshotManifest) -> str | None:
     if found.version != VERSION:
         return f"version {found.version} is not known here, only version {VERSION} is"
     for name in ("key", "image_sha256", "listing_sha256"):
@@ -119,7 +119,7 @@ def _what_is_wrong(found: Manifest) -> str | None:
     return _roots_wrong(found) or _texts_wrong(found)
 
 
-def _roots_wrong(found: Manifest) -> str | None:
+def _roots_wrong(found: SnapshotManifest) -> str | None:
     if not 0 < len(found.roots) <= roots.MOST_ROOTS:
         return f"it has {len(found.roots)} roots: 1 to {roots.MOST_ROOTS} are possible"
     for index, root in enumerate(found.roots):
@@ -138,7 +138,7 @@ def _roots_wrong(found: Manifest) -> str | None:
     return None
 
 
-def _texts_wrong(found: Manifest) -> str | None:
+def _texts_wrong(found: SnapshotManifest) -> str | None:
     for name in ("ingredients", "commands", "packages", "outside", "dropped"):
         if len(getattr(found, name)) > _MOST:
             return f"{name} has more than {_MOST} entries"

@@ -23,7 +23,7 @@ import msgspec
 
 from robust_run.mounts import ladder
 from robust_run.mounts.ladder import POSSIBLE
-from robust_run.mounts.ladder import Facts as Kernel
+from robust_run.mounts.ladder import KernelFacts as Kernel
 from robust_run.snapshot.errors import RestoreRefused
 
 Rung = Literal["mount", "userns", "extract", "in-place", "target", "commands"]
@@ -31,7 +31,7 @@ LADDER: tuple[Rung, ...] = ("mount", "userns", "extract", "in-place", "target", 
 NAMESPACED: tuple[Rung, ...] = ("mount", "userns", "extract")
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of this machine and this snapshot; reasons like those of `Kernel`."""
 
     kernel: Kernel = Kernel()
@@ -50,7 +50,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 Refusal: TypeAlias = ladder.Refusal[Rung]
 
 
-class Choice(ladder.Choice[Rung], frozen=True):
+class RestoreChoice(ladder.Choice[Rung], frozen=True):
     """The best rung that is possible."""
 
 
@@ -62,17 +62,17 @@ class NothingLeft(RestoreRefused):
         self.refused = refused
 
 
-def choose(facts: Facts, tried: Mapping[Rung, str], allowed: Collection[Rung] = LADDER) -> Choice:
+def choose(facts: RestoreFacts, tried: Mapping[Rung, str], allowed: Collection[Rung] = LADDER) -> RestoreChoice:
     """Return the best rung of those allowed. `tried`: why rungs failed that seemed possible. Raises `NothingLeft`."""
     rungs = (rung for rung in LADDER if rung in allowed)
     rung, refused = ladder.climb_down(rungs, lambda each: tried.get(each) or _why_not(each, facts))
     if rung is None:
         reasons = "; ".join(f"not {each.rung}: {each.reason}" for each in refused)
         raise NothingLeft(f"the snapshot cannot be restored on this machine: {reasons}", refused)
-    return Choice(rung=rung, refused=refused)
+    return RestoreChoice(rung=rung, refused=refused)
 
 
-def _why_not(rung: Rung, facts: Facts) -> str:
+def _why_not(rung: Rung, facts: RestoreFacts) -> str:
     kernel = facts.kernel
     needs_fuse = kernel.fuse if facts.lazy else POSSIBLE
     if rung == "mount":

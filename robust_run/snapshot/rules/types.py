@@ -45,7 +45,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The same of the second key."""
 
 
-class Platform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SnapshotPlatform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What compiled files depend on."""
 
     system: str
@@ -77,7 +77,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """One line of a listing."""
 
     root: int
-    """Index into `Manifest.roots`."""
+    """Index into `SnapshotManifest.roots`."""
     path: str
     """Relative to its root."""
     kind: Kind
@@ -102,7 +102,7 @@ class Package(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Installed in place: its code is in `source` and not in the snapshot."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is said of a snapshot; `<key>/snapshot.json` in the store, written last."""
 
     schema: Literal["robust-snapshot"] = "robust-snapshot"
@@ -112,7 +112,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     commands: tuple[str, ...]
     """As run, credentials blanked."""
     roots: tuple[Root, ...]
-    platform: Platform
+    platform: SnapshotPlatform
     image_sha256: str
     """Of the squashfs, which lies beside as `<image_sha256>.sqsh`."""
     image_bytes: int

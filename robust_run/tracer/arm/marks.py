@@ -51,7 +51,7 @@ LOADERS: dict[str, tuple[tuple[str, int, str], ...]] = {
 MODULE_OF_GROUPS = "torch.distributed.distributed_c10d"
 
 
-class Marks:
+class MarksWriter:
     """The marks file of this process."""
 
     def __init__(self, path: str) -> None:

@@ -246,7 +246,7 @@ class Ring:
         return number
 
 
-class Links(dict):  # type: ignore[type-arg]
+class WorkCalls(dict):  # type: ignore[type-arg]
     """Which calls a Work stands for, by its id. Those of works that nobody waits for are forgotten at last."""
 
     def put(self, work: object, index: Any) -> None:

@@ -20,7 +20,7 @@ CODES_KEPT = 8192
 USER, PACKAGE, MACHINERY = range(3)
 
 
-class Group:
+class GroupEntry:
     """A process group, as far as its calls need it."""
 
     __slots__ = ("index", "limit_ms", "next_number", "ranks", "turns")
@@ -56,7 +56,7 @@ class Table:
         ] = {}  # by id of the code, which is kept so that the id stays its own
         self.sites: dict[tuple[int, int], int] = {}
         self.entries = count(1).__next__
-        self.groups: dict[tuple[str, tuple[int, ...]], Group] = {}
+        self.groups: dict[tuple[str, tuple[int, ...]], GroupEntry] = {}
         self.library = os.path.dirname(os.__file__) + os.sep
 
     def site(self, frame: FrameType | None) -> int:
@@ -98,15 +98,15 @@ class Table:
         self.sites[id(code), frame.f_lasti] = index
         return index
 
-    def group(self, name: str, desc: str, ranks: Sequence[int]) -> Group:
+    def group(self, name: str, desc: str, ranks: Sequence[int]) -> GroupEntry:
         """Return the group of this name and these ranks, entered into the table."""
         key = name, tuple(ranks)
         known = self.groups.get(key)
         if known is None:
-            known = self.groups[key] = Group(self.entry("g", name, desc, runs(key[1]), limit=0xFFFF), key[1])
+            known = self.groups[key] = GroupEntry(self.entry("g", name, desc, runs(key[1]), limit=0xFFFF), key[1])
         return known
 
-    def limit(self, group: Group, limit_ms: int) -> None:
+    def limit(self, group: GroupEntry, limit_ms: int) -> None:
         """Enter how long torch lets a call of a group take, unless that is known; the last such line of a group counts."""
         if limit_ms <= 0 or limit_ms == group.limit_ms or not group.index or not self.may_write():
             return

@@ -27,7 +27,7 @@ KINDS = ("", "imports", "init", "torch.load", "DCP", "safetensors", "robust-run"
 """What the numbers of kinds mean; from the third on, who loads a checkpoint."""
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class StartMark(msgspec.Struct, frozen=True, array_like=True):
     """One thing that took a while."""
 
     kind: int
@@ -42,7 +42,7 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     armed_s: float
     """When its interpreter was there, before the program."""
-    spans: tuple[Mark, ...]
+    spans: tuple[StartMark, ...]
     """In order of time."""
     open_kind: int = 0
     """What goes on now; 0: nothing that is noted."""
@@ -57,13 +57,13 @@ def read(path: str) -> Marks | None:
     numbers, times = cells
     if not numbers[PID_CELL] or not math.isfinite(times[ARMED_CELL]):
         return None
-    spans: list[Mark] = []
+    spans: list[StartMark] = []
     for index in range(min(numbers[COUNT_CELL], MOST_SPANS)):
         at = SPANS_CELL + SPAN_CELLS * index
         kind, began_s, ended_s = numbers[at], times[at + 1], times[at + 2]
         earliest_s = spans[-1].ended_s if spans else float("-inf")
         if 0 < kind < len(KINDS) and earliest_s <= began_s <= ended_s < math.inf:
-            spans.append(Mark(kind, began_s, ended_s))
+            spans.append(StartMark(kind, began_s, ended_s))
     is_open = 0 < numbers[OPEN_CELL] < len(KINDS) and math.isfinite(times[OPENED_CELL])
     return Marks(
         pid=numbers[PID_CELL],

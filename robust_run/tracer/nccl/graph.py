@@ -27,7 +27,7 @@ from robust_run.tracer.nccl.teams import Team, TeamFlow, has_nameless
 from robust_run.tracer.nccl.types import FaultKind, NcclSight
 
 
-class Graph:
+class WaitGraph:
     """The waits of all ranks at one moment."""
 
     def __init__(self, sights: Sequence[NcclSight], teams: Mapping[int, Team]) -> None:
@@ -247,7 +247,7 @@ def _of_oldest(pending: Sequence[TeamFlow]) -> list[TeamFlow]:
     return [seen for seen in pending if (-1 if seen.flow.op is None else seen.flow.op) == oldest[seen.world]]
 
 
-def reached(graph: Graph, causes: Iterable[Cause], found: Iterable[Vertex] = ()) -> set[Vertex]:
+def reached(graph: WaitGraph, causes: Iterable[Cause], found: Iterable[Vertex] = ()) -> set[Vertex]:
     """Return the vertices from which one of the causes is come to, or one of `found`."""
     seen: set[Vertex] = {*found, *(vertex for cause in causes for vertex in graph.back.get(cause, ()))}
     to_see = list(seen)

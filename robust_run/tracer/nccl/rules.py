@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from robust_run.tracer.nccl.blame import EVERYBODY, Blame, blames, everybody
-from robust_run.tracer.nccl.graph import Graph, reached
+from robust_run.tracer.nccl.graph import WaitGraph, reached
 from robust_run.tracer.nccl.states import Cause, FlowVertex, Vertex, cause_of, state_of
 from robust_run.tracer.nccl.stragglers import stragglers
 from robust_run.tracer.nccl.teams import Team, TeamFlow, teams_of
@@ -28,7 +28,7 @@ _CERTAINTY = {"high": 0, "medium": 1, "low": 2}
 def diagnose(sights: Sequence[NcclSight]) -> NcclDiagnosis:
     """Return who keeps whom waiting. `sights`: one of each rank, also of those that are dead or have no trace."""
     teams = teams_of(sights)
-    graph = Graph(sights, teams)
+    graph = WaitGraph(sights, teams)
     by_rank = {sight.rank: sight for sight in sights}
     causes = {reason: None for reasons in graph.reasons.values() for reason in reasons if isinstance(reason, Cause)}
     found = blames(list(causes), by_rank, teams) + _circles(graph, by_rank, teams)
@@ -38,7 +38,7 @@ def diagnose(sights: Sequence[NcclSight]) -> NcclDiagnosis:
     return NcclDiagnosis(faults=tuple(faults), waits=tuple(_waits(graph, teams)))
 
 
-def _fault(blame: Blame, graph: Graph, sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> NcclFault:
+def _fault(blame: Blame, graph: WaitGraph, sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> NcclFault:
     """Say what is to be said of a fault."""
     causes = set(blame.causes)
     waiting = _worlds(teams, graph.reasons if blame.kind == "deadlock" else reached(graph, causes))
@@ -89,7 +89,7 @@ def _worlds(teams: Mapping[int, Team], vertices: Iterable[Vertex]) -> set[int]:
     return {teams[vertex.team].flows[vertex.key].world for vertex in vertices if isinstance(vertex, FlowVertex)}
 
 
-def _waiting_for(graph: Graph, causes: set[Cause], team: Team) -> list[TeamFlow]:
+def _waiting_for(graph: WaitGraph, causes: set[Cause], team: Team) -> list[TeamFlow]:
     """Return the flows of a team that wait for causes, those nearest to them first where there are any."""
 
     vertices = [
@@ -98,7 +98,7 @@ def _waiting_for(graph: Graph, causes: set[Cause], team: Team) -> list[TeamFlow]
     return [team.flows[vertex.key] for vertex in sorted(vertices)]
 
 
-def _circles(graph: Graph, sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> list[Blame]:
+def _circles(graph: WaitGraph, sights: Mapping[int, NcclSight], teams: Mapping[int, Team]) -> list[Blame]:
     """Return the circle of ranks that wait for each other, where waiting leads to no cause at all."""
     settled = reached(graph, [reason for reason in graph.back if isinstance(reason, Cause)], graph.moving)
     left = [vertex for vertex in graph.reasons if vertex not in settled]
@@ -135,7 +135,7 @@ def _circles(graph: Graph, sights: Mapping[int, NcclSight], teams: Mapping[int, 
     ]
 
 
-def _waits(graph: Graph, teams: Mapping[int, Team]) -> list[NcclWait]:
+def _waits(graph: WaitGraph, teams: Mapping[int, Team]) -> list[NcclWait]:
     """Return which rank waits for which, as far as the two ends of a flow tell."""
     found: dict[tuple[int, int], NcclWait] = {}
     for seen in graph.starts():

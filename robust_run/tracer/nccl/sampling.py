@@ -25,7 +25,7 @@ FEWEST = 3
 FACTOR = 2.0
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class SampleWindow(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank did in a window."""
 
     length_s: float
@@ -71,7 +71,7 @@ def largest_groups(communicators: Mapping[int, Sequence[Communicator]], world_si
     return [ranks for (size, _), ranks in sorted(smaller.items()) if size == most]
 
 
-def window(before: NcclTrace, now: NcclTrace, length_s: float) -> Window:
+def window(before: NcclTrace, now: NcclTrace, length_s: float) -> SampleWindow:
     """Return what a rank did between two readings of its trace that are `length_s` apart."""
     ended = {op.number for op in before.ops if op.opened and op.closed >= op.opened}
     known = before.ops[0].number if before.ops else 0
@@ -81,7 +81,7 @@ def window(before: NcclTrace, now: NcclTrace, length_s: float) -> Window:
     made = now.glance.ops - before.glance.ops
     if made > len(now.ops) > 0:  # only the newest are seen: what they did, they did in their part of the time
         length_s *= len(now.ops) / made
-    return Window(
+    return SampleWindow(
         length_s=length_s,
         completed=len(fresh),
         bytes=sum(op.sent_bytes + op.received_bytes for op in fresh),
@@ -93,21 +93,21 @@ class Trigger:
     """Watches one rank, window after window."""
 
     def __init__(self) -> None:
-        self._usual: deque[Window] = deque(maxlen=WINDOWS)
+        self._usual: deque[SampleWindow] = deque(maxlen=WINDOWS)
 
-    def look(self, seen: Window) -> str:
+    def look(self, seen: SampleWindow) -> str:
         """Take in a window. Return why to look at all ranks, as a clause; empty: nothing calls for it."""
         reason = self._hang(seen) or self._slow(seen)
         if seen.completed:  # a slow one, too: what lasts becomes usual
             self._usual.append(seen)
         return reason
 
-    def _hang(self, seen: Window) -> str:
+    def _hang(self, seen: SampleWindow) -> str:
         if seen.in_flight and not seen.completed:
             return f"no operation was completed in {seen.length_s:g} s while some are in flight"
         return ""
 
-    def _slow(self, seen: Window) -> str:
+    def _slow(self, seen: SampleWindow) -> str:
         if not seen.completed or len(self._usual) < FEWEST:
             return ""
         rates = sorted(of.bytes / of.length_s for of in self._usual)

@@ -23,7 +23,7 @@ SHARE = 0.5
 NEWEST = 64
 
 
-class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+class NcclStraggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that is again and again the last."""
 
     world: int
@@ -41,7 +41,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """By how much, the median."""
 
 
-def stragglers(teams: Iterable[Team]) -> list[Straggler]:
+def stragglers(teams: Iterable[Team]) -> list[NcclStraggler]:
     """Return the ranks that are again and again the last, at most one at the start and one at the end for each communicator."""
     found = []
     for team in teams:
@@ -77,7 +77,7 @@ def _span(op: NcclOp) -> tuple[float, float] | None:
 
 def _repeated(
     team: Team, calls: Sequence[tuple[str, int, Mapping[int, tuple[float, float]]]], at: str
-) -> Straggler | None:
+) -> NcclStraggler | None:
     """Return the rank that was late in enough of the calls."""
     late: dict[int, list[tuple[float, str, int]]] = {}
     for func, seq, of in calls:
@@ -89,7 +89,7 @@ def _repeated(
         if len(times) >= max(REPEATED, SHARE * len(calls)):
             by = sorted(by for by, _, _ in times)[len(times) // 2]
             _, func, seq = times[-1]
-            return Straggler(
+            return NcclStraggler(
                 world=world, team=team.hash, func=func, seq=seq, at=at, late=len(times), of=len(calls), late_s=by
             )
     return None

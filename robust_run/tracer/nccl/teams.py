@@ -17,7 +17,7 @@ from robust_run.tracer.nccl.types import Communicator, Direction, Flow, NcclOp, 
 FlowKey = tuple[int, int, int, Direction]
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank in one communicator."""
 
     member: int
@@ -60,7 +60,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     size: int
     """Members in all, as far as is known."""
-    members: Mapping[int, Member]
+    members: Mapping[int, CommunicatorRank]
     flows: Mapping[FlowKey, TeamFlow]
 
     def world_of(self, member: int) -> int | None:
@@ -92,7 +92,7 @@ def is_pending(flow: Flow, op: NcclOp | None) -> tuple[bool, bool]:
 
 def teams_of(sights: Iterable[NcclSight]) -> dict[int, Team]:
     """Return the communicators in use, by their hash."""
-    members: dict[int, dict[int, Member]] = {}
+    members: dict[int, dict[int, CommunicatorRank]] = {}
     flows: dict[int, dict[FlowKey, TeamFlow]] = {}
     for sight in sights:
         if sight.trace is not None:
@@ -116,7 +116,7 @@ def _in_use(trace: NcclTrace) -> Iterable[Communicator]:
 
 
 def _add(
-    members: dict[int, dict[int, Member]],
+    members: dict[int, dict[int, CommunicatorRank]],
     flows: dict[int, dict[FlowKey, TeamFlow]],
     sight: NcclSight,
     communicator: Communicator,
@@ -134,7 +134,7 @@ def _add(
         if op.comm == communicator.serial and op.kind == "collective":
             latest[op.func] = max(op.seq, latest.get(op.func, -1))
     by_member = members.setdefault(communicator.hash, {})
-    by_member[member] = Member(member=member, sight=sight, communicator=communicator, latest=latest)
+    by_member[member] = CommunicatorRank(member=member, sight=sight, communicator=communicator, latest=latest)
     numbered: dict[int | None, NcclOp] = {op.number: op for op in trace.ops}
     earlier = {} if sight.before is None else {_place(flow): flow for flow in sight.before.flows}
     of_team = flows.setdefault(communicator.hash, {})
@@ -156,7 +156,7 @@ def _add(
         of_team[found.key] = found
 
 
-def _team(key: int, members: dict[int, Member], flows: dict[FlowKey, TeamFlow]) -> Team:
+def _team(key: int, members: dict[int, CommunicatorRank], flows: dict[FlowKey, TeamFlow]) -> Team:
     names = sorted({member.communicator.name for member in members.values() if member.communicator.name})
     told = [member.communicator.ranks for member in members.values() if member.communicator.ranks is not None]
     seen = 1 + max([*members, *(flow[2] for flow in flows)], default=0)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from robust_run.tracer.nccl.blame import EVERYBODY, Blame
-from robust_run.tracer.nccl.stragglers import Straggler
+from robust_run.tracer.nccl.stragglers import NcclStraggler
 from robust_run.tracer.nccl.teams import Team, TeamFlow
 from robust_run.tracer.nccl.types import Flow, NcclTrace
 
@@ -137,7 +137,7 @@ def _chunks(count: int) -> str:
     return f"{count} chunk" + ("s" if count != 1 else "")
 
 
-def straggler_sentence(team: Team, straggler: Straggler) -> str:
+def straggler_sentence(team: Team, straggler: NcclStraggler) -> str:
     """Return who is late, in what, how often and by how much."""
     call = op_of(team, straggler.func, None)
     verb = "came to" if straggler.at == "start" else "ended"

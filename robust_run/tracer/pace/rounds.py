@@ -96,7 +96,7 @@ def _verdict(recent: Sequence[RoundResult], persistent: dict[int, SlowRank], fla
     seen = {rank: _seen(recent, rank) for rank in persistent}
     nodes = _slow_nodes(recent[-1], persistent)
     alone = sorted(rank for rank, suspect in persistent.items() if suspect.node not in nodes)
-    span = Span(
+    span = RoundSpan(
         rounds=len(recent),
         flagged=min(flagged[rank] for rank in persistent),
         length_s=(recent[-1].ended_s - recent[0].began_s) / len(recent),
@@ -154,7 +154,7 @@ def _share(rounds: Sequence[SlowRank]) -> float:
     return sum(one.slow_steps for one in rounds) / sum(one.steps for one in rounds)
 
 
-class Span(msgspec.Struct, frozen=True):
+class RoundSpan(msgspec.Struct, frozen=True):
     """The rounds that a verdict rests on."""
 
     rounds: int
@@ -170,7 +170,7 @@ class Span(msgspec.Struct, frozen=True):
         return f"{self.rounds} rounds of {length} in a row"
 
 
-def slow_rank(seen: Sequence[SlowRank], span: Span) -> str:
+def slow_rank(seen: Sequence[SlowRank], span: RoundSpan) -> str:
     """Return a clause about a rank that was suspect in these rounds."""
     newest = seen[-1]
     return (
@@ -179,7 +179,7 @@ def slow_rank(seen: Sequence[SlowRank], span: Span) -> str:
     )
 
 
-def slow_node(node: str, ranks: Sequence[Sequence[SlowRank]], span: Span) -> str:
+def slow_node(node: str, ranks: Sequence[Sequence[SlowRank]], span: RoundSpan) -> str:
     """Return a clause about a node whose ranks were suspect in these rounds."""
     newest = [seen[-1] for seen in ranks]
     slow = sorted(one.slow_steps for one in newest)[(len(newest) - 1) // 2]

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from robust_run.tracer.sight import processes
-from robust_run.tracer.sight.fault_signal import Asked
+from robust_run.tracer.sight.fault_signal import StacksFile
 from robust_run.tracer.sight.flight_recorder import recorded
-from robust_run.tracer.sight.inside import FLOWS, Inside, Readings
-from robust_run.tracer.sight.links import Links
+from robust_run.tracer.sight.inside import FLOWS, Readings, TracesOfRanks
+from robust_run.tracer.sight.links import StuckConnections
 from robust_run.tracer.sight.spy import Spy, find_spy
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.stacks.activity import LOOK_S
@@ -35,7 +35,7 @@ PAGE_BYTES = 4096
 LOST = 8
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class SightWorld(msgspec.Struct, frozen=True, kw_only=True):
     """What looking needs of the world; tests hand over their own."""
 
     root: str = "/proc"
@@ -53,17 +53,17 @@ async def collect(
     gap_s: float = GAP_S,
     ops: int = OPS,
     flows: int = FLOWS,
-    world: World | None = None,
+    world: SightWorld | None = None,
 ) -> tuple[RankSight, ...]:
     """Return what is seen of the targets, in their order, after (samples - 1) * gap_s or a little more. Never raises.
 
     `ops`: so many of the newest calls of each rank; `flows`: so many of NCCL's connections. Not to be called again for the same
     targets before it has returned.
     """
-    world = world or World(spy=find_spy())
+    world = world or SightWorld(spy=find_spy())
     spy = Spy(world.spy)
     views = [_View(target, ops, world, spy) for target in targets]
-    links, inside = Links(world.root), Inside(targets)
+    links, inside = StuckConnections(world.root), TracesOfRanks(targets)
     began_s = world.monotonic_s()
     last = max(1, samples) - 1
     for number in range(last + 1):
@@ -84,14 +84,14 @@ async def collect(
     )
 
 
-async def stacks_of(targets: Sequence[Target], world: World | None = None) -> tuple[RankSight, ...]:
+async def stacks_of(targets: Sequence[Target], world: SightWorld | None = None) -> tuple[RankSight, ...]:
     """Return one sample of the targets, for people who want to see their stacks."""
     return await collect(targets, samples=1, world=world)
 
 
 def dead_sights(targets: Sequence[Target], ops: int = OPS, flows: int = FLOWS) -> tuple[RankSight, ...]:
     """Return what is left of targets whose attempt has ended: their rings, and what NCCL was doing."""
-    inside = Inside(targets)
+    inside = TracesOfRanks(targets)
     inside.sample()
     return tuple(
         _with_nccl(_sight(target, read_ring(target, ops)), readings)
@@ -122,14 +122,14 @@ def recording_pid(target: Target) -> int:
 class _View:
     """One target while it is looked at."""
 
-    def __init__(self, target: Target, ops: int, world: World, spy: Spy) -> None:
+    def __init__(self, target: Target, ops: int, world: SightWorld, spy: Spy) -> None:
         from robust_run.tracer.files.ring import stacks_signal
 
         self._target = target
         self._ops = ops
         self._world = world
         self._spy = spy
-        self._asked = Asked(f"{target.steps_file}{STACKS_SUFFIX}", stacks_signal(), world.monotonic_s, world.root)
+        self._asked = StacksFile(f"{target.steps_file}{STACKS_SUFFIX}", stacks_signal(), world.monotonic_s, world.root)
         self._first: dict[int, processes.ProcessLook] = {}
         self._last: dict[int, processes.ProcessLook] = {}
         self._measured_s: list[float] = []
@@ -216,7 +216,7 @@ class _View:
             return ()  # a stopped one would only cost the time-out
         return await recorded(self._target.steps_file, self._world.monotonic_s, self._world.unix_s)
 
-    def sight(self, entries: tuple[Op, ...], links: Links) -> RankSight:
+    def sight(self, entries: tuple[Op, ...], links: StuckConnections) -> RankSight:
         """Return all that was seen."""
         return msgspec.structs.replace(
             _sight(self._target, read_ring(self._target, self._ops)),
@@ -225,7 +225,7 @@ class _View:
             lost_children=self._lost(),
         )
 
-    def _process(self, first: processes.ProcessLook, links: Links) -> ProcessSight:
+    def _process(self, first: processes.ProcessLook, links: StuckConnections) -> ProcessSight:
         """Return one process with what it used between the first and the last measurement."""
         root = self._world.root
         last = self._last.get(first.pid)

@@ -37,7 +37,7 @@ CHILD_AGE_S = 1.0
 _locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 
-class Asked:
+class StacksFile:
     """The stacks file of one rank."""
 
     def __init__(self, path: str, signal_number: int, clock: Callable[[], float], root: str = "/proc") -> None:

@@ -19,7 +19,7 @@ FLOWS, OPS = 256, 64
 Readings = tuple[NcclTrace | None, NcclTrace | None]
 
 
-class Inside:
+class TracesOfRanks:
     """The traces of some ranks while they are looked at."""
 
     def __init__(self, targets: Sequence[Target]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from robust_run.tracer.sight.processes import DESCRIPTORS
-from robust_run.tracer.types import Link
+from robust_run.tracer.types import StuckConnection
 
 #: Of one table: about 27,000 connections.
 TABLE_BYTES = 4 << 20
@@ -37,13 +37,13 @@ _ROW = re.compile(
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
-class Links:
+class StuckConnections:
     """The stuck connections of some processes while they are looked at: `sample` at the beginning and at the end, then `of`."""
 
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
         self._namespaces: dict[int, str] = {}
-        self._stuck: dict[str, dict[str, Link]] = {}
+        self._stuck: dict[str, dict[str, StuckConnection]] = {}
         """By namespace, then inode."""
         self._samples = 0
 
@@ -61,7 +61,7 @@ class Links:
             self._stuck = {name: _still(then, stuck(names[name], self._root)) for name, then in before.items()}
         self._samples += 1
 
-    def of(self, pid: int) -> tuple[Link, ...]:
+    def of(self, pid: int) -> tuple[StuckConnection, ...]:
         """Return the stuck connections that a process holds, the most stuck first, at most `LINKS`."""
         known = self._stuck.get(self._namespaces.get(pid, ""))
         if not known:
@@ -77,20 +77,20 @@ class Links:
         return self._namespaces.get(pid, "")
 
 
-def stuck(pid: int, root: str = "/proc") -> dict[str, Link]:
+def stuck(pid: int, root: str = "/proc") -> dict[str, StuckConnection]:
     """Return the stuck connections of a process's network namespace, by inode, at most `STUCK` of each kind."""
-    found: dict[str, Link] = {}
+    found: dict[str, StuckConnection] = {}
     for name in ("tcp", "tcp6"):
         found.update(parse(_table(f"{root}/{pid}/net/{name}")))
     return found
 
 
-def parse(table: bytes) -> dict[str, Link]:
+def parse(table: bytes) -> dict[str, StuckConnection]:
     """Return the stuck connections in the text of a table, by inode; rows that no kernel writes are skipped."""
-    found: dict[str, Link] = {}
+    found: dict[str, StuckConnection] = {}
     for row in islice(_ROW.finditer(table), STUCK):
         here, here_port, there, there_port, unsent, retries, inode = (part.decode() for part in row.groups())
-        link = Link(
+        link = StuckConnection(
             here=_spoken(here, here_port),
             there=_spoken(there, there_port),
             unsent_bytes=int(unsent, 16),
@@ -101,9 +101,9 @@ def parse(table: bytes) -> dict[str, Link]:
     return found
 
 
-def _still(before: dict[str, Link], now: dict[str, Link]) -> dict[str, Link]:
+def _still(before: dict[str, StuckConnection], now: dict[str, StuckConnection]) -> dict[str, StuckConnection]:
     """Return those that were stuck before and have got nothing through since."""
-    kept: dict[str, Link] = {}
+    kept: dict[str, StuckConnection] = {}
     for inode, link in now.items():
         then = before.get(inode)
         same = then is not None and (then.here, then.there) == (link.here, link.there)

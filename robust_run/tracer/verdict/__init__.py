@@ -16,12 +16,12 @@ from robust_run.tracer.verdict.after import post_mortem
 from robust_run.tracer.verdict.decide import look, look_at_leftovers
 from robust_run.tracer.verdict.draft import describe, waits_of
 from robust_run.tracer.verdict.picture import Picture
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.types import RankPatience
 
 __all__ = [
     "ParallelGroup",
-    "Patience",
-    "Seen",
+    "RankPatience",
+    "SceneView",
     "communicator_names",
     "describe_inside",
     "describe_waits",
@@ -43,7 +43,7 @@ class ParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SceneView(msgspec.Struct, frozen=True, kw_only=True):
     """What a page shows of a scene."""
 
     waits: tuple[Wait, ...] = ()
@@ -52,10 +52,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Lines about what stands still inside NCCL."""
 
 
-def seen(scene: Scene, limit: int = 20) -> Seen:
+def seen(scene: Scene, limit: int = 20) -> SceneView:
     """Return waits, groups and at most `limit` lines about NCCL at once: of 10,000 ranks, indexing a scene takes seconds."""
     picture = Picture(scene)
-    return Seen(waits=waits_of(picture), groups=_groups_of(picture), inside=tuple(nccl.lines(picture, limit)))
+    return SceneView(waits=waits_of(picture), groups=_groups_of(picture), inside=tuple(nccl.lines(picture, limit)))
 
 
 def waits(scene: Scene) -> tuple[Wait, ...]:

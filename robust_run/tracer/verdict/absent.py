@@ -17,18 +17,18 @@ from robust_run.tracer.stacks.normal import is_waiting, main_stacks, user_frame
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
-from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.types import RankPatience
 
 #: Of very many ranks that are waited for, so many are looked at; the first ones say enough.
 _LOOKED_AT = 64
 
 
-class Suspect(NamedTuple):
+class SuspectRank(NamedTuple):
     """A rank that others wait for and that waits for nobody."""
 
     rank: int
-    here: Place
+    here: WaitPlace
     """Where it has been missed for longest."""
     waited_s: float
     needed_s: float
@@ -49,11 +49,11 @@ class Suspect(NamedTuple):
 
 
 def suspects(
-    picture: Picture, patience: Patience, previous: Scene | None, worked: Mapping[int, float]
-) -> list[Suspect]:
+    picture: Picture, patience: RankPatience, previous: Scene | None, worked: Mapping[int, float]
+) -> list[SuspectRank]:
     """Return all ranks that waits end at, those that most wait for first. `worked`: when they were last seen at work."""
     before = {sight.rank: sight for sight in previous.ranks} if previous is not None else {}
-    found: list[Suspect] = []
+    found: list[SuspectRank] = []
     for rank, places in sinks(picture).items():
         here = min(places, key=lambda one: (one.any_sender, one.since_s))
         found.append(_suspect(picture, rank, here, patience, before.get(rank), worked.get(rank, -math.inf)))
@@ -67,14 +67,14 @@ def suspects(
 
 
 def _suspect(
-    picture: Picture, rank: int, here: Place, patience: Patience, before: RankSight | None, worked_at_s: float
-) -> Suspect:
+    picture: Picture, rank: int, here: WaitPlace, patience: RankPatience, before: RankSight | None, worked_at_s: float
+) -> SuspectRank:
     now_s = picture.scene.at_s
     sight = picture.sights.get(rank)
     waited_s = picture.waited_s(here)
     if sight is None:
         doing = "on a node that does not answer"
-        return Suspect(rank, here, waited_s, patience.working_s, doing, True, False, False, worked_at_s)
+        return SuspectRank(rank, here, waited_s, patience.working_s, doing, True, False, False, worked_at_s)
     stacks = main_stacks(sight)
     unlogged = bool(stacks) and is_waiting(stacks[-1])
     working, needed_s, doing = time_for(sight, patience, now_s, before)
@@ -84,10 +84,14 @@ def _suspect(
         needed_s = max(needed_s, patience.spinning_s)
     if here.any_sender:
         needed_s = patience.working_s
-    return Suspect(rank, here, waited_s, needed_s, doing, working, unlogged, busy, now_s if working else worked_at_s)
+    return SuspectRank(
+        rank, here, waited_s, needed_s, doing, working, unlogged, busy, now_s if working else worked_at_s
+    )
 
 
-def time_for(sight: RankSight, patience: Patience, now_s: float, before: RankSight | None) -> tuple[bool, float, str]:
+def time_for(
+    sight: RankSight, patience: RankPatience, now_s: float, before: RankSight | None
+) -> tuple[bool, float, str]:
     """Return whether a rank works, how long others may have to wait for it, and what it does."""
     newest_s = _newest_event_s(sight)
     if newest_s is not None and now_s - newest_s < patience.after_s:
@@ -129,7 +133,7 @@ def _has_moved(before: RankSight, now: RankSight) -> bool:
     return then is not None and here is not None and (then.file, then.function) != (here.file, here.function)
 
 
-def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
+def judge(picture: Picture, found: list[SuspectRank]) -> TraceVerdict | None:
     """Name the ranks that have kept others waiting for too long; None if none has."""
     now_s = picture.scene.at_s
     due = [one for one in found if one.is_due(now_s) or (one.working and one.waited_s >= one.needed_s)]
@@ -165,7 +169,7 @@ def judge(picture: Picture, found: list[Suspect]) -> TraceVerdict | None:
     return msgspec.structs.replace(found_hang, at_work=all(one.working for one in due))
 
 
-def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
+def _sentence(picture: Picture, due: list[SuspectRank], lost: str) -> str:
     first = due[0]
     ranks = tuple(one.rank for one in due)
     waiters = dependents(picture, ranks)
@@ -180,13 +184,13 @@ def _sentence(picture: Picture, due: list[Suspect], lost: str) -> str:
     return f"{picture.who(ranks)} {_omission(picture, first.here)} ({waits}){ends}"
 
 
-def _has_begun(sight: RankSight | None, here: Place) -> bool:
+def _has_begun(sight: RankSight | None, here: WaitPlace) -> bool:
     """Whether a rank is in the very pass that others wait in."""
     ops = sight.trace.ops if sight is not None and sight.trace is not None else ()
     return any(op.op == BACKWARD and op.seq == here.seq and op.group == here.group.name for op in ops)
 
 
-def _omission(picture: Picture, here: Place) -> str:
+def _omission(picture: Picture, here: WaitPlace) -> str:
     """Say what was not done: `never joined all_reduce #482 of group dp_1`."""
     if here.op in LIFECYCLE:
         return f"never came to {here.op}"

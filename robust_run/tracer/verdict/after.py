@@ -11,7 +11,7 @@ from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict import absent, ended, graph, nccl, order, signatures
 from robust_run.tracer.verdict.picture import Picture
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.types import RankPatience
 
 _CONSEQUENCES = frozenset({"peer_connection", "native_crash", "accelerator"})
 _TELLING = ("gloo", "nccl", "nbytes", "mismatch", "enforce fail", "tensor size", "same size", "timed out", "timeout")
@@ -87,7 +87,7 @@ def _never_joined(picture: Picture) -> TraceVerdict | None:
     """Name a rank that others waited for until a time limit of theirs, and that was killed after them."""
     found = [
         one
-        for one in absent.suspects(picture, Patience(after_s=_TIMEOUT_S), None, {})
+        for one in absent.suspects(picture, RankPatience(after_s=_TIMEOUT_S), None, {})
         if one.rank in picture.sights and picture.sights[one.rank].exit_code in (*ended.KILLED, None)
     ]
     for one in found:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from robust_run.tracer.types import LIFECYCLE, P2P, Op
-from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 #: Of these, members give inputs of different sizes by design.
@@ -74,12 +74,12 @@ def differ(calls: dict[int, Op]) -> bool:
 class Part(NamedTuple):
     """Waiters of a place that made the same call."""
 
-    here: Place
+    here: WaitPlace
     call: Signature | None
     """Set where others made another call of the same name: then only size, type or root tell them apart."""
 
 
-def parts_of(picture: Picture, here: Place) -> tuple[Part, ...]:
+def parts_of(picture: Picture, here: WaitPlace) -> tuple[Part, ...]:
     """Return a place by the calls that its waiters made.
 
     The same number is no common call where ranks differ: each part waits for those who made another call there, as well as

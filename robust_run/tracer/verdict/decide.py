@@ -8,16 +8,16 @@ from collections.abc import Mapping
 import msgspec
 
 from robust_run.tracer.ras.rules import second_opinion
-from robust_run.tracer.types import Look, Scene, TraceVerdict
+from robust_run.tracer.types import Scene, SceneLook, TraceVerdict
 from robust_run.tracer.verdict import absent, after, ended, graph, links, nccl, order, signatures, stall
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.types import RankPatience
 
 
 def look(
-    scene: Scene, patience: Patience, *, previous: Scene | None = None, worked: Mapping[int, float] | None = None
-) -> Look:
+    scene: Scene, patience: RankPatience, *, previous: Scene | None = None, worked: Mapping[int, float] | None = None
+) -> SceneLook:
     """Judge a scene in which somebody has waited for long: a verdict, or when to look again and why, or neither.
 
     Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before,
@@ -29,27 +29,27 @@ def look(
     return msgspec.structs.replace(found, verdict=second_opinion(found.verdict, scene))
 
 
-def look_at_leftovers(scene: Scene, older_than_s: float) -> Look:
+def look_at_leftovers(scene: Scene, older_than_s: float) -> SceneLook:
     """Judge a scene in which most ranks have ended with exit code 0: which still run, and where they are."""
     verdict = None if ended.failed(scene.ranks) else ended.leftover(Picture(scene), older_than_s)
-    return Look(verdict=verdict, reason="no rank is left behind")
+    return SceneLook(verdict=verdict, reason="no rank is left behind")
 
 
-def _look(scene: Scene, patience: Patience, previous: Scene | None, worked: Mapping[int, float]) -> Look:
+def _look(scene: Scene, patience: RankPatience, previous: Scene | None, worked: Mapping[int, float]) -> SceneLook:
     picture = Picture(scene)
     if ended.failed(scene.ranks):
-        return Look(verdict=after.proven(scene) or ended.crashed(picture))
+        return SceneLook(verdict=after.proven(scene) or ended.crashed(picture))
     longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
     needed_s = patience.after_s * ended.NEARLY
     if longest_s < needed_s:
-        return Look(verdict=nccl.slow(picture), reason="nobody waits for long any more")
+        return SceneLook(verdict=nccl.slow(picture), reason="nobody waits for long any more")
     verdict = _definite(picture, patience, needed_s)
     if verdict is not None:
-        return Look(verdict=nccl.attested(picture, verdict, proven=True))
+        return SceneLook(verdict=nccl.attested(picture, verdict, proven=True))
     return _patient(picture, patience, previous, longest_s, worked)
 
 
-def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVerdict | None:
+def _definite(picture: Picture, patience: RankPatience, needed_s: float) -> TraceVerdict | None:
     """Ask the rules whose evidence no patience can change."""
     verdict = ended.stopped(picture, patience) or ended.left_early(picture, needed_s)
     if verdict is not None:
@@ -65,36 +65,36 @@ def _definite(picture: Picture, patience: Patience, needed_s: float) -> TraceVer
 
 
 def _patient(
-    picture: Picture, patience: Patience, previous: Scene | None, longest_s: float, worked: Mapping[int, float]
-) -> Look:
+    picture: Picture, patience: RankPatience, previous: Scene | None, longest_s: float, worked: Mapping[int, float]
+) -> SceneLook:
     """Ask the rules that depend on what the missing ranks do."""
     found = absent.suspects(picture, patience, previous, worked)
     inside = nccl.leading(picture, patience, previous, worked)
     missed = tuple(one.rank for one in found if not one.here.inside and one.is_due(picture.scene.at_s))
     if inside is not None and inside.is_sure and inside.is_due:
-        return Look(verdict=nccl.judge(picture, inside, missed))
+        return SceneLook(verdict=nccl.judge(picture, inside, missed))
     verdict = absent.judge(picture, found)
     if verdict is not None:
-        return Look(verdict=nccl.attested(picture, verdict, proven=False))
+        return SceneLook(verdict=nccl.attested(picture, verdict, proven=False))
     if inside is not None and inside.is_due:
-        return Look(verdict=nccl.judge(picture, inside, missed))
+        return SceneLook(verdict=nccl.judge(picture, inside, missed))
     stalls = stall.stalled(picture, patience) if inside is None or not inside.fault.ranks else []
     if stalls:
-        return Look(verdict=stall.judge(picture, stalls))
+        return SceneLook(verdict=stall.judge(picture, stalls))
     if inside is not None and inside.working:
         waited = picture.wait_words(len(inside.fault.waiting), inside.waited_s)
         seen = tuple((rank, picture.scene.at_s) for rank in inside.working)
         reason = f"{waited} for {picture.who(inside.working)}: {inside.doing}"
-        return Look(again_s=patience.look_again_s * 2, reason=reason, worked=seen)
+        return SceneLook(again_s=patience.look_again_s * 2, reason=reason, worked=seen)
     if longest_s >= patience.working_s:
-        return Look(verdict=_unknown(picture, longest_s))
+        return SceneLook(verdict=_unknown(picture, longest_s))
     if found:
         most = max(found, key=lambda one: one.waited_s)
         waiters = {rank for here in picture.places for rank in here.waiters}
         reason = f"{picture.wait_words(len(waiters), longest_s)} for {picture.who((most.rank,))}: {most.doing}"
         seen = tuple((one.rank, one.worked_at_s) for one in found if math.isfinite(one.worked_at_s))
-        return Look(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason, worked=seen)
-    return Look(again_s=patience.look_again_s, reason="all have come, communication may still be going on")
+        return SceneLook(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason, worked=seen)
+    return SceneLook(again_s=patience.look_again_s, reason="all have come, communication may still be going on")
 
 
 def _unknown(picture: Picture, longest_s: float) -> TraceVerdict:

@@ -8,7 +8,7 @@ from robust_run.tracer.stacks.normal import main_stacks, telling_frames
 from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
 from robust_run.tracer.verdict.alike import Part, parts_of
 from robust_run.tracer.verdict.limits import expires_s
-from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.words import SENTENCE_CHARACTERS, one_line, op_name, span
 
 Confidence = Literal["high", "medium", "low"]
@@ -27,7 +27,7 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
     rule: str,
     sentence: str,
     confidence: Confidence,
-    here: Place | None = None,
+    here: WaitPlace | None = None,
     over_evicted: tuple[int, ...] = (),
     evidence: tuple[str, ...] = (),
     onset_s: float | None = None,
@@ -76,7 +76,7 @@ def _what(picture: Picture, part: Part) -> str:
     return what if part.call is None else what.replace(op_name(part.call.op), part.call.words(), 1)
 
 
-def _awaited(picture: Picture, here: Place, rank: int) -> tuple[int, ...]:
+def _awaited(picture: Picture, here: WaitPlace, rank: int) -> tuple[int, ...]:
     """Return whom a rank waits for in a call: who has not come; inside NCCL its neighbours, where all have."""
     if here.missing or not here.inside or picture.inside is None:
         return here.missing

@@ -13,8 +13,8 @@ from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import LIFECYCLE, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.graph import dependents
-from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.types import RankPatience
 
 #: The rule that names ranks which others have left behind.
 LEFTOVER = "leftover"
@@ -95,7 +95,7 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     )
 
 
-def _stayed(picture: Picture, here: Place, gone: tuple[int, ...]) -> TraceVerdict:
+def _stayed(picture: Picture, here: WaitPlace, gone: tuple[int, ...]) -> TraceVerdict:
     """Name who makes a call that most have left the program without."""
     return draft(
         picture,
@@ -109,7 +109,7 @@ def _stayed(picture: Picture, here: Place, gone: tuple[int, ...]) -> TraceVerdic
     )
 
 
-def stopped(picture: Picture, patience: Patience) -> TraceVerdict | None:
+def stopped(picture: Picture, patience: RankPatience) -> TraceVerdict | None:
     """Name ranks whose process is stopped (SIGSTOP) or a zombie while others wait. One in a debugger has a person beside it."""
     ranks = tuple(sight.rank for sight in picture.scene.ranks if _state(sight) in ("T", "Z"))
     others = [
@@ -187,7 +187,7 @@ def _others(count: int) -> str:
     return "the other rank" if count == 1 else f"the {count} others"
 
 
-def _waiting_for(picture: Picture, here: Place, count: int) -> str:
+def _waiting_for(picture: Picture, here: WaitPlace, count: int) -> str:
     return f"{picture.wait_words(count, picture.waited_s(here))} in {picture.what(here)}"
 
 

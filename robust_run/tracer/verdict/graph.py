@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 
-def sinks(picture: Picture) -> dict[int, list[Place]]:
+def sinks(picture: Picture) -> dict[int, list[WaitPlace]]:
     """Return each rank that is waited for and waits nowhere itself, with the places where it is missing."""
-    found: dict[int, list[Place]] = {}
+    found: dict[int, list[WaitPlace]] = {}
     waiting = picture.waiting
     for here in picture.places:
         if not here.waiters:
@@ -29,7 +29,7 @@ def sinks(picture: Picture) -> dict[int, list[Place]]:
 
 def dependents(picture: Picture, ranks: Iterable[int]) -> set[int]:
     """Return all ranks that wait for the given ones, directly or through others."""
-    by_missing: dict[int, list[Place]] = {}
+    by_missing: dict[int, list[WaitPlace]] = {}
     for here in picture.places:
         for rank in here.missing:
             by_missing.setdefault(rank, []).append(here)
@@ -47,7 +47,7 @@ def dependents(picture: Picture, ranks: Iterable[int]) -> set[int]:
     return reached
 
 
-def deadlocked(picture: Picture, older_than_s: float, among: Sequence[Place] | None = None) -> tuple[int, ...]:
+def deadlocked(picture: Picture, older_than_s: float, among: Sequence[WaitPlace] | None = None) -> tuple[int, ...]:
     """Return the ranks that wait for each other in a circle, all of them for longer than the given time.
 
     `among`: only these places count.

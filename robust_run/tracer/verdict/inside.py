@@ -18,7 +18,7 @@ from robust_run.tracer.nccl.teams import Team, TeamFlow, teams_of
 from robust_run.tracer.nccl.types import NcclDiagnosis, NcclSight, NcclTrace
 from robust_run.tracer.nccl.words import func_name
 from robust_run.tracer.types import Group, RankSight, Scene
-from robust_run.tracer.verdict.types import Place
+from robust_run.tracer.verdict.types import WaitPlace
 from robust_run.tracer.words import span
 
 
@@ -91,7 +91,7 @@ _CALLS = 4
 Label = Callable[[Group], str]
 
 
-class Inside:
+class NcclScene:
     """NCCL's part of a scene."""
 
     def __init__(self, scene: Scene, groups: Sequence[Group], label: Label, failed: bool) -> None:
@@ -103,12 +103,12 @@ class Inside:
         self._teams = teams_of(self.sights)
 
     @staticmethod
-    def of(scene: Scene, groups: Sequence[Group], label: Label, *, failed: bool) -> Inside | None:
+    def of(scene: Scene, groups: Sequence[Group], label: Label, *, failed: bool) -> NcclScene | None:
         """Return what traces say, None if there are none."""
         traces = [sight.nccl for sight in scene.ranks if sight.nccl is not None]
         if not traces or (failed and sum(len(trace.flows) for trace in traces) > DEAD_FLOWS):
             return None
-        return Inside(scene, groups, label, failed)
+        return NcclScene(scene, groups, label, failed)
 
     def _renamed(self, sight: NcclSight) -> NcclSight:
         trace = sight.trace
@@ -157,12 +157,12 @@ class Inside:
         until_s = self._scene.at_s if sight.ended_at_s is None else sight.ended_at_s
         return event_s if until_s - event_s >= STILL_S else None
 
-    def places(self, elsewhere: set[int]) -> tuple[Place, ...]:
+    def places(self, elsewhere: set[int]) -> tuple[WaitPlace, ...]:
         """Return the calls that ranks wait in inside NCCL, without the ranks that are known to wait `elsewhere`."""
         waiters = self.waiting.keys() - elsewhere
         return tuple(place for team in self._teams.values() for place in self._of_team(team, waiters))
 
-    def _of_team(self, team: Team, waiters: set[int]) -> Iterable[Place]:
+    def _of_team(self, team: Team, waiters: set[int]) -> Iterable[WaitPlace]:
         """Return the calls of one communicator: of each rank the oldest that it is in."""
         first: dict[int, list[TeamFlow]] = {}
         for seen in team.flows.values():
@@ -180,7 +180,7 @@ class Inside:
             else:
                 collectives.setdefault((lead.func, lead.flow.op_seq), []).append(rank)
         for (func, seq), ranks in collectives.items():
-            yield Place(
+            yield WaitPlace(
                 group=self._naming.group(team.hash),
                 op=func_name(func),
                 seq=seq,
@@ -202,9 +202,9 @@ class Inside:
                 behind.add(rank)
         return tuple(sorted(behind))
 
-    def _pairs(self, team: Team, flows: Sequence[TeamFlow], since_s: float) -> Iterable[Place]:
+    def _pairs(self, team: Team, flows: Sequence[TeamFlow], since_s: float) -> Iterable[WaitPlace]:
         """Return the point-to-point calls that a rank waits in, first those whose peer has not come."""
-        found: dict[tuple[str, int], Place] = {}
+        found: dict[tuple[str, int], WaitPlace] = {}
         for seen in flows:
             peer = team.world_of(seen.flow.peer)
             if peer is None:
@@ -212,7 +212,7 @@ class Inside:
             other = team.other_end(seen)
             found.setdefault(
                 (seen.flow.direction, peer),
-                Place(
+                WaitPlace(
                     group=self._naming.group(team.hash),
                     op=seen.flow.direction,
                     seq=seen.flow.op_seq,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from robust_run.tracer.types import BACKWARD, P2P, Group, RankSight
-from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 #: torch's own limit for all backends but NCCL, taken where a group's is not known: never less than what the program has.
 DEFAULT_LIMIT_S = 1800.0
@@ -24,7 +24,7 @@ def expires_s(picture: Picture) -> float | None:
     return min((_place_expires_s(picture, here) for here in picture.places if here.waiters), default=None)
 
 
-def _place_expires_s(picture: Picture, here: Place) -> float:
+def _place_expires_s(picture: Picture, here: WaitPlace) -> float:
     limits = {_limit_s(picture.sights.get(rank), here) for rank in here.waiters}
     begun_s = max([here.since_s, *_arrivals_s(picture, here)])
     if here.op == BACKWARD:  # a backward pass computes first; the limit is that of the collectives in it
@@ -32,7 +32,7 @@ def _place_expires_s(picture: Picture, here: Place) -> float:
     return begun_s + min(limits)
 
 
-def _arrivals_s(picture: Picture, here: Place) -> Iterator[float]:
+def _arrivals_s(picture: Picture, here: WaitPlace) -> Iterator[float]:
     """Yield when ranks came to a collective, also those that are done with it: a gather lets them go once they have sent.
 
     Who is further, and of whom the call itself is not known any more, came before the first one that is.
@@ -50,7 +50,7 @@ def _arrivals_s(picture: Picture, here: Place) -> Iterator[float]:
             further -= calls[seq].keys()
 
 
-def _limit_s(sight: RankSight | None, here: Place) -> float:
+def _limit_s(sight: RankSight | None, here: WaitPlace) -> float:
     """Return the limit that a waiting rank has written down for the group of a call."""
     groups = sight.trace.groups if sight is not None and sight.trace is not None else ()
     same = (group for group in groups if group.limit_s > 0 and _are_one(group, here.group))

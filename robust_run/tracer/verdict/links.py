@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks
-from robust_run.tracer.types import Link, RankSight, TraceVerdict
+from robust_run.tracer.types import RankSight, StuckConnection, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
-from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.stall import complete, members
 from robust_run.tracer.words import bytes_words, count_words
 
@@ -36,7 +36,7 @@ class DeadLink(NamedTuple):
     node: str
     peer: str
     """The other node."""
-    link: Link
+    link: StuckConnection
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -53,7 +53,7 @@ def judge(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     for one in dead:
         by_rank.setdefault(one.rank, []).append(one)
     found: dict[DeadLink, None] = {}
-    places: list[Place] = []
+    places: list[WaitPlace] = []
     for here in complete(picture, older_than_s):
         ranks = members(here)
         held = [one for rank in ranks for one in by_rank.get(rank, ())]
@@ -70,7 +70,7 @@ def judge(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     return _verdict(picture, list(found), places) if found else None
 
 
-def _held_up(picture: Picture, older_than_s: float) -> Iterator[tuple[int, Place]]:
+def _held_up(picture: Picture, older_than_s: float) -> Iterator[tuple[int, WaitPlace]]:
     """Yield ranks that are missed and are blocked in communication that no ring knows, and where they are missed."""
     for rank, places in sinks(picture).items():
         sight = picture.sights.get(rank)
@@ -97,7 +97,7 @@ def _dead_links(picture: Picture) -> list[DeadLink]:
     return list(found)
 
 
-def _links(sight: RankSight) -> Iterator[Link]:
+def _links(sight: RankSight) -> Iterator[StuckConnection]:
     for process in sight.processes:
         for link in process.links:
             if link.retries >= RETRIES and link.unsent_bytes > 0 and _address(link.there):
@@ -130,7 +130,7 @@ def _plain(text: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
-def _verdict(picture: Picture, found: list[DeadLink], places: list[Place]) -> TraceVerdict:
+def _verdict(picture: Picture, found: list[DeadLink], places: list[WaitPlace]) -> TraceVerdict:
     here = min(places, key=lambda one: one.since_s)
     pairs = sorted({one.pair for one in found})
     blamed = _blamed(picture, pairs)
@@ -170,7 +170,7 @@ def _blamed(picture: Picture, pairs: list[tuple[str, str]]) -> list[str]:
 
 
 def _sentence(
-    picture: Picture, found: list[DeadLink], pairs: list[tuple[str, str]], blamed: list[str], places: list[Place]
+    picture: Picture, found: list[DeadLink], pairs: list[tuple[str, str]], blamed: list[str], places: list[WaitPlace]
 ) -> str:
     here = min(places, key=lambda one: one.since_s)
     worst = max(found, key=lambda one: (one.link.retries, one.link.unsent_bytes))

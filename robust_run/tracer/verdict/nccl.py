@@ -17,8 +17,8 @@ from robust_run.tracer.nccl.types import FaultKind, NcclFault
 from robust_run.tracer.types import Scene, TraceKind, TraceVerdict
 from robust_run.tracer.verdict import absent
 from robust_run.tracer.verdict.draft import Confidence, draft
-from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.types import RankPatience
 
 #: Faults of the communication itself. That a rank is late rings tell better.
 INSIDE: tuple[FaultKind, ...] = ("gpu", "proxy", "network", "dead", "unseen", "deadlock")
@@ -52,7 +52,7 @@ class Leading(NamedTuple):
 
 
 def leading(
-    picture: Picture, patience: Patience, previous: Scene | None, worked: Mapping[int, float]
+    picture: Picture, patience: RankPatience, previous: Scene | None, worked: Mapping[int, float]
 ) -> Leading | None:
     """Return the fault inside NCCL that explains most of what ranks wait for; None where NCCL shows none."""
     fault = _main(picture)
@@ -171,7 +171,7 @@ def lines(picture: Picture, limit: int) -> list[str]:
     return found[:limit]
 
 
-def may_circle(picture: Picture) -> tuple[Place, ...]:
+def may_circle(picture: Picture) -> tuple[WaitPlace, ...]:
     """Return the calls among which a circle of waits is a deadlock: without those inside NCCL, if that shows another cause."""
     fault = _main(picture)
     if fault is None or fault.kind == "deadlock":
@@ -201,7 +201,7 @@ def _kind(picture: Picture, fault: NcclFault) -> TraceKind:
     return "hang" if fault.kind == "late" else "comm_stall"
 
 
-def _place_of(picture: Picture, fault: NcclFault) -> Place | None:
+def _place_of(picture: Picture, fault: NcclFault) -> WaitPlace | None:
     """Return the call that a fault shows in: of its communicator, by ranks that wait for it, the first."""
     inside = [here for here in picture.places if here.inside] or [here for here in picture.places if here.waiters]
     group = picture.inside.group_of(fault.comm) if picture.inside is not None else None

@@ -75,7 +75,7 @@ def _resemblance(one: frozenset[tuple[Token, Token]], other: frozenset[tuple[Tok
     return len(one & other) / max(1, min(len(one), len(other)))
 
 
-class Streams:
+class CallStreams:
     """The streams of all ranks, and who plays the same part."""
 
     def __init__(self, picture: Picture) -> None:
@@ -110,7 +110,7 @@ class Streams:
         return found
 
 
-def oddities(streams: Streams, ranks: tuple[int, ...]) -> list[Oddity]:
+def oddities(streams: CallStreams, ranks: tuple[int, ...]) -> list[Oddity]:
     """Return the ranks among the given ones with the shortest passage that occurs nowhere else, earliest first."""
     lengths = _LENGTHS if len(streams.tokens) <= _MANY_RANKS else _MANY_LENGTHS
     wanted = set(ranks)
@@ -132,13 +132,13 @@ def oddities(streams: Streams, ranks: tuple[int, ...]) -> list[Oddity]:
     return []
 
 
-def _have_history(streams: Streams, ranks: list[int]) -> bool:
+def _have_history(streams: CallStreams, ranks: list[int]) -> bool:
     """Whether a call that occurs once says anything: there are others to compare with, or earlier rounds."""
     stream = streams.tokens[ranks[0]]
     return len(ranks) > 1 or len(set(stream)) * 2 < len(stream)
 
 
-def _passages(streams: Streams, ranks: list[int], length: int) -> Counter[tuple[Token, ...]]:
+def _passages(streams: CallStreams, ranks: list[int], length: int) -> Counter[tuple[Token, ...]]:
     counts: Counter[tuple[Token, ...]] = Counter()
     for stream, times in Counter(streams.tokens[rank] for rank in ranks).items():
         for end in range(length, len(stream) + 1):
@@ -159,7 +159,7 @@ def _first_unique(
 
 def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     """Name the rank of a circle of waits that made its calls in another order, else the whole circle."""
-    streams = Streams(picture)
+    streams = CallStreams(picture)
     odd = oddities(streams, circle)
     places = [here for here in picture.places if not set(here.waiters).isdisjoint(circle) and here.missing]
     here = min(places, key=lambda one: one.since_s)
@@ -209,7 +209,7 @@ def _is_tied(sight: RankSight) -> bool:
     return not any(origin(frame) == "user" for stack in others for frame in stack.frames)
 
 
-def difference(picture: Picture, streams: Streams, odd: Oddity) -> str:
+def difference(picture: Picture, streams: CallStreams, odd: Oddity) -> str:
     """Say how a rank's calls differ from what should have come: left out, made too many, swapped."""
     stream, ops = streams.tokens[odd.rank], streams.ops[odd.rank]
     at = odd.position
@@ -239,7 +239,7 @@ def _call(picture: Picture, rank: int, op: Op) -> str:
     return f"{op_name(op.op)} #{op.seq} of {picture.label(picture.group_of(picture.key(rank, op.group)))}"
 
 
-def _token_words(streams: Streams, token: Token, rank: int, picture: Picture) -> str:
+def _token_words(streams: CallStreams, token: Token, rank: int, picture: Picture) -> str:
     if token.op in P2P:
         return (
             f"{token.op} {'to' if token.op == 'send' else 'from'} rank {(rank + token.peer) % picture.scene.world_size}"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene
-from robust_run.tracer.verdict.inside import Inside
-from robust_run.tracer.verdict.types import Place
+from robust_run.tracer.verdict.inside import NcclScene
+from robust_run.tracer.verdict.types import WaitPlace
 from robust_run.tracer.words import count_words, op_name, ranks_words, span
 
 #: Descriptions that torch gives by itself.
@@ -24,7 +24,7 @@ _GroupKey = tuple[str, int, int, int]
 _PASSES = "\0passes"
 
 
-__all__ = ["Picture", "Place"]
+__all__ = ["Picture", "WaitPlace"]
 
 
 class Picture:
@@ -45,11 +45,11 @@ class Picture:
         self._take_ops()
         places = (*self._find_places(), *self._unlogged_places())
         #: What NCCL's traces say; None without any.
-        self.inside = Inside.of(scene, self.groups, self.label, failed=failed)
+        self.inside = NcclScene.of(scene, self.groups, self.label, failed=failed)
         if self.inside is not None:
             places += self.inside.places({rank for here in places for rank in here.waiters})
         self.places = places
-        self.waiting: dict[int, list[Place]] = {}
+        self.waiting: dict[int, list[WaitPlace]] = {}
         for here in self.places:
             for rank in here.waiters:
                 self.waiting.setdefault(rank, []).append(here)
@@ -77,7 +77,7 @@ class Picture:
                 return
         yield from ops
 
-    def _find_places(self) -> Iterator[Place]:
+    def _find_places(self) -> Iterator[WaitPlace]:
         found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
         for sight in self.scene.ranks:
             for op in self._blocked_in(sight):
@@ -94,7 +94,7 @@ class Picture:
                 known.append(tuple(rank for rank in self.group_of(key).ranks if last.get(rank, 0) < seq))
             yield self._group_place(key, seq, calls, known[-1])
 
-    def _unlogged_places(self) -> Iterator[Place]:
+    def _unlogged_places(self) -> Iterator[WaitPlace]:
         """Yield calls that rings do not know: of ranks whose stack waits for peers, and whose own torch says in what."""
         found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
         come: dict[_GroupKey, dict[int, int]] = {}
@@ -111,7 +111,7 @@ class Picture:
             # Who has no record at all may have come.
             missing = tuple(rank for rank in self.group_of(key).ranks if come[key].get(rank, seq) < seq)
             if missing:
-                yield Place(
+                yield WaitPlace(
                     group=self.group_of(key),
                     op=calls[0][1].op,
                     seq=seq,
@@ -120,7 +120,9 @@ class Picture:
                     since_s=min(_since(op) for _, op in calls),
                 )
 
-    def _group_place(self, key: _GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]) -> Place:
+    def _group_place(
+        self, key: _GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]
+    ) -> WaitPlace:
         waiters = tuple(rank for rank, _ in calls)
         first = calls[0][1]
         if first.op == BACKWARD and not missing:
@@ -128,7 +130,7 @@ class Picture:
             behind = set(missing)
             calls = [(rank, op) for rank, op in calls if rank not in behind]
             waiters = tuple(rank for rank, _ in calls)
-        return Place(
+        return WaitPlace(
             group=self.group_of(key),
             op=first.op,
             seq=seq,
@@ -147,7 +149,7 @@ class Picture:
             return ()
         return tuple(rank for rank in ranks if counts[rank] == fewest)
 
-    def _pair_place(self, key: _GroupKey, rank: int, op: Op) -> Place:
+    def _pair_place(self, key: _GroupKey, rank: int, op: Op) -> WaitPlace:
         group = self.group_of(key)
         if op.op == "recv_any":
             missing = tuple(one for one in group.ranks if one != rank)
@@ -155,7 +157,7 @@ class Picture:
             answered = self._p2p_last.get((key, _OPPOSITE[op.op], op.peer, rank), 0) >= op.seq
             answered |= op.op == "send" and (key, "recv_any", op.peer, -1) in self._p2p_last
             missing = () if answered else (op.peer,)
-        return Place(
+        return WaitPlace(
             group=group, op=op.op, seq=op.seq, peer=op.peer, waiters=(rank,), missing=missing, since_s=_since(op)
         )
 
@@ -196,7 +198,7 @@ class Picture:
             return f"group {group.desc} (ranks {span(group.ranks)})"
         return f"group {group.desc}"
 
-    def what(self, here: Place) -> str:
+    def what(self, here: WaitPlace) -> str:
         """Name a call: `all_reduce #482 of group dp_1`, `recv #3 from rank 2`, `init_process_group`."""
         if here.op in LIFECYCLE:
             return here.op
@@ -216,7 +218,7 @@ class Picture:
         """Return the hosts of ranks that are seen."""
         return tuple(dict.fromkeys(self.sights[rank].node for rank in sorted(ranks) if rank in self.sights))
 
-    def waited_s(self, here: Place) -> float:
+    def waited_s(self, here: WaitPlace) -> float:
         """For how long the first waiter has been there."""
         return self.scene.at_s - here.since_s
 

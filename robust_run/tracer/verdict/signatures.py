@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
 from robust_run.tracer.verdict.alike import Signature, differ, finished, fits, signature, tolerated
 from robust_run.tracer.verdict.draft import draft
-from robust_run.tracer.verdict.picture import Picture, Place
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.sequences import following
 from robust_run.tracer.words import count_words, one_line, short_site
 
@@ -28,7 +28,7 @@ Shift = Literal["", "skipped_op", "extra_op"]
 class Mismatch(NamedTuple):
     """The earliest place where members differ."""
 
-    here: Place
+    here: WaitPlace
     right: Signature
     wrong: dict[int, Signature]
     sites: dict[int, str]
@@ -114,7 +114,7 @@ def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mism
     if len(top) > 1 and top[0][1] == top[1][1]:
         right = _settle_tie(picture, key, seq, history, [call for call, _ in top])
     group = picture.group_of(key)
-    here = Place(
+    here = WaitPlace(
         group=group,
         op=next(iter(calls.values())).op,
         seq=seq,

@@ -12,11 +12,11 @@ from robust_run.tracer.stacks.cluster import clusters, covering_group
 from robust_run.tracer.stacks.cluster import suspects as minority
 from robust_run.tracer.types import BACKWARD, P2P, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
-from robust_run.tracer.verdict.picture import Picture, Place
-from robust_run.tracer.verdict.types import Patience
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.types import RankPatience
 
 
-def stalled(picture: Picture, patience: Patience) -> list[Place]:
+def stalled(picture: Picture, patience: RankPatience) -> list[WaitPlace]:
     """Return the calls in which ranks have waited for too long though all have come, longest first.
 
     Gigabytes over a slow network take long, and a backward pass computes: where anything may move, there is more time.
@@ -25,7 +25,7 @@ def stalled(picture: Picture, patience: Patience) -> list[Place]:
     return [here for here in complete(picture, patience.spinning_s) if here in late or not _may_move(picture, here)]
 
 
-def complete(picture: Picture, older_than_s: float) -> list[Place]:
+def complete(picture: Picture, older_than_s: float) -> list[WaitPlace]:
     """Return the calls to which all members came so long ago and in which ranks still wait, longest first."""
     found = [
         here
@@ -35,7 +35,7 @@ def complete(picture: Picture, older_than_s: float) -> list[Place]:
     return sorted(found, key=lambda one: one.since_s)
 
 
-def _may_move(picture: Picture, here: Place) -> bool:
+def _may_move(picture: Picture, here: WaitPlace) -> bool:
     """Whether a member of a call uses CPU or I/O, or is in a backward pass without a collective that is under way."""
     for rank in members(here):
         sight = picture.sights.get(rank)
@@ -50,12 +50,12 @@ def _may_move(picture: Picture, here: Place) -> bool:
     return False
 
 
-def members(here: Place) -> tuple[int, ...]:
+def members(here: WaitPlace) -> tuple[int, ...]:
     """Return who takes part in a call."""
     return (*here.waiters, here.peer) if here.op in P2P and here.peer >= 0 else here.group.ranks
 
 
-def _complete_at_s(picture: Picture, here: Place) -> float:
+def _complete_at_s(picture: Picture, here: WaitPlace) -> float:
     """Return since when all have been there and one has waited: before that nothing could move."""
     if here.inside:
         return here.since_s
@@ -70,7 +70,7 @@ def _complete_at_s(picture: Picture, here: Place) -> float:
     return max([here.since_s, *(op.at_s for op in calls)])
 
 
-def judge(picture: Picture, places: list[Place]) -> TraceVerdict:
+def judge(picture: Picture, places: list[WaitPlace]) -> TraceVerdict:
     """Name the ranks between which communication has stopped, as narrowly as the evidence allows."""
     first = places[0]
     ranks, why, confidence = _narrow(picture, places, sorted({rank for here in places for rank in members(here)}))
@@ -91,7 +91,7 @@ def judge(picture: Picture, places: list[Place]) -> TraceVerdict:
     )
 
 
-def _narrow(picture: Picture, places: list[Place], everyone: list[int]) -> tuple[tuple[int, ...], str, Confidence]:
+def _narrow(picture: Picture, places: list[WaitPlace], everyone: list[int]) -> tuple[tuple[int, ...], str, Confidence]:
     """Return the suspects, in what way they stand out, and how sure that is."""
     away = tuple(sorted({rank for here in places for rank in _begun_only(picture, here)}))
     if away and len(away) <= max(1, len(everyone) // 4):
@@ -114,7 +114,7 @@ def _narrow(picture: Picture, places: list[Place], everyone: list[int]) -> tuple
     return tuple(everyone), "it may be any of", "low"
 
 
-def _begun_only(picture: Picture, here: Place) -> list[int]:
+def _begun_only(picture: Picture, here: WaitPlace) -> list[int]:
     """Return who has begun the call but does not wait for it, nor is done."""
     if here.op in P2P or here.inside:
         return []

@@ -7,7 +7,7 @@ import msgspec
 from robust_run.tracer.types import Group
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RankPatience(msgspec.Struct, frozen=True, kw_only=True):
     """Times of one job: how long a rank may keep others waiting."""
 
     after_s: float = 5.0
@@ -30,7 +30,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
         return self.after_s * self.working_factor
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class WaitPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One call that ranks wait in: what who waits for whom is made of."""
 
     group: Group

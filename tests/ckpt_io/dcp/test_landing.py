@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.ckpt_io.dcp import landing as module
-from robust_run.ckpt_io.dcp.landing import Landing, Scratch, aligned, batches, landings
+from robust_run.ckpt_io.dcp.landing import Landing, LandingMemory, aligned, batches, landings
 from robust_run.ckpt_io.dcp.tensors import byte_view
 from robust_run.ckpt_io.rules.ranges import Box, within
 from robust_run.ckpt_io.rules.segments import Segment
@@ -21,7 +21,7 @@ FILE = bytes(4096) + bytes(byte_view(WHOLE))
 
 def land(all_landings: list[Landing], scratch_bytes: int = 1 << 20) -> int:
     """Read from FILE; the most scratch that was used at once."""
-    scratch, most = Scratch(pinned=False), 0
+    scratch, most = LandingMemory(pinned=False), 0
     for batch in batches(all_landings, scratch_bytes):
         used = sum(aligned(one.size_bytes) for one in batch if not one.direct)
         most = max(most, used)

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from robust_run.ckpt_io.dcp.metadata import contents, logical_files, metadata_of, paths_of
 from robust_run.ckpt_io.errors import ManifestRefused
-from robust_run.ckpt_io.rules.segments import Segment, Stored
+from robust_run.ckpt_io.rules.segments import Segment, StoredItem
 from robust_run.ckpt_io.rules.types import Blob, LogicalFile, Manifest
 from robust_run.errors import UserError
 
@@ -24,7 +24,7 @@ FILES = [LogicalFile(name=f"rank-{rank}", size_bytes=1 << 20) for rank in range(
 
 
 def written(name: str, rank: int, offsets: tuple[int, ...] | None, segment: Segment) -> WriteResult:
-    return WriteResult(MetadataIndex(name, offsets), segment.size_bytes, Stored(segment, FILES[rank]))
+    return WriteResult(MetadataIndex(name, offsets), segment.size_bytes, StoredItem(segment, FILES[rank]))
 
 
 def sharded(

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.rules.shares import Interval, UnitId, intervals, share_out
+from robust_run.ckpt_io.rules.shares import UnitId, UnitInterval, intervals, share_out
 
 UNIT_BYTES = 8
 units = st.builds(UnitId, st.integers(0, 2), st.integers(0, 12))
@@ -46,21 +46,21 @@ def test_no_rank_reads_more_in_a_round_than_fits(wants: list[set[UnitId]], round
 
 
 def test_all_read_equally_much_when_all_want_the_same() -> None:
-    everything = [Interval(0, 0, 1000)]
+    everything = [UnitInterval(0, 0, 1000)]
     shares = share_out([everything] * 4, lambda _: UNIT_BYTES, 64 * UNIT_BYTES)
     assert shares.loads_bytes == [250 * UNIT_BYTES] * 4
     assert len(shares.rounds) == 4
 
 
 def test_who_has_much_to_read_alone_reads_less_for_others() -> None:
-    common = [Interval(0, 0, 10)]
-    shares = share_out([[*common, Interval(1, 0, 10)], common], lambda _: UNIT_BYTES, 1000)
+    common = [UnitInterval(0, 0, 10)]
+    shares = share_out([[*common, UnitInterval(1, 0, 10)], common], lambda _: UNIT_BYTES, 1000)
     assert shares.loads_bytes == [10 * UNIT_BYTES, 10 * UNIT_BYTES]
 
 
 def test_units_in_a_row_travel_as_one_interval() -> None:
     assert intervals({UnitId(1, 4), UnitId(0, 2), UnitId(0, 1), UnitId(1, 6)}) == [
-        Interval(0, 1, 3),
-        Interval(1, 4, 5),
-        Interval(1, 6, 7),
+        UnitInterval(0, 1, 3),
+        UnitInterval(1, 4, 5),
+        UnitInterval(1, 6, 7),
     ]

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from robust_run.ckpt_io.dcp.sources import Source, write
+from robust_run.ckpt_io.dcp.sources import SavedItem, write
 from robust_run.ckpt_io.reading import open_checkpoint
-from robust_run.ckpt_io.rules.segments import Stored
+from robust_run.ckpt_io.rules.segments import StoredItem
 from robust_run.ckpt_io.saving import begin_save, commit
 from robust_run.errors import UserError
 
 
-def sources() -> list[Source]:
+def sources() -> list[SavedItem]:
     big = torch.randn(900, 1000)
     rows = [
         (big.t(), False),
@@ -25,10 +25,10 @@ def sources() -> list[Source]:
         (torch.empty(0), False),
         (big[:7], False),
     ]
-    return [Source(MetadataIndex(str(number)), tensor, is_object) for number, (tensor, is_object) in enumerate(rows)]
+    return [SavedItem(MetadataIndex(str(number)), tensor, is_object) for number, (tensor, is_object) in enumerate(rows)]
 
 
-def saved(folder: Path, copies_bytes: int) -> tuple[list[Source], list[Stored], bytes]:
+def saved(folder: Path, copies_bytes: int) -> tuple[list[SavedItem], list[StoredItem], bytes]:
     given = sources()
     plan = begin_save(str(folder / "c"), also=[str(folder / "more")], unit_bytes=1 << 20)
     counted: list[int] = []
@@ -55,4 +55,4 @@ def test_a_tensor_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
     plan = begin_save(str(tmp_path / "c"))
     quantised = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     with pytest.raises(UserError, match=r"'w' of dtype qint8.*dequantize"):
-        write(plan, 0, "f", [Source(MetadataIndex("w"), quantised, is_object=False)])
+        write(plan, 0, "f", [SavedItem(MetadataIndex("w"), quantised, is_object=False)])

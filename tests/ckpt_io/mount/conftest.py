@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from robust_run.ckpt_io.mount import mounts
-from robust_run.ckpt_io.mount.manage import Mounted, check_device, mount
+from robust_run.ckpt_io.mount.manage import ServedMount, check_device, mount
 from robust_run.ckpt_io.mount.mounts import ours, unmount
 from robust_run.ckpt_io.mount.types import MountOptions
 from robust_run.errors import PlatformError
 
-Mount = Callable[..., Mounted]
+Mount = Callable[..., ServedMount]
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def mounted(fuse: None, tmp_path: Path) -> Iterator[Mount]:
     numbers = iter(range(100))
     with ExitStack() as stack:
 
-        def make(url: Path, **options: Any) -> Mounted:
+        def make(url: Path, **options: Any) -> ServedMount:
             point = str(tmp_path / f"mnt{next(numbers)}")
             try:
                 made = mount(MountOptions(url=str(url), point=point, lifeline=True, **options), lambda text: None)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from robust_run.health.checks.fleet import Watcher, check
+from robust_run.health.checks.fleet import CheckListener, check
 from robust_run.health.checks.history import History
 from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import NodeFacts, Result
-from robust_run.health.diagnostics.here import Here
+from robust_run.health.diagnostics.here import LocalFleet
 
 MARK = "ROBUST_TEST_CHECKS"
 
@@ -40,11 +40,11 @@ class Ground:
         wish: Wish,
         *faults: Mapping[str, Any],
         history: History | None = None,
-        watcher: Watcher | None = None,
+        watcher: CheckListener | None = None,
     ) -> Session:
         """Run checks on nodes of these names."""
         nodes = [NodeFacts(name=name, folder=str(self.folder), interface="lo") for name in names]
-        return check(Here(nodes, self.env(*faults)), wish, history=history, watcher=watcher)
+        return check(LocalFleet(nodes, self.env(*faults)), wish, history=history, watcher=watcher)
 
     def left(self) -> list[str]:
         """Return processes of these nodes that still run."""

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from robust_run.errors import UserError
 from robust_run.health.checks.types import NodeFacts
 from robust_run.health.commands.check import FleetFinder, check
-from robust_run.health.diagnostics.here import Here
+from robust_run.health.diagnostics.here import LocalFleet
 
 
 def robust(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -74,9 +74,9 @@ def test_wrong_command_lines(arguments: list[str], says: str) -> None:
 def test_whoever_can_reach_a_job_finds_its_nodes() -> None:
     asked: list[tuple[str, Sequence[str]]] = []
 
-    def find(run: str, names: Sequence[str]) -> Here:
+    def find(run: str, names: Sequence[str]) -> LocalFleet:
         asked.append((run, names))
-        return Here([NodeFacts(name=name) for name in ("a", "b")], {})
+        return LocalFleet([NodeFacts(name=name) for name in ("a", "b")], {})
 
     done = CliRunner().invoke(check, ["run-1", "--all", "--list"], obj=FleetFinder(find), standalone_mode=False)
     assert done.exception is None and "a+b" in done.output

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from robust_run.health.checks.fleet import Watcher
-from robust_run.health.checks.plan import Round, Wish, orders
+from robust_run.health.checks.fleet import CheckListener
+from robust_run.health.checks.plan import CheckRound, Wish, orders
 from robust_run.health.checks.types import Finished, NodeFacts, Said
-from robust_run.health.diagnostics.here import Here, facts_here
+from robust_run.health.diagnostics.here import LocalFleet, facts_here
 
 pytestmark = pytest.mark.timeout(600)  # each program imports torch
 
@@ -29,8 +29,8 @@ def test_nodes_that_are_well_pass(ground: Any) -> None:
 
 def test_ranks_whose_time_is_up_earlier_count_passes_like_all(ground: Any) -> None:
     facts = NodeFacts(name="a", interface="lo")
-    here = Here([facts], ground.env())
-    made = Round(check="exchange", number=0, groups=(("a",),))
+    here = LocalFleet([facts], ground.env())
+    made = CheckRound(check="exchange", number=0, groups=(("a",),))
     places = here.open_places(["a"])
     first, second = orders(made, {"a": facts}, Wish(seconds=0.3, size_bytes=1 << 18), places)["a"]
     in_a_hurry = msgspec.structs.replace(second, seconds=0.0, passes=1)
@@ -83,7 +83,7 @@ def test_a_node_that_stands_still_is_told_from_those_that_wait_for_it(ground: An
 
 
 def test_runners_say_how_it_goes(ground: Any) -> None:
-    class Noting(Watcher):
+    class Noting(CheckListener):
         def __init__(self) -> None:
             self.said: list[tuple[str, str]] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from robust_run.health.checks.history import History, Limits, Output, expectation, key, learn
+from robust_run.health.checks.history import History, Output, SlownessLimits, expectation, key, learn
 from robust_run.health.checks.judge import judge
 from robust_run.health.checks.types import NodeFacts, Result
 
@@ -153,11 +153,11 @@ def test_two_nodes_are_too_few_for_that(result: Make) -> None:
 
 
 def test_a_fleet_that_varies_widens_its_own_limits() -> None:
-    steady = expectation((100.0, 101.0, 99.0, 100.0, 100.0), Limits())
-    wild = expectation((100.0, 140.0, 60.0, 80.0, 120.0), Limits())
+    steady = expectation((100.0, 101.0, 99.0, 100.0, 100.0), SlownessLimits())
+    wild = expectation((100.0, 140.0, 60.0, 80.0, 120.0), SlownessLimits())
     assert steady is not None and steady.least == pytest.approx(70.0)
     assert wild is not None and wild.least < 0
-    assert expectation((100.0,) * 4, Limits()) is None
+    assert expectation((100.0,) * 4, SlownessLimits()) is None
 
 
 def test_suspects_and_injected_faults_teach_nothing(result: Make) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
-from robust_run.health.checks.plan import Place, Round, Wish, orders, parse_only, plan, rounds_of
+from robust_run.health.checks.plan import CheckRound, MeetingPlace, Wish, orders, parse_only, plan, rounds_of
 from robust_run.health.checks.types import CHECKS, NodeFacts
 
 
@@ -64,7 +64,7 @@ def test_two_nodes_share_one_group_of_allreduce_at_most(count: int) -> None:
 def test_a_process_for_each_device_of_a_group_meets_the_others() -> None:
     facts = {node.name: node for node in nodes(2, ("cuda:0", "cuda:1"))}
     made = rounds_of("neighbours", list(facts.values()))[0]
-    found = orders(made, facts, Wish(), {"n0": Place(address="10.0.0.1", port=4711, listen_fd=9)})
+    found = orders(made, facts, Wish(), {"n0": MeetingPlace(address="10.0.0.1", port=4711, listen_fd=9)})
     meetings = [order.meeting for name in ("n0", "n1") for order in found[name]]
     assert [(each.rank, each.listen_fd) for each in meetings if each] == [(0, 9), (1, -1), (2, -1), (3, -1)]
     assert {each.nodes for each in meetings if each} == {("n0", "n0", "n1", "n1")}
@@ -73,7 +73,7 @@ def test_a_process_for_each_device_of_a_group_meets_the_others() -> None:
 
 def test_checks_of_a_host_take_one_process_whatever_its_devices() -> None:
     facts = {node.name: node for node in nodes(1, ("cuda:0", "cuda:1"))}
-    made = Round(check="memory", number=0, groups=(("n0",),))
+    made = CheckRound(check="memory", number=0, groups=(("n0",),))
     assert [order.device for order in orders(made, facts, Wish(), {})["n0"]] == ["cpu"]
 
 

@@ -17,7 +17,7 @@ import pytest
 from robust_run.errors import UserError
 from robust_run.health.checks import history
 from robust_run.health.checks.judge import judge
-from robust_run.health.checks.types import Began, Ended, Finished, NodeOrder, Order, Result, Said
+from robust_run.health.checks.types import Began, CheckProgramOrder, Ended, Finished, NodeOrder, Result, Said
 from robust_run.health.diagnostics import node, program
 from robust_run.health.diagnostics.children import child_environment, result_of
 from robust_run.health.diagnostics.faults import faults_for
@@ -28,11 +28,13 @@ STUCK_S = 240.0
 SMALL = 8 << 20
 
 
-def order(check: str, node_name: str = "a", **more: Any) -> Order:
-    return Order(**{"check": check, "node": node_name, "seconds": 0.0, "passes": 2, "size_bytes": SMALL, **more})
+def order(check: str, node_name: str = "a", **more: Any) -> CheckProgramOrder:
+    return CheckProgramOrder(
+        **{"check": check, "node": node_name, "seconds": 0.0, "passes": 2, "size_bytes": SMALL, **more}
+    )
 
 
-def run_node(env: dict[str, str], *steps: tuple[Order, ...]) -> list[Said]:
+def run_node(env: dict[str, str], *steps: tuple[CheckProgramOrder, ...]) -> list[Said]:
     """Run a node's runner to its end."""
     done = subprocess.run(
         [sys.executable, "-m", "robust_run.health.diagnostics.node"],

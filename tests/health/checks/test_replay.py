@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.health.checks import replay
-from robust_run.health.checks.replay import Conclusion, Group, Replay
+from robust_run.health.checks.replay import Conclusion, Replay, ReplayGroup
 
-Fails = Callable[[Group], bool]
+Fails = Callable[[ReplayGroup], bool]
 
 
 def names(count: int) -> list[str]:

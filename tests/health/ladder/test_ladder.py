@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.health.checks.replay import Conclusion
-from robust_run.health.checks.types import Ambiguity, Judgement, Suspect
+from robust_run.health.checks.types import Ambiguity, CheckJudgement, SuspectNode
 from robust_run.health.ladder.rules import RULES, explain
 from robust_run.health.ladder.step import step
 from robust_run.health.ladder.types import (
     Code,
-    Decision,
     Diagnosed,
     Event,
     Failed,
-    Policy,
+    LadderDecision,
+    LadderPolicy,
     Replayed,
     RollbackRefused,
     Settled,
@@ -33,8 +33,10 @@ def failed(**more: Any) -> Failed:
     return Failed(**{"at_s": 1.0, "kind": "crash", "sentence": "rank 3 died of SIGSEGV", "nodes": NODES, **more})
 
 
-def suspect(node: str, confidence: str = "high") -> Suspect:
-    return Suspect(node=node, check="compute", confidence=confidence, rule="wrong_result", sentence=f"{node} is odd")  # type: ignore[arg-type]
+def suspect(node: str, confidence: str = "high") -> SuspectNode:
+    return SuspectNode(
+        node=node, check="compute", confidence=confidence, rule="wrong_result", sentence=f"{node} is odd"
+    )  # type: ignore[arg-type]
 
 
 def unclear(*nodes: str, rule: str = "no_majority") -> Ambiguity:
@@ -42,23 +44,23 @@ def unclear(*nodes: str, rule: str = "no_majority") -> Ambiguity:
 
 
 def diagnosed(**found: Any) -> Diagnosed:
-    return Diagnosed(at_s=2.0, judgement=Judgement(**found))
+    return Diagnosed(at_s=2.0, judgement=CheckJudgement(**found))
 
 
 def replayed(verdict: str, **more: Any) -> Replayed:
     return Replayed(at_s=3.0, conclusion=Conclusion(verdict=verdict, sentence="the replay says so", **more))  # type: ignore[arg-type]
 
 
-def told(*events: Event, policy: Policy | None = None) -> tuple[State, list[Decision]]:
+def told(*events: Event, policy: LadderPolicy | None = None) -> tuple[State, list[LadderDecision]]:
     state, decisions = State(), []
     for event in events:
-        state, decision = step(policy or Policy(), state, event)
+        state, decision = step(policy or LadderPolicy(), state, event)
         if decision is not None:
             decisions.append(decision)
     return state, decisions
 
 
-def rules(*events: Event, policy: Policy | None = None) -> list[str]:
+def rules(*events: Event, policy: LadderPolicy | None = None) -> list[str]:
     return [each.rule for each in told(*events, policy=policy)[1]]
 
 
@@ -133,7 +135,10 @@ def test_one_node_may_always_be_evicted_but_no_share_twice() -> None:
 def test_code_that_did_not_change_is_not_rolled_back() -> None:
     same = Code(running="v1", last_good="v1")
     assert rules(failed(), CLEAN, failed(code=same))[-1] == "failed_again_replay"
-    assert rules(failed(), CLEAN, failed(code=CHANGED), policy=Policy(may_roll_back=False))[-1] == "failed_again_replay"
+    assert (
+        rules(failed(), CLEAN, failed(code=CHANGED), policy=LadderPolicy(may_roll_back=False))[-1]
+        == "failed_again_replay"
+    )
 
 
 def test_a_rollback_that_is_refused_leads_on() -> None:
@@ -160,7 +165,7 @@ def test_what_follows_from_a_replay(found: Replayed, rung: str, rule: str) -> No
 def test_a_replay_needs_two_groups() -> None:
     one = failed(nodes=("a",))
     assert rules(one, diagnosed(passed=("a",)), one)[-1] == "nothing_left"
-    _state, decisions = told(failed(), CLEAN, failed(), policy=Policy(replay_unit=16))
+    _state, decisions = told(failed(), CLEAN, failed(), policy=LadderPolicy(replay_unit=16))
     assert decisions[-1].rung == "stop" and "no two groups" in decisions[-1].sentence
 
 
@@ -175,7 +180,7 @@ def test_a_replay_needs_two_groups() -> None:
 def test_progress_says_what_helped_and_ends_the_episode(events: tuple[Event, ...], rule: str) -> None:
     state, decisions = told(*events, Settled(at_s=9.0))
     assert decisions[-1].rule == rule and not state.decisions
-    _after, decision = step(Policy(), state, failed())
+    _after, decision = step(LadderPolicy(), state, failed())
     assert decision is not None and (decision.rung, decision.episode) == ("diagnose", 2)
 
 
@@ -186,7 +191,7 @@ def test_progress_in_quiet_times_is_nothing() -> None:
 def test_what_answers_no_question_changes_nothing() -> None:
     state, _ = told(failed())
     for event in (replayed("everywhere"), RollbackRefused(at_s=1.0, reason=""), failed()):
-        assert step(Policy(), state, event) == (state, None)
+        assert step(LadderPolicy(), state, event) == (state, None)
 
 
 def test_explain_tells_the_story_with_its_rules() -> None:

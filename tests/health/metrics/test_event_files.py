@@ -18,10 +18,10 @@ from robust_run.health.metrics import tensorboard, wandb_files, watching
 from robust_run.health.metrics.reporting import Reporter
 from robust_run.health.metrics.reports import file_of
 from robust_run.health.metrics.tensorboard import masked_crc
-from robust_run.health.metrics.watching import FRESH_S, Watcher
+from robust_run.health.metrics.watching import FRESH_S, MetricsWatcher
 from robust_run.health.metrics.wire import fields
 from robust_run.health.sensors.settings import TrainingSettings
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 
 def test_the_crc_is_that_of_the_published_example() -> None:
@@ -141,15 +141,15 @@ def test_any_bytes_can_be_parsed(content: bytes, offset: int) -> None:
     wandb_files.parse(logged(content), 0)
 
 
-def world_of(*folders: Path) -> World:
-    return World(event_folders=lambda: tuple(map(str, folders)))
+def world_of(*folders: Path) -> SensorWorld:
+    return SensorWorld(event_folders=lambda: tuple(map(str, folders)))
 
 
 def test_a_file_that_grows_is_read_once(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "events.out.tfevents.1.host"
     path.parent.mkdir()
     path.write_bytes(record(scalar("loss", 1, 1.0)))
-    watcher = Watcher()
+    watcher = MetricsWatcher()
     assert len(watcher(world_of(tmp_path))[str(path)].points) == 1
     with open(path, "ab") as file:
         file.write(record(scalar("loss", 2, 1.0)))
@@ -161,7 +161,7 @@ def test_the_past_of_another_run_is_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1.host"
     path.write_bytes(record(scalar("loss", 1, math.nan)))
     os.utime(path, (1.0, 1.0))
-    watcher = Watcher(lambda: 1.0 + 2 * FRESH_S)
+    watcher = MetricsWatcher(lambda: 1.0 + 2 * FRESH_S)
     assert watcher(world_of(tmp_path))[str(path)].points == ()
     with open(path, "ab") as file:
         file.write(record(scalar("loss", 2, 1.0)))
@@ -173,12 +173,12 @@ def test_what_an_attempt_before_wrote_is_not_held_against_this_one(tmp_path: Pat
     (tmp_path / "events.out.tfevents.1").write_bytes(
         record(scalar("loss", 7, math.nan, at_s=999.0)) + record(scalar("loss", 1, 2.0, at_s=1001.0))
     )
-    world = World(event_folders=lambda: (str(tmp_path),), began_unix_s=lambda: 1000.0)
-    (said,) = Watcher()(world).values()
+    world = SensorWorld(event_folders=lambda: (str(tmp_path),), began_unix_s=lambda: 1000.0)
+    (said,) = MetricsWatcher()(world).values()
     assert [point.step for point in said.points] == [1]
 
 
-def damage_said(watcher: Watcher, folder: Path) -> list[tuple[str, str]]:
+def damage_said(watcher: MetricsWatcher, folder: Path) -> list[tuple[str, str]]:
     """Return kind and sentence of what one turn says of damage."""
     _, events = watching.judge_all(TrainingSettings(), {}, watcher(world_of(folder)), 0.0)
     return [(event.kind, event.detail) for event in events if event.name == "training.damaged"]
@@ -187,7 +187,7 @@ def damage_said(watcher: Watcher, folder: Path) -> list[tuple[str, str]]:
 def test_a_file_that_cannot_be_read_on_is_told_once_and_that_it_can_be_again(tmp_path: Path) -> None:
     path, good = tmp_path / "events.out.tfevents.2", record(scalar("loss", 1, 1.0))
     path.write_bytes(good + b"\xff" * 40)
-    watcher = Watcher()
+    watcher = MetricsWatcher()
     assert damage_said(watcher, tmp_path) == [("note", f"it cannot be read from byte {len(good)} on")]
     assert damage_said(watcher, tmp_path) == []
     with open(path, "ab") as file:
@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_read_on_is_told_once_and_that_it_can_be_again(tmp
 
 def test_damage_that_was_passed_over_is_told_once(tmp_path: Path) -> None:
     path, good = tmp_path / "events.out.tfevents.2", record(scalar("loss", 1, 1.0))
-    watcher, told = Watcher(), []
+    watcher, told = MetricsWatcher(), []
     for _ in range(3):
         with open(path, "ab") as file:
             file.write(good + b"\xff" * 40 + good)
@@ -209,7 +209,7 @@ def test_damage_that_was_passed_over_is_told_once(tmp_path: Path) -> None:
 def test_links_and_what_is_no_log_are_left_alone_and_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.2").symlink_to("/dev/zero")
     (tmp_path / "run-x.wandb").write_bytes(b"rubbish that is no log")
-    watcher = Watcher()
+    watcher = MetricsWatcher()
     assert sorted(detail for _, detail in damage_said(watcher, tmp_path)) == [
         "it cannot be read from byte 0 on",
         "it cannot be read: Too many levels of symbolic links",
@@ -226,7 +226,7 @@ def test_a_loss_that_is_nan_is_noticed_in_a_report_and_in_an_event_file(
 ) -> None:
     Reporter(file_of(str(tmp_path), 3)).write(7, {"loss": math.nan})
     folder = str(tmp_path)
-    reported = watch(World(reports=lambda: (folder,)), watching.sensor(TrainingSettings(interval_s=0.05)))
+    reported = watch(SensorWorld(reports=lambda: (folder,)), watching.sensor(TrainingSettings(interval_s=0.05)))
     event = reported.wait_for("training.nan")
     assert (event.subject, event.detail) == ("rank 3", "loss is nan at step 7")
     (tmp_path / "events.out.tfevents.3").write_bytes(record(scalar("train/loss", 8, math.nan)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.health.metrics.reports import Point
+from robust_run.health.metrics.reports import MetricPoint
 from robust_run.health.sensors.settings import TrainingSettings
 from robust_run.health.sensors.types import Event
 from robust_run.health.signs.training import TrainingState, judge, role_of
@@ -23,7 +23,7 @@ def said(
 ) -> list[Event]:
     state, events = TrainingState(), []
     for step, value in enumerate(values):
-        point = Point(at_s=step * step_s, step=step, values={name: value})
+        point = MetricPoint(at_s=step * step_s, step=step, values={name: value})
         state, new = judge(settings, "rank 3", state, (point,), step * step_s)
         events += new
     return events
@@ -33,7 +33,7 @@ def paced(step_times_s: list[float]) -> list[Event]:
     state, events, now_s = TrainingState(), [], 0.0
     for step, step_s in enumerate(step_times_s):
         now_s += step_s
-        state, new = judge(SETTINGS, "rank 3", state, (Point(at_s=now_s, step=step, values={}),), now_s)
+        state, new = judge(SETTINGS, "rank 3", state, (MetricPoint(at_s=now_s, step=step, values={}),), now_s)
         events += new
     return events
 
@@ -130,7 +130,7 @@ def test_batches_that_a_resumed_run_skips_do_not_make_its_work_look_slow() -> No
 
 def test_steps_that_are_counted_anew_are_no_mistake() -> None:
     state = TrainingState()
-    points = tuple(Point(at_s=float(at), step=step, values={}) for at, step in enumerate([5, 6, 1, 2, 2, 3]))
+    points = tuple(MetricPoint(at_s=float(at), step=step, values={}) for at, step in enumerate([5, 6, 1, 2, 2, 3]))
     judge(SETTINGS, "", state, points, 0.0)
 
 
@@ -157,12 +157,12 @@ def test_a_number_s_name_says_what_it_is(name: str, role: str) -> None:
 
 @given(st.lists(st.tuples(st.floats(), st.integers(-5, 1 << 62), st.floats(allow_nan=True)), max_size=80))
 def test_whatever_is_said_can_be_judged(said_: list[tuple[float, int, float]]) -> None:
-    points = tuple(Point(at_s=at_s, step=step, values={"loss": value}) for at_s, step, value in said_)
+    points = tuple(MetricPoint(at_s=at_s, step=step, values={"loss": value}) for at_s, step, value in said_)
     _, events = judge(SETTINGS, "", TrainingState(), points, 0.0)
     assert len(events) <= 3
 
 
 def test_only_so_many_numbers_are_followed() -> None:
-    many = Point(at_s=0.0, step=0, values={f"loss_{number}": 1.0 for number in range(1000)})
+    many = MetricPoint(at_s=0.0, step=0, values={f"loss_{number}": 1.0 for number in range(1000)})
     state, _ = judge(SETTINGS, "", TrainingState(), (many,), 0.0)
     assert len(state.series) == SETTINGS.most_series

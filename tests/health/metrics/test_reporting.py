@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.health.metrics.reporting import Reporter
-from robust_run.health.metrics.reports import Read, file_of, parse, read
+from robust_run.health.metrics.reports import ReportsRead, file_of, parse, read
 from robust_run.health.metrics.ring_format import FILE_BYTES, HEADER_BYTES, MOST_VALUES, SLOT_BYTES, SLOTS
 
 ROOT = Path(__file__).parents[3]
@@ -214,13 +214,13 @@ def test_a_slot_that_is_being_written_is_not_read(path: str) -> None:
 
 
 def test_no_file_or_no_plain_one_is_nothing_new(tmp_path: Path, path: str) -> None:
-    assert read(str(tmp_path / "none"), 7) == Read(last=7)
+    assert read(str(tmp_path / "none"), 7) == ReportsRead(last=7)
     link = tmp_path / "link"
     link.symlink_to(path)
-    assert read(str(link), 7) == Read(last=7)
+    assert read(str(link), 7) == ReportsRead(last=7)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    assert read(str(fifo), 7) == Read(last=7)
+    assert read(str(fifo), 7) == ReportsRead(last=7)
 
 
 @given(st.binary(max_size=SLOT_BYTES), st.integers(0, SLOTS - 1), st.integers(0, 1 << 70))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust_run.health.outliers.metrics import metric_named
-from robust_run.health.outliers.types import Fleet, Limits, Reading, Verdict
+from robust_run.health.outliers.types import OutlierLimits, OutlierVerdict, Reading, WatchedFleet
 from robust_run.health.outliers.watch import default_watch
 
 METRICS = ("cpu_percent", "gpu_power_watts", "memory_used_percent", "pfc_tx_packets_per_s")
@@ -19,8 +19,8 @@ ONSET = 200
 Values = NDArray[np.float64]
 
 
-def fleet_of(machines: int, roles: int = 1) -> Fleet:
-    return Fleet(
+def fleet_of(machines: int, roles: int = 1) -> WatchedFleet:
+    return WatchedFleet(
         machines=tuple(f"node-{number}" for number in range(machines)),
         roles=tuple(f"role-{number % roles}" for number in range(machines)),
         metrics=tuple(metric_named(name) for name in METRICS),
@@ -33,10 +33,12 @@ def calm(machines: int, seconds: int = 320, seed: int = 0) -> Values:
     return np.asarray(LEVELS * (1 + noise))
 
 
-def verdicts(fleet: Fleet, values: Iterable[Values], limits: Limits | None = None) -> list[Verdict]:
+def verdicts(
+    fleet: WatchedFleet, values: Iterable[Values], limits: OutlierLimits | None = None
+) -> list[OutlierVerdict]:
     watch = default_watch(fleet, limits)
     state = watch.begin()
-    said: list[Verdict] = []
+    said: list[OutlierVerdict] = []
     for second, each in enumerate(values):
         state, news = watch.step(state, Reading(float(second), each))
         said += news

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from robust_run.health.outliers import continuity
-from robust_run.health.outliers.types import Distances, Limits, Reading, Verdict
+from robust_run.health.outliers.types import Distances, OutlierLimits, OutlierVerdict, Reading
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fleets import CPU, LEVELS, POWER, fleet_of
 
-LIMITS = Limits(settle_s=0)
+LIMITS = OutlierLimits(settle_s=0)
 
 
-def said(spreads: list[np.ndarray], limits: Limits = LIMITS, machines: int = 8) -> list[Verdict]:  # type: ignore[type-arg]
+def said(spreads: list[np.ndarray], limits: OutlierLimits = LIMITS, machines: int = 8) -> list[OutlierVerdict]:  # type: ignore[type-arg]
     fleet = fleet_of(machines)
     state, verdicts = continuity.begin(fleet), []
     for second, each in enumerate(spreads):
@@ -62,7 +62,7 @@ def test_a_crowd_is_an_event() -> None:
 def test_families_add_where_it_is_asked_for() -> None:
     both = apart(-8.0)
     both[2, POWER] = -8.0
-    alone, together = said([both] * 60), said([both] * 60, Limits(settle_s=0, families_add=True))
+    alone, together = said([both] * 60), said([both] * 60, OutlierLimits(settle_s=0, families_add=True))
     assert together[0].at_s < alone[0].at_s
 
 
@@ -72,5 +72,5 @@ def test_after_it_has_recovered_a_machine_can_be_accused_again() -> None:
 
 
 def test_nobody_is_accused_before_things_have_settled() -> None:
-    assert said([apart(-8.0)] * 100, Limits(settle_s=100)) == []
-    assert len(said([apart(-8.0)] * 115, Limits(settle_s=100))) == 1
+    assert said([apart(-8.0)] * 100, OutlierLimits(settle_s=100)) == []
+    assert len(said([apart(-8.0)] * 115, OutlierLimits(settle_s=100))) == 1

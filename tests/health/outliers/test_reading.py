@@ -16,22 +16,22 @@ from hypothesis import strategies as st
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.health.commands.outlier_files import open_rows
 from robust_run.health.outliers.readings import MOST_AHEAD, Readings
-from robust_run.health.outliers.rows import MOST_LINE_BYTES, Columns, Oddities, Row
+from robust_run.health.outliers.rows import MOST_LINE_BYTES, Columns, MachineRow, Oddities
 
 
-def rows(text: str | bytes, kind: str = "csv", oddities: Oddities | None = None) -> list[Row]:
+def rows(text: str | bytes, kind: str = "csv", oddities: Oddities | None = None) -> list[MachineRow]:
     data = text if isinstance(text, bytes) else text.encode()
     return list(open_rows("-", kind, Columns(), oddities or Oddities(), io.BytesIO(data)))
 
 
 def test_a_row_of_csv() -> None:
     (row,) = rows("time,machine,role,cpu_percent,x\n12,node-1,stage-0,31.5,\n")
-    assert row == Row(12.0, "node-1", "stage-0", {"cpu_percent": 31.5})
+    assert row == MachineRow(12.0, "node-1", "stage-0", {"cpu_percent": 31.5})
 
 
 def test_a_line_of_json() -> None:
     (row,) = rows('{"time": 12, "machine": "node-1", "cpu_percent": 31.5, "x": null}\n', "jsonl")
-    assert row == Row(12.0, "node-1", "", {"cpu_percent": 31.5})
+    assert row == MachineRow(12.0, "node-1", "", {"cpu_percent": 31.5})
 
 
 def test_one_value_a_row() -> None:
@@ -110,10 +110,10 @@ def test_parquet(tmp_path: Path) -> None:
         list(open_rows(path, "auto", Columns(), Oddities(), io.BytesIO()))
 
 
-def stream(times: range, machines: str = "abc") -> Iterator[Row]:
+def stream(times: range, machines: str = "abc") -> Iterator[MachineRow]:
     for second in times:
         for machine in machines:
-            yield Row(float(second), machine, "", {"x": float(second)})
+            yield MachineRow(float(second), machine, "", {"x": float(second)})
 
 
 def test_rows_of_one_interval_are_one_reading() -> None:
@@ -158,15 +158,15 @@ def test_a_short_gap_is_time_that_passes_and_a_long_one_a_new_start() -> None:
 
 
 def test_rows_without_a_single_value_are_no_reading() -> None:
-    assert list(Readings(1.0, Oddities()).of(Row(float(second), "a", "", {}) for second in range(50))) == []
+    assert list(Readings(1.0, Oddities()).of(MachineRow(float(second), "a", "", {}) for second in range(50))) == []
 
 
 def test_more_values_than_memory_allows_are_refused() -> None:
     wide = {f"m{number}": 1.0 for number in range(200)}
     with pytest.raises(UserError, match="more than 400000 values"):
-        list(Readings(1.0, Oddities()).of(Row(0.0, f"n{number}", "", wide) for number in range(2001)))
+        list(Readings(1.0, Oddities()).of(MachineRow(0.0, f"n{number}", "", wide) for number in range(2001)))
 
 
 def test_more_machines_than_allowed_are_refused() -> None:
     with pytest.raises(UserError, match="more than 20000 machines"):
-        list(Readings(1.0, Oddities()).of(Row(0.0, f"n{number}", "", {"x": 1.0}) for number in range(20001)))
+        list(Readings(1.0, Oddities()).of(MachineRow(0.0, f"n{number}", "", {"x": 1.0}) for number in range(20001)))

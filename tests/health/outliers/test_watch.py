@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust_run.health.outliers.types import Fleet
+from robust_run.health.outliers.types import WatchedFleet
 
 sys.path.insert(0, str(Path(__file__).parent))
 from fleets import CPU, LEVELS, MEMORY, ONSET, PFC, POWER, calm, fleet_of, verdicts
@@ -125,7 +125,7 @@ def _one_fault(seed: int) -> tuple[np.ndarray, int]:  # type: ignore[type-arg]
 def test_the_order_of_machines_does_not_change_the_verdict(order: list[int], seed: int) -> None:
     values, _ = _one_fault(seed)
     fleet = fleet_of(12, roles=2)
-    shuffled = Fleet(
+    shuffled = WatchedFleet(
         tuple(fleet.machines[n] for n in order), tuple(fleet.roles[n] for n in order), fleet.metrics, fleet.interval_s
     )
     assert verdicts(shuffled, values[:, order]) == verdicts(fleet, values)

@@ -12,7 +12,7 @@ from robust_run.errors import UserError
 from robust_run.health.rules.book import load, parse
 from robust_run.health.rules.deciding import rule_of
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Limits
+from robust_run.health.rules.types import Book, RuleLimits
 from robust_run.health.sensors.settings import SensorSettings
 
 FILE = """
@@ -40,7 +40,7 @@ settle_s = 600
 
 
 def test_no_file_means_the_defaults() -> None:
-    assert load("") == Book(rules=DEFAULTS, limits=Limits(), sensors=SensorSettings())
+    assert load("") == Book(rules=DEFAULTS, limits=RuleLimits(), sensors=SensorSettings())
 
 
 def test_an_empty_file_changes_nothing() -> None:

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 
 from robust_run.health.rules.deciding import decide, forget, hold_back, most_evictions
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Decision, Evicted, Limits
+from robust_run.health.rules.types import Book, Evicted, RuleDecision, RuleLimits
 from robust_run.health.sensors.types import Event
 
 BOOK = Book(rules=DEFAULTS)
 
 
-def decision(node: str, name: str = "gpu.lost") -> Decision:
+def decision(node: str, name: str = "gpu.lost") -> RuleDecision:
     event = Event(name=name, kind="alert", subject="GPU 0", detail="gone", at_s=0.0)
     _, found = decide(BOOK, {}, node, event, 0.0)
     assert found is not None
     return found
 
 
-def evict_all(limits: Limits, nodes: int, every_s: float) -> list[Decision]:
+def evict_all(limits: RuleLimits, nodes: int, every_s: float) -> list[RuleDecision]:
     """The same fault on every node, one after the other."""
     evicted: list[Evicted] = []
     found = []
@@ -38,11 +38,11 @@ def evict_all(limits: Limits, nodes: int, every_s: float) -> list[Decision]:
     [(0.1, 100, 10), (0.1, 10, 1), (0.1, 2, 1), (0.1, 1, 0), (0.0, 100, 0), (1.0, 8, 8), (0.3, 10, 3)],
 )
 def test_how_many_nodes_a_share_is(share: float, nodes: int, most: int) -> None:
-    assert most_evictions(Limits(max_evict_share=share), nodes) == most
+    assert most_evictions(RuleLimits(max_evict_share=share), nodes) == most
 
 
 def test_an_event_that_hits_the_whole_fleet_takes_only_the_share_and_says_so() -> None:
-    found = evict_all(Limits(max_evict_share=0.1), 100, every_s=1.0)
+    found = evict_all(RuleLimits(max_evict_share=0.1), 100, every_s=1.0)
     assert [each.rung for each in found] == ["evict"] * 10 + ["report"] * 90
     assert "rules have evicted 10 of 100 nodes" in found[10].held_back
     assert "--max-evict-share 0.1" in found[10].sentence
@@ -50,24 +50,24 @@ def test_an_event_that_hits_the_whole_fleet_takes_only_the_share_and_says_so() -
 
 
 def test_evictions_of_long_ago_do_not_count() -> None:
-    found = evict_all(Limits(max_evict_share=0.1, evict_window_s=100.0), 20, every_s=60.0)
+    found = evict_all(RuleLimits(max_evict_share=0.1, evict_window_s=100.0), 20, every_s=60.0)
     assert all(each.rung == "evict" for each in found)
 
 
 def test_a_node_that_is_out_already_is_not_counted_twice() -> None:
     evicted = [Evicted(node="n1", rule="gpu.lost", at_s=0.0)]
-    assert hold_back(Limits(), decision("n1"), 10, evicted, 1.0).rung == "evict"
-    assert hold_back(Limits(), decision("n2"), 10, evicted, 1.0).rung == "report"
+    assert hold_back(RuleLimits(), decision("n1"), 10, evicted, 1.0).rung == "evict"
+    assert hold_back(RuleLimits(), decision("n2"), 10, evicted, 1.0).rung == "report"
 
 
 def test_only_evictions_are_held_back() -> None:
     asked = decision("n1", "worker.cuda")
-    assert hold_back(Limits(max_evict_share=0.0), asked, 10, [], 0.0) is asked
+    assert hold_back(RuleLimits(max_evict_share=0.0), asked, 10, [], 0.0) is asked
 
 
 @given(st.floats(0, 1), st.integers(1, 200), st.floats(0, 10))
 def test_whatever_happens_no_more_than_the_share_is_taken(share: float, nodes: int, every_s: float) -> None:
-    limits = Limits(max_evict_share=share, evict_window_s=1e6)
+    limits = RuleLimits(max_evict_share=share, evict_window_s=1e6)
     taken = sum(each.rung == "evict" for each in evict_all(limits, nodes, every_s))
     assert taken <= max(1 if share > 0 and nodes > 1 else 0, share * nodes + 1e-6)
 

@@ -6,10 +6,10 @@ import pytest
 
 from robust_run.health.rules.deciding import decide, rule_of
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Counts, Decision, Rule
+from robust_run.health.rules.types import Book, Counts, HealthRule, RuleDecision
 from robust_run.health.sensors.every import sensors_of
 from robust_run.health.sensors.settings import SensorSettings
-from robust_run.health.sensors.types import Event, World
+from robust_run.health.sensors.types import Event, SensorWorld
 from robust_run.health.signs.xids import LOST, XIDS
 
 BOOK = Book(rules=DEFAULTS)
@@ -19,7 +19,7 @@ def alert(name: str, kind: str = "alert") -> Event:
     return Event(name=name, kind=kind, subject="it", detail="went wrong", at_s=0.0)  # type: ignore[arg-type]
 
 
-def decided(*moments: tuple[float, str], node: str = "n1") -> list[Decision]:
+def decided(*moments: tuple[float, str], node: str = "n1") -> list[RuleDecision]:
     counts: Counts = {}
     found = []
     for now_s, name in moments:
@@ -29,7 +29,7 @@ def decided(*moments: tuple[float, str], node: str = "n1") -> list[Decision]:
 
 
 @pytest.mark.parametrize(("name", "rule"), DEFAULTS.items(), ids=list(DEFAULTS))
-def test_each_row_leads_to_its_rung_when_its_count_is_reached(name: str, rule: Rule) -> None:
+def test_each_row_leads_to_its_rung_when_its_count_is_reached(name: str, rule: HealthRule) -> None:
     apart_s = rule.within_s / (rule.count + 1)
     decisions = decided(*[(turn * apart_s, name) for turn in range(rule.count)])
     assert [decision.tolerated for decision in decisions] == [True] * (rule.count - 1) + [False]
@@ -117,12 +117,12 @@ def test_an_event_without_a_row_leads_to_nothing() -> None:
 
 
 def test_a_row_that_is_switched_off_leads_to_nothing() -> None:
-    off = Book(rules={**DEFAULTS, "gpu.lost": Rule(confidence="high", rung="evict", on=False)})
+    off = Book(rules={**DEFAULTS, "gpu.lost": HealthRule(confidence="high", rung="evict", on=False)})
     assert decide(off, {}, "n1", alert("gpu.lost"), 0.0) == ({}, None)
 
 
 def test_every_sensor_that_may_hang_has_a_row_for_it_or_for_its_family() -> None:
-    world = World(folders=("/",), stores=("/",))
+    world = SensorWorld(folders=("/",), stores=("/",))
     names = {sensor.name for sensor in sensors_of(SensorSettings(), world)} | {"mount"}
     never = {"kernel_log", "infiniband", "traffic", "pressure", "neighbours"}  # read /proc and /sys, which do not hang
     missing = {name for name in names - never if rule_of(BOOK, f"{name}.hung") is None}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from robust_run.health.sensors.clock_skew import ClockSample, ClockState, judge, judge_offset, offset_to, read
 from robust_run.health.sensors.settings import ClockSettings
-from robust_run.health.sensors.types import Event, World
+from robust_run.health.sensors.types import Event, SensorWorld
 
 SETTINGS = ClockSettings()
 
@@ -49,7 +49,7 @@ def test_a_clock_that_loses_its_source_is_said_when_its_error_has_grown() -> Non
 
 
 def test_this_machine_s_clocks_can_be_read_without_changing_them() -> None:
-    sample = read(World())
+    sample = read(SensorWorld())
     assert sample.unix_s > 1e9
     assert sample.most_error_s is None or sample.most_error_s >= 0
 

@@ -19,7 +19,7 @@ from robust_run.health.sensors.disk import Disk, DiskSample, DiskState, Space, j
 from robust_run.health.sensors.fsync import FsyncSample, FsyncState
 from robust_run.health.sensors.job import mountinfo
 from robust_run.health.sensors.settings import DiskSettings, FsyncSettings
-from robust_run.health.sensors.types import AbsentError, Event, World
+from robust_run.health.sensors.types import AbsentError, Event, SensorWorld
 
 SETTINGS = DiskSettings()
 ROOMY = Space(free_bytes=10**12, total_bytes=2 * 10**12)
@@ -83,21 +83,23 @@ def test_requests_that_never_end_are_said_and_slow_ones_are_not() -> None:
     assert said(*slow) == said(*idle) == []
 
 
-def test_all_is_read_from_a_tree(tree: Tree, world: World, tmp_path: Path) -> None:
+def test_all_is_read_from_a_tree(tree: Tree, world: SensorWorld, tmp_path: Path) -> None:
     tree.write(
         proc__7__mountinfo=f"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:2 / {tmp_path}/d rw - xfs /dev/sdb ro,noatime\n",
         proc__diskstats="8 0 sda 10 0 0 0 20 0 0 0 2 0 0\n7 0 loop0 1 0 0 0 1 0 0 0 0 0 0\n",
         sys__block__sda__device__ioerr_cnt="0x1f\n",
         sys__fs__ext4__sda1__errors_count="3\n",
     )
-    found = read(World(proc=world.proc, sys=world.sys, pid=7, folders=(str(tmp_path), f"{tmp_path}/d/deep")))
+    found = read(SensorWorld(proc=world.proc, sys=world.sys, pid=7, folders=(str(tmp_path), f"{tmp_path}/d/deep")))
     assert found.read_only == {str(tmp_path): False, f"{tmp_path}/d/deep": True, "/": False}
     assert list(found.spaces) == [str(tmp_path)]
     assert found.errors == {"sda": 31, "ext4 on sda1": 3}
     assert found.disks == {"sda": Disk(done=30, in_flight=2)}
 
 
-def test_errors_of_images_and_of_other_jobs_volumes_are_no_errors_of_the_node_s_disks(tree: Tree, world: World) -> None:
+def test_errors_of_images_and_of_other_jobs_volumes_are_no_errors_of_the_node_s_disks(
+    tree: Tree, world: SensorWorld
+) -> None:
     for device, number in (("dm-0", "253:0"), ("dm-9", "253:9"), ("loop3", "7:3"), ("nbd1", "43:1"), ("sda", "8:0")):
         tree.put(f"sys/block/{device}/device/ioerr_cnt", "0x1\n")
         tree.put(f"sys/fs/ext4/{device}/errors_count", "3\n")
@@ -131,10 +133,10 @@ IN_A_MOUNT = """if True:
     import json, subprocess, time
     from robust_run.health.sensors import disk
     from robust_run.health.sensors.settings import DiskSettings
-    from robust_run.health.sensors.types import World
+    from robust_run.health.sensors.types import SensorWorld
     run = lambda *line: subprocess.run(line, check=True)
     run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", "/mnt")
-    world = World(folders=("/mnt",))
+    world = SensorWorld(folders=("/mnt",))
     settings = DiskSettings()
     state, before = disk.judge(settings, disk.DiskState(), disk.read(world), 0.0)
     ACT

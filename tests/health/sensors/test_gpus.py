@@ -13,7 +13,7 @@ from robust_run.health.sensors import gpus
 from robust_run.health.sensors.gpus import CountersState, judge_counters, judge_moments
 from robust_run.health.sensors.nvml import Driver, GpuCounters, GpuMoment, GpuSample
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
-from robust_run.health.sensors.types import AbsentError, Event, Levels, World
+from robust_run.health.sensors.types import AbsentError, Event, Levels, SensorWorld
 from robust_run.health.signs.xids import XIDS, class_of, gpu_name, meaning
 
 QUICK = GpuSettings(interval_s=0.05, timeout_s=0.5, open_s=0, hot_hold_s=0, throttle_hold_s=0)
@@ -23,11 +23,11 @@ GOOD = GpuCounters(gpu=FIRST, uncorrected=0, pcie_width=16, pcie_most_width=16, 
 
 @pytest.fixture
 def watched(driver: StubDriver, watch: Callable[..., Watched]) -> Watched:
-    return watch(World(nvml_library=driver.library), gpus.moments_sensor(QUICK))
+    return watch(SensorWorld(nvml_library=driver.library), gpus.moments_sensor(QUICK))
 
 
 def test_two_healthy_gpus_say_nothing(driver: StubDriver) -> None:
-    sample = Driver(World(nvml_library=driver.library)).moments()
+    sample = Driver(SensorWorld(nvml_library=driver.library)).moments()
     assert [gpu.gpu for gpu in sample.gpus] == [FIRST, SECOND]
     assert [gpu.celsius for gpu in sample.gpus] == [60, 61]
     assert [gpu.slows_at_celsius for gpu in sample.gpus] == [92, 92]
@@ -39,13 +39,13 @@ def test_two_healthy_gpus_say_nothing(driver: StubDriver) -> None:
     [("1", [SECOND]), ("0", [FIRST]), ("1,0", [FIRST, SECOND]), ("GPU-1", [SECOND]), (None, [FIRST, SECOND])],
 )
 def test_only_gpus_that_the_job_may_use_are_watched(driver: StubDriver, chosen: str | None, own: list[str]) -> None:
-    world = World(nvml_library=driver.library, visible_gpus=chosen)
+    world = SensorWorld(nvml_library=driver.library, visible_gpus=chosen)
     assert [gpu.gpu for gpu in Driver(world).moments().gpus] == own
     assert [gpu.gpu for gpu in Driver(world).counters()] == own
 
 
 def test_a_gpu_of_another_job_that_is_lost_or_errs_says_nothing(driver: StubDriver) -> None:
-    other = Driver(World(nvml_library=driver.library, visible_gpus="0"))
+    other = Driver(SensorWorld(nvml_library=driver.library, visible_gpus="0"))
     driver.set(lost_1=1, xid_1=79)
     assert [(gpu.gpu, gpu.lost) for gpu in other.moments().gpus] == [(FIRST, False)]
     assert [event.subject for event in judge_moments(GpuSettings(), {}, other.moments(), 0.0)[1]] == []
@@ -56,7 +56,7 @@ def test_a_gpu_of_another_job_that_is_lost_or_errs_says_nothing(driver: StubDriv
 )
 def test_a_job_without_a_gpu_that_is_known_has_none_watched(driver: StubDriver, chosen: str, why: str) -> None:
     with pytest.raises(AbsentError, match=why):
-        Driver(World(nvml_library=driver.library, visible_gpus=chosen))
+        Driver(SensorWorld(nvml_library=driver.library, visible_gpus=chosen))
 
 
 def test_a_gpu_that_the_driver_loses_is_said_by_its_address(driver: StubDriver, watched: Watched) -> None:
@@ -107,7 +107,7 @@ def changed(**values: object) -> GpuCounters:
 
 def test_counters_are_read_from_the_driver(driver: StubDriver) -> None:
     driver.set(ecc_1=3, remapped_1=2, pending_1=1, width_1=8, down_1_2=1, errors_1_0=500, busy_1=1)
-    first, second = Driver(World(nvml_library=driver.library)).counters()
+    first, second = Driver(SensorWorld(nvml_library=driver.library)).counters()
     assert (first.uncorrected, first.pcie_width, first.busy) == (0, 16, False)
     assert (second.uncorrected, second.remapped, second.remap_pending, second.remap_failed) == (3, 2, True, False)
     assert (second.pcie_width, second.pcie_generation, second.busy) == (8, 5, True)
@@ -161,12 +161,12 @@ def test_a_node_without_a_driver_says_so_and_imports_nothing(tmp_path: Path) -> 
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver")
     with pytest.raises(AbsentError, match="no NVIDIA driver"):
-        Driver(World(proc=str(tmp_path)))
+        Driver(SensorWorld(proc=str(tmp_path)))
 
 
 def test_a_library_that_is_not_there_is_absent(tmp_path: Path) -> None:
     with pytest.raises(AbsentError, match="cannot be loaded"):
-        Driver(World(nvml_library=str(tmp_path / "libnvidia-ml.so.1")))
+        Driver(SensorWorld(nvml_library=str(tmp_path / "libnvidia-ml.so.1")))
 
 
 def test_a_gpu_has_one_name_however_its_address_is_written() -> None:

@@ -16,7 +16,7 @@ from robust_run.health.metrics.reporting import Reporter
 from robust_run.health.metrics.reports import file_of
 from robust_run.health.sensors import handle
 from robust_run.health.sensors.handle import SensorsHandle, environment
-from robust_run.health.sensors.process import Attempt, Setup
+from robust_run.health.sensors.process import SensorSetup, WatchedAttempt
 from robust_run.health.sensors.types import Event
 
 
@@ -40,9 +40,9 @@ def helpers() -> Iterator[Helpers]:
         process.wait(LIMIT_S)
 
 
-def setup_of(tree: Tree) -> Setup:
+def setup_of(tree: Tree) -> SensorSetup:
     tree.put("kmsg", "")
-    return Setup(proc=f"{tree}/proc", sys=f"{tree}/sys", kmsg=f"{tree}/kmsg", cgroups=f"{tree}/cgroup")
+    return SensorSetup(proc=f"{tree}/proc", sys=f"{tree}/sys", kmsg=f"{tree}/kmsg", cgroups=f"{tree}/cgroup")
 
 
 async def next_of(events: asyncio.Queue[Event], name: str) -> Event:
@@ -75,7 +75,7 @@ def test_an_attempt_s_report_files_are_watched_once_it_is_told(helpers: Helpers,
         sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup_of(tree), events.put_nowait)
         sensors.begin()
         await next_of(events, "infiniband.absent")
-        sensors.attempt(Attempt(training=True, reports=(str(tree),)))
+        sensors.attempt(WatchedAttempt(training=True, reports=(str(tree),)))
         event = await next_of(events, "training.nan")
         assert (event.subject, event.detail) == ("rank 3", "loss is nan at step 9")
         sensors.end()
@@ -129,7 +129,7 @@ def test_a_process_that_cannot_be_started_is_told_and_the_job_goes_on(tree: Tree
         sensors = SensorsHandle(asyncio.get_running_loop(), refuse, {}, setup_of(tree), events.put_nowait)
         sensors.begin()
         assert "no more processes" in (await next_of(events, "sensors.ended")).detail
-        sensors.attempt(Attempt(training=True))
+        sensors.attempt(WatchedAttempt(training=True))
         sensors.end()
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ from robust_run.health.sensors import traffic
 from robust_run.health.sensors.infiniband import Port, PortsState, judge, read
 from robust_run.health.sensors.settings import InfinibandSettings, TrafficSettings
 from robust_run.health.sensors.traffic import TrafficSample, TrafficState
-from robust_run.health.sensors.types import AbsentError, Event, World
+from robust_run.health.sensors.types import AbsentError, Event, SensorWorld
 
 SETTINGS = InfinibandSettings()
 GOOD = Port(
@@ -30,7 +30,7 @@ def said(*samples: tuple[float, dict[str, Port]]) -> list[Event]:
     return events
 
 
-def test_a_port_is_read_with_its_counters(tree: Tree, world: World) -> None:
+def test_a_port_is_read_with_its_counters(tree: Tree, world: SensorWorld) -> None:
     folder = "sys/class/infiniband/mlx5_0/ports/1"
     tree.put(f"{folder}/state", "4: ACTIVE\n")
     tree.put(f"{folder}/phys_state", "5: LinkUp\n")
@@ -46,7 +46,7 @@ def test_a_port_is_read_with_its_counters(tree: Tree, world: World) -> None:
     assert (found["mlx5_0/1"].downs, found["mlx5_0/1"].traffic_bytes) == (2, 600)
 
 
-def test_a_node_without_infiniband_says_so_once(world: World) -> None:
+def test_a_node_without_infiniband_says_so_once(world: SensorWorld) -> None:
     with pytest.raises(AbsentError, match="no InfiniBand"):
         read(world)
 

@@ -12,10 +12,10 @@ from robust_run.health.sensors import cgroups
 from robust_run.health.sensors.job import job_mounts
 from robust_run.health.sensors.job.block_devices import below, kind_of
 from robust_run.health.sensors.job.job_here import LOOK_S, JobHere
-from robust_run.health.sensors.job.lineage import REMEMBERED_S, Family
+from robust_run.health.sensors.job.lineage import REMEMBERED_S, ProcessFamily
 from robust_run.health.sensors.job.own_gpus import of_node, used
 from robust_run.health.sensors.mounts import InUse
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 from robust_run.health.signs.visible_gpus import Gpu
 
 AGENT, RANK, LOADER, SHELL, STRANGER = 7, 8, 9, 3, 50
@@ -45,14 +45,14 @@ def job(tree: Tree) -> Tree:
 # --- processes
 
 
-def test_a_process_is_the_job_s_if_it_descends_from_its_agent(job: Tree, world: World) -> None:
-    family = Family(world)
+def test_a_process_is_the_job_s_if_it_descends_from_its_agent(job: Tree, world: SensorWorld) -> None:
+    family = ProcessFamily(world)
     assert [family.has(pid) for pid in (AGENT, RANK, LOADER)] == [True, True, True]
     assert [family.has(pid) for pid in (1, 2, SHELL, STRANGER)] == [False, False, False, False]
 
 
-def test_one_that_is_gone_is_known_if_it_was_there_a_while_ago(job: Tree, world: World) -> None:
-    family = Family(world)
+def test_one_that_is_gone_is_known_if_it_was_there_a_while_ago(job: Tree, world: SensorWorld) -> None:
+    family = ProcessFamily(world)
     family.look(0.0)
     job.remove(f"proc/{LOADER}")
     job.put(f"proc/{RANK}/task/{RANK}/children", "")
@@ -62,24 +62,24 @@ def test_one_that_is_gone_is_known_if_it_was_there_a_while_ago(job: Tree, world:
     assert family.has(LOADER) is None, "its number may be another's by now"
 
 
-def test_a_number_that_another_process_has_by_now_is_that_one_s(job: Tree, world: World) -> None:
-    family = Family(world)
+def test_a_number_that_another_process_has_by_now_is_that_one_s(job: Tree, world: SensorWorld) -> None:
+    family = ProcessFamily(world)
     family.look(0.0)
     stat(job, LOADER, 1)
     assert family.has(LOADER) is False
 
 
-def test_in_a_container_numbers_in_the_kernel_s_log_are_others(job: Tree, world: World) -> None:
+def test_in_a_container_numbers_in_the_kernel_s_log_are_others(job: Tree, world: SensorWorld) -> None:
     (job.path / f"proc/{AGENT}/ns/pid").unlink()
     link(job, f"proc/{AGENT}/ns/pid", "pid:[4026532999]")
-    family = Family(world)
+    family = ProcessFamily(world)
     family.look(0.0)
     assert [family.has(pid) for pid in (AGENT, RANK, STRANGER)] == [None, None, None]
 
 
-def test_where_that_cannot_be_told_they_may_be(tree: Tree, world: World) -> None:
+def test_where_that_cannot_be_told_they_may_be(tree: Tree, world: SensorWorld) -> None:
     stat(tree, AGENT, 1)
-    assert Family(world).has(AGENT) is None
+    assert ProcessFamily(world).has(AGENT) is None
 
 
 # --- cgroups
@@ -92,7 +92,7 @@ def in_cgroup(job: Tree, *pids: int, path: str = "/job") -> str:
     return str(job.path / folder)
 
 
-def test_a_cgroup_with_the_job_and_who_started_it_is_its_own(job: Tree, world: World) -> None:
+def test_a_cgroup_with_the_job_and_who_started_it_is_its_own(job: Tree, world: SensorWorld) -> None:
     in_cgroup(job, SHELL, AGENT, RANK)
     job.put("cgroup/memory/job/step/cgroup.procs", f"{LOADER}\n")
     here = JobHere(world)
@@ -102,7 +102,7 @@ def test_a_cgroup_with_the_job_and_who_started_it_is_its_own(job: Tree, world: W
 
 
 @pytest.mark.parametrize("pid", [STRANGER, 0], ids=["a process of another job", "one of another namespace"])
-def test_what_is_counted_in_a_cgroup_that_others_are_in_may_be_theirs(job: Tree, world: World, pid: int) -> None:
+def test_what_is_counted_in_a_cgroup_that_others_are_in_may_be_theirs(job: Tree, world: SensorWorld, pid: int) -> None:
     folder = in_cgroup(job, AGENT, RANK)
     sharing = cgroups.Sharing()
     assert not sharing.look(world, folder)
@@ -114,7 +114,7 @@ def test_what_is_counted_in_a_cgroup_that_others_are_in_may_be_theirs(job: Tree,
     assert JobHere(world).has_cgroup("/job") is None
 
 
-def test_the_cgroup_of_all_processes_is_nobody_s(job: Tree, world: World) -> None:
+def test_the_cgroup_of_all_processes_is_nobody_s(job: Tree, world: SensorWorld) -> None:
     in_cgroup(job, AGENT, path="/")
     assert JobHere(world).has_cgroup("/") is None
     assert JobHere(world).has_cgroup("/job") is None
@@ -162,31 +162,33 @@ def driver(tree: Tree, openable: tuple[int, ...] = (0, 1)) -> None:
         tree.put(f"dev/nvidia{minor}", "")
 
 
-def on(world: World, tree: Tree, **more: object) -> World:
+def on(world: SensorWorld, tree: Tree, **more: object) -> SensorWorld:
     return dataclasses.replace(world, dev=f"{tree}/dev", **more)  # type: ignore[arg-type]
 
 
-def test_gpus_that_a_container_or_scheduler_does_not_let_be_opened_are_others(tree: Tree, world: World) -> None:
+def test_gpus_that_a_container_or_scheduler_does_not_let_be_opened_are_others(tree: Tree, world: SensorWorld) -> None:
     driver(tree, openable=(1,))
     here = JobHere(on(world, tree, visible_gpus="0"))
     assert [gpu.uuid for gpu in of_node(on(world, tree))] == ["GPU-3b"]
     assert (here.has_gpu("GPU 0000:3b:00"), here.has_gpu("GPU 0000:1b:00"), here.has_gpu("")) == (True, False, True)
 
 
-def test_a_gpu_that_is_gone_from_the_driver_s_list_stays_the_job_s(tree: Tree, world: World) -> None:
+def test_a_gpu_that_is_gone_from_the_driver_s_list_stays_the_job_s(tree: Tree, world: SensorWorld) -> None:
     driver(tree)
     here = JobHere(on(world, tree))
     tree.remove("proc/driver/nvidia/gpus/0000:3b:00.0")
     assert here.has_gpu("GPU 0000:3b:00") is True
 
 
-def test_which_gpu_it_is_must_be_known_where_the_job_has_some_of_them(tree: Tree, world: World) -> None:
+def test_which_gpu_it_is_must_be_known_where_the_job_has_some_of_them(tree: Tree, world: SensorWorld) -> None:
     driver(tree)
     assert JobHere(on(world, tree, visible_gpus="0")).has_gpu("") is None
     assert JobHere(on(world, tree)).has_gpu("") is True
 
 
-def test_a_driver_that_lists_nothing_leaves_all_to_a_job_that_was_not_told_otherwise(tree: Tree, world: World) -> None:
+def test_a_driver_that_lists_nothing_leaves_all_to_a_job_that_was_not_told_otherwise(
+    tree: Tree, world: SensorWorld
+) -> None:
     assert JobHere(world).has_gpu("GPU 0000:3b:00") is True
     assert JobHere(on(world, tree, visible_gpus="0")).has_gpu("GPU 0000:3b:00") is None
 
@@ -241,40 +243,44 @@ MOUNTS = """1 0 253:0 / / rw - ext4 /dev/mapper/vg-root rw
 """
 
 
-def test_what_the_root_lies_on_is_found_through_partitions_and_layers(disks: Tree, world: World) -> None:
+def test_what_the_root_lies_on_is_found_through_partitions_and_layers(disks: Tree, world: SensorWorld) -> None:
     assert below(["dm-0"], world) == {"dm-0", "dm-1", "nvme0n1p2", "nvme0n1"}
     assert all(job_mounts.stands_on(world, device) for device in ("dm-0", "dm-1", "nvme0n1p2", "nvme0n1"))
     assert {job_mounts.stands_on(world, device) for device in ("dm-9", "sdb", "loop5", "../x")} == {False}
 
 
-def test_in_a_container_it_is_not_known_what_its_layers_lie_on(disks: Tree, world: World) -> None:
+def test_in_a_container_it_is_not_known_what_its_layers_lie_on(disks: Tree, world: SensorWorld) -> None:
     text = "1 0 0:50 / / rw - overlay overlay rw,upperdir=/var/x\n2 1 253:0 / /data rw - ext4 /dev/mapper/data rw\n"
     disks.put(f"proc/{AGENT}/mountinfo", text)
     assert job_mounts.stands_on(world, "dm-9") is None
     assert job_mounts.stands_on(dataclasses.replace(world, folders=("/data",)), "dm-0") is True
 
 
-def test_a_folder_that_the_job_writes_to_and_the_one_it_was_started_in_count_too(disks: Tree, world: World) -> None:
+def test_a_folder_that_the_job_writes_to_and_the_one_it_was_started_in_count_too(
+    disks: Tree, world: SensorWorld
+) -> None:
     writes = dataclasses.replace(world, folders=("/data/ckpt",))
     assert job_mounts.stands_on(writes, "loop5")
     link(disks, f"proc/{AGENT}/cwd", "/other/project")
     assert job_mounts.stands_on(world, "dm-9")
 
 
-def test_an_image_is_what_is_mounted_for_the_job_s_processes_alone(disks: Tree, world: World) -> None:
+def test_an_image_is_what_is_mounted_for_the_job_s_processes_alone(disks: Tree, world: SensorWorld) -> None:
     assert job_mounts.is_image(world, "loop3")
     assert not job_mounts.is_image(world, "loop1"), "everybody sees that"
     assert not job_mounts.is_image(world, "loop6"), "that is nobody's here"
 
 
-def test_a_server_is_the_job_s_if_something_of_it_is_mounted_where_it_runs(disks: Tree, world: World) -> None:
+def test_a_server_is_the_job_s_if_something_of_it_is_mounted_where_it_runs(disks: Tree, world: SensorWorld) -> None:
     here = JobHere(world)
     assert here.mounts_from("filer7")
     assert not here.mounts_from("filer9")
     assert not here.mounts_from("filer")
 
 
-def test_a_mount_is_used_that_a_process_of_the_job_is_in_or_has_something_open_of(disks: Tree, world: World) -> None:
+def test_a_mount_is_used_that_a_process_of_the_job_is_in_or_has_something_open_of(
+    disks: Tree, world: SensorWorld
+) -> None:
     wheres = ["/home", "/their", "/data"]
     assert job_mounts.used_among(world, wheres) == set()
     link(disks, f"proc/{LOADER}/fd/5", "/data/shard-7.tar")
@@ -284,7 +290,7 @@ def test_a_mount_is_used_that_a_process_of_the_job_is_in_or_has_something_open_o
     assert job_mounts.used_among(dataclasses.replace(world, python=("/home/ann/venv",)), wheres) == {"/data", "/home"}
 
 
-def test_a_mount_that_was_used_once_is_watched_from_then_on(disks: Tree, world: World) -> None:
+def test_a_mount_that_was_used_once_is_watched_from_then_on(disks: Tree, world: SensorWorld) -> None:
     now_s = 0.0
     use = InUse(["/home", "/their"], 10.0, lambda: now_s)
     assert not use.has("/home", world)
@@ -298,7 +304,7 @@ def test_a_mount_that_was_used_once_is_watched_from_then_on(disks: Tree, world: 
     assert not use.has("/their", world)
 
 
-def test_on_a_machine_that_shows_nothing_nothing_is_the_job_s(world: World, tmp_path: Path) -> None:
+def test_on_a_machine_that_shows_nothing_nothing_is_the_job_s(world: SensorWorld, tmp_path: Path) -> None:
     here = JobHere(world)
     here.look(LOOK_S)
     assert here.has_process(AGENT) is None

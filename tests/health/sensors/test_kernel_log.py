@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree, Watched
 
 from robust_run.health.sensors import kernel_log
-from robust_run.health.sensors.kernel_log import MOST_RECORDS, Batch, KernelLog, Record, judge, parse
+from robust_run.health.sensors.kernel_log import MOST_RECORDS, Batch, KernelLog, KernelRecord, judge, parse
 from robust_run.health.sensors.settings import KernelLogSettings
-from robust_run.health.sensors.types import AbsentError, World
+from robust_run.health.sensors.types import AbsentError, SensorWorld
 from robust_run.health.signs.kernel_lines import meaning_of
 
 SETTINGS = KernelLogSettings()
@@ -69,24 +69,24 @@ HARMLESS = [
 
 @pytest.mark.parametrize(("name", "subject", "number", "line"), LINES, ids=[line[3][:40] for line in LINES])
 def test_a_line_of_the_kernel_is_taken_for_what_it_tells(name: str, subject: str, number: int, line: str) -> None:
-    _, events = judge(SETTINGS, {}, Batch((Record(0, line),)), 1.0)
+    _, events = judge(SETTINGS, {}, Batch((KernelRecord(0, line),)), 1.0)
     assert [(event.name, event.subject, event.number) for event in events] == [(name, subject, number)]
     assert line[:60] in events[0].detail
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_other_lines_tell_nothing(line: str) -> None:
-    assert judge(SETTINGS, {}, Batch((Record(0, line),)), 1.0)[1] == ()
+    assert judge(SETTINGS, {}, Batch((KernelRecord(0, line),)), 1.0)[1] == ()
 
 
 def test_words_that_a_program_wrote_into_the_log_are_not_the_kernel_s() -> None:
-    forged = Batch((Record(1, "Kernel panic - not syncing: I am a joke"),))
+    forged = Batch((KernelRecord(1, "Kernel panic - not syncing: I am a joke"),))
     assert judge(SETTINGS, {}, forged, 1.0)[1] == ()
     assert len(judge(KernelLogSettings(trust_programs=True), {}, forged, 1.0)[1]) == 1
 
 
 def test_the_same_of_the_same_subject_is_said_again_only_after_a_while() -> None:
-    batch = Batch((Record(0, "NVRM: Xid (PCI:0000:3b:00): 48, x"),) * 100)
+    batch = Batch((KernelRecord(0, "NVRM: Xid (PCI:0000:3b:00): 48, x"),) * 100)
     said, events = judge(SETTINGS, {}, batch, 1.0)
     assert len(events) == 1
     said, events = judge(SETTINGS, said, batch, 20.0)
@@ -95,13 +95,15 @@ def test_the_same_of_the_same_subject_is_said_again_only_after_a_while() -> None
 
 
 def test_errors_of_two_gpus_are_two() -> None:
-    batch = Batch((Record(0, "NVRM: Xid (PCI:0000:3b:00): 48, x"), Record(0, "NVRM: Xid (PCI:0000:3c:00): 48, x")))
+    batch = Batch(
+        (KernelRecord(0, "NVRM: Xid (PCI:0000:3b:00): 48, x"), KernelRecord(0, "NVRM: Xid (PCI:0000:3c:00): 48, x"))
+    )
     assert len(judge(SETTINGS, {}, batch, 1.0)[1]) == 2
 
 
 def test_records_are_split_into_who_wrote_them_and_what() -> None:
     text = "6,54478,44476237266,-;br0: up\n SUBSYSTEM=net\n12,54479,44476237268,-;hello; world\nrubbish\n"
-    assert parse(text) == [Record(0, "br0: up"), Record(1, "hello; world")]
+    assert parse(text) == [KernelRecord(0, "br0: up"), KernelRecord(1, "hello; world")]
 
 
 def test_a_storm_is_read_in_part_and_costs_no_more(tmp_path: Path) -> None:
@@ -111,10 +113,10 @@ def test_a_storm_is_read_in_part_and_costs_no_more(tmp_path: Path) -> None:
     log.open(str(path))
     try:
         path.write_text("6,1,1,-;storm\n" * 200_000)
-        batch = log(World(kmsg=str(path)))
+        batch = log(SensorWorld(kmsg=str(path)))
         assert batch.lost
         assert MOST_RECORDS <= len(batch.records) < MOST_RECORDS + 1000
-        assert log(World(kmsg=str(path))) == Batch(())
+        assert log(SensorWorld(kmsg=str(path))) == Batch(())
     finally:
         log.close()
 
@@ -127,13 +129,13 @@ def test_a_gpu_that_is_lost_in_the_middle_of_a_storm_is_seen(tmp_path: Path) -> 
     try:
         lost = "4,1,1,-;NVRM: GPU at PCI:0000:01:00: GPU-1234 has fallen off the bus\n"
         path.write_text("6,1,1,-;storm\n" * 9000 + lost + "6,1,1,-;storm\n" * 9000)
-        _, events = judge(SETTINGS, {}, log(World(kmsg=str(path))), 1.0)
+        _, events = judge(SETTINGS, {}, log(SensorWorld(kmsg=str(path))), 1.0)
     finally:
         log.close()
     assert [each.name for each in events] == ["kernel_log.lost", "gpu.lost"]
 
 
-def told(tree: Tree, world: World, *lines: str) -> list[tuple[str, str, str, int]]:
+def told(tree: Tree, world: SensorWorld, *lines: str) -> list[tuple[str, str, str, int]]:
     """Return what is made of lines that the kernel writes while the job's processes are those of the tree."""
     path = tree.path / "kmsg"
     path.write_text("")
@@ -165,7 +167,7 @@ def about_to_kill(pid: int, cgroup: str) -> str:
 KILL = "Memory cgroup out of memory: Killed process {} (python) total-vm:9kB, anon-rss:8kB"
 
 
-def test_only_what_concerns_the_job_is_an_alert(tree: Tree, world: World) -> None:
+def test_only_what_concerns_the_job_is_an_alert(tree: Tree, world: SensorWorld) -> None:
     agent_7_and_rank_8(tree)
     assert told(
         tree,
@@ -186,7 +188,7 @@ def test_only_what_concerns_the_job_is_an_alert(tree: Tree, world: World) -> Non
     ]
 
 
-def test_a_process_of_the_job_that_nobody_had_seen_is_known_by_its_cgroup(tree: Tree, world: World) -> None:
+def test_a_process_of_the_job_that_nobody_had_seen_is_known_by_its_cgroup(tree: Tree, world: SensorWorld) -> None:
     agent_7_and_rank_8(tree)
     assert told(tree, world, about_to_kill(4711, "/job"), KILL.format(4711), KILL.format(4811)) == [
         ("memory.oom_kill", "alert", "python", 4711),
@@ -194,14 +196,14 @@ def test_a_process_of_the_job_that_nobody_had_seen_is_known_by_its_cgroup(tree: 
     ]
 
 
-def test_in_a_container_a_number_in_the_log_is_no_process_of_ours(tree: Tree, world: World) -> None:
+def test_in_a_container_a_number_in_the_log_is_no_process_of_ours(tree: Tree, world: SensorWorld) -> None:
     """Process 8 of the machine is not our rank 8; a cgroup that the kernel calls as we do is ours."""
     agent_7_and_rank_8(tree, "pid:[4026532999]")
     assert told(tree, world, KILL.format(8)) == [("memory.oom_kill", "note", "python", 0)]
     assert told(tree, world, about_to_kill(8, "/job"), KILL.format(8)) == [("memory.oom_kill", "alert", "python", 0)]
 
 
-def test_a_storm_of_another_s_image_does_not_ask_for_every_line_whose_it_is(tree: Tree, world: World) -> None:
+def test_a_storm_of_another_s_image_does_not_ask_for_every_line_whose_it_is(tree: Tree, world: SensorWorld) -> None:
     agent_7_and_rank_8(tree)
     asked = []
     path = tree.path / "kmsg"
@@ -232,7 +234,7 @@ def test_reads_of_another_s_image_that_fail_in_a_real_kernel_alarm_nobody(
         pytest.skip(f"no loop device: {done.stderr.strip()}")
     device = done.stdout.strip()
     try:
-        watched = watch(World(), kernel_log.sensor(KernelLogSettings(wait_s=0.2)))
+        watched = watch(SensorWorld(), kernel_log.sensor(KernelLogSettings(wait_s=0.2)))
         watched.wait_for_first_turns(1)
         os.truncate(image, 0)
         with open(os.open(device, os.O_RDONLY | os.O_DIRECT), "rb", buffering=0) as reader:
@@ -253,7 +255,7 @@ def test_reads_of_another_s_image_that_fail_in_a_real_kernel_alarm_nobody(
 
 def test_no_log_is_absent_not_an_error(tmp_path: Path) -> None:
     with pytest.raises(AbsentError, match="No such file"):
-        KernelLog(0.01)(World(kmsg=str(tmp_path / "none")))
+        KernelLog(0.01)(SensorWorld(kmsg=str(tmp_path / "none")))
 
 
 @given(st.text())
@@ -266,7 +268,7 @@ def test_a_line_written_to_the_real_log_is_noticed(root: None, watch: Callable[.
     if not os.access("/dev/kmsg", os.R_OK | os.W_OK):
         pytest.skip("/dev/kmsg cannot be used here")
     settings = KernelLogSettings(trust_programs=True, wait_s=0.2)
-    watched = watch(World(), kernel_log.sensor(settings))
+    watched = watch(SensorWorld(), kernel_log.sensor(settings))
     mark = f"robust-test-{os.getpid()}-{time.monotonic_ns()}"
     with open("/dev/kmsg", "w") as log:
         deadline_s = time.monotonic() + LIMIT_S

@@ -18,10 +18,10 @@ from robust_run.health.sensors.memory import MemorySample
 from robust_run.health.sensors.neighbours import NeighbourSample, NeighbourState, Process
 from robust_run.health.sensors.pressure import PressureSample, PressureState
 from robust_run.health.sensors.settings import KernelLogSettings, MemorySettings, NeighbourSettings, PressureSettings
-from robust_run.health.sensors.types import AbsentError, Event, World
+from robust_run.health.sensors.types import AbsentError, Event, SensorWorld
 
 
-def test_cgroups_of_both_versions_are_found_where_they_are_mounted(tree: Tree, world: World) -> None:
+def test_cgroups_of_both_versions_are_found_where_they_are_mounted(tree: Tree, world: SensorWorld) -> None:
     tree.write(
         proc__7__cgroup="4:memory:/job\n1:cpu,cpuacct:/job\n0::/job\n",
         cgroup__unified__job__cgroup_procs="",
@@ -39,7 +39,7 @@ def test_cgroups_of_both_versions_are_found_where_they_are_mounted(tree: Tree, w
     )
 
 
-def test_a_cgroup_s_path_cannot_lead_out_of_where_cgroups_are(tree: Tree, world: World) -> None:
+def test_a_cgroup_s_path_cannot_lead_out_of_where_cgroups_are(tree: Tree, world: SensorWorld) -> None:
     tree.put("proc/7/cgroup", "0::/../../../etc\n")
     tree.put("cgroup/cgroup.procs", "")
     assert cgroups.find(world).unified == f"{tree}/cgroup"
@@ -50,7 +50,7 @@ def test_a_cgroup_s_path_cannot_lead_out_of_where_cgroups_are(tree: Tree, world:
     [("0::/job\n", "cgroup/job/memory.events"), ("4:memory:/job\n", "cgroup/memory/job/memory.oom_control")],
     ids=["version 2", "version 1"],
 )
-def test_kills_are_counted_in_the_job_s_cgroup(own: str, file: str, tree: Tree, world: World) -> None:
+def test_kills_are_counted_in_the_job_s_cgroup(own: str, file: str, tree: Tree, world: SensorWorld) -> None:
     tree.put("proc/7/cgroup", own)
     tree.put("proc/vmstat", "pswpin 0\noom_kill 9\n")
     tree.put(f"{os.path.dirname(file)}/cgroup.procs", "")
@@ -58,7 +58,7 @@ def test_kills_are_counted_in_the_job_s_cgroup(own: str, file: str, tree: Tree, 
     assert memory.read(world) == MemorySample(in_cgroup=2, on_node=9)
 
 
-def test_a_kernel_that_counts_nothing_is_said_once(world: World) -> None:
+def test_a_kernel_that_counts_nothing_is_said_once(world: SensorWorld) -> None:
     with pytest.raises(AbsentError):
         memory.read(world)
 
@@ -85,7 +85,7 @@ def test_a_kill_in_a_cgroup_that_others_are_in_may_be_of_one_of_them() -> None:
     assert [event.name for event in events] == ["memory.oom_kill_in_cgroup"]
 
 
-def test_who_is_in_the_cgroup_is_looked_at_before_and_after_a_kill(tree: Tree, world: World) -> None:
+def test_who_is_in_the_cgroup_is_looked_at_before_and_after_a_kill(tree: Tree, world: SensorWorld) -> None:
     tree.put("proc/7/cgroup", "0::/job\n")
     tree.put("proc/7/stat", "7 (python) S 1 7 7 0\n")
     tree.put("proc/50/stat", "50 (other) S 1 50 50 0\n")
@@ -164,7 +164,7 @@ def test_a_real_process_killed_for_memory_is_noticed_in_its_cgroup_and_in_the_ke
         assert victim.stdout is not None
         assert victim.stdin is not None
         assert victim.stdout.readline() == "in\n"
-        world = World(pid=victim.pid)
+        world = SensorWorld(pid=victim.pid)
         log = KernelLogSettings(wait_s=0.2)
         sensors = [memory.sensor(MemorySettings(interval_s=0.1))]
         if os.access("/dev/kmsg", os.R_OK):
@@ -195,7 +195,7 @@ def test_a_real_cpu_limit_shows_as_time_that_was_taken(cgroup: Callable[[str], C
         assert spinner.stdout is not None
         assert spinner.stdin is not None
         assert spinner.stdout.readline() == "in\n"
-        world = World(pid=spinner.pid)
+        world = SensorWorld(pid=spinner.pid)
         before = pressure.read(world)
         assert before.throttled_s is not None
         spinner.stdin.write("\n")
@@ -233,7 +233,7 @@ def test_pressure_in_the_job_s_own_cgroup_is_told_from_that_of_the_whole_node() 
     assert {event.name for event in events} == {"memory.pressure_on_node", "cpu.pressure", "disk.pressure_on_node"}
 
 
-def test_pressure_of_a_cgroup_is_read_where_the_job_has_it_to_itself(tree: Tree, world: World) -> None:
+def test_pressure_of_a_cgroup_is_read_where_the_job_has_it_to_itself(tree: Tree, world: SensorWorld) -> None:
     tree.put("proc/7/cgroup", "0::/job\n")
     tree.put("cgroup/job/cgroup.procs", "7\n")
     tree.put("cgroup/job/cpu.pressure", "some avg10=33.00 avg60=0.00 avg300=0.00 total=1\n")
@@ -254,7 +254,7 @@ def test_a_cpu_limit_that_holds_the_job_back_is_said() -> None:
     assert [event.name for event in short(*samples)] == ["cpu.throttled"]
 
 
-def test_pressure_memory_and_swapping_are_read_from_proc(tree: Tree, world: World) -> None:
+def test_pressure_memory_and_swapping_are_read_from_proc(tree: Tree, world: SensorWorld) -> None:
     tree.write(
         proc__pressure__memory="some avg10=1.00 avg60=0.00 avg300=0.00 total=1\nfull avg10=12.50 avg60=0 avg300=0 total=1\n",
         proc__meminfo="MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    500 kB\n",
@@ -269,7 +269,7 @@ def stat(pid: int, name: str, parent: int, group: int, ticks: int) -> str:
     return f"{pid} ({name}) R {parent} {group} 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 55 0 0\n"
 
 
-def test_processes_are_listed_only_while_work_waits_for_cpus(tree: Tree, world: World) -> None:
+def test_processes_are_listed_only_while_work_waits_for_cpus(tree: Tree, world: SensorWorld) -> None:
     settings = NeighbourSettings()
     tree.put("proc/pressure/cpu", "some avg10=3.00 avg60=0 avg300=0 total=1\n")
     tree.put("proc/12/stat", stat(12, "a (b) c", 1, 12, 250))

@@ -11,13 +11,13 @@ import pytest
 from sensor_ground import LIMIT_S, Tree
 
 from robust_run.health.sensors import network
-from robust_run.health.sensors.network import Link, NetworkSample, NetworkState, judge, read
+from robust_run.health.sensors.network import InterfaceLink, NetworkSample, NetworkState, judge, read
 from robust_run.health.sensors.settings import NetworkSettings
-from robust_run.health.sensors.types import AbsentError, Event, World
+from robust_run.health.sensors.types import AbsentError, Event, SensorWorld
 
 SETTINGS = NetworkSettings()
-UP = Link(up=True, is_device=True)
-DOWN = Link(up=False, is_device=True)
+UP = InterfaceLink(up=True, is_device=True)
+DOWN = InterfaceLink(up=False, is_device=True)
 
 
 def said(*samples: tuple[float, NetworkSample], settings: NetworkSettings = SETTINGS) -> list[Event]:
@@ -28,7 +28,7 @@ def said(*samples: tuple[float, NetworkSample], settings: NetworkSettings = SETT
     return events
 
 
-def links(**found: Link) -> NetworkSample:
+def links(**found: InterfaceLink) -> NetworkSample:
     return NetworkSample(links=found)
 
 
@@ -52,7 +52,7 @@ def test_a_link_that_disappears_is_down() -> None:
 
 
 def test_links_without_hardware_are_not_watched_beside_hardware_but_are_in_a_container() -> None:
-    tunnel = Link(up=True)
+    tunnel = InterfaceLink(up=True)
     assert said((0, links(eth0=UP, wg0=tunnel)), (1, links(eth0=UP))) == []
     assert len(said((0, links(eth0=tunnel)), (1, links()))) == 1
 
@@ -68,7 +68,9 @@ def test_a_link_that_came_back_between_two_looks_flapped() -> None:
 
 
 def test_errors_must_last_before_they_are_said() -> None:
-    moments = [(float(now_s), links(eth0=Link(up=True, is_device=True, errors=50 * now_s))) for now_s in range(10)]
+    moments = [
+        (float(now_s), links(eth0=InterfaceLink(up=True, is_device=True, errors=50 * now_s))) for now_s in range(10)
+    ]
     assert [event.at_s for event in said(*moments)] == [6]
     assert said(*moments[:6]) == []
 
@@ -80,7 +82,7 @@ def test_segments_sent_again_count_only_where_enough_is_sent() -> None:
     assert said(*idle) == []
 
 
-def test_interfaces_are_read_from_sys_and_tcp_from_proc(tree: Tree, world: World) -> None:
+def test_interfaces_are_read_from_sys_and_tcp_from_proc(tree: Tree, world: SensorWorld) -> None:
     tree.write(
         sys__class__net__eth0__operstate="up\n",
         sys__class__net__eth0__carrier="1\n",
@@ -93,11 +95,11 @@ def test_interfaces_are_read_from_sys_and_tcp_from_proc(tree: Tree, world: World
         proc__7__net__snmp="Tcp: OutSegs RetransSegs\nTcp: 90 10\n",
     )
     sample = read(world)
-    assert sample.links == {"eth0": Link(up=True, is_device=True, downs=3, errors=7)}
+    assert sample.links == {"eth0": InterfaceLink(up=True, is_device=True, downs=3, errors=7)}
     assert (sample.segments, sample.resent) == (100, 10)
 
 
-def test_a_machine_without_interfaces_has_nothing_to_watch(world: World) -> None:
+def test_a_machine_without_interfaces_has_nothing_to_watch(world: SensorWorld) -> None:
     with pytest.raises(AbsentError):
         read(world)
 
@@ -111,7 +113,7 @@ def test_a_real_link_that_is_cut_is_noticed(private: Callable[..., subprocess.Po
         import json, subprocess, sys, time
         from robust_run.health.sensors import network
         from robust_run.health.sensors.settings import NetworkSettings
-        from robust_run.health.sensors.types import World
+        from robust_run.health.sensors.types import SensorWorld
         run = lambda line: subprocess.run(line.split(), check=True)
         run("mount -t sysfs sysfs /sys")
         run("ip link add ours type veth peer name theirs")
@@ -120,7 +122,7 @@ def test_a_real_link_that_is_cut_is_noticed(private: Callable[..., subprocess.Po
         deadline_s = time.monotonic() + 45  # the carrier comes a moment later
         while open("/sys/class/net/ours/carrier").read() != "1\\n" and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        world = World(interfaces=("ours",))
+        world = SensorWorld(interfaces=("ours",))
         settings = NetworkSettings()
         state, before = network.judge(settings, network.NetworkState(), network.read(world), time.monotonic())
         run("ip link set theirs down")

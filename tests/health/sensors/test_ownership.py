@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from robust_run.health.sensors.kernel_log import Batch, Record, judge
+from robust_run.health.sensors.kernel_log import Batch, KernelRecord, judge
 from robust_run.health.sensors.settings import KernelLogSettings
 from robust_run.health.signs.kernel_lines import killed_in, meaning_of
 from robust_run.health.signs.ownership import Owner, owner_of
@@ -222,7 +222,7 @@ LINE = "I/O error, dev loop3, sector 8"
 
 
 def said(whose: Owner, image: str = "image hf.sqsh") -> tuple[str, str, str, str]:
-    _, (event,) = judge(KernelLogSettings(), {}, Batch((Record(0, LINE, owner=whose),), image=image), 1.0)
+    _, (event,) = judge(KernelLogSettings(), {}, Batch((KernelRecord(0, LINE, owner=whose),), image=image), 1.0)
     return event.name, event.kind, event.subject, event.detail
 
 
@@ -242,6 +242,6 @@ def test_reads_that_fail_in_the_job_s_image_are_told_as_the_image_s() -> None:
 
 def test_a_note_of_another_s_does_not_keep_one_s_own_from_being_said() -> None:
     settings = KernelLogSettings()
-    remembered, _ = judge(settings, {}, Batch((Record(0, LINE, owner="other"),)), 1.0)
-    _, events = judge(settings, remembered, Batch((Record(0, LINE, owner="job"),)), 2.0)
+    remembered, _ = judge(settings, {}, Batch((KernelRecord(0, LINE, owner="other"),)), 1.0)
+    _, events = judge(settings, remembered, Batch((KernelRecord(0, LINE, owner="job"),)), 2.0)
     assert [event.kind for event in events] == ["alert"]

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree
 
-from robust_run.health.sensors.process import Setup, command, first_line, parse
+from robust_run.health.sensors.process import SensorSetup, command, first_line, parse
 from robust_run.health.sensors.settings import KernelLogSettings, SensorSettings
 from robust_run.health.sensors.types import Event
 
-Start = Callable[[Setup], subprocess.Popen[bytes]]
+Start = Callable[[SensorSetup], subprocess.Popen[bytes]]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(setup: Setup) -> subprocess.Popen[bytes]:
+    def begin(setup: SensorSetup) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path)
         started.append(process)
         assert process.stdin is not None
@@ -60,12 +60,12 @@ def lines_until(process: subprocess.Popen[bytes], name: str) -> list[Event]:
     raise AssertionError(f"it ended without {name}: {events}")
 
 
-def tree_setup(tree: Tree) -> Setup:
+def tree_setup(tree: Tree) -> SensorSetup:
     tree.put("kmsg", "")
     tree.put("sys/class/net/eth0/operstate", "up\n")
     tree.put("sys/class/net/eth0/device/vendor", "x")
     settings = SensorSettings(kernel_log=KernelLogSettings(wait_s=0.2))
-    return Setup(
+    return SensorSetup(
         settings=settings,
         proc=f"{tree}/proc",
         sys=f"{tree}/sys",
@@ -134,12 +134,12 @@ def test_it_dies_with_the_process_that_started_it() -> None:
     """Somebody else holds its input open, so that the end of that ends nothing."""
     code = """if True:
         import os, subprocess, sys
-        from robust_run.health.sensors.process import Setup, command, first_line
+        from robust_run.health.sensors.process import SensorSetup, command, first_line
         process = subprocess.Popen(command(), stdin=subprocess.PIPE)
         os.set_inheritable(process.stdin.fileno(), True)
         holder = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, close_fds=False)
         print(process.pid, holder.pid, flush=True)
-        process.stdin.write(first_line(Setup())); process.stdin.flush()
+        process.stdin.write(first_line(SensorSetup())); process.stdin.flush()
         os.kill(os.getpid(), 9) if sys.stdin.readline() else None
         """
     parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

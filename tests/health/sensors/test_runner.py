@@ -17,15 +17,17 @@ from sensor_ground import LIMIT_S, Tree, Watched
 from robust_run.health.sensors import mounts, stores
 from robust_run.health.sensors.budget import MOST_EVENTS_PER_MINUTE
 from robust_run.health.sensors.mounts import MountSample, MountState
-from robust_run.health.sensors.runner import MOST_TEXT_CHARS, Post, Runner, cleaned, hung
+from robust_run.health.sensors.runner import MOST_TEXT_CHARS, Post, SensorRunner, cleaned, hung
 from robust_run.health.sensors.settings import MountSettings, StoreSettings
 from robust_run.health.sensors.stores import StoreSample, StoreState
-from robust_run.health.sensors.types import AbsentError, Event, Sensor, World
+from robust_run.health.sensors.types import AbsentError, Event, Sensor, SensorWorld
 
-WORLD = World()
+WORLD = SensorWorld()
 
 
-def sensor(read: Callable[[World], Any], name: str = "made", judge: Any = None, timeout_s: float = LIMIT_S) -> Sensor:
+def sensor(
+    read: Callable[[SensorWorld], Any], name: str = "made", judge: Any = None, timeout_s: float = LIMIT_S
+) -> Sensor:
     def passing(state: Any, sample: Any, now_s: float) -> Any:
         return state, sample
 
@@ -48,11 +50,11 @@ def test_a_sensor_that_hangs_is_an_alert_and_the_others_go_on(watch: Callable[..
     release = threading.Event()
     turned = threading.Event()
 
-    def hang(_: World) -> tuple[Event, ...]:
+    def hang(_: SensorWorld) -> tuple[Event, ...]:
         release.wait(LIMIT_S)
         return ()
 
-    def work(_: World) -> tuple[Event, ...]:
+    def work(_: SensorWorld) -> tuple[Event, ...]:
         turned.set()
         return ()
 
@@ -68,7 +70,7 @@ def test_a_sensor_that_hangs_is_an_alert_and_the_others_go_on(watch: Callable[..
 def test_absent_hardware_is_said_once_and_the_sensor_ends(watch: Callable[..., Watched]) -> None:
     turns: list[int] = []
 
-    def absent(_: World) -> None:
+    def absent(_: SensorWorld) -> None:
         turns.append(1)
         raise AbsentError("there is none")
 
@@ -86,7 +88,7 @@ def test_a_sensor_that_finds_nobody_listening_stops_all() -> None:
         runner.stop()
         went_well.put(True)
 
-    runner = Runner([sensor(lambda _: (event(),))], WORLD, hang_up)
+    runner = SensorRunner([sensor(lambda _: (event(),))], WORLD, hang_up)
     runner.start()
     assert went_well.get(timeout=LIMIT_S)
     runner.stop(LIMIT_S)
@@ -95,7 +97,7 @@ def test_a_sensor_that_finds_nobody_listening_stops_all() -> None:
 def test_what_cannot_be_read_is_said_once_until_it_can_be_read_again() -> None:
     answers: list[Any] = [OSError(5, "Input/output error"), OSError(5, "Input/output error"), (), OSError(5, "x"), ()]
 
-    def read(_: World) -> Any:
+    def read(_: SensorWorld) -> Any:
         answer = answers.pop(0)
         if isinstance(answer, OSError):
             raise answer
@@ -155,12 +157,12 @@ def test_a_standstill_of_the_whole_process_is_no_sensor_s_fault() -> None:
     said: list[Event] = []
     reading, release = threading.Event(), threading.Event()
 
-    def hang(_: World) -> tuple[Event, ...]:
+    def hang(_: SensorWorld) -> tuple[Event, ...]:
         reading.set()
         release.wait(LIMIT_S)
         return ()
 
-    runner = Runner([sensor(hang, timeout_s=10.0)], WORLD, said.append, lambda: now[0])
+    runner = SensorRunner([sensor(hang, timeout_s=10.0)], WORLD, said.append, lambda: now[0])
     runner.start()
     assert reading.wait(LIMIT_S)
     for second in (1.0, 2.0, 100.0, 104.0, 108.0):
@@ -182,13 +184,13 @@ def test_names_that_others_choose_cannot_steer_a_terminal() -> None:
     assert cleaned(event()) == event()
 
 
-def test_network_mounts_are_found_and_local_ones_are_not_asked(tree: Tree, world: World) -> None:
+def test_network_mounts_are_found_and_local_ones_are_not_asked(tree: Tree, world: SensorWorld) -> None:
     tree.put(
         "proc/7/mountinfo",
         "1 0 8:1 / / rw - ext4 a rw\n2 1 0:5 / /nfs rw - nfs4 b rw\n3 1 0:6 / /ssh rw - fuse.sshfs c rw\n"
         "4 1 0:7 / /own rw - fuse.mine d rw\n5 1 0:8 / /other rw - fuse.mine e rw\n",
     )
-    world = World(proc=world.proc, pid=7, folders=("/own/run",))
+    world = SensorWorld(proc=world.proc, pid=7, folders=("/own/run",))
     assert [found.subject for found in mounts.sensors(MountSettings(), world)] == ["/nfs", "/ssh", "/own"]
 
 
@@ -216,18 +218,18 @@ def test_a_mount_that_refuses_us_lives() -> None:
 HUNG_MOUNT = """if True:
     import ctypes, json, os, time
     from robust_run.health.sensors import mounts
-    from robust_run.health.sensors.runner import Runner
+    from robust_run.health.sensors.runner import SensorRunner
     from robust_run.health.sensors.settings import MountSettings
-    from robust_run.health.sensors.types import World
+    from robust_run.health.sensors.types import SensorWorld
     device = os.open("/dev/fuse", os.O_RDWR)
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
     if libc.mount(b"nobody", b"/mnt", b"fuse.sshfs", 0, options):
         raise SystemExit(f"mount: {os.strerror(ctypes.get_errno())}")
-    world = World(folders=FOLDERS)
+    world = SensorWorld(folders=FOLDERS)
     sensors = mounts.sensors(MountSettings(interval_s=0.1, timeout_s=0.5), world)
     events = []
-    runner = Runner(sensors, world, events.append)
+    runner = SensorRunner(sensors, world, events.append)
     runner.start()
     deadline_s = time.monotonic() + LIMIT
     while not events and time.monotonic() < deadline_s:
@@ -289,14 +291,14 @@ def test_operations_that_fail_are_said_with_their_error() -> None:
 
 def test_a_real_folder_is_asked_through_the_store_and_secrets_are_not_shown(tree: Tree) -> None:
     tree.put("folder/file", "x")
-    (found,) = stores.sensors(StoreSettings(), World(stores=(f"file://{tree}/folder",)))
+    (found,) = stores.sensors(StoreSettings(), SensorWorld(stores=(f"file://{tree}/folder",)))
     sample = found.read(WORLD)
     assert sample.error == ""
-    (secret,) = stores.sensors(StoreSettings(), World(stores=("https://me:word@host/x?token=1",)))
+    (secret,) = stores.sensors(StoreSettings(), SensorWorld(stores=("https://me:word@host/x?token=1",)))
     assert secret.subject == "https://host/x"
 
 
 def test_what_is_no_url_is_absent() -> None:
-    (found,) = stores.sensors(StoreSettings(), World(stores=("rrck://x",)))
+    (found,) = stores.sensors(StoreSettings(), SensorWorld(stores=("rrck://x",)))
     with pytest.raises(AbsentError):
         found.read(WORLD)

@@ -8,14 +8,14 @@ import time
 from sensor_ground import Tree
 
 from robust_run.health.outliers.metrics import metric_named
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 from robust_run.health.sensors.usage import METRICS, Counters, between, read
 
 DISKS = "   8 0 sda 1 0 {0} 0 1 0 {0} 0 0 0 0\n   8 1 sda1 1 0 {0} 0 1 0 {0} 0 0 0 0\n 253 0 dm-0 1 0 {0} 0 1 0 {0} 0 0 0 0\n"
 NET = "Inter-| Receive\n face |bytes\n    lo: 900 0 0 0 0 0 0 0 900 0\n  eth0: {0} 0 0 0 0 0 0 0 {0} 0\n"
 
 
-def moment(tree: Tree, world: World, *, at_s: float, busy: int, idle: int, moved: int) -> Counters:
+def moment(tree: Tree, world: SensorWorld, *, at_s: float, busy: int, idle: int, moved: int) -> Counters:
     tree.put("proc/stat", f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 1 1 1\n")
     tree.put("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB\n")
     tree.put("proc/diskstats", DISKS.format(moved))
@@ -25,7 +25,7 @@ def moment(tree: Tree, world: World, *, at_s: float, busy: int, idle: int, moved
     return read(world, at_s)
 
 
-def test_the_numbers_are_those_between_two_readings(tree: Tree, world: World) -> None:
+def test_the_numbers_are_those_between_two_readings(tree: Tree, world: SensorWorld) -> None:
     before = moment(tree, world, at_s=10.0, busy=100, idle=100, moved=1000)
     after = moment(tree, world, at_s=12.0, busy=130, idle=170, moved=3000)
     assert dict(zip(METRICS, between(before, after), strict=True)) == {
@@ -36,7 +36,7 @@ def test_the_numbers_are_those_between_two_readings(tree: Tree, world: World) ->
     }
 
 
-def test_where_there_is_rdma_it_is_what_counts(tree: Tree, world: World) -> None:
+def test_where_there_is_rdma_it_is_what_counts(tree: Tree, world: SensorWorld) -> None:
     def port(words: int) -> None:
         for way in ("xmit", "rcv"):
             tree.put(f"sys/class/infiniband/mlx5_0/ports/1/counters/port_{way}_data", f"{words}\n")
@@ -48,13 +48,13 @@ def test_where_there_is_rdma_it_is_what_counts(tree: Tree, world: World) -> None
     assert between(before, after)[3] == 2 * 100 * 4
 
 
-def test_a_machine_that_shows_nothing_says_nothing(world: World) -> None:
+def test_a_machine_that_shows_nothing_says_nothing(world: SensorWorld) -> None:
     before, after = read(world, 0.0), read(world, 1.0)
     assert between(before, after) == ()
 
 
 def test_this_machine_shows_what_it_does() -> None:
-    world = World(pid=os.getpid())
+    world = SensorWorld(pid=os.getpid())
     before = read(world, 0.0)
     until_s = time.process_time() + 0.1
     while time.process_time() < until_s:

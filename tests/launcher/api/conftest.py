@@ -31,7 +31,7 @@ from robust_run.launcher.model.events import (
     NodeLost,
     StoreOpened,
 )
-from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, Progress, Std, Streams
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams, Progress, Std
 from robust_run.launcher.operator.reading import client
 from robust_run.launcher.operator.reading.client import ApiTarget
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
@@ -58,7 +58,7 @@ def spec_of(nodes: int | None = 4, fewest: int | None = None) -> JobSpec:
         run_id="run",
         rdzv_id="run",
         log_dir="/tmp",
-        streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+        streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
         many=many,
     )
 

@@ -15,7 +15,7 @@ from robust_run.launcher.operator.reading.client import SaysNoError
 from robust_run.launcher.operator.views.code_words import LARGEST_PARTS_BYTES, MOVED, CodeView, UpdateWish
 from robust_run.launcher.records.code.errors import LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, encode_tree, id_of
-from robust_run.launcher.records.code.types import CodeFile, CodeTree, Parts
+from robust_run.launcher.records.code.types import CodeFile, CodeTree, TreeParts
 
 Serve = Callable[..., Any]
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -72,7 +72,7 @@ def test_a_path_that_leads_out_is_refused_and_nothing_is_written(serve: Serve, s
     for path, link in (("../../../evil.py", ""), ("/tmp/evil.py", ""), ("a/../../evil.py", ""), ("a", "../../..")):
         file = CodeFile(path=path, link=link) if link else CodeFile(path=path, digest=store.put(data), size_bytes=4)
         tree = CodeTree(files=(file,))
-        parts = Parts(tree=id_of(tree), manifest=encode_tree(tree), objects=(data,))
+        parts = TreeParts(tree=id_of(tree), manifest=encode_tree(tree), objects=(data,))
         with pytest.raises(SaysNoError) as refusal:
             served.unix().send("/v1/code/parts", msgspec.msgpack.encode(parts), "application/msgpack")
         assert refusal.value.status == 409
@@ -84,8 +84,8 @@ def test_a_path_that_leads_out_is_refused_and_nothing_is_written(serve: Serve, s
     ("path", "body", "status"),
     [
         ("/v1/code/parts", b"junk", 400),
-        ("/v1/code/parts", msgspec.msgpack.encode(Parts(tree="../x", manifest=b"{}")), 400),
-        ("/v1/code/parts", msgspec.msgpack.encode(Parts(tree="0" * 64, manifest=b"{}")), 409),
+        ("/v1/code/parts", msgspec.msgpack.encode(TreeParts(tree="../x", manifest=b"{}")), 400),
+        ("/v1/code/parts", msgspec.msgpack.encode(TreeParts(tree="0" * 64, manifest=b"{}")), 409),
         ("/v1/code/parts", b"x" * (LARGEST_PARTS_BYTES + 1), 413),
         ("/v1/code/update", b"{}", 415),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 from robust_run.clock import SystemClock
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import Tick
-from robust_run.launcher.model.job import JobSpec, Std, Streams, VerdictDraft
+from robust_run.launcher.model.job import JobSpec, OutputStreams, Std, VerdictDraft
 from robust_run.launcher.operator.pages.report_pages import write_report
 from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.reading.which import Subject
@@ -25,7 +25,7 @@ SPEC = JobSpec(
     run_id="r",
     rdzv_id="r",
     log_dir="/tmp",
-    streams=Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
+    streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
 )
 
 

@@ -30,7 +30,7 @@ from robust_run.launcher.operator.views.status import (
     NodeView,
 )
 from robust_run.report.files import startup as file
-from robust_run.report.startup.types import AttemptStartup, Row, Span, Startup
+from robust_run.report.startup.types import AttemptStartup, RankRow, StartSpan, Startup
 from robust_run.report.startup.words import sentence
 from robust_run.tracer.pace.types import NodePace, RankPace
 
@@ -221,8 +221,8 @@ def test_a_start_takes_as_long_in_the_status_as_the_terminal_and_the_report_said
     course = Course()
     for line in (b'{"at":1000,"event":{"type":"job_started"}}', *begins(0, 4.0), *begins(1, 60.0)):
         course.take(line)
-    span = Span("imports", 0.0, 3.0)
-    row = Row(rank=0, node="a", spans=(span,), first_step_s=4.7)
+    span = StartSpan("imports", 0.0, 3.0)
+    row = RankRow(rank=0, node="a", spans=(span,), first_step_s=4.7)
     measured = AttemptStartup(
         attempt=0, began_unix_s=999.5, ranks=2, nodes=1, seen_ranks=2, stepped_ranks=2, complete=True, total_s=4.7, phases=(),
         critical=row,

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.model.events import NodeEvicted
-from robust_run.launcher.operator.gauges import SOURCES, Facts, families
+from robust_run.launcher.operator.gauges import SOURCES, GaugeFacts, families
 from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.tracer.nccl.rates import NAMES, CommRate, Totals
 
@@ -85,7 +85,7 @@ def test_a_fault_while_gathering_is_told_to_whoever_asked(serve: Serve):
 def test_names_follow_the_conventions_and_lines_stay_few():
     totals = Totals()
     totals.add(CommRate(f"dp_{number}", 1, 1, 1, 0.1) for number in range(5000))
-    found = families(Facts(job=job_view(), nccl=totals.rows()))
+    found = families(GaugeFacts(job=job_view(), nccl=totals.rows()))
     names = [family.name for family in found]
     assert len(set(names)) == len(names)
     for family in found:
@@ -97,7 +97,7 @@ def test_names_follow_the_conventions_and_lines_stay_few():
 
 
 def test_without_nccl_nothing_is_said_of_it():
-    found = families(Facts(job=job_view()))
+    found = families(GaugeFacts(job=job_view()))
     assert len(found) < len(SOURCES)
     assert not any("nccl" in family.name for family in found)
     assert msgspec.to_builtins(found)

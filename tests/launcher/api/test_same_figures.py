@@ -13,7 +13,7 @@ from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.model import actions as a
 from robust_run.launcher.model import events as e
 from robust_run.launcher.model.job import Placement, Progress, VerdictDraft
-from robust_run.launcher.operator.gauges import SOURCES, Facts
+from robust_run.launcher.operator.gauges import SOURCES, GaugeFacts
 from robust_run.launcher.operator.views.course import Course
 from robust_run.launcher.operator.views.history import AttemptHistory
 from robust_run.launcher.operator.views.live import with_course
@@ -122,7 +122,7 @@ def test_all_who_show_it_say_the_same(writing: Writing) -> None:
     assert f"{job.ettr:.1%} of the time since the start" in "\n".join(status_lines(job))
     numbers = {
         family.name: family.samples[0].value
-        for family in (source(Facts(job=job, course=course)) for source in SOURCES)
+        for family in (source(GaugeFacts(job=job, course=course)) for source in SOURCES)
         if family.samples
     }
     assert numbers["ettr_ratio"] == job.ettr

@@ -14,7 +14,7 @@ from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.model.code_events import CodeUse, CodeVersion
 from robust_run.launcher.model.job import (
     JobSpec,
-    Streams,
+    OutputStreams,
 )
 from robust_run.launcher.records.code.errors import LackingError
 
@@ -28,7 +28,7 @@ def spec(folder: Path, mode: str = "auto", argv: tuple[str, ...] = ("train.py", 
         run_id="r",
         rdzv_id="r",
         log_dir=str(folder / "runs"),
-        streams=Streams(redirects=(), tee=(), shown=()),
+        streams=OutputStreams(redirects=(), tee=(), shown=()),
         code=mode,
     )
 

@@ -13,7 +13,7 @@ from robust_run.launcher.control.code_transfer import PART_BYTES, Receiver, cont
 from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.scan import Scan
 from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of, encode_tree, id_of
-from robust_run.launcher.records.code.types import CodeFile, CodeTree, Parts
+from robust_run.launcher.records.code.types import CodeFile, CodeTree, TreeParts
 
 
 @pytest.fixture
@@ -151,15 +151,15 @@ def test_what_was_not_asked_for_is_not_kept(tmp_path: Path) -> None:
     tree = CodeTree(files=(CodeFile(path="a.py", digest=store.put(b"right"), size_bytes=5),))
     tree_id = store.put_tree(tree)
     receiver = Receiver(other, tree_id)
-    assert not receiver.take(Parts(tree=tree_id, manifest=encode_tree(tree)))
-    assert not receiver.take(Parts(tree=tree_id, objects=(b"wrong", b"junk")))
-    assert not receiver.take(Parts(tree="0" * 64, objects=(b"right",)))
+    assert not receiver.take(TreeParts(tree=tree_id, manifest=encode_tree(tree)))
+    assert not receiver.take(TreeParts(tree=tree_id, objects=(b"wrong", b"junk")))
+    assert not receiver.take(TreeParts(tree="0" * 64, objects=(b"right",)))
     assert other.missing(tree) == [tree.files[0].digest]
     with pytest.raises(CodeError):
-        Receiver(other, tree_id).take(Parts(tree=tree_id, manifest=b"{}"))
+        Receiver(other, tree_id).take(TreeParts(tree=tree_id, manifest=b"{}"))
     with pytest.raises(LackingError, match=r"disk broke"):
-        receiver.take(Parts(tree=tree_id, missing="disk broke"))
-    assert receiver.take(Parts(tree=tree_id, objects=(b"right",)))
+        receiver.take(TreeParts(tree=tree_id, missing="disk broke"))
+    assert receiver.take(TreeParts(tree=tree_id, objects=(b"right",)))
 
 
 def test_what_the_sender_lacks_is_said_to_whoever_asks(tmp_path: Path) -> None:
@@ -169,4 +169,4 @@ def test_what_the_sender_lacks_is_said_to_whoever_asks(tmp_path: Path) -> None:
     data = store.put(b"x")
     (only,) = contents_of(store, "0" * 64, [data, data])
     assert only.objects == (b"x",)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(only), type=Parts) == only
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(only), type=TreeParts) == only

@@ -14,7 +14,7 @@ from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import JobStarted, Tick
-from robust_run.launcher.model.job import JobSpec, Std, Streams
+from robust_run.launcher.model.job import JobSpec, OutputStreams, Std
 from robust_run.launcher.operator.pages.report_pages import write_report
 from robust_run.launcher.operator.reading.dead import read_dead
 from robust_run.launcher.operator.views.advice import next_step
@@ -54,7 +54,7 @@ def test_a_job_whose_journal_met_a_full_disk_is_known_to_be_over(tmp_path: Path)
         return os.write(descriptor, data)
 
     journal = Journal(str(tmp_path / "journal.jsonl"), SystemClock(), lambda _path, _error: None, write)
-    streams = Streams(redirects=(Std(),), tee=(Std(),), shown=(True,))
+    streams = OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,))
     journal.open_with(
         JobSpec(argv=("p",), script="p", is_python=True, nproc=1, run_id="r", rdzv_id="r", log_dir="", streams=streams),
         "h",

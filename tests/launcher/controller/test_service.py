@@ -20,7 +20,7 @@ from robust_run.launcher.control.messages import (
     Welcome,
 )
 from robust_run.launcher.controller.service import Service
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Say
 from robust_run.launcher.model.events import (
@@ -32,10 +32,10 @@ from robust_run.launcher.model.events import (
     RankExited,
     SignalReceived,
 )
-from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, Streams
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams
 from robust_run.launcher.model.lease_times import ETCD_LEASE_S
 
-POLICY = Policy(
+POLICY = CorePolicy(
     fewest=2, most=2, max_restarts=3, progress_after_s=600.0, restart_grace_s=3.0, shutdown_timeout_s=30.0, many=True
 )
 
@@ -108,7 +108,7 @@ class World:
             run_id="run",
             rdzv_id="job",
             log_dir=None,
-            streams=Streams(redirects=(), tee=(), shown=()),
+            streams=OutputStreams(redirects=(), tee=(), shown=()),
             many=self.many,
         )
         self.service = Service(spec, self.many, "run", self.clock, self.notes.append, "host", term, setup)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.ckpt_io.seen import Look, Seen
+from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
 from robust_run.launcher.controller.survey import CheckpointSurvey
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step as core_step
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -26,10 +26,10 @@ from robust_run.launcher.model.resume_events import (
 START_UNIX_S = 1e9
 
 
-def seen(*steps: int, age_s: float = 5.0) -> Look:
-    return Look(
+def seen(*steps: int, age_s: float = 5.0) -> FolderLook:
+    return FolderLook(
         seen=tuple(
-            Seen(
+            SeenCheckpoint(
                 name=f"step-{step}",
                 uuid=f"u{step}",
                 step=step,
@@ -52,7 +52,7 @@ class _Call:
 class World:
     """Nodes that answer after a time, or never; a clock that jumps."""
 
-    def __init__(self, **views: Callable[[float], Look | None]) -> None:
+    def __init__(self, **views: Callable[[float], FolderLook | None]) -> None:
         self.views = views
         self.now_s = 100.0
         self.told: list[Event] = []
@@ -66,7 +66,7 @@ class World:
         self.state = JobState(phase="opening", attempt=1, layout=layout, looks_in="/ckpt")
         for node in views:
             core_step(
-                Policy(max_restarts=0, progress_after_s=1, restart_grace_s=1, shutdown_timeout_s=1),
+                CorePolicy(max_restarts=0, progress_after_s=1, restart_grace_s=1, shutdown_timeout_s=1),
                 self.state,
                 NodeJoined(node=NodeInfo(id=node, name=f"host-{node}", nproc=1)),
                 0.0,
@@ -125,7 +125,7 @@ class World:
                 timer.call()
 
 
-def always(look: Look | None) -> Callable[[float], Look | None]:
+def always(look: FolderLook | None) -> Callable[[float], FolderLook | None]:
     return lambda _: look
 
 
@@ -153,7 +153,7 @@ def test_where_the_controller_was_restarted_meanwhile_the_incident_says_when_it_
 
 
 def test_no_checkpoint_is_told_as_the_beginning() -> None:
-    world = World(a=always(Look()))
+    world = World(a=always(FolderLook()))
     world.begin()
     assert world.settle() == ResumeChosen(attempt=1)
 
@@ -235,7 +235,7 @@ def test_what_is_known_to_be_damaged_and_what_was_there_before_counts() -> None:
 
 
 def test_a_node_with_a_folder_of_its_own_is_waited_for_once() -> None:
-    world = World(a=always(seen(2, age_s=1)), b=always(Look()))
+    world = World(a=always(seen(2, age_s=1)), b=always(FolderLook()))
     world.begin()
     first = world.settle()
     assert isinstance(first, ResumeChosen) and first.unsure == ("host-b does not see it",)
@@ -247,12 +247,12 @@ def test_a_node_with_a_folder_of_its_own_is_waited_for_once() -> None:
 
 
 def test_what_a_rolled_back_version_of_this_job_wrote_comes_last() -> None:
-    def wrote(*by: str) -> Look:
+    def wrote(*by: str) -> FolderLook:
         made = (
-            Seen(name=f"step-{step}", uuid=f"u{step}", step=step, created_s=1.0, written_by=each, fault="")
+            SeenCheckpoint(name=f"step-{step}", uuid=f"u{step}", step=step, created_s=1.0, written_by=each, fault="")
             for step, each in enumerate(by)
         )
-        return Look(seen=tuple(made)[::-1])
+        return FolderLook(seen=tuple(made)[::-1])
 
     for by, step in ((("run 1-aa", "run 2-bb"), 0), (("run 1-aa", "another job 2-bb"), 1)):
         world = World(a=always(wrote(*by)))

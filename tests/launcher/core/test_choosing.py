@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.seen import Look, Seen
+from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
 from robust_run.launcher.core.resume.choosing import (
     LEAST_S,
     TROUBLE_S,
@@ -29,9 +29,9 @@ NOW_UNIX_S = 1e9
 
 def one(
     step: int | None, fault: str | None = "", *, uuid: str = "", name: str = "", age_s: float = 600.0, **more
-) -> Seen:
+) -> SeenCheckpoint:
     """A checkpoint, whole unless a fault is given; None: not looked at. Ten minutes old, and a second for each earlier step."""
-    return Seen(
+    return SeenCheckpoint(
         name=name or f"step-{step}",
         uuid=uuid or f"u{step}",
         step=step,
@@ -41,14 +41,14 @@ def one(
     )
 
 
-def sees(*seen: Seen, **more) -> Look:
-    return Look(seen=tuple(sorted(seen, key=lambda each: each.age, reverse=True)), **more)
+def sees(*seen: SeenCheckpoint, **more) -> FolderLook:
+    return FolderLook(seen=tuple(sorted(seen, key=lambda each: each.age, reverse=True)), **more)
 
 
 class Nodes:
     """The nodes of an attempt, and what each sees: of a function, what it sees at a time, and by these names."""
 
-    def __init__(self, *views: Look | Callable[[float], Look | None] | None, **more) -> None:
+    def __init__(self, *views: FolderLook | Callable[[float], FolderLook | None] | None, **more) -> None:
         self.views = {f"node-{number}": view for number, view in enumerate(views)}
         self.choosing = Choosing(attempt=1, of=len(views), began_s=0.0, folder="/ckpt", **more)
         self.now_s = 0.0
@@ -143,7 +143,7 @@ def test_what_ranks_found_damaged_never_comes_back() -> None:
 
 
 def test_a_damaged_manifest_is_told_if_it_is_newer() -> None:
-    ruined = Seen(name="step-9", created_s=NOW_UNIX_S, fault="its manifest is damaged")
+    ruined = SeenCheckpoint(name="step-9", created_s=NOW_UNIX_S, fault="its manifest is damaged")
     choice = chosen(Nodes(sees(one(2), ruined)))
     assert choice.seen == one(2)
     assert choice.passed_over == (PassedOver(name="step-9", why="its manifest is damaged"),)
@@ -170,7 +170,7 @@ def test_parts_that_were_not_looked_at_are_looked_at_first() -> None:
 
 
 def test_a_node_whose_view_is_old_looks_again_until_it_sees_the_newest() -> None:
-    def late(now_s: float) -> Look:
+    def late(now_s: float) -> FolderLook:
         return sees(one(1), one(2), one(3, age_s=5)) if now_s > 1.5 else sees(one(1), one(2))
 
     nodes = Nodes(sees(one(1), one(2), one(3, age_s=5)), late)
@@ -201,7 +201,7 @@ def test_what_is_older_than_any_cache_is_not_waited_for() -> None:
 
 
 def test_a_part_that_one_node_does_not_see_yet_is_a_late_view_too() -> None:
-    def late(now_s: float) -> Look:
+    def late(now_s: float) -> FolderLook:
         return sees(one(2), one(3, "" if now_s > 1 else "part 00000-0.part is missing on /ckpt/step-3", age_s=4))
 
     assert step_of(Nodes(sees(one(2), one(3, age_s=4)), late)) == 3
@@ -210,7 +210,7 @@ def test_a_part_that_one_node_does_not_see_yet_is_a_late_view_too() -> None:
 def test_the_same_name_saved_anew_is_another_checkpoint() -> None:
     old, new = one(3, uuid="old", name="last"), one(3, uuid="new", name="last", age_s=1)
 
-    def late(now_s: float) -> Look:
+    def late(now_s: float) -> FolderLook:
         return sees(one(2), new) if now_s > 1 else sees(one(2), old)
 
     choice = chosen(Nodes(sees(one(2), new), late))
@@ -231,7 +231,7 @@ def test_a_node_that_hangs_is_waited_for_a_while_and_told_the_same() -> None:
 
 
 @pytest.mark.parametrize("others", [[], [sees()]])
-def test_where_no_node_that_sees_anything_answers_nothing_begins(others: list[Look]) -> None:
+def test_where_no_node_that_sees_anything_answers_nothing_begins(others: list[FolderLook]) -> None:
     nodes = Nodes(*others, None)
     settled = nodes.choose()
     assert isinstance(settled, Nothing) and settled.may_pass
@@ -239,19 +239,19 @@ def test_where_no_node_that_sees_anything_answers_nothing_begins(others: list[Lo
 
 
 def test_a_folder_that_cannot_be_read_for_a_moment_is_read_again() -> None:
-    def stale(now_s: float) -> Look:
-        return sees(one(4)) if now_s > 3 else Look(trouble="'/ckpt' cannot be listed: Stale file handle")
+    def stale(now_s: float) -> FolderLook:
+        return sees(one(4)) if now_s > 3 else FolderLook(trouble="'/ckpt' cannot be listed: Stale file handle")
 
     assert step_of(Nodes(stale)) == 4
 
 
 def test_a_folder_that_cannot_be_read_at_all_does_not_mean_from_the_beginning() -> None:
-    forbidden = Look(trouble="'/ckpt' cannot be listed: Permission denied", may_pass=False)
+    forbidden = FolderLook(trouble="'/ckpt' cannot be listed: Permission denied", may_pass=False)
     nodes = Nodes(forbidden, sees())
     settled = nodes.choose()
     assert isinstance(settled, Nothing) and not settled.may_pass and nodes.now_s == 0.0
     assert "node-0: '/ckpt' cannot be listed: Permission denied" in settled.reason
-    passing = Nodes(Look(trouble="'/ckpt' cannot be listed: Input/output error"))
+    passing = Nodes(FolderLook(trouble="'/ckpt' cannot be listed: Input/output error"))
     settled = passing.choose()
     assert isinstance(settled, Nothing) and settled.may_pass and TROUBLE_S <= passing.now_s < TROUBLE_S + 3
 
@@ -263,7 +263,7 @@ def test_checkpoints_that_cannot_be_used_are_no_reason_to_begin_anew() -> None:
         assert isinstance(settled, Nothing) and not settled.may_pass
         assert "step 3: rank 0: unit 1 has a wrong digest" in settled.reason and "part x is missing" in settled.reason
         assert "move them away to start from the beginning" in settled.reason
-    ruined = Seen(name="step-9", created_s=NOW_UNIX_S, fault="its manifest is damaged")
+    ruined = SeenCheckpoint(name="step-9", created_s=NOW_UNIX_S, fault="its manifest is damaged")
     settled = Nodes(sees(ruined)).choose()
     assert isinstance(settled, Nothing) and "step-9: its manifest is damaged" in settled.reason
 
@@ -301,7 +301,7 @@ def test_older_ones_are_asked_for_where_the_newest_few_are_not_enough() -> None:
     faulty = [one(step, "a part is missing") for step in range(2, 10)]
     nodes = Nodes(lambda now_s: sees(*faulty, left_out=1))
 
-    def answer(now_s: float) -> Look:
+    def answer(now_s: float) -> FolderLook:
         return sees(*faulty, one(1)) if nodes.choosing.most > 8 else sees(*faulty, left_out=1)
 
     nodes.views["node-0"] = answer
@@ -325,7 +325,7 @@ def test_where_one_node_has_a_folder_of_its_own_the_others_decide_and_all_are_to
 
 
 def test_a_first_checkpoint_that_one_node_does_not_see_yet_is_waited_for() -> None:
-    def late(now_s: float) -> Look:
+    def late(now_s: float) -> FolderLook:
         return sees(one(1, age_s=1)) if now_s > 20 else sees()
 
     nodes = Nodes(sees(one(1, age_s=1)), late)
@@ -338,7 +338,7 @@ def test_a_node_that_was_apart_and_shares_the_folder_now_decides_again() -> None
 
 
 def test_nodes_that_each_save_their_own_start_at_the_newest_step_that_all_have() -> None:
-    def own(node: str, *steps: int) -> Look:
+    def own(node: str, *steps: int) -> FolderLook:
         return sees(*(one(step, uuid=f"{node}{step}") for step in steps))
 
     nodes = Nodes(own("a", 1, 2, 3), own("b", 1, 2), own("c", 1, 2, 3))
@@ -376,7 +376,7 @@ def test_of_nodes_that_save_their_own_a_damaged_one_is_passed_over_on_all() -> N
         (sees(one(30)), sees(one(30, "a part is missing"), one(10, uuid="b10"))),
     ],
 )
-def test_with_nothing_in_common_none_starts_from_what_is_not_there(views: tuple[Look, ...]) -> None:
+def test_with_nothing_in_common_none_starts_from_what_is_not_there(views: tuple[FolderLook, ...]) -> None:
     nodes = Nodes(*views)
     settled = nodes.choose()
     assert isinstance(settled, Nothing) and settled.may_pass and nodes.now_s <= DELAY_S + 3
@@ -401,11 +401,11 @@ CHECKPOINTS = st.dictionaries(STEPS, FAULTS, max_size=6)
 VIEWS = st.one_of(CHECKPOINTS, CHECKPOINTS, CHECKPOINTS, st.none(), st.just("trouble"))
 
 
-def view_of(checkpoints: Mapping[int, str | None] | str | None) -> Look | None:
+def view_of(checkpoints: Mapping[int, str | None] | str | None) -> FolderLook | None:
     if checkpoints is None:
         return None
     if isinstance(checkpoints, str):
-        return Look(trouble=checkpoints)
+        return FolderLook(trouble=checkpoints)
     return sees(*(one(step, fault, age_s=30) for step, fault in checkpoints.items()))
 
 
@@ -422,7 +422,7 @@ def test_whatever_nodes_see_all_start_at_one_step_that_is_whole_or_not_at_all(
             is_whole = there.get(step) == "" or fault in ("", None)
             there[step] = "" if is_whole else fault
 
-    def moving(first: Mapping[int, str | None] | str | None, at_s: float) -> Callable[[float], Look | None]:
+    def moving(first: Mapping[int, str | None] | str | None, at_s: float) -> Callable[[float], FolderLook | None]:
         return lambda now_s: view_of(there if settles and now_s >= at_s else first)
 
     nodes = Nodes(*(moving(view, rng.choice([0.0, 0.5, 5.0, 40.0])) for view in views), avoid=known)
@@ -450,5 +450,5 @@ def test_whatever_nodes_see_all_start_at_one_step_that_is_whole_or_not_at_all(
     assert not settled.is_own or len({each.uuid for look in answered for each in look.seen}) > 1
 
 
-def _has_fault(look: Look | None) -> bool:
+def _has_fault(look: FolderLook | None) -> bool:
     return look is not None and any(each.fault != "" for each in look.seen)

@@ -212,7 +212,9 @@ def test_a_kill_for_memory_is_told_in_one_clear_line_and_the_kernel_s_own_stands
     agent_knows: bool,
 ) -> None:
     line = "Memory cgroup out of memory: Killed process 100 (python3) total-vm:5000kB, anon-rss:409600kB, file-rss:0kB"
-    _, (sign,) = kernel_log.judge(KernelLogSettings(), {}, kernel_log.Batch((kernel_log.Record(0, line),), False), 4.0)
+    _, (sign,) = kernel_log.judge(
+        KernelLogSettings(), {}, kernel_log.Batch((kernel_log.KernelRecord(0, line),), False), 4.0
+    )
     story = one_node()
     story.happens(HealthSeen(node="here", event=sign, at_unix_s=1e9), 5)
     story.exits(0, -9)

@@ -18,7 +18,7 @@ from simulated_checkpoints import CheckpointWorld
 from simulated_code import CodeWorld, version
 from simulated_job import BUG, PEER, World, plain
 
-from robust_run.launcher.core.state import Policy
+from robust_run.launcher.core.state import CorePolicy
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.code_events import CodeCaptured
 from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
@@ -68,9 +68,9 @@ HARMLESS = st.builds(
 
 
 @st.composite
-def policies(draw: st.DrawFn, max_restarts: int | None = None) -> Policy:
+def policies(draw: st.DrawFn, max_restarts: int | None = None) -> CorePolicy:
     fewest = draw(st.integers(1, 3))
-    return Policy(
+    return CorePolicy(
         fewest=fewest,
         most=fewest + draw(st.integers(0, 2)),
         max_restarts=draw(st.sampled_from((0, 2, 1000))) if max_restarts is None else max_restarts,
@@ -194,7 +194,7 @@ PLAYS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[He
 @PLAYS
 @given(policies(), st.lists(FAULTS, min_size=1, max_size=30), SEEDS, st.integers(0, 2), st.booleans())
 def test_a_job_gets_on_again_whatever_happened(
-    policy: Policy, faults: list[Fault], seed: int, spare: int, begun: bool
+    policy: CorePolicy, faults: list[Fault], seed: int, spare: int, begun: bool
 ) -> None:
     world = World(policy, policy.most + spare, seed)
     play(world, faults, begun)
@@ -204,7 +204,7 @@ def test_a_job_gets_on_again_whatever_happened(
 @PLAYS
 @given(policies(max_restarts=0), st.lists(HARMLESS, min_size=1, max_size=30), SEEDS, st.booleans())
 def test_no_lost_node_and_no_dead_controller_counts_as_a_restart(
-    policy: Policy, faults: list[Fault], seed: int, begun: bool
+    policy: CorePolicy, faults: list[Fault], seed: int, begun: bool
 ) -> None:
     world = World(msgspec.structs.replace(policy, join_timeout_s=600.0, wait_for_nodes_s=None), policy.most + 1, seed)
     play(world, faults, begun)
@@ -216,7 +216,9 @@ def test_no_lost_node_and_no_dead_controller_counts_as_a_restart(
 
 @PLAYS
 @given(policies(), st.lists(FAULTS, max_size=10), st.builds(Fault, st.just("stop"), MOMENTS, st.integers(0, 1)), SEEDS)
-def test_a_stopped_job_ends_soon_whatever_happened(policy: Policy, faults: list[Fault], stop: Fault, seed: int) -> None:
+def test_a_stopped_job_ends_soon_whatever_happened(
+    policy: CorePolicy, faults: list[Fault], stop: Fault, seed: int
+) -> None:
     world = World(policy, policy.most, seed)
     play(world, [*faults, stop], begun=True)
     calm_down(world)
@@ -225,7 +227,7 @@ def test_a_stopped_job_ends_soon_whatever_happened(policy: Policy, faults: list[
 
 def test_a_rank_that_ended_before_its_journal_was_cut_is_not_awaited_for_ever() -> None:
     """Its end is reported again before the store's opening is: it must be kept until then."""
-    policy = Policy(
+    policy = CorePolicy(
         fewest=2,
         most=3,
         max_restarts=0,
@@ -259,7 +261,7 @@ def test_a_rank_that_ended_before_its_journal_was_cut_is_not_awaited_for_ever() 
     st.booleans(),
 )
 def test_no_attempt_mixes_versions_whatever_happens(
-    policy: Policy, faults: list[Fault | int], seed: int, begun: bool
+    policy: CorePolicy, faults: list[Fault | int], seed: int, begun: bool
 ) -> None:
     world = CodeWorld(policy, policy.most + 1, seed)
     world.tell(CodeCaptured(version=version(1, 0)))
@@ -286,7 +288,7 @@ def test_no_attempt_mixes_versions_whatever_happens(
     st.booleans(),
 )
 def test_all_ranks_of_an_attempt_start_from_one_point_whatever_happens(
-    policy: Policy, faults: list[Fault | int], seed: int, begun: bool
+    policy: CorePolicy, faults: list[Fault | int], seed: int, begun: bool
 ) -> None:
     world = CheckpointWorld(policy, policy.most + 1, seed)
     if begun:

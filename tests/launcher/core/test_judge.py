@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import BUG, PEER, TYPO, evidence, told_to_end
 
-from robust_run.launcher.core.diagnosis.judge import SHOWN, Judgement, judge
+from robust_run.launcher.core.diagnosis.judge import SHOWN, AttemptJudgement, judge
 from robust_run.launcher.core.state import EndCause, JobState, Member
 from robust_run.launcher.model.job import NodeInfo, Placement, RankEvidence
 
@@ -39,7 +39,7 @@ def went(kind: Kind, at_s: float, node: str = "host-b", ranks: tuple[int, ...] =
     return EndCause(kind=kind, at_s=at_s, node=node, ranks=ranks, text=f"node {node} {kind}")
 
 
-def verdict_on(state: JobState) -> Judgement:
+def verdict_on(state: JobState) -> AttemptJudgement:
     judgement = judge(state)
     assert judgement is not None
     return judgement

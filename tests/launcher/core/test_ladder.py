@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import BUG, Story, evidence, incident_of, one_node, several_nodes, told_to_end
 
-from robust_run.health.checks.types import Ambiguity, Judgement, Suspect
+from robust_run.health.checks.types import Ambiguity, CheckJudgement, SuspectNode
 from robust_run.health.types import Finding
 from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 from robust_run.launcher.core.state import LADDER, JobState
@@ -64,16 +64,16 @@ def of(kind: type, actions: list[Any]) -> list[Any]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def checked(story: Story, *suspects: Suspect, after_s: float = 5.0, **more: Any) -> list[Any]:
+def checked(story: Story, *suspects: SuspectNode, after_s: float = 5.0, **more: Any) -> list[Any]:
     """The checks are over: these nodes are suspect, the others passed."""
     bad = {each.node for each in suspects}
     passed = tuple(name for name in story.world if name not in bad)
-    judged = Judgement(**{"suspects": suspects, "passed": passed, **more})
+    judged = CheckJudgement(**{"suspects": suspects, "passed": passed, **more})
     return story.happens(Diagnosed(attempt=story.state.attempt, judgement=judged, at_unix_s=9.0), after_s)
 
 
-def suspect(node: str, confidence: str = "high") -> Suspect:
-    return Suspect(
+def suspect(node: str, confidence: str = "high") -> SuspectNode:
+    return SuspectNode(
         node=node,
         check="model",
         confidence=confidence,

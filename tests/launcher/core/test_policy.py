@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from robust_run.launcher.core.state import Policy, policy_of
+from robust_run.launcher.core.state import CorePolicy, policy_of
 from robust_run.launcher.model.job import JobPolicy, JobSpec, ManyNodes, NodePolicy
 from robust_run.launcher.start.options.options import Options
 
@@ -37,7 +37,7 @@ def test_each_field_of_the_spec_that_decides_reaches_the_core() -> None:
 
 def test_what_a_journal_does_not_say_is_as_it_was_when_it_was_written() -> None:
     policy = policy_of(msgspec.json.decode(RECORDED, type=JobSpec))
-    expected = Policy(
+    expected = CorePolicy(
         max_restarts=5,
         restart_grace_s=1.5,
         progress_after_s=600.0,

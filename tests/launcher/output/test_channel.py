@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robust_run.launcher.agent.output.channel import Channel, Console, FilteredLog
+from robust_run.launcher.agent.output.channel import Channel, FilteredLog, SharedStream
 from robust_run.launcher.agent.output.lines import OutputTail
 
 
@@ -39,11 +39,11 @@ def screen() -> Screen:
 
 
 @pytest.fixture
-def console(screen: Screen) -> Console:
-    return Console(screen)
+def console(screen: Screen) -> SharedStream:
+    return SharedStream(screen)
 
 
-def test_an_unfinished_line_of_another_is_ended_first(screen: Screen, console: Console) -> None:
+def test_an_unfinished_line_of_another_is_ended_first(screen: Screen, console: SharedStream) -> None:
     console.put("a", b"  50%")
     console.put("a", b" 60%")
     console.put("b", b"hello\n")
@@ -52,7 +52,7 @@ def test_an_unfinished_line_of_another_is_ended_first(screen: Screen, console: C
     assert screen.shown == b"  50% 60%\nhello\n 70%\nbye\n"
 
 
-def test_prefixes_follow_the_lines_as_they_are_shown(screen: Screen, console: Console) -> None:
+def test_prefixes_follow_the_lines_as_they_are_shown(screen: Screen, console: SharedStream) -> None:
     console.put("a", b"one", b"A:")
     console.put("a", b" two", b"A:")
     console.put("b", b"hello\n", b"B:")
@@ -60,32 +60,32 @@ def test_prefixes_follow_the_lines_as_they_are_shown(screen: Screen, console: Co
     assert screen.shown == b"A:one two\nB:hello\nA: three\n"
 
 
-def test_a_bar_that_returns_at_its_end_keeps_its_prefix(screen: Screen, console: Console) -> None:
+def test_a_bar_that_returns_at_its_end_keeps_its_prefix(screen: Screen, console: SharedStream) -> None:
     for part in (b"10%\r", b"20%\r", b"\n", b"done\n"):
         console.put("a", part, b"A:")
     assert screen.shown == b"A:10%\rA:20%\r\nA:done\n"
 
 
-def test_a_bar_that_returns_first_keeps_its_prefix(screen: Screen, console: Console) -> None:
+def test_a_bar_that_returns_first_keeps_its_prefix(screen: Screen, console: SharedStream) -> None:
     for part in (b"\r10%", b"\r20%", b"\r99%\n"):
         console.put("a", part, b"A:")
     assert screen.shown == b"\rA:10%\rA:20%\rA:99%\n"
 
 
-def test_the_launcher_speaks_on_lines_of_its_own(screen: Screen, console: Console) -> None:
+def test_the_launcher_speaks_on_lines_of_its_own(screen: Screen, console: SharedStream) -> None:
     console.put_raw("a", b"\x1b[A 50%")
     console.say(b"robust-run: hello")
     console.say(b"robust-run: again\n")
     assert screen.shown == b"\x1b[A 50%\nrobust-run: hello\nrobust-run: again\n"
 
 
-def test_terminal_programs_are_passed_on_unchanged(screen: Screen, console: Console) -> None:
+def test_terminal_programs_are_passed_on_unchanged(screen: Screen, console: SharedStream) -> None:
     for owner, chunk in (("a", b"\x1b[A"), ("b", b"x\r"), ("a", b"y")):
         console.put_raw(owner, chunk)
     assert screen.shown == b"\x1b[Ax\ry"
 
 
-def test_after_a_gap_no_line_is_taken_for_unfinished(screen: Screen, console: Console) -> None:
+def test_after_a_gap_no_line_is_taken_for_unfinished(screen: Screen, console: SharedStream) -> None:
     console.put("a", b"half")
     screen.is_full = True
     console.put("a", b" lost")
@@ -94,7 +94,7 @@ def test_after_a_gap_no_line_is_taken_for_unfinished(screen: Screen, console: Co
     assert screen.shown == b"halfnew\n", "the writer's own notice stands in between and ends the line"
 
 
-def test_a_stream_goes_raw_to_its_log_and_in_lines_to_the_console(screen: Screen, console: Console) -> None:
+def test_a_stream_goes_raw_to_its_log_and_in_lines_to_the_console(screen: Screen, console: SharedStream) -> None:
     log, tail = Log(), OutputTail()
     channel = Channel(console=console, prefix=b"P:", log=log, tail=tail)
     channel.take(b"one\ntw", 1.0)
@@ -117,7 +117,7 @@ def test_a_stream_that_is_not_shown_keeps_nothing_back() -> None:
     assert log.data == b"no newline"
 
 
-def test_filtered_lines_are_whole_even_when_they_come_in_pieces_and_pause(console: Console) -> None:
+def test_filtered_lines_are_whole_even_when_they_come_in_pieces_and_pause(console: SharedStream) -> None:
     filtered = Log()
     channel = Channel(console=console, filtered=FilteredLog(filtered, (b"loss=12", b"acc"), b"[r0]:"))
     for chunk in (b"x\nlo", b"ss=", b"123\nother\n", b"final acc"):

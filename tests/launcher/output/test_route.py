@@ -22,7 +22,7 @@ from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.output.route import OutputRouter
 from robust_run.launcher.agent.output.sinks import BoundedWriter, FileSink
-from robust_run.launcher.model.job import Std, Streams
+from robust_run.launcher.model.job import OutputStreams, Std
 
 NOT = Std()
 OUT = Std(out=True)
@@ -101,7 +101,7 @@ class Terminal(Screen):
 class Job:
     """A router, its sinks, and the workers that a test starts."""
 
-    def __init__(self, run_dir: Path, streams: Streams, screen: Screen, terminal: Std, limit_bytes: int) -> None:
+    def __init__(self, run_dir: Path, streams: OutputStreams, screen: Screen, terminal: Std, limit_bytes: int) -> None:
         self.run_dir = run_dir
         self.screen = screen
         self.errors: list[OSError] = []
@@ -146,9 +146,9 @@ class Job:
         assert self.files.stop(60)
 
 
-def streams(count: int, redirects: Std = NOT, tee: Std = NOT, **others: object) -> Streams:
+def streams(count: int, redirects: Std = NOT, tee: Std = NOT, **others: object) -> OutputStreams:
     shown = others.pop("shown", (True,) * count)
-    return Streams(redirects=(redirects,) * count, tee=(tee,) * count, shown=shown, **others)  # type: ignore[arg-type]
+    return OutputStreams(redirects=(redirects,) * count, tee=(tee,) * count, shown=shown, **others)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def open_job(tmp_path: Path, screen: Screen, terminal: Terminal) -> Iterator[Ope
     jobs: list[Job] = []
 
     def open_job(
-        streams: Streams, screen: Screen = screen, terminal: Std = NOT, limit_bytes: int = 16 * 1024 * 1024
+        streams: OutputStreams, screen: Screen = screen, terminal: Std = NOT, limit_bytes: int = 16 * 1024 * 1024
     ) -> Job:
         jobs.append(Job(tmp_path / "run", streams, screen, terminal, limit_bytes))
         return jobs[-1]
@@ -292,7 +292,7 @@ def test_ranks_that_are_not_shown_are_in_their_files(open_job: Open, screen: Scr
 
 
 def test_filtered_lines_of_teed_ranks_are_copied_with_their_prefix(open_job: Open, screen: Screen) -> None:
-    wanted = Streams(
+    wanted = OutputStreams(
         redirects=(NOT,) * 3,
         tee=(BOTH, OUT, NOT),
         shown=(True,) * 3,
@@ -364,7 +364,7 @@ def test_a_worker_has_a_terminal_where_the_launcher_has_one(
 
 
 def test_teed_and_redirected_streams_are_no_terminals(open_job: Open, terminal: Terminal) -> None:
-    job = open_job(Streams(redirects=(OUT, NOT), tee=(NOT, OUT), shown=(True, True)), terminal, BOTH)
+    job = open_job(OutputStreams(redirects=(OUT, NOT), tee=(NOT, OUT), shown=(True, True)), terminal, BOTH)
     terminal.start_reading()
     for rank in (0, 1):
         job.start(rank, "import os; print(os.isatty(1), os.isatty(2))")
@@ -516,9 +516,9 @@ def test_making_the_outputs_of_the_first_workers_imports_no_event_loop() -> None
         "from robust_run.clock import SystemClock\n"
         "from robust_run.launcher.agent.output.route import OutputRouter\n"
         "from robust_run.launcher.agent.output.sinks import FileSink, open_console\n"
-        "from robust_run.launcher.model.job import Std, Streams\n"
+        "from robust_run.launcher.model.job import Std, OutputStreams\n"
         "out, err = open_console(1, 2)\n"
-        "router = OutputRouter(Streams(redirects=(Std(),), tee=(Std(),), shown=(True,)), 'default', console_out=out,\n"
+        "router = OutputRouter(OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)), 'default', console_out=out,\n"
         "    console_err=err, files=FileSink(print), clock=SystemClock(), console_is_terminal=Std())\n"
         "router.open_rank(0, 0, 0, '/nowhere/0').close()\n"
         "print([name for name in ('asyncio', 'json', 'logging', 'dataclasses', 'termios') if name in sys.modules])\n"

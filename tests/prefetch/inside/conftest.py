@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from robust_run.mounts.ladder import Facts
+from robust_run.mounts.ladder import KernelFacts
 from robust_run.prefetch.rules.types import BlockMap
 from tests.prefetch.image.tools import python_path
 from tests.prefetch.inside.rootfs import make_image, ordinary_user
@@ -40,18 +40,18 @@ def image(public_folder: Path) -> tuple[str, BlockMap]:
     return make_image(public_folder)
 
 
-def _facts(argv: list[str], env: dict[str, str]) -> Facts:
+def _facts(argv: list[str], env: dict[str, str]) -> KernelFacts:
     done = subprocess.run([*argv, "-c", GATHER], env=env, capture_output=True, check=True, cwd="/")
-    return msgspec.json.decode(done.stdout, type=Facts)
+    return msgspec.json.decode(done.stdout, type=KernelFacts)
 
 
 @pytest.fixture(scope="session")
-def my_facts() -> Facts:
+def my_facts() -> KernelFacts:
     return _facts([sys.executable], {**os.environ, "PYTHONPATH": python_path()})
 
 
 @pytest.fixture(scope="session")
-def users_facts() -> Facts:
+def users_facts() -> KernelFacts:
     return _facts(*ordinary_user())
 
 

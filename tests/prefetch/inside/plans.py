@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from robust_run.mounts.errors import MountRefused
-from robust_run.mounts.ladder import Facts
+from robust_run.mounts.ladder import KernelFacts
 from robust_run.prefetch import inside
 from robust_run.prefetch.inside import binds
 from robust_run.prefetch.rules.mount_ladder import Need, Rung, choose
@@ -25,7 +25,7 @@ def plan(image: tuple[str, BlockMap], folder: Path, *more: inside.Bind, **fields
     )
 
 
-def can(facts: Facts, rung: Rung, **need: Any) -> None:
+def can(facts: KernelFacts, rung: Rung, **need: Any) -> None:
     try:
         choose(facts, Need(served=True, **need), (rung,))
     except MountRefused as error:

@@ -14,7 +14,7 @@ import pytest
 from prefetch.private_mounts import privately
 from servers.model_origin import ModelOrigin
 
-from robust_run.mounts.ladder import Facts
+from robust_run.mounts.ladder import KernelFacts
 from robust_run.prefetch import blockmap, inside
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import InsideFailed
@@ -52,7 +52,7 @@ def run(made: inside.Inside, script: str, folder: Path) -> subprocess.CompletedP
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_program_sees_the_image_and_its_own_folder(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, rung: Rung
 ) -> None:
     can(my_facts, rung)
     with place(plan(image, tmp_path, rungs=(rung,))) as made:
@@ -129,7 +129,7 @@ def test_the_stage_is_not_seen_inside_though_its_folder_is_bound(image: tuple[st
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_writable_image_is_changed_in_memory_or_in_a_folder(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, rung: Rung
 ) -> None:
     can(my_facts, rung, writable=True)
     changes = tmp_path / "changes"
@@ -142,13 +142,15 @@ def test_a_writable_image_is_changed_in_memory_or_in_a_folder(
         assert done.returncode == 2
 
 
-def test_two_jobs_do_not_write_to_one_folder(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:
+def test_two_jobs_do_not_write_to_one_folder(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
+) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns", writable=True)
     with place(plan(image, tmp_path, writable=str(tmp_path))), pytest.raises(InsideFailed, match="another job uses it"):
         inside.start(plan(image, tmp_path, writable=str(tmp_path)))
 
 
-def test_the_end_of_squashfuse_is_told(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:
+def test_the_end_of_squashfuse_is_told(image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts) -> None:
     can(my_facts, "userns")
     told: list[str] = []
     made = inside.start(plan(image, tmp_path, rungs=("userns",)), on_problem=told.append)
@@ -163,7 +165,9 @@ def test_the_end_of_squashfuse_is_told(image: tuple[str, BlockMap], tmp_path: Pa
         made.stop()
 
 
-def test_an_environment_image_is_mounted_where_it_belongs(public_folder: Path, tmp_path: Path, my_facts: Facts) -> None:
+def test_an_environment_image_is_mounted_where_it_belongs(
+    public_folder: Path, tmp_path: Path, my_facts: KernelFacts
+) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
     folder = tmp_path / "image"
     folder.mkdir()
@@ -180,7 +184,7 @@ def test_an_environment_image_is_mounted_where_it_belongs(public_folder: Path, t
 
 
 def test_an_environment_whose_folder_may_not_be_made_lies_in_a_likeness_that_takes_no_files(
-    tmp_path: Path, my_facts: Facts
+    tmp_path: Path, my_facts: KernelFacts
 ) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
     folder = tmp_path / "image"
@@ -194,7 +198,7 @@ def test_an_environment_whose_folder_may_not_be_made_lies_in_a_likeness_that_tak
 
 
 def test_what_is_read_is_recorded_until_the_window_closes(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
 ) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
     with place(plan(image, tmp_path)) as made:
@@ -208,7 +212,7 @@ def test_what_is_read_is_recorded_until_the_window_closes(
 
 
 def test_a_holder_can_be_started_before_its_plan_is_known(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
 ) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
     unused, begun = inside.begin(), inside.begin()
@@ -222,7 +226,7 @@ def test_a_holder_can_be_started_before_its_plan_is_known(
         made.stop()
 
 
-def test_a_local_image_needs_no_server(image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts) -> None:
+def test_a_local_image_needs_no_server(image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
     with place(plan(image, tmp_path, served=False)) as made:
         assert made.status() is None
@@ -240,7 +244,7 @@ def hide_fuse(folder: Path) -> None:
 @pytest.mark.parametrize("damaged", [False, True])
 @privately
 def test_without_fuse_all_of_a_cached_image_is_verified_before_it_is_mounted(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, damaged: bool
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, damaged: bool
 ) -> None:
     can(my_facts, "kernel")
     can(my_facts, "unpack")
@@ -271,7 +275,7 @@ def test_without_fuse_all_of_a_cached_image_is_verified_before_it_is_mounted(
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("served", [True, False])
 def test_the_window_of_a_sif_is_an_image_too(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung, served: bool
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, rung: Rung, served: bool
 ) -> None:
     can(my_facts, rung)
     path = tmp_path / "image.sif"
@@ -290,7 +294,7 @@ def test_a_damaged_image_is_refused_in_one_line(image: tuple[str, BlockMap], tmp
 
 
 def test_an_image_whose_folders_make_no_sense_is_named_and_no_bind_is_blamed(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
 ) -> None:
     can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
     data = bytearray(Path(image[0]).read_bytes())
@@ -309,7 +313,7 @@ def test_an_image_whose_folders_make_no_sense_is_named_and_no_bind_is_blamed(
 @pytest.mark.parametrize("rung", ["kernel", "userns"])
 @pytest.mark.parametrize("fault", ["wrong", "error"])
 def test_reads_that_fail_while_it_is_mounted_are_named_with_their_origin(
-    image: tuple[str, BlockMap], tmp_path: Path, my_facts: Facts, rung: Rung, fault: str
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, rung: Rung, fault: str
 ) -> None:
     """The superblock comes; the tables at the end do not."""
     can(my_facts, rung)

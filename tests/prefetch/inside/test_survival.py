@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from robust_run.mounts.ladder import Facts
+from robust_run.mounts.ladder import KernelFacts
 from robust_run.prefetch import inside
 from robust_run.prefetch.rules.mount_ladder import Rung
 from robust_run.prefetch.rules.types import BlockMap
@@ -79,7 +79,7 @@ def agent(
 def test_an_ordinary_user_stays_who_he_is(
     image: tuple[str, BlockMap],
     users_folder: Callable[[str], Path],
-    users_facts: Facts,
+    users_facts: KernelFacts,
     rung: Rung,
     writable: str | None,
 ) -> None:
@@ -112,7 +112,7 @@ def test_nothing_is_left_after_sigkill(
     who: str,
     as_user: bool,
 ) -> None:
-    facts: Facts = request.getfixturevalue("users_facts" if as_user else "my_facts")
+    facts: KernelFacts = request.getfixturevalue("users_facts" if as_user else "my_facts")
     can(facts, "userns" if as_user or facts.mount_namespace else "kernel")
     folder = users_folder("killed")
     with agent(plan(image, folder), folder, as_user=as_user) as (process, said):

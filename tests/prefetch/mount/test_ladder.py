@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.mounts.errors import MountRefused
-from robust_run.mounts.ladder import Facts
+from robust_run.mounts.ladder import KernelFacts
 from robust_run.prefetch.rules.mount_ladder import LADDER, Need, choose
 
 ROOT = {
@@ -19,8 +19,8 @@ ROOT = {
 USER = {**ROOT, "mount_namespace": "no root", "user_namespace": "", "squashfs": "only root", "loop": "only root"}
 
 
-def facts(base: dict[str, Any], **changes: Any) -> Facts:
-    return Facts(**{**base, **changes})
+def facts(base: dict[str, Any], **changes: Any) -> KernelFacts:
+    return KernelFacts(**{**base, **changes})
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def facts(base: dict[str, Any], **changes: Any) -> Facts:
         (facts(USER, squashfuse="it is not installed"), "unpack", "user"),
     ],
 )
-def test_the_best_rung_that_is_possible_is_taken(given_facts: Facts, rung: str, namespace: str) -> None:
+def test_the_best_rung_that_is_possible_is_taken(given_facts: KernelFacts, rung: str, namespace: str) -> None:
     chosen = choose(given_facts, Need(served=True))
     assert (chosen.rung, chosen.namespace) == (rung, namespace)
     assert all(f"not {each.rung}: {each.reason}" in chosen.sentence() and each.reason for each in chosen.refused)
@@ -71,13 +71,13 @@ _reason = st.sampled_from(["", "a reason"])
 
 @given(
     st.builds(
-        Facts, mount_namespace=_reason, user_namespace=_reason, fuse=_reason, squashfs=_reason, loop=_reason, overlay=_reason,
-        overlay_upper=_reason, squashfuse=_reason, unsquashfs=_reason,
+        KernelFacts, mount_namespace=_reason, user_namespace=_reason, fuse=_reason, squashfs=_reason, loop=_reason,
+        overlay=_reason, overlay_upper=_reason, squashfuse=_reason, unsquashfs=_reason,
     ),
     st.booleans(),
     st.booleans(),
 )  # fmt: skip
-def test_every_rung_above_the_chosen_one_has_a_reason(found: Facts, served: bool, writable: bool) -> None:
+def test_every_rung_above_the_chosen_one_has_a_reason(found: KernelFacts, served: bool, writable: bool) -> None:
     try:
         chosen = choose(found, Need(served=served, writable=writable))
     except MountRefused:

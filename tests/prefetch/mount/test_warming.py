@@ -35,7 +35,7 @@ def test_hot_blocks_are_read_into_memory_and_seen_there(tmp_path: Path) -> None:
     before = warm.resident(str(path), block_map)
     if before:
         pytest.skip("this file system does not let go of clean pages")
-    watch = warm.Watch(lambda: warm.resident(str(path), block_map), every_s=0.01)
+    watch = warm.PageCacheWatch(lambda: warm.resident(str(path), block_map), every_s=0.01)
     watch.start()
     assert warm.warm(str(path), [BlockRun(4, 2), BlockRun(1, 1)], block_map, width=4) == 3 * MIB
     touched = {touch.quantum for touch in watch.stop()}

@@ -6,7 +6,7 @@ import pytest
 from page_ground import BEGIN_S, attempt, incident
 
 from robust_run.report.pages.course import intervals, lost_of, milestones
-from robust_run.report.pages.types import Checkpoint
+from robust_run.report.pages.types import ReportedCheckpoint
 from robust_run.report.types import Action
 
 STRUCK = attempt(0, 0.0, started_s=1.0, first_step_s=10.0, verdict_s=104.9, evicted_s=104.9, ended_s=106.0, steps=90)
@@ -52,7 +52,7 @@ def test_without_a_checkpoint_all_steps_may_be_lost() -> None:
 
 
 def test_with_a_checkpoint_those_since_are_lost() -> None:
-    lost = lost_of(incident(), STRUCK, Checkpoint(created_s=BEGIN_S + 80.0), BEGIN_S + 500.0)
+    lost = lost_of(incident(), STRUCK, ReportedCheckpoint(created_s=BEGIN_S + 80.0), BEGIN_S + 500.0)
     assert (lost.steps, lost.is_most, lost.redone_s) == (20, False, pytest.approx(20.0))
 
 

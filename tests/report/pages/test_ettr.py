@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from page_ground import BEGIN_S, attempt, incident
 
 from robust_run.report.pages.ettr import WINDOW_S, course, longest_unproductive_s, ratio, seconds_by_kind, spans_of
-from robust_run.report.pages.types import AttemptTimes, Checkpoint, Span
+from robust_run.report.pages.types import AttemptTimes, LifeSpan, ReportedCheckpoint
 from robust_run.report.types import Action, Incident
 
 HANG = (
@@ -20,8 +20,8 @@ HANG = (
 )
 
 
-def of_hang(end_s: float = 200.0, resumed_s: float | None = None) -> tuple[Span, ...]:
-    resumed = Checkpoint(created_s=BEGIN_S + resumed_s) if resumed_s is not None else None
+def of_hang(end_s: float = 200.0, resumed_s: float | None = None) -> tuple[LifeSpan, ...]:
+    resumed = ReportedCheckpoint(created_s=BEGIN_S + resumed_s) if resumed_s is not None else None
     attempts = (HANG[0], msgspec.structs.replace(HANG[1], resumed=resumed))
     return spans_of(attempts, (incident(onset_s=100.0),), BEGIN_S, BEGIN_S + end_s)
 
@@ -73,8 +73,8 @@ def test_what_was_only_reported_ends_no_training() -> None:
 
 def test_the_sliding_window_forgets_what_is_an_hour_ago() -> None:
     spans = (
-        Span(kind="first_start", begin_s=0.0, end_s=WINDOW_S),
-        Span(kind="productive", begin_s=WINDOW_S, end_s=3 * WINDOW_S),
+        LifeSpan(kind="first_start", begin_s=0.0, end_s=WINDOW_S),
+        LifeSpan(kind="productive", begin_s=WINDOW_S, end_s=3 * WINDOW_S),
     )
     last = course(spans)[-1]
     assert last.sliding == pytest.approx(1.0)
@@ -113,7 +113,7 @@ def test_every_second_counts_exactly_once_whatever_the_times(
     life: tuple[list[AttemptTimes], list[Incident]], long_s: float, counts_steps: bool, kept: dict[int, float]
 ) -> None:
     attempts = [
-        msgspec.structs.replace(each, resumed=Checkpoint(created_s=BEGIN_S + kept[each.number]))
+        msgspec.structs.replace(each, resumed=ReportedCheckpoint(created_s=BEGIN_S + kept[each.number]))
         if each.number in kept
         else each
         for each in life[0]

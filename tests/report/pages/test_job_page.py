@@ -12,7 +12,7 @@ from page_ground import BEGIN_S, DONE, HOSTILE, assert_harmless, attempt, incide
 from robust_run.report.heat import Heat
 from robust_run.report.pages.ettr import spans_of
 from robust_run.report.pages.job_page import job_html
-from robust_run.report.pages.types import CodeRow, Drawn, Eviction, Happened, JobPage, Lost
+from robust_run.report.pages.types import CodeRow, Drawn, EvictedHost, Happened, IncidentCost, JobPage
 from robust_run.report.pages.words import clock_time
 
 
@@ -130,7 +130,7 @@ def test_evictions_and_versions_have_their_reasons() -> None:
             note="larger loss scale",
         ),
     )
-    gone = (Eviction(node="gpu-7", reason="Xid 79", by="robust-run", at_s=BEGIN_S),)
+    gone = (EvictedHost(node="gpu-7", reason="Xid 79", by="robust-run", at_s=BEGIN_S),)
     said = words(job_html(job_page(code=rows, evictions=gone)))
     assert "gpu-7 Xid 79 robust-run" in said
     assert "rolled back train.py +3 -1 larger loss scale" in said
@@ -150,8 +150,8 @@ def hostile_page() -> JobPage:
     return msgspec.structs.replace(
         page,
         run_id=HOSTILE, run=HOSTILE, script=HOSTILE, command=HOSTILE, host=HOSTILE, reason=HOSTILE,
-        incidents=(Happened(incident=bad, lost=Lost(seconds=1.0, ranks=1, is_over=True)),),
-        evictions=(Eviction(node=HOSTILE, reason=HOSTILE, by=HOSTILE, at_s=0.0),),
+        incidents=(Happened(incident=bad, lost=IncidentCost(seconds=1.0, ranks=1, is_over=True)),),
+        evictions=(EvictedHost(node=HOSTILE, reason=HOSTILE, by=HOSTILE, at_s=0.0),),
         code=tuple(CodeRow(number=n, fate=HOSTILE, why=HOSTILE, by=HOSTILE, note=HOSTILE, summary=HOSTILE) for n in (1, 2)),
     )  # fmt: skip
 
@@ -185,10 +185,12 @@ def test_a_large_job_of_many_attempts_stays_small() -> None:
         world_size=nodes * 8,
         attempts=attempts,
         incidents=tuple(
-            Happened(incident=each, lost=Lost(seconds=7.0, ranks=10_000, is_over=True)) for each in incidents
+            Happened(incident=each, lost=IncidentCost(seconds=7.0, ranks=10_000, is_over=True)) for each in incidents
         ),
         spans=spans_of(attempts, incidents, BEGIN_S, BEGIN_S + 200_000.0),
-        evictions=tuple(Eviction(node=f"gpu-{n}", reason="lost", by="robust-run", at_s=BEGIN_S) for n in range(3000)),
+        evictions=tuple(
+            EvictedHost(node=f"gpu-{n}", reason="lost", by="robust-run", at_s=BEGIN_S) for n in range(3000)
+        ),
         heat=heat(512, 256),
     )
     html = job_html(page)

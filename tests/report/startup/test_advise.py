@@ -5,7 +5,7 @@ from __future__ import annotations
 from made_starts import UNIX_S, attempt_of, node_start, slow_node, startup_of
 
 from robust_run.report.startup.advise import advise
-from robust_run.report.startup.types import AttemptStartup, Queue
+from robust_run.report.startup.types import AttemptStartup, SchedulerQueue
 
 
 def advised(*attempts: AttemptStartup, number: int | None = None) -> list[str]:
@@ -59,7 +59,7 @@ def test_a_checkpoint_read_by_torch_wants_to_be_striped() -> None:
 
 
 def test_a_batch_script_that_installs_wants_a_set_up() -> None:
-    queue = Queue(eligible_unix_s=UNIX_S, started_unix_s=UNIX_S + 20.0, is_batch=True)
+    queue = SchedulerQueue(eligible_unix_s=UNIX_S, started_unix_s=UNIX_S + 20.0, is_batch=True)
     found = attempt_of(node_start(0, imports_s=0.1, load_s=0.1, many=False), queue=queue)
     assert advised(found)[0].startswith("--setup")
 

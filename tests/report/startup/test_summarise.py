@@ -9,15 +9,23 @@ from hypothesis import strategies as st
 from made_starts import IMPORTS, INIT, TORCH_LOAD, UNIX_S, attempt_of, node_start, slow_node, startup_of
 
 from robust_run.report.startup.summarise import coarse, seconds_of, summarise, with_attempt
-from robust_run.report.startup.types import ALL_RANKS, MOST_ROW_SPANS, NodeStart, Queue, RankMarks, Row, Span
-from robust_run.tracer.files.marks import Mark
+from robust_run.report.startup.types import (
+    ALL_RANKS,
+    MOST_ROW_SPANS,
+    NodeStart,
+    RankMarks,
+    RankRow,
+    SchedulerQueue,
+    StartSpan,
+)
+from robust_run.tracer.files.marks import StartMark
 
 
 def phase(found, name: str):
     return next(each for each in found.phases if each.phase == name)
 
 
-def is_whole(row: Row) -> bool:
+def is_whole(row: RankRow) -> bool:
     """Whether a row's spans follow each other."""
     return all(before.ended_s == after.began_s for before, after in zip(row.spans, row.spans[1:], strict=False))
 
@@ -64,7 +72,7 @@ def test_who_waits_in_its_own_code_is_not_taken_for_the_one_that_is_waited_for()
     """Both ranks import something late, in their first step, after they have waited for each other."""
 
     def rank(number: int, load_s: float) -> RankMarks:
-        spans = (Mark(TORCH_LOAD, 101.0, 101.0 + load_s), Mark(IMPORTS, 106.0, 109.0 - 0.001 * number))
+        spans = (StartMark(TORCH_LOAD, 101.0, 101.0 + load_s), StartMark(IMPORTS, 106.0, 109.0 - 0.001 * number))
         return RankMarks(number, "spawn", 100.5, spans, 0, 0.0, 109.1)
 
     found = attempt_of(NodeStart(attempt=0, node="a", seen_s=110.0, began_s=100.0, ranks=(rank(0, 0.1), rank(1, 5.0))))
@@ -79,12 +87,12 @@ def test_differences_that_nobody_would_notice_name_nobody() -> None:
 
 def test_a_start_that_goes_on_shows_what_goes_on() -> None:
     began_s = 200.0
-    rank = RankMarks(0, "spawn", began_s, (Mark(IMPORTS, began_s, began_s + 1.0),), TORCH_LOAD, began_s + 2.0)
+    rank = RankMarks(0, "spawn", began_s, (StartMark(IMPORTS, began_s, began_s + 1.0),), TORCH_LOAD, began_s + 2.0)
     start = NodeStart(attempt=1, node="a", seen_s=began_s + 30.0, began_s=began_s, ranks=(rank,))
     found = attempt_of(start, is_first=False)
     assert (found.stepped_ranks, found.complete, found.total_s) == (0, False, 30.0)
     assert found.critical is not None
-    assert found.critical.spans[-1] == Span("load", 2.0, 30.0)
+    assert found.critical.spans[-1] == StartSpan("load", 2.0, 30.0)
 
 
 def test_a_restart_begins_when_its_workers_are_started() -> None:
@@ -103,10 +111,10 @@ def test_a_node_that_is_started_late_begins_late() -> None:
 
 
 def test_the_queue_is_before_the_start_and_belongs_to_the_first_attempt_alone() -> None:
-    queue = Queue(eligible_unix_s=UNIX_S + 40.0, started_unix_s=UNIX_S + 90.0, is_batch=True)
+    queue = SchedulerQueue(eligible_unix_s=UNIX_S + 40.0, started_unix_s=UNIX_S + 90.0, is_batch=True)
     first = attempt_of(node_start(0), queue=queue)
     assert first.critical is not None
-    assert first.critical.spans[:2] == (Span("queue", -60.0, -10.0), Span("script", -10.0, 0.0))
+    assert first.critical.spans[:2] == (StartSpan("queue", -60.0, -10.0), StartSpan("script", -10.0, 0.0))
     assert first.total_s == 10.0
     again = attempt_of(node_start(0, attempt=1), is_first=False, queue=queue)
     assert "queue" not in {each.phase for each in again.phases}
@@ -116,7 +124,7 @@ def test_a_rank_that_noted_nothing_is_there_all_the_same() -> None:
     start = NodeStart(attempt=0, seen_s=9.0, began_s=5.0, ranks=(RankMarks(0, "spawn"),))
     found = attempt_of(start)
     assert found.critical is not None
-    assert found.critical.spans == (Span("spawn", 0.0, 4.0),)
+    assert found.critical.spans == (StartSpan("spawn", 0.0, 4.0),)
 
 
 def test_nothing_comes_of_nothing() -> None:
@@ -124,7 +132,7 @@ def test_nothing_comes_of_nothing() -> None:
 
 
 def test_many_spans_become_few_that_cover_the_same_time() -> None:
-    spans = [Span("imports" if n % 2 else "program", n * 0.1, (n + 1) * 0.1) for n in range(200)]
+    spans = [StartSpan("imports" if n % 2 else "program", n * 0.1, (n + 1) * 0.1) for n in range(200)]
     few = coarse(spans, MOST_ROW_SPANS)
     assert len(few) <= MOST_ROW_SPANS
     assert (few[0].began_s, few[-1].ended_s) == (spans[0].began_s, spans[-1].ended_s)
@@ -139,7 +147,8 @@ def test_many_spans_become_few_that_cover_the_same_time() -> None:
 )
 def test_whatever_a_worker_wrote_its_row_is_whole(marks: list[tuple[int, float, float]], step: float | None) -> None:
     spans = tuple(
-        Mark(kind, 100.0 + begin, 100.0 + begin + length) for kind, begin, length in sorted(marks, key=lambda m: m[1])
+        StartMark(kind, 100.0 + begin, 100.0 + begin + length)
+        for kind, begin, length in sorted(marks, key=lambda m: m[1])
     )
     first_step_s = None if step is None else 100.0 + step
     rank = RankMarks(0, "spawn", 100.0, spans, 0, 0.0, first_step_s)

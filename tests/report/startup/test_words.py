@@ -5,7 +5,7 @@ from __future__ import annotations
 from made_starts import UNIX_S, attempt_of, node_start, slow_node, startup_of
 
 from robust_run.report.startup.advise import advise
-from robust_run.report.startup.types import Advice, Queue
+from robust_run.report.startup.types import Advice, SchedulerQueue
 from robust_run.report.startup.words import advice_line, plain, sentence
 
 
@@ -18,7 +18,7 @@ def test_it_says_how_long_on_what_and_who_was_slow() -> None:
 
 def test_the_queue_is_told_and_not_counted() -> None:
     said = sentence(
-        attempt_of(node_start(0), queue=Queue(eligible_unix_s=UNIX_S + 59.0, started_unix_s=UNIX_S + 100.0))
+        attempt_of(node_start(0), queue=SchedulerQueue(eligible_unix_s=UNIX_S + 59.0, started_unix_s=UNIX_S + 100.0))
     )
     assert said.startswith("first step after 10.0 s: ")
     assert said.endswith("; before that, in the queue 41.0 s")

@@ -10,7 +10,7 @@ from tracer.verdict.inside_scenes import asleep
 from robust_run.tracer.nccl.rules import diagnose
 from robust_run.tracer.nccl.types import NcclSight, NcclTrace
 from robust_run.tracer.types import RankSight, Scene
-from robust_run.tracer.verdict import Patience, look
+from robust_run.tracer.verdict import RankPatience, look
 
 
 def enqueued(start_rank: StartRank, ranks: int, func: str) -> list[NcclTrace]:
@@ -55,7 +55,7 @@ def test_they_are_given_the_time_of_work(start_rank: StartRank) -> None:
         RankSight(rank=rank, node=f"node{rank}", nccl=trace, nccl_before=trace, processes=(asleep(100 + rank),))
         for rank, trace in enumerate(traces)
     )
-    patience = Patience(after_s=5.0)
+    patience = RankPatience(after_s=5.0)
     scene = Scene(at_s=last_s + 60.0, attempt=0, world_size=2, ranks=sights)
     assert look(scene, patience).verdict is None
     late = msgspec.structs.replace(scene, at_s=last_s + patience.working_s + 5.0)

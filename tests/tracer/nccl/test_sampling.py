@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tracer.nccl.simulate import Model, trace_of
 from tracer.nccl.stalls import one_group
 
-from robust_run.tracer.nccl.sampling import Trigger, Window, sample, window
+from robust_run.tracer.nccl.sampling import SampleWindow, Trigger, sample, window
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 100))
@@ -31,8 +31,8 @@ def test_a_rank_of_several_groups_is_watched_once() -> None:
     assert sample([[], [4]]) == (4,)
 
 
-def seen(completed: int, moved: int = 1000, in_flight: bool = True) -> Window:
-    return Window(length_s=10.0, completed=completed, bytes=moved * completed, in_flight=in_flight)
+def seen(completed: int, moved: int = 1000, in_flight: bool = True) -> SampleWindow:
+    return SampleWindow(length_s=10.0, completed=completed, bytes=moved * completed, in_flight=in_flight)
 
 
 def test_nothing_completed_while_something_is_in_flight() -> None:
@@ -68,5 +68,5 @@ def test_a_window_is_what_was_completed_between_two_readings() -> None:
     assert not model.run()
     first, last = trace_of(before, 0), trace_of(model, 0)
     done = sum(op.closed == op.opened > 0 for op in first.ops)
-    assert window(first, last, 5.0) == Window(length_s=5.0, completed=4 - done, bytes=0, in_flight=False)
+    assert window(first, last, 5.0) == SampleWindow(length_s=5.0, completed=4 - done, bytes=0, in_flight=False)
     assert window(last, last, 5.0).completed == 0

@@ -16,7 +16,7 @@ from ranks_alone import PATIENCE_S, rank, until
 
 from robust_run.tracer.files import ring, ring_format
 from robust_run.tracer.sight import fault_signal, processes, spy
-from robust_run.tracer.sight.collect import World, collect, dead_sights, stacks_of
+from robust_run.tracer.sight.collect import SightWorld, collect, dead_sights, stacks_of
 from robust_run.tracer.sight.fault_signal import CHILD_AGE_S, FILE_BYTES
 from robust_run.tracer.sight.spy import find_spy
 from robust_run.tracer.sight.targets import Target
@@ -93,7 +93,7 @@ print("ready", flush=True)
 time.sleep(600)
 """
 
-no_spy = World(spy=None)
+no_spy = SightWorld(spy=None)
 ANSWER_S = fault_signal.ANSWER_S
 
 
@@ -104,11 +104,11 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, float(PATIENCE_S))
 
 
-def seen(targets: Sequence[Target], world: World = no_spy, **options: int) -> tuple[RankSight, ...]:
+def seen(targets: Sequence[Target], world: SightWorld = no_spy, **options: int) -> tuple[RankSight, ...]:
     return asyncio.run(collect(targets, world=world, **options))
 
 
-def look_at(target: Target, world: World = no_spy) -> RankSight:
+def look_at(target: Target, world: SightWorld = no_spy) -> RankSight:
     (sight,) = seen([target], world)
     return sight
 
@@ -147,11 +147,11 @@ def old_enough(pid: int) -> None:
     until(lambda: processes.age_s(processes.look(pid)) > CHILD_AGE_S + 0.1, "a child to be past its exec")
 
 
-def with_spy() -> World:
+def with_spy() -> SightWorld:
     program = find_spy()
     if program is None:
         pytest.skip("py-spy is not installed")
-    return World(spy=program)
+    return SightWorld(spy=program)
 
 
 def test_a_sleeping_rank_is_idle_where_it_sleeps(tmp_path: Path):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from jobs import wait_for
 from ranks_alone import until
 
-from robust_run.tracer.sight.collect import World, collect
-from robust_run.tracer.sight.links import LINKS, STUCK, Links, parse
+from robust_run.tracer.sight.collect import SightWorld, collect
+from robust_run.tracer.sight.links import LINKS, STUCK, StuckConnections, parse
 from robust_run.tracer.sight.targets import Target
-from robust_run.tracer.types import Link
+from robust_run.tracer.types import StuckConnection
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 TAIL = "2 00000000e0265c13 1600 4 0 10 7\n"
@@ -49,7 +49,7 @@ def table(*rows: str) -> bytes:
     return (HEAD + "".join(rows)).encode()
 
 
-STUCK_LINK = Link(here="10.77.0.11:4000", there="10.77.0.12:5000", unsent_bytes=48_000, retries=6)
+STUCK_LINK = StuckConnection(here="10.77.0.11:4000", there="10.77.0.12:5000", unsent_bytes=48_000, retries=6)
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="recorded on a machine with the last byte first")
@@ -61,7 +61,7 @@ def test_a_recorded_table_of_a_host_that_was_cut_off() -> None:
         "   2: 0B004D0A:8E33 0C004D0A:C644 01 000002B0:00000010 01:00000129 00000004     0        0 73 3 0 320 4 30 1 9\n"
         "   3: 0B004D0A:AC1F 0C004D0A:AFC4 06 00000000:00000000 03:0000004C 00000000     0        0 0 3 0\n"
     )
-    assert parse(recorded.encode()) == {"73": Link("10.77.0.11:36403", "10.77.0.12:50756", 688, 4)}
+    assert parse(recorded.encode()) == {"73": StuckConnection("10.77.0.11:36403", "10.77.0.12:50756", 688, 4)}
 
 
 def test_a_connection_that_retransmits_is_stuck() -> None:
@@ -138,8 +138,8 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def looked_at(machine: Machine, *pids: int) -> Links:
-    links = Links(machine.root)
+def looked_at(machine: Machine, *pids: int) -> StuckConnections:
+    links = StuckConnections(machine.root)
     links.sample(pids)
     return links
 
@@ -235,7 +235,7 @@ def test_a_peer_that_does_not_read_is_no_dead_link() -> None:
             return False
 
         until(is_probing, "the kernel to ask whether there is room again")
-        links = Links()
+        links = StuckConnections()
         links.sample([os.getpid()])
         assert links.of(os.getpid()) == ()
 
@@ -264,17 +264,17 @@ def test_a_cut_network_shows_at_the_process_that_sends_into_it(tmp_path: Path) -
         client = cluster[1].start([sys.executable, "-I", "-S", "-c", talk, cluster[0].address])
         wait_for(client.lines, "data on its way")
 
-        def stuck_now() -> tuple[Link, ...]:
-            before = Links()
+        def stuck_now() -> tuple[StuckConnection, ...]:
+            before = StuckConnections()
             before.sample([client.pid])
             return before.of(client.pid)
 
         wait_for(lambda: not stuck_now(), "data that gets through")
         cluster[1].cut_from(cluster[0])
 
-        def links() -> tuple[Link, ...]:
+        def links() -> tuple[StuckConnection, ...]:
             target = Target(rank=0, node="node-1", pid=client.pid)
-            (sight,) = asyncio.run(collect([target], gap_s=0.1, world=World(spy=None)))
+            (sight,) = asyncio.run(collect([target], gap_s=0.1, world=SightWorld(spy=None)))
             return sight.processes[0].links if sight.processes else ()
 
         found = wait_for(lambda: [link for link in links() if link.retries >= 2], "two retransmissions")

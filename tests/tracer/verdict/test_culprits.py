@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, Fault, Layout, World, faulty, flat, spots
 
 from robust_run.tracer.types import TraceVerdict
-from robust_run.tracer.verdict import Patience, look
+from robust_run.tracer.verdict import RankPatience, look
 
 
 def verdict_on(world: World, **scene: float) -> TraceVerdict:
     assert world.stuck, "the fault stopped nobody"
-    found = look(world.scene(**scene), Patience()).verdict
+    found = look(world.scene(**scene), RankPatience()).verdict
     assert found is not None
     assert len(found.sentence) <= 250 and "\n" not in found.sentence
     assert len(found.evidence) <= 40
@@ -101,7 +101,7 @@ def test_a_dead_link_is_a_stall_of_the_communication(rank: int) -> None:
     layout = LAYOUTS["TP2xDP2"]
     programs = flat([program[1:] for program in layout.programs(3)])
     world = World(layout.groups, programs, frozen={rank}).run()
-    assert look(world.scene(waited_s=6.0), Patience()).verdict is None
+    assert look(world.scene(waited_s=6.0), RankPatience()).verdict is None
     found = verdict_on(world, waited_s=11.0)
     assert found.kind == "comm_stall"
     assert rank in found.ranks and found.confidence != "high"

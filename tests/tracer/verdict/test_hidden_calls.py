@@ -7,7 +7,7 @@ import pytest
 from tracer.verdict.scenes import Call, World, seen_as
 
 from robust_run.tracer.types import BACKWARD, Frame, Op, Scene, ThreadStack
-from robust_run.tracer.verdict import Patience, look
+from robust_run.tracer.verdict import RankPatience, look
 
 GROUPS = {"0": ((0, 1, 2, 3), "default_pg")}
 TORCH = "/v/lib/python3.11/site-packages/torch"
@@ -33,7 +33,7 @@ def backward_of_all() -> Scene:
 def test_in_the_backward_pass_the_rank_that_has_begun_fewer_collectives_is_behind() -> None:
     scene = with_records(backward_of_all(), {0: 9, 1: 9, 2: 7, 3: 9})
     stack = ((ThreadStack(is_main=True, frames=(Frame("backward", "/home/me/layers.py", 12),)),),)
-    found = look(seen_as(scene, 2, stacks=stack), Patience()).verdict
+    found = look(seen_as(scene, 2, stacks=stack), RankPatience()).verdict
     assert found is not None
     assert (found.kind, found.ranks) == ("hang", (2,))
     assert "rank 2 did not come through the backward pass #1 of the world (3 ranks wait" in found.sentence
@@ -42,15 +42,15 @@ def test_in_the_backward_pass_the_rank_that_has_begun_fewer_collectives_is_behin
 def test_a_rank_that_has_not_begun_the_backward_pass_is_missing_there() -> None:
     programs = [[Call("collective", op=BACKWARD, numel=-1), *([Call("stuck")] if rank == 3 else []),
                  Call("collective", op=BACKWARD, numel=-1)] for rank in range(4)]  # fmt: skip
-    found = look(World(GROUPS, programs).run().scene(), Patience()).verdict
+    found = look(World(GROUPS, programs).run().scene(), RankPatience()).verdict
     assert found is not None and (found.kind, found.ranks) == ("hang", (3,))
     assert "the backward pass #2" in found.sentence
 
 
 def test_if_all_have_begun_as_many_it_is_the_communication() -> None:
     scene = with_records(backward_of_all(), dict.fromkeys(range(4), 9))
-    late = look(msgspec.structs.replace(scene, at_s=scene.at_s + 5), Patience()).verdict
-    assert look(scene, Patience()).verdict is None
+    late = look(msgspec.structs.replace(scene, at_s=scene.at_s + 5), RankPatience()).verdict
+    assert look(scene, RankPatience()).verdict is None
     assert late is not None and late.kind == "comm_stall"
 
 
@@ -69,12 +69,12 @@ def unlogged(counts: dict[int, int] | None) -> Scene:
 
 
 def test_what_torch_has_recorded_tells_for_whom_an_unlogged_call_waits() -> None:
-    found = look(unlogged({0: 5, 1: 5, 2: 5, 3: 4}), Patience()).verdict
+    found = look(unlogged({0: 5, 1: 5, 2: 5, 3: 4}), RankPatience()).verdict
     assert found is not None and (found.kind, found.ranks) == ("hang", (3,))
 
 
 def test_a_rank_in_an_unlogged_call_is_not_blamed_alone() -> None:
-    found = look(unlogged(None), Patience()).verdict
+    found = look(unlogged(None), RankPatience()).verdict
     assert found is not None and found.kind == "hang"
     assert 3 in found.ranks
 
@@ -87,7 +87,7 @@ def test_only_one_in_an_unlogged_call_is_named_with_low_confidence() -> None:
         msgspec.structs.replace(sight, trace=msgspec.structs.replace(sight.trace, groups=groups))
         for sight in without.ranks
     )
-    found = look(msgspec.structs.replace(without, ranks=ranks), Patience()).verdict
+    found = look(msgspec.structs.replace(without, ranks=ranks), RankPatience()).verdict
     assert found is not None and (found.rule, found.confidence, found.ranks) == ("unlogged_wait", "low", (1,))
 
 
@@ -97,8 +97,8 @@ def test_who_receives_from_anybody_proves_little() -> None:
     world.ranks[0].ops.append(Op(group="0", op="recv_any", seq=1, state="waiting", at_s=0.0, waiting_at_s=0.0))
     world.ranks[0].blocked_op, world.ranks[0].over = 0, True
     scene = world.run().scene(waited_s=60.0)
-    assert look(scene, Patience()).verdict is None
-    found = look(msgspec.structs.replace(scene, at_s=700.0), Patience()).verdict
+    assert look(scene, RankPatience()).verdict is None
+    found = look(msgspec.structs.replace(scene, at_s=700.0), RankPatience()).verdict
     assert found is not None and found.confidence == "low"
 
 
@@ -112,7 +112,7 @@ def test_a_world_of_thousands_is_judged() -> None:
     for rank in ranks:
         step = [Call("collective", f"tp{rank // 8 * 8}", "all_reduce"), Call("collective", "0", "all_reduce", 1)]
         programs.append([*step, *step, *([Call("stuck")] if rank == 777 else []), *step])
-    found = look(World(groups, programs, per_node=8).run().scene(), Patience()).verdict
+    found = look(World(groups, programs, per_node=8).run().scene(), RankPatience()).verdict
     assert found is not None and (found.kind, found.ranks, found.nodes) == ("hang", (777,), ("gpu-97",))
     assert f"({size - 1} ranks wait since" in found.sentence
 
@@ -142,12 +142,12 @@ def test_the_number_of_a_backward_pass_says_nothing_about_other_calls(culprit: i
         return [*calls, Call("collective", op=last, numel=-1 if last == BACKWARD else 1)]
 
     scene = numbered_apart(World(GROUPS, [program(rank) for rank in range(4)]).run().scene())
-    found = look(scene, Patience()).verdict
+    found = look(scene, RankPatience()).verdict
     assert found is not None
     assert (found.kind, found.ranks, found.rule) == ("hang", (culprit,), "never_joined")
     works = stack_of("/v/lib/python3.11/site-packages/torch/serialization.py", "save")
     saves = seen_as(scene, culprit, stacks=((works,),) * 3)
-    assert look(msgspec.structs.replace(saves, at_s=saves.at_s + 60), Patience()).verdict is None
+    assert look(msgspec.structs.replace(saves, at_s=saves.at_s + 60), RankPatience()).verdict is None
 
 
 def stack_of(file: str, function: str) -> ThreadStack:

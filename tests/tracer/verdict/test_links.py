@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, data_parallel, faulty, flat, seen_as
 
-from robust_run.tracer.types import BACKWARD, Frame, Link, Op, Scene, ThreadStack, TraceVerdict
-from robust_run.tracer.verdict import Patience, look
+from robust_run.tracer.types import BACKWARD, Frame, Op, Scene, StuckConnection, ThreadStack, TraceVerdict
+from robust_run.tracer.verdict import RankPatience, look
 
 WAITS = Frame("wait", "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3000)
 SLEEPS = Frame("get", "/home/me/data.py", 88)
@@ -37,8 +37,8 @@ def addressed(scene: Scene, per_node: int = 1) -> Scene:
 
 def link(
     here: str, there: str, *, retries: int = 5, unsent: int = 48_000, ports: tuple[int, int] = (4000, 5000)
-) -> Link:
-    return Link(here=f"{here}:{ports[0]}", there=f"{there}:{ports[1]}", unsent_bytes=unsent, retries=retries)
+) -> StuckConnection:
+    return StuckConnection(here=f"{here}:{ports[0]}", there=f"{there}:{ports[1]}", unsent_bytes=unsent, retries=retries)
 
 
 def stuck(scene: Scene, *pairs: tuple[int, int], per_node: int = 1, **how: int) -> Scene:
@@ -50,7 +50,7 @@ def stuck(scene: Scene, *pairs: tuple[int, int], per_node: int = 1, **how: int) 
 
 
 def verdict_on(scene: Scene) -> TraceVerdict:
-    found = look(scene, Patience()).verdict
+    found = look(scene, RankPatience()).verdict
     assert found is not None
     assert found.kind == "comm_stall"
     assert len(found.sentence) <= 250
@@ -172,13 +172,13 @@ def test_a_rank_that_is_missing_because_it_is_blocked_in_a_call_without_record(p
 
 
 def test_a_rank_that_is_missing_for_another_reason_is_to_blame_itself() -> None:
-    found = look(stuck(unlogged_wait(SLEEPS), (1, 3)), Patience()).verdict
+    found = look(stuck(unlogged_wait(SLEEPS), (1, 3)), RankPatience()).verdict
     assert found is not None
     assert (found.kind, found.ranks) == ("hang", (1,))
 
 
 def test_a_dead_link_elsewhere_does_not_explain_why_a_rank_is_missing() -> None:
-    found = look(stuck(unlogged_wait(WAITS), (2, 3)), Patience()).verdict
+    found = look(stuck(unlogged_wait(WAITS), (2, 3)), RankPatience()).verdict
     assert found is None or found.kind == "hang"
 
 
@@ -187,7 +187,7 @@ def test_a_dead_link_elsewhere_does_not_explain_why_a_rank_is_missing() -> None:
 
 def stays_unproven(scene: Scene) -> bool:
     """Whether it is the same as without any evidence of links: no verdict before twice the patience."""
-    return look(scene, Patience()).verdict is None
+    return look(scene, RankPatience()).verdict is None
 
 
 def test_without_such_evidence_a_stall_takes_longer_and_says_less() -> None:
@@ -264,7 +264,7 @@ def test_nobody_waits_so_nothing_is_said() -> None:
 
 def test_a_stopped_rank_explains_a_stall_before_any_link_does() -> None:
     scene = seen_as(stuck(stalled_world(), (1, 2)), 3, state="T")
-    found = look(scene, Patience()).verdict
+    found = look(scene, RankPatience()).verdict
     assert found is not None
     assert (found.kind, found.ranks) == ("stopped", (3,))
 
@@ -287,7 +287,7 @@ def test_children_that_hold_the_same_connection_count_once() -> None:
 def test_gigabytes_may_take_their_time(used: dict[str, float]) -> None:
     """A member that moves bytes is no proof that the others get them, but it asks for patience."""
     moving = seen_as(stalled_world(waited_s=60.0), 2, **used)
-    assert look(moving, Patience()).verdict is None
+    assert look(moving, RankPatience()).verdict is None
     assert verdict_on(seen_as(stalled_world(waited_s=601.0), 2, **used)).rule == "all_arrived"
 
 
@@ -299,7 +299,7 @@ def test_a_backward_pass_of_all_ranks_computes_unless_its_collectives_are_stuck(
         ops = tuple(op if op.state == "done" else msgspec.structs.replace(op, op=BACKWARD) for op in sight.trace.ops)
         ranks.append(msgspec.structs.replace(sight, trace=msgspec.structs.replace(sight.trace, ops=ops)))
     computes = msgspec.structs.replace(scene, ranks=tuple(ranks))
-    assert look(computes, Patience()).verdict is None
+    assert look(computes, RankPatience()).verdict is None
     under_way = (Op(group="0", op="all_reduce", seq=9, state="waiting", at_s=1.0),)
     stuck_in_it = tuple(msgspec.structs.replace(sight, recorded=under_way) for sight in ranks)
     assert verdict_on(msgspec.structs.replace(computes, ranks=stuck_in_it)).kind == "comm_stall"

@@ -21,9 +21,9 @@ from tracer.verdict.inside_scenes import (
 from robust_run.health.types import Finding
 from robust_run.tracer.nccl.types import NcclNote
 from robust_run.tracer.stacks.activity import LOOK_S
-from robust_run.tracer.types import Look, Op, Scene, TraceVerdict
+from robust_run.tracer.types import Op, Scene, SceneLook, TraceVerdict
 from robust_run.tracer.verdict import (
-    Patience,
+    RankPatience,
     communicator_names,
     describe_inside,
     describe_waits,
@@ -43,7 +43,7 @@ def named(stall: Stall) -> str:
 
 
 def verdict_on(scene: Scene) -> TraceVerdict:
-    found = look(scene, Patience()).verdict
+    found = look(scene, RankPatience()).verdict
     assert found is not None
     assert len(found.sentence) <= 250 and "\n" not in found.sentence
     assert len(found.evidence) <= 40
@@ -116,7 +116,7 @@ def working(scene: Scene, rank: int) -> Scene:
 @pytest.mark.parametrize("broken", [LATE, GPU], ids=["late", "gpu"])
 def test_one_who_is_at_work_is_given_more_time(broken: Broken) -> None:
     """A checkpoint may be written, and a GPU may compute what its host gives it."""
-    found = look(working(seen(broken), broken.rank), Patience())
+    found = look(working(seen(broken), broken.rank), RankPatience())
     assert found.verdict is None
     assert found.again_s is not None
     assert f"rank {broken.rank}" in found.reason
@@ -127,13 +127,13 @@ def test_one_who_is_at_work_is_given_more_time(broken: Broken) -> None:
 
 def test_patience_begins_anew_when_work_ends() -> None:
     later = seen(GPU, waited_s=20.0)
-    assert look(later, Patience(), worked={5: EVENT_S + 18.0}).verdict is None
-    assert look(later, Patience(), worked={5: EVENT_S + 10.0}).verdict is not None
+    assert look(later, RankPatience(), worked={5: EVENT_S + 18.0}).verdict is None
+    assert look(later, RankPatience(), worked={5: EVENT_S + 10.0}).verdict is not None
 
 
 def test_a_link_is_between_two_ranks_and_needs_more_time() -> None:
     broken = Broken("network", 6, call=4, after=9, peer=7)
-    assert look(seen(broken), Patience()).verdict is None
+    assert look(seen(broken), RankPatience()).verdict is None
     verdict = verdict_on(seen(broken, waited_s=LONG_S))
     assert (verdict.kind, verdict.ranks, verdict.over_evicted) == ("comm_stall", (6, 7), (6, 7))
     assert "does not deliver what rank 6 sends to rank 7" in verdict.sentence
@@ -164,8 +164,8 @@ def test_one_that_ended_before_the_call_left_too_early() -> None:
 # ---- nothing is wrong ----
 
 
-def lifted(scene: Scene) -> Look:
-    found = look(scene, Patience())
+def lifted(scene: Scene) -> SceneLook:
+    found = look(scene, RankPatience())
     assert (found.verdict, found.again_s) == (None, None)
     return found
 
@@ -193,8 +193,8 @@ def test_where_nothing_is_in_flight_nobody_waits(world: World) -> None:
 
 def test_a_job_in_which_only_nccl_waits_is_not_told_that_nobody_does() -> None:
     scene = seen(GPU, waited_s=2.0)
-    assert look(scene, Patience()).reason == "nobody waits for long any more"
-    assert look(seen(GPU), Patience()).verdict is not None
+    assert look(scene, RankPatience()).reason == "nobody waits for long any more"
+    assert look(seen(GPU), RankPatience()).verdict is not None
     with_idle_rings = msgspec.structs.replace(seen(GPU), ranks=with_rings(seen(GPU).ranks, {"tp_3": tuple(range(8))}))
     assert verdict_on(with_idle_rings).ranks == (5,)
 
@@ -204,7 +204,7 @@ def test_what_moves_during_the_look_is_not_blamed() -> None:
     early = copy.deepcopy(model)
     for wire in early.wires.values():
         wire.posted = max(0, wire.posted - 1)
-    assert look(scene_of(model, early), Patience()).verdict is None
+    assert look(scene_of(model, early), RankPatience()).verdict is None
 
 
 # ---- names ----
@@ -322,7 +322,7 @@ def late_again_and_again(rank: int, late_s: float) -> Scene:
 
 
 def test_a_straggler_is_slow_and_not_stuck() -> None:
-    found = look(late_again_and_again(2, 1.5), Patience())
+    found = look(late_again_and_again(2, 1.5), RankPatience())
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.ranks, found.verdict.rule) == ("slow", (2,), "last-start")
     assert (found.verdict.nodes, found.verdict.confidence) == (("node2",), "medium")

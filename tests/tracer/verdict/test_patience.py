@@ -7,9 +7,9 @@ import pytest
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, faulty, flat, seen_as
 
 from robust_run.tracer.types import Frame, ProcessSight, Scene, ThreadStack
-from robust_run.tracer.verdict import Patience, look
+from robust_run.tracer.verdict import RankPatience, look
 
-PATIENCE = Patience()
+PATIENCE = RankPatience()
 TORCH = "/v/lib/python3.11/site-packages/torch"
 
 

@@ -7,7 +7,7 @@ from tracer.verdict.scenes import FAULTS, LAYOUTS, ended, faulty
 
 from robust_run.health.types import Finding
 from robust_run.tracer.types import Scene
-from robust_run.tracer.verdict import Patience, look, post_mortem
+from robust_run.tracer.verdict import RankPatience, look, post_mortem
 
 LOST_PEER = Finding(kind="peer_connection", line="RuntimeError: Connection closed by peer")
 ABORTED = Finding(kind="native_crash", line="Fatal Python error: Aborted")
@@ -40,27 +40,29 @@ def test_of_a_mismatch_the_rank_that_differs_is_named_not_the_one_that_gloo_fail
     assert found is not None
     assert (found.kind, found.ranks) == ("mismatch", (rank,)), found.sentence
     assert (
-        look(dead(fault, rank, victim, finding), Patience()).verdict.ranks == (rank,) if finding != LOST_PEER else True
+        look(dead(fault, rank, victim, finding), RankPatience()).verdict.ranks == (rank,)
+        if finding != LOST_PEER
+        else True
     )
 
 
 @pytest.mark.parametrize("fault", ["size", "sleep"])
 def test_an_exception_of_the_users_own_stands(fault: str) -> None:
     assert post_mortem(dead(fault, 2, 3, OWN, code=1)) is None
-    found = look(dead(fault, 2, 3, OWN, code=1), Patience()).verdict
+    found = look(dead(fault, 2, 3, OWN, code=1), RankPatience()).verdict
     assert found is not None and (found.kind, found.ranks) == ("crash", (3,))
     assert "bad batch" in found.sentence
 
 
 def test_a_process_that_was_killed_stands() -> None:
     assert post_mortem(dead("sleep", 2, 2, None, code=-9)) is None
-    found = look(dead("sleep", 2, 2, None, code=-9), Patience()).verdict
+    found = look(dead("sleep", 2, 2, None, code=-9), RankPatience()).verdict
     assert found is not None and (found.kind, found.ranks, found.rule) == ("crash", (2,), "exited")
 
 
 def test_who_only_lost_a_peer_is_not_the_cause() -> None:
     scene = dead("sleep", 2, 1, OWN, code=1)
-    found = look(scene, Patience()).verdict
+    found = look(scene, RankPatience()).verdict
     assert found is not None and found.ranks == (1,)
 
 

@@ -9,13 +9,13 @@ import pytest
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, ended, faulty, flat, seen_as
 
 from robust_run.tracer.types import Frame, Group, Op, ProcessSight, Scene, ThreadStack, TraceVerdict
-from robust_run.tracer.verdict import Patience, look, look_at_leftovers
+from robust_run.tracer.verdict import RankPatience, look, look_at_leftovers
 
 SIGSTOP, SIGTSTP, SIGTTIN = 19, 20, 21
 
 
 def verdict_on(scene: Scene) -> TraceVerdict:
-    found = look(scene, Patience()).verdict
+    found = look(scene, RankPatience()).verdict
     assert found is not None
     return found
 
@@ -41,7 +41,7 @@ def test_a_rank_that_sleeps_is_named_and_not_proven() -> None:
 
 @pytest.mark.parametrize("used", [{"cpu": 1.0}, {"state": "R"}, {"starved": 0.9}, {"state": "D"}])
 def test_however_a_rank_is_late_it_may_yet_come(used: dict[str, Any]) -> None:
-    late = look(seen_as(scene_of("sleep", waited_s=700.0), 1, **used), Patience()).verdict
+    late = look(seen_as(scene_of("sleep", waited_s=700.0), 1, **used), RankPatience()).verdict
     assert late is not None
     assert not late.proven
 
@@ -55,7 +55,7 @@ def test_communication_that_stands_still_may_go_on() -> None:
 
 def test_a_rank_that_waits_for_a_cpu_is_at_work() -> None:
     for used in ({"state": "R"}, {"starved": 0.9}):
-        found = look(seen_as(scene_of("sleep", waited_s=30.0), 1, **used), Patience())
+        found = look(seen_as(scene_of("sleep", waited_s=30.0), 1, **used), RankPatience())
         assert found.verdict is None
         assert "waits for a CPU" in found.reason
 
@@ -170,7 +170,7 @@ def receiving_from_any(gone: tuple[int, ...]) -> Scene:
 
 
 def test_of_many_senders_one_that_is_left_is_enough() -> None:
-    found = look(receiving_from_any((1,)), Patience()).verdict
+    found = look(receiving_from_any((1,)), RankPatience()).verdict
     assert found is None or found.rule != "early_exit"
     assert verdict_on(receiving_from_any((1, 2))).kind == "desync", "none is left"
 

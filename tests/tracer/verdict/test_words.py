@@ -6,12 +6,12 @@ import msgspec
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, faulty
 
 from robust_run.tracer.types import Group, RankSight, RankTrace, Scene
-from robust_run.tracer.verdict import Patience, describe_waits, look, parallel_groups, waits
+from robust_run.tracer.verdict import RankPatience, describe_waits, look, parallel_groups, waits
 from robust_run.tracer.words import one_line, ranks_words, span
 
 
 def sentence(layout: str, fault: str, rank: int, at: int) -> str:
-    found = look(faulty(LAYOUTS[layout], FAULTS[fault], rank, at).scene(waited_s=6.1), Patience()).verdict
+    found = look(faulty(LAYOUTS[layout], FAULTS[fault], rank, at).scene(waited_s=6.1), RankPatience()).verdict
     assert found is not None
     return found.sentence
 
@@ -60,7 +60,7 @@ def test_orders_that_differ() -> None:
 
 
 def test_the_verdict_carries_the_stack_of_the_culprit_and_what_others_wait_in() -> None:
-    found = look(faulty(LAYOUTS["DP4"], FAULTS["sleep"], 1, 1).scene(), Patience()).verdict
+    found = look(faulty(LAYOUTS["DP4"], FAULTS["sleep"], 1, 1).scene(), RankPatience()).verdict
     assert found is not None
     assert any("/home/me/data.py:88 get" in line for line in found.evidence)
     assert any("ranks 0,2-3 wait in all_reduce" in line for line in found.evidence)
@@ -104,7 +104,7 @@ def test_ranks_in_words() -> None:
 
 def test_nothing_at_all_is_no_suspicion() -> None:
     scene = Scene(at_s=1.0, attempt=0, world_size=4, ranks=())
-    assert look(scene, Patience()).verdict is None
+    assert look(scene, RankPatience()).verdict is None
     assert waits(scene) == () and describe_waits(scene) == []
 
 
@@ -119,7 +119,7 @@ def test_evidence_that_contradicts_itself_breaks_nothing() -> None:
     trace = msgspec.structs.replace(sight.trace, groups=(), ops=(strange, *sight.trace.ops))
     broken = msgspec.structs.replace(scene, ranks=(scene.ranks[0], msgspec.structs.replace(sight, trace=trace)))
     for waited_s in (0.0, 6.0, 500.0):
-        found = look(msgspec.structs.replace(broken, at_s=waited_s), Patience())
+        found = look(msgspec.structs.replace(broken, at_s=waited_s), RankPatience())
         assert found.verdict is None or found.verdict.sentence
 
 
@@ -131,7 +131,7 @@ def test_ranks_that_made_different_calls_at_one_number_wait_for_each_other() -> 
         assert found[3].awaited == (0, 1, 2)
         assert {found[rank].what for rank in range(3)} != {found[3].what}
         assert found[0].awaited == (3,)
-        verdict = look(scene, Patience()).verdict
+        verdict = look(scene, RankPatience()).verdict
         assert verdict is not None
         assert not any("all have come" in line or "ranks 0-3 wait" in line for line in verdict.evidence)
         assert any("ranks 0-2 wait in all_reduce" in line for line in verdict.evidence)

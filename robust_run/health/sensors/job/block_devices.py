@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from robust_run.health.sensors.files import names_in, word
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 Kind = Literal["disk", "file", "passing", "stacked", "served"]
 """disk: of the node (also what is not known by its name). file: a loop device. passing: memory, and what is put in and taken
@@ -33,7 +33,7 @@ def kind_of(device: str) -> Kind:
     return next((kind for pattern, kind in _KINDS if pattern.match(device)), "disk")
 
 
-def name_of(number: str, world: World) -> str:
+def name_of(number: str, world: SensorWorld) -> str:
     """Return the name of a device by its `major:minor`; empty where that is none of a block device."""
     try:
         return os.path.basename(os.readlink(f"{world.sys}/dev/block/{number}"))
@@ -41,12 +41,12 @@ def name_of(number: str, world: World) -> str:
         return ""
 
 
-def number_of(device: str, world: World) -> str:
+def number_of(device: str, world: SensorWorld) -> str:
     """Return a device's `major:minor`; empty where it is not known."""
     return word(f"{world.sys}/class/block/{device}/dev") if "/" not in device else ""
 
 
-def below(devices: Iterable[str], world: World) -> set[str]:
+def below(devices: Iterable[str], world: SensorWorld) -> set[str]:
     """Return these devices and all that they stand on: a partition's disk, the parts of a stacked one."""
     found: set[str] = set()
     open_ = [(device, 0) for device in devices]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from robust_run.health.sensors.files import text_or_none
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 #: As the kernel names the namespace of all its process ids (PROC_PID_INIT_INO): only there is a pid in its log one of ours.
 _INITIAL = "pid:[4026531836]"
@@ -15,7 +15,7 @@ MOST_PROCESSES, DEEPEST = 4096, 64
 REMEMBERED_S = 300.0
 
 
-def speaks_our_pids(world: World) -> bool:
+def speaks_our_pids(world: SensorWorld) -> bool:
     """Whether process ids in the kernel's log are those that /proc has: not within a container."""
     try:
         return os.readlink(f"{world.process}/ns/pid") == _INITIAL
@@ -23,14 +23,14 @@ def speaks_our_pids(world: World) -> bool:
         return False
 
 
-def parent_of(world: World, pid: int) -> int | None:
+def parent_of(world: SensorWorld, pid: int) -> int | None:
     """Return a process's parent, 0 for one that has none; None where there is no such process."""
     text = text_or_none(f"{world.proc}/{pid}/stat")
     row = (text or "").rpartition(")")[2].split()
     return int(row[1]) if len(row) > 1 and row[1].isdecimal() else None
 
 
-def is_below(world: World, pid: int, root: int) -> bool | None:
+def is_below(world: SensorWorld, pid: int, root: int) -> bool | None:
     """Whether a process is another, or descends from it; None where it, or one between, is gone."""
     for _ in range(DEEPEST):
         if pid == root:
@@ -44,7 +44,7 @@ def is_below(world: World, pid: int, root: int) -> bool | None:
     return None
 
 
-def ancestors(world: World, pid: int) -> tuple[int, ...]:
+def ancestors(world: SensorWorld, pid: int) -> tuple[int, ...]:
     """Return those that a process descends from, the nearest first."""
     found: list[int] = []
     for _ in range(DEEPEST):
@@ -56,7 +56,7 @@ def ancestors(world: World, pid: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def descendants(world: World, root: int) -> tuple[int, ...]:
+def descendants(world: SensorWorld, root: int) -> tuple[int, ...]:
     """Return a process and those below it that main threads have started; all that costs little to find."""
     found, open_ = [root], [root]
     while open_ and len(found) < MOST_PROCESSES:
@@ -68,7 +68,7 @@ def descendants(world: World, root: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def strangers(world: World, pids: Iterable[int], known: set[int]) -> set[int]:
+def strangers(world: SensorWorld, pids: Iterable[int], known: set[int]) -> set[int]:
     """Return those of some processes that are neither the job's nor started it. `known`: that were found to be so before.
 
     Adds to `known`. A process that is gone by now is nobody's.
@@ -87,10 +87,10 @@ def strangers(world: World, pids: Iterable[int], known: set[int]) -> set[int]:
     return found
 
 
-class Family:
+class ProcessFamily:
     """The job's processes, those that have ended lately among them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SensorWorld) -> None:
         self._world = world
         self._seen: dict[int, float] = {}
         self.speaks_our_pids = speaks_our_pids(world)

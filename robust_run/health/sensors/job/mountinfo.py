@@ -8,7 +8,7 @@ import re
 import msgspec
 
 from robust_run.health.sensors.files import read_text
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 
 MOST_BYTES = 4 << 20
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -22,7 +22,7 @@ _NETWORK_FUSE = re.compile(
 )
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
+class MountinfoLine(msgspec.Struct, frozen=True, kw_only=True):
     """One mounted file system."""
 
     where: str
@@ -40,12 +40,12 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind in NETWORK_TYPES or _NETWORK_FUSE.match(self.kind) is not None
 
 
-def read(world: World) -> tuple[Mount, ...]:
+def read(world: SensorWorld) -> tuple[MountinfoLine, ...]:
     """Return all mounts of the process that is watched. Raises OSError."""
     return parse(read_text(f"{world.process}/mountinfo", MOST_BYTES))
 
 
-def parse(text: str) -> tuple[Mount, ...]:
+def parse(text: str) -> tuple[MountinfoLine, ...]:
     """Return the mounts in a mountinfo file; lines in no known form are left out."""
     mounts = []
     for line in text.split("\n"):
@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[Mount, ...]:
             continue
         options = front[5].split(",") + back[2].split(",")
         mounts.append(
-            Mount(
+            MountinfoLine(
                 where=_plain(front[4]),
                 kind=back[0],
                 source=_plain(back[1]),
@@ -72,10 +72,10 @@ def _plain(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), text)
 
 
-def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
+def mount_of(path: str, mounts: tuple[MountinfoLine, ...]) -> MountinfoLine | None:
     """Return the mount that a path lies on, going by its name alone: no file system is asked, so none can hang."""
     plain = os.path.normpath(path)
-    best: Mount | None = None
+    best: MountinfoLine | None = None
     for mount in mounts:  # of two on one place the later one is on top
         inside = mount.where in ("/", plain) or plain.startswith(mount.where + "/")
         if inside and (best is None or len(mount.where) >= len(best.where)):

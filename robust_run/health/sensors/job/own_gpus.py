@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from robust_run.health.sensors.files import names_in, text_or_none
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.types import SensorWorld
 from robust_run.health.signs.visible_gpus import Gpu, choose
 from robust_run.health.signs.xids import gpu_name
 
@@ -28,7 +28,7 @@ def used(node: Sequence[Gpu], chosen: str | None) -> frozenset[str] | None:
     return None if visible is None else frozenset(gpu_name(gpu.pci_address) for gpu in visible)
 
 
-def of_node(world: World) -> tuple[Gpu, ...]:
+def of_node(world: SensorWorld) -> tuple[Gpu, ...]:
     """Return the GPUs that NVIDIA's driver lists and that may be opened here, by PCI address; none where it lists none."""
     folder = f"{world.proc}/driver/nvidia/gpus"
     found = []

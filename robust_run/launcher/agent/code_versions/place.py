@@ -37,7 +37,7 @@ from robust_run.launcher.records.code.errors import CodeError, LackingError
 from robust_run.launcher.records.code.program import in_folder, program_of, with_settings
 from robust_run.launcher.records.code.scan import Scan, is_weak
 from robust_run.launcher.records.code.tree_store import SHORT, TreeStore, is_intact, links_to
-from robust_run.launcher.records.code.types import LIMITS, Parts
+from robust_run.launcher.records.code.types import LIMITS, TreeParts
 from robust_run.launcher.records.run_directory import steady_links
 
 FOLDER = "code"
@@ -156,7 +156,7 @@ class CodePlace:
             return False
         return self.store.has(tree_id)
 
-    def take(self, parts: Parts) -> bool:
+    def take(self, parts: TreeParts) -> bool:
         """Take in a part of a version; return whether it is complete. Raises CodeError, StoreError."""
         if self._receiver is None or self._receiver.tree_id != parts.tree:
             self._receiver = Receiver(self.store, parts.tree)

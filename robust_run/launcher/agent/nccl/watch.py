@@ -20,7 +20,7 @@ from robust_run.tracer.plugin.waiting import NOTE_S, Waiting
 if TYPE_CHECKING:
     import asyncio
 
-    from robust_run.tracer.nccl.sampling import Trigger, Window
+    from robust_run.tracer.nccl.sampling import SampleWindow, Trigger
 
 #: Operations that are read of a sampled rank.
 SAMPLED_OPS = 512
@@ -148,7 +148,7 @@ class NcclWatch:
             self._sampled[rank].trace = None
         self._ask(reasons, now_s)
 
-    def _judge(self, known: _Sampled, seen: Window) -> str:
+    def _judge(self, known: _Sampled, seen: SampleWindow) -> str:
         reason = known.trigger.look(seen)
         is_silent = seen.in_flight and not seen.completed
         wanted = reason if not is_silent or known.is_unusual() else ""

@@ -19,7 +19,7 @@ class TakesBlocks(Protocol):
         ...
 
 
-class Console:
+class SharedStream:
     """One of the launcher's own streams, shared by all workers: sees to it that lines of two of them never merge."""
 
     def __init__(self, writer: TakesBlocks) -> None:
@@ -87,7 +87,7 @@ class Channel:
     def __init__(
         self,
         *,
-        console: Console | None,
+        console: SharedStream | None,
         prefix: bytes = b"",
         log: Append | None = None,
         filtered: FilteredLog | None = None,

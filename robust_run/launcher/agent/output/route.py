@@ -19,7 +19,7 @@ from robust_run.launcher.agent.output.wiring import (
     copy_window_size,
     read_available,
 )
-from robust_run.launcher.model.job import Std, Streams
+from robust_run.launcher.model.job import OutputStreams, Std
 
 if TYPE_CHECKING:
     import asyncio
@@ -70,7 +70,7 @@ class OutputRouter:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: OutputStreams,
         role: str,
         *,
         console_out: BoundedWriter,

@@ -1,4 +1,4 @@
-"""Where each stream of each worker goes, by the user's `Streams`; makes the descriptors, channels and log files."""
+"""Where each stream of each worker goes, by the user's `OutputStreams`; makes the descriptors, channels and log files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.output.channel import Append, Channel, Console, FilteredLog
+from robust_run.launcher.agent.output.channel import Append, Channel, FilteredLog, SharedStream
 from robust_run.launcher.agent.output.lines import OutputTail
-from robust_run.launcher.model.job import Std, Streams
+from robust_run.launcher.model.job import OutputStreams, Std
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.output.sinks import BoundedWriter, FileSink, LogHandle
@@ -88,7 +88,7 @@ class _Kind:
     __slots__ = ("console", "console_fd", "is_terminal", "name", "needles", "redirects", "tee")
 
     def __init__(
-        self, name: str, console: Console, console_fd: int, streams: Streams, console_is_terminal: Std
+        self, name: str, console: SharedStream, console_fd: int, streams: OutputStreams, console_is_terminal: Std
     ) -> None:
         def pick(std: Std) -> bool:
             return std.err if name == "stderr" else std.out
@@ -108,7 +108,7 @@ class Wiring:
 
     def __init__(
         self,
-        streams: Streams,
+        streams: OutputStreams,
         role: str,
         console_out: BoundedWriter,
         console_err: BoundedWriter,
@@ -117,9 +117,9 @@ class Wiring:
         self._streams = streams
         self._role = role
         self._pipe_bytes = max(LEAST_PIPE_BYTES, min(PIPE_BYTES, ALL_PIPES_BYTES // (2 * max(1, len(streams.shown)))))
-        out = Console(console_out)
+        out = SharedStream(console_out)
         # One writer for both means one place: then lines of stdout and stderr must not merge either.
-        self.console_err = out if console_err is console_out else Console(console_err)
+        self.console_err = out if console_err is console_out else SharedStream(console_err)
         self._kinds = (
             _Kind("stdout", out, console_out.fd, streams, console_is_terminal),
             _Kind("stderr", self.console_err, console_err.fd, streams, console_is_terminal),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from robust_run.prefetch.inside import Inside
     from robust_run.prefetch.launch import Prepared
     from robust_run.prefetch.record import Ended
-    from robust_run.prefetch.window import ImageStart, Window
+    from robust_run.prefetch.window import ImageStart, RecordingWindow
 
 SIGBUS, SIGSEGV = 7, 11
 _HOLDERS = (b"robust_run.prefetch.inside.holder", b"robust_run.snapshot.restore.holder")
@@ -55,7 +55,7 @@ class Hears(NamedTuple):
     """Something is worth knowing, and no rank fails of it."""
 
 
-class Made(Protocol):
+class MadePlace(Protocol):
     """A place that was made."""
 
     @property
@@ -78,7 +78,7 @@ class Made(Protocol):
         ...
 
 
-MadeT = TypeVar("MadeT", bound=Made)
+MadeT = TypeVar("MadeT", bound=MadePlace)
 
 
 def is_holder(pid: int) -> bool:
@@ -135,7 +135,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._first_store = ""
         self._start_file = ""
         self._made: MadeT = start(Hears(self.trouble, self.note))
-        self._window: Window | None = None
+        self._window: RecordingWindow | None = None
         """From the first attempt on: nodes may wait for each other before."""
 
     @property
@@ -203,10 +203,10 @@ class HeldPlace(ABC, Generic[MadeT]):
     def _look(self, *, stepped: bool, running: bool = True) -> Ended | None:
         if self._made.prepared is None:
             return None
-        from robust_run.prefetch.window import Window
+        from robust_run.prefetch.window import RecordingWindow
 
         now_s = self._clock.monotonic_s()
-        self._window = self._window or Window(now_s, self._spec.record_window_s)
+        self._window = self._window or RecordingWindow(now_s, self._spec.record_window_s)
         return self._window.look(now_s, stepped=stepped, running=running)
 
     def _conclude_beside(self, ended: Ended | None) -> None:

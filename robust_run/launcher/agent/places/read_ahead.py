@@ -23,7 +23,7 @@ from robust_run.prefetch.mount import warm
 from robust_run.prefetch.record import Ended, Recording, fingerprint, keep, layout_of
 from robust_run.prefetch.rules import hotlist
 from robust_run.prefetch.rules.types import QUANTUM_BYTES
-from robust_run.prefetch.window import Window
+from robust_run.prefetch.window import RecordingWindow
 
 _END_S = 10.0
 #: A file of which more than this part is in memory already says nothing of what a start reads.
@@ -62,7 +62,7 @@ class EnvironmentAhead:
         """Begins to read. `notes`, `report`: files for what a worker opens, and for what it all brought."""
         self._say, self._report, self._notes = ThreadMessages(say), report, notes
         self._clock, self._window_s = clock, spec.record_window_s
-        self._window: Window | None = None
+        self._window: RecordingWindow | None = None
         """From the first attempt on: nodes may wait for each other before."""
         self._ending: threading.Thread | None = None
         self._start: EnvironmentStart | None = None
@@ -102,7 +102,7 @@ class EnvironmentAhead:
 
     def _look(self, *, stepped: bool, running: bool = True) -> Ended | None:
         now_s = self._clock.monotonic_s()
-        self._window = self._window or Window(now_s, self._window_s)
+        self._window = self._window or RecordingWindow(now_s, self._window_s)
         return self._window.look(now_s, stepped=stepped, running=running)
 
     def _end(self, pids: tuple[int, ...], *, worth_keeping: bool) -> None:
@@ -136,9 +136,9 @@ class MountedAhead:
         """Begins to read."""
         self._say, self._clock, self._began_s = ThreadMessages(say), clock, clock.monotonic_s()
         self._window_s = spec.record_window_s
-        self._window: Window | None = None
+        self._window: RecordingWindow | None = None
         self._stop = threading.Event()
-        self._watch: warm.Watch | None = None
+        self._watch: warm.PageCacheWatch | None = None
         self._prepared: Prepared | None = None
         self._threads: list[threading.Thread] = []
         try:
@@ -160,7 +160,7 @@ class MountedAhead:
             self._say(f"image {prepared.image_url}: {error.strerror}: nothing is read ahead")
 
     def _begin_watch(self, prepared: Prepared) -> None:
-        watch = warm.Watch(lambda: warm.resident(prepared.image_url, prepared.block_map))
+        watch = warm.PageCacheWatch(lambda: warm.resident(prepared.image_url, prepared.block_map))
         watch.start()
         self._watch = watch
         quanta = -(-prepared.block_map.size_bytes // QUANTUM_BYTES)
@@ -187,7 +187,7 @@ class MountedAhead:
 
     def _look(self, *, stepped: bool, running: bool = True) -> Ended | None:
         now_s = self._clock.monotonic_s()
-        self._window = self._window or Window(now_s, self._window_s)
+        self._window = self._window or RecordingWindow(now_s, self._window_s)
         return self._window.look(now_s, stepped=stepped, running=running)
 
     def _keep(self, ended: Ended) -> None:

@@ -13,11 +13,11 @@ from robust_run.clock import Clock
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec
-from robust_run.snapshot.building import Plan
-from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules.key import blanked
-from robust_run.snapshot.rules.types import Manifest, Package
+from robust_run.snapshot.rules.types import Package, SnapshotManifest
 
 if TYPE_CHECKING:
     from robust_run.prefetch.window import ImageStart
@@ -54,8 +54,8 @@ class SetupReport(msgspec.Struct, frozen=True, kw_only=True):
 class SetupBrought(msgspec.Struct, frozen=True, kw_only=True):
     """How a node came to its environment, besides the place itself."""
 
-    plan: Plan
-    manifest: Manifest | None
+    plan: BuildPlan
+    manifest: SnapshotManifest | None
     """None: there is no snapshot, the commands were run here."""
     was_built: bool
     found_s: float
@@ -64,7 +64,7 @@ class SetupBrought(msgspec.Struct, frozen=True, kw_only=True):
     """What the commands wrote here."""
 
 
-class SetupPlace(HeldPlace[Restored]):
+class SetupPlace(HeldPlace[RestoredEnvironment]):
     """One node's environment. Made by `setup_start.open_setup`; used as `HeldPlace` says."""
 
     kind = "setup"
@@ -76,7 +76,7 @@ class SetupPlace(HeldPlace[Restored]):
         clock: Clock,
         say: Callable[[str], None],
         brought: SetupBrought,
-        start: Callable[[Hears], Restored],
+        start: Callable[[Hears], RestoredEnvironment],
     ) -> None:
         """`start` restores the environment, given who hears of it."""
         super().__init__(spec, f"set-up {brought.plan.key.digest[:16]}", clock, say, start)

@@ -24,14 +24,14 @@ from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.model.job import JobSpec, SetupUse
 from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
-from robust_run.snapshot.building import Plan
+from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
-from robust_run.snapshot.restored import Restored
+from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules.restore_ladder import LADDER
-from robust_run.snapshot.rules.types import Key, Manifest
+from robust_run.snapshot.rules.types import Key, SnapshotManifest
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -170,10 +170,10 @@ class _Opening:
     # --- finding it
 
     def _find(
-        self, plan: Plan, store: Store, token: str | None, damaged: Manifest | None = None
-    ) -> tuple[Manifest | None, bool]:
+        self, plan: BuildPlan, store: Store, token: str | None, damaged: SnapshotManifest | None = None
+    ) -> tuple[SnapshotManifest | None, bool]:
         """Return the snapshot, and whether it was built here; None: the commands are to be run here."""
-        asked = starting.Asked(
+        asked = starting.RestoreRequest(
             refresh=self._use.refresh,
             damaged=damaged,
             head_start_s=0.0 if self._news.is_first else starting.HEAD_START_S,
@@ -212,14 +212,14 @@ class _Opening:
     # --- restoring it
 
     def _place(
-        self, plan: Plan, store: Store, manifest: Manifest | None, *, was_built: bool, is_given: bool
+        self, plan: BuildPlan, store: Store, manifest: SnapshotManifest | None, *, was_built: bool, is_given: bool
     ) -> SetupPlace:
         found_s = self._clock.monotonic_s() - self._began_s
         self._doing = "restoring it"
-        first: list[Restored] = []
+        first: list[RestoredEnvironment] = []
         began_s = self._clock.monotonic_s()
 
-        def start(hears: Hears) -> Restored:
+        def start(hears: Hears) -> RestoredEnvironment:
             if first:  # made before it was known how long that took
                 return first.pop()
             return self._restore(plan, store, manifest, hears, may_run=False)
@@ -243,7 +243,7 @@ class _Opening:
         notes.to(place.note)
         return place
 
-    def _why_not_given(self, store: Store, manifest: Manifest, error: SnapshotDamaged) -> str:
+    def _why_not_given(self, store: Store, manifest: SnapshotManifest, error: SnapshotDamaged) -> str:
         """Return why a node that takes what its job has cannot: the store has nothing of it, or something that is damaged."""
         with suppress(SnapshotDamaged):
             if catalog.load(store, manifest.key) is None:
@@ -253,10 +253,12 @@ class _Opening:
                 )
         return f"this node takes the set-up that the job has, and builds none: {error}; start the job anew"
 
-    def _restore(self, plan: Plan, store: Store, manifest: Manifest | None, hears: Hears, *, may_run: bool) -> Restored:
+    def _restore(
+        self, plan: BuildPlan, store: Store, manifest: SnapshotManifest | None, hears: Hears, *, may_run: bool
+    ) -> RestoredEnvironment:
         if manifest is None:
             return rerunning.run_commands(plan, "there is no snapshot", on_output=self._heard)
-        options = restoring.Options(
+        options = restoring.RestoreOptions(
             cache=os.path.join(self._use.cache, "snapshots"),
             block_cache=self._use.cache,
             launch=self._launch(),
@@ -310,7 +312,7 @@ class _Opening:
             self._say(f"set-up | {_plain(line)}")
 
 
-def taking(plan: Plan, manifest: Manifest) -> Plan:
+def taking(plan: BuildPlan, manifest: SnapshotManifest) -> BuildPlan:
     """Return a node's plan with the job's snapshot, also where what was typed has changed since. Pure.
 
     Raises `SnapshotRefused` where the node differs in what the snapshot is laid over, or compiled for.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from robust_run.health.checks.types import CHECKS, CheckName
-from robust_run.health.ladder.types import Decision
+from robust_run.health.ladder.types import LadderDecision
 from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 from robust_run.launcher.core.ladder.rungs import decided
 from robust_run.launcher.core.membership import is_usable, name_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action
 from robust_run.launcher.model.check_events import Diagnose
 
@@ -15,7 +15,7 @@ from robust_run.launcher.model.check_events import Diagnose
 LONE: tuple[CheckName, ...] = ("compute", "model", "exchange")
 
 
-def begin(policy: Policy, state: JobState, decision: Decision) -> list[Action]:
+def begin(policy: CorePolicy, state: JobState, decision: LadderDecision) -> list[Action]:
     """Order the checks that a decision of the ladder wants."""
     state.phase, state.deadline_at_s = "diagnosing", None
     there = list(hosts_agents(state).values())
@@ -36,7 +36,7 @@ def hosts_agents(state: JobState) -> dict[str, str]:
     return {name: newest[name] for name in hosts if name in newest}
 
 
-def replaced(policy: Policy, state: JobState, name: str) -> list[Action]:
+def replaced(policy: CorePolicy, state: JobState, name: str) -> list[Action]:
     """Begin a diagnosis anew where agents came in the place of those it was ordered of: nothing was asked of them yet.
 
     A job that is resumed has new agents on all hosts, one after the other: the order is given when the last is there.
@@ -50,7 +50,7 @@ def replaced(policy: Policy, state: JobState, name: str) -> list[Action]:
     return begin_again(policy, state)
 
 
-def begin_again(policy: Policy, state: JobState) -> list[Action]:
+def begin_again(policy: CorePolicy, state: JobState) -> list[Action]:
     """Begin a diagnosis anew: whoever was about to carry it out is gone."""
     decisions = ladder_state_of(state).ladder.decisions
     return begin(policy, state, decisions[-1])[1:] if decisions else []

@@ -16,7 +16,7 @@ from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import recount
 from robust_run.launcher.core.resume import leftovers
 from robust_run.launcher.core.resume.leftovers import report, wake
-from robust_run.launcher.core.state import Eviction, JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Inquire, Say
 from robust_run.launcher.model.events import HangSuspected, Inquired
 from robust_run.report.summary import duration
@@ -32,7 +32,7 @@ MARGIN_S, MARGIN_SHARE = 30.0, 0.1
 EARLY_EXIT = "early_exit"
 
 
-def take(policy: Policy, state: JobState, event: HangSuspected | Inquired, now_s: float) -> list[Action]:
+def take(policy: CorePolicy, state: JobState, event: HangSuspected | Inquired, now_s: float) -> list[Action]:
     """Ask, or act on the answer."""
     if isinstance(event, HangSuspected):
         return suspected(state, event, now_s)
@@ -47,7 +47,7 @@ def suspected(state: JobState, event: HangSuspected, now_s: float) -> list[Actio
     return [Inquire(attempt=event.attempt, after_s=event.after_s)]
 
 
-def inquired(policy: Policy, state: JobState, event: Inquired, now_s: float) -> list[Action]:
+def inquired(policy: CorePolicy, state: JobState, event: Inquired, now_s: float) -> list[Action]:
     """Act on what the evidence says; of an attempt that is being ended it only says why that was."""
     verdict = event.verdict
     if state.looks_at_leftovers and state.phase == "running" and (verdict is None or verdict.rule == leftovers.RULE):
@@ -78,7 +78,7 @@ def _lifted(state: JobState) -> list[Action]:
 
 
 def _act(
-    policy: Policy, state: JobState, verdict: TraceVerdict, wanted: str, at_unix_s: float, now_s: float
+    policy: CorePolicy, state: JobState, verdict: TraceVerdict, wanted: str, at_unix_s: float, now_s: float
 ) -> list[Action]:
     """End the attempt for what a verdict says."""
     state.traced, state.is_traced_end = verdict, True
@@ -108,7 +108,7 @@ def _on(state: JobState, name: str) -> list[str]:
 
 
 def _wanted(
-    policy: Policy, state: JobState, verdict: TraceVerdict, now_s: float
+    policy: CorePolicy, state: JobState, verdict: TraceVerdict, now_s: float
 ) -> tuple[Literal["report", "relaunch", "evict"], str]:
     """Return what to do, and why it is only reported where it is. Notes when something is done about a wait that goes on."""
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang

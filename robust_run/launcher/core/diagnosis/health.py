@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.health.rules import deciding
-from robust_run.health.rules.types import Decision, Evicted
+from robust_run.health.rules.types import Evicted, RuleDecision
 from robust_run.health.types import Event
 from robust_run.launcher.core import nodes
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
@@ -17,7 +17,7 @@ from robust_run.launcher.core.diagnosis import blindness
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.membership import name_of, placement_of
-from robust_run.launcher.core.state import LADDER, JobState, Policy
+from robust_run.launcher.core.state import LADDER, CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.events import HangSuspected, NodeEvicted
 from robust_run.launcher.model.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
@@ -34,7 +34,7 @@ TRAINING = "training."
 DAMAGED = "training.damaged"
 
 
-def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> list[Action]:
+def seen(policy: CorePolicy, state: JobState, event: HealthSeen, now_s: float) -> list[Action]:
     """Remember what a sensor said, and do what its rule asks for."""
     sign = event.event
     name = name_of(state, event.node)
@@ -64,7 +64,7 @@ def seen(policy: Policy, state: JobState, event: HealthSeen, now_s: float) -> li
     return [spoken(decision), *_follow(policy, state, event, decision, now_s)]
 
 
-def spoken(decision: Decision) -> RuleSpoke:
+def spoken(decision: RuleDecision) -> RuleSpoke:
     """Return a decision as it is put on record."""
     return RuleSpoke(
         rule=decision.rule,
@@ -107,7 +107,7 @@ def _is_news(state: JobState, key: tuple[str, str, str]) -> bool:
 # --- evictions ------------------------------------------------------------------------------------------------------
 
 
-def held(policy: Policy, state: JobState, decision: Decision, now_s: float) -> Decision:
+def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: float) -> RuleDecision:
     """Return the decision, or a report where the eviction would be one too many or leave the job without nodes."""
     if decision.rung != "evict":
         return decision
@@ -125,12 +125,12 @@ def held(policy: Policy, state: JobState, decision: Decision, now_s: float) -> D
     return decision if left >= policy.fewest else _instead(decision, "no node can take over")
 
 
-def _instead(decision: Decision, why: str) -> Decision:
+def _instead(decision: RuleDecision, why: str) -> RuleDecision:
     sentence = f"{decision.sentence}; not evicted: {why}"
     return msgspec.structs.replace(decision, rung="report", held_back=why, sentence=sentence)
 
 
-def evict(policy: Policy, state: JobState, decision: Decision, at_unix_s: float, now_s: float) -> list[Action]:
+def evict(policy: CorePolicy, state: JobState, decision: RuleDecision, at_unix_s: float, now_s: float) -> list[Action]:
     """Take the node out of the job, as an operator would, for the reason that the rule has."""
     name = decision.node
     by = f"rule {decision.rule}"
@@ -150,7 +150,9 @@ def evict(policy: Policy, state: JobState, decision: Decision, at_unix_s: float,
 # --- what else follows ----------------------------------------------------------------------------------------------
 
 
-def _follow(policy: Policy, state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
+def _follow(
+    policy: CorePolicy, state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float
+) -> list[Action]:
     if decision.rung == "evict":
         return evict(policy, state, decision, event.at_unix_s, now_s)
     if decision.tolerated or decision.rung in ("relaunch", "stop"):
@@ -164,7 +166,9 @@ def _follow(policy: Policy, state: JobState, event: HealthSeen, decision: Decisi
     return []
 
 
-def _training(policy: Policy, state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
+def _training(
+    policy: CorePolicy, state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float
+) -> list[Action]:
     """Numbers went wrong. The version on probation is the first suspect; NaN ends the attempt whoever is at fault.
 
     A jump may be the data's: without a suspect it is told, and training goes on.
@@ -180,7 +184,7 @@ def _training(policy: Policy, state: JobState, event: HealthSeen, decision: Deci
     return end_attempt(state, failure_ending(policy, state))
 
 
-def _inquire(state: JobState, event: HealthSeen, decision: Decision, now_s: float) -> list[Action]:
+def _inquire(state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float) -> list[Action]:
     placement = placement_of(state, event.node)
     if placement is None:
         return []
@@ -190,7 +194,7 @@ def _inquire(state: JobState, event: HealthSeen, decision: Decision, now_s: floa
     return suspected(state, why, now_s)
 
 
-def _tell(state: JobState, decision: Decision, now_s: float) -> list[Action]:
+def _tell(state: JobState, decision: RuleDecision, now_s: float) -> list[Action]:
     """Report it, while the attempt goes on."""
     if state.attempt < 0 or len(state.health.said) > MOST_TOLD:
         return []
@@ -209,7 +213,7 @@ def _tell(state: JobState, decision: Decision, now_s: float) -> list[Action]:
     return [incident]
 
 
-def draft_of(state: JobState, decision: Decision) -> VerdictDraft:
+def draft_of(state: JobState, decision: RuleDecision) -> VerdictDraft:
     """Return a decision on a sign as an incident has it."""
     is_training = decision.rule.startswith(TRAINING)
     rank = _rank_in(decision.event, state.world_size) if is_training else None

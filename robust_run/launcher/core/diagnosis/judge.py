@@ -40,7 +40,7 @@ _KINDS: dict[str, Literal["node_lost", "node_fault", "unknown"]] = {
 FROM_OUTSIDE = frozenset((1, 2, 3, 9, 13, 14, 15))
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptJudgement(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict and what it means for the job."""
 
     draft: VerdictDraft
@@ -64,7 +64,7 @@ def was_sent_a_signal(draft: VerdictDraft) -> bool:
     return draft.rule == "died_of_signal" and exit_code is not None and -exit_code in FROM_OUTSIDE
 
 
-def judge(state: JobState) -> Judgement | None:
+def judge(state: JobState) -> AttemptJudgement | None:
     """Return the verdict on an attempt that is over, None if it did its work.
 
     What happened first is the cause: a rank that failed while its node's peers were all there is not excused by a node that
@@ -78,7 +78,7 @@ def judge(state: JobState) -> Judgement | None:
     if state.code_fault is not None:
         hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in state.code_fault.ranks))))
         found = msgspec.structs.replace(state.code_fault, nodes=hosts)
-        return Judgement(draft=found, symptom=found.kind, onset_at_s=state.detected_at_s)
+        return AttemptJudgement(draft=found, symptom=found.kind, onset_at_s=state.detected_at_s)
     if state.trouble:
         return _platform(state)
     if state.traced is not None and (state.is_traced_end or not state.causes):
@@ -97,7 +97,7 @@ def judge(state: JobState) -> Judgement | None:
     hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in draft.ranks))))
     aftermath = "; ".join(filter(None, (draft.aftermath, _clauses(state.causes))))
     failures = filter(None, map(own_failure, state.evidence))
-    return Judgement(
+    return AttemptJudgement(
         draft=msgspec.structs.replace(draft, nodes=hosts, aftermath=aftermath),
         symptom="worker_failed",
         onset_at_s=min((each.at_s for each in failures), default=None),
@@ -122,16 +122,16 @@ def _machine_at_fault(state: JobState, draft: VerdictDraft, failed_at_s: float |
     )
 
 
-def _of_machine(cause: EndCause, victim: VerdictDraft, state: JobState) -> Judgement:
+def _of_machine(cause: EndCause, victim: VerdictDraft, state: JobState) -> AttemptJudgement:
     judged = _from_cause(cause, state)
     aftermath = "; ".join(filter(None, (judged.draft.aftermath, victim.sentence)))
     return msgspec.structs.replace(judged, draft=msgspec.structs.replace(judged.draft, aftermath=aftermath))
 
 
-def _from_trace(traced: TraceVerdict, state: JobState) -> Judgement:
+def _from_trace(traced: TraceVerdict, state: JobState) -> AttemptJudgement:
     """What the ranks' own records say goes before how they ended: a stuck rank ends of our signal, a misled one of an abort."""
     onset_s = traced.onset_s if state.is_traced_end else None
-    return Judgement(
+    return AttemptJudgement(
         draft=draft_of(traced, next((rank for rank in state.evidence if (rank.rank,) == traced.ranks), None)),
         symptom="hang" if state.is_traced_end else "worker_failed",
         onset_at_s=onset_s if onset_s is not None else state.detected_at_s,
@@ -166,7 +166,7 @@ def _did_its_work(state: JobState) -> bool:
     )
 
 
-def _unexplained(state: JobState) -> Judgement:
+def _unexplained(state: JobState) -> AttemptJudgement:
     """Nothing was seen to fail, and yet the work is not done."""
     draft = VerdictDraft(
         kind="unknown",
@@ -176,17 +176,17 @@ def _unexplained(state: JobState) -> Judgement:
         sentence="the attempt ended and no rank shows why",
         exit_code=1,
     )
-    return Judgement(draft=draft, symptom="worker_failed", onset_at_s=state.detected_at_s)
+    return AttemptJudgement(draft=draft, symptom="worker_failed", onset_at_s=state.detected_at_s)
 
 
-def _platform(state: JobState) -> Judgement:
+def _platform(state: JobState) -> AttemptJudgement:
     draft = VerdictDraft(
         kind="node_fault", ranks=(), confidence="high", rule="platform", sentence=state.trouble, exit_code=1
     )
-    return Judgement(draft=draft, symptom="platform", onset_at_s=state.detected_at_s)
+    return AttemptJudgement(draft=draft, symptom="platform", onset_at_s=state.detected_at_s)
 
 
-def _from_cause(cause: EndCause, state: JobState) -> Judgement:
+def _from_cause(cause: EndCause, state: JobState) -> AttemptJudgement:
     same = [each for each in state.causes if each.kind == cause.kind]
     hosts = tuple(dict.fromkeys(each.node for each in same if each.node))
     sentence = f"{_named(hosts)} {_plural(cause)}" if len(hosts) > 1 else cause.text
@@ -202,7 +202,7 @@ def _from_cause(cause: EndCause, state: JobState) -> Judgement:
         exit_code=1,
     )
     gone = cause.kind in ("lost", "evicted")
-    return Judgement(draft=draft, symptom=_SYMPTOMS[cause.kind], onset_at_s=cause.at_s, heals=True, evicts=gone)
+    return AttemptJudgement(draft=draft, symptom=_SYMPTOMS[cause.kind], onset_at_s=cause.at_s, heals=True, evicts=gone)
 
 
 def _named(hosts: tuple[str, ...]) -> str:

@@ -8,10 +8,10 @@ import msgspec
 
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.rules.types import Book
-from robust_run.launcher.core.state import Policy
+from robust_run.launcher.core.state import CorePolicy
 
 
-def book_of(policy: Policy) -> Book:
+def book_of(policy: CorePolicy) -> Book:
     """Return the rules of a job."""
     return _book(policy.health_rules, policy.max_evict_share)
 

@@ -16,21 +16,23 @@ from robust_run.health.types import NOT_THE_JOBS
 from robust_run.launcher.core.diagnosis.health import TRAINING, held, memory_s, said_by, spoken
 from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.membership import node_of_rank, recount
-from robust_run.launcher.core.state import Eviction, JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.health_events import RuleEviction, Sign
 from robust_run.launcher.model.job import RankEvidence, VerdictDraft
 
 if TYPE_CHECKING:
-    from robust_run.health.rules.types import Decision
-    from robust_run.launcher.core.diagnosis.judge import Judgement
+    from robust_run.health.rules.types import RuleDecision
+    from robust_run.launcher.core.diagnosis.judge import AttemptJudgement
 
 MOST_LINES = 10
 #: What makes work wait and ends nothing.
 LOADS = ("cpu.", "disk.pressure", "disk.slow_fsync")
 
 
-def explained(policy: Policy, state: JobState, verdict: Judgement, now_s: float) -> tuple[Judgement, list[Action]]:
+def explained(
+    policy: CorePolicy, state: JobState, verdict: AttemptJudgement, now_s: float
+) -> tuple[AttemptJudgement, list[Action]]:
     """Return the verdict with what rules and sensors add to it, and what is done besides."""
     actions: list[Action] = []
     culprit = verdict.draft.culprit
@@ -79,8 +81,8 @@ def _line(sign: Sign, onset_s: float) -> str:
 
 
 def _by_rule(
-    policy: Policy, state: JobState, verdict: Judgement, culprit: RankEvidence, now_s: float
-) -> tuple[Judgement, list[Action]]:
+    policy: CorePolicy, state: JobState, verdict: AttemptJudgement, culprit: RankEvidence, now_s: float
+) -> tuple[AttemptJudgement, list[Action]]:
     """Ask the table about how the rank at fault ended."""
     name = node_of_rank(state, culprit.rank)
     recent = (sign.event for sign in state.health.recent if sign.name == name)
@@ -108,7 +110,9 @@ def _by_rule(
     return _evicting(state, verdict, decision, now_s)
 
 
-def _evicting(state: JobState, verdict: Judgement, decision: Decision, now_s: float) -> tuple[Judgement, list[Action]]:
+def _evicting(
+    state: JobState, verdict: AttemptJudgement, decision: RuleDecision, now_s: float
+) -> tuple[AttemptJudgement, list[Action]]:
     """The attempt is over: the next one does without the node."""
     name = decision.node
     state.health.evicted.append(RuleEviction(name=name, rule=decision.rule, at_s=now_s))

@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.health.checks.types import Judgement
+from robust_run.health.checks.types import CheckJudgement
 from robust_run.health.ladder import rules
 from robust_run.health.ladder.rules import everything_known
 from robust_run.health.ladder.step import most_evicted
-from robust_run.health.ladder.types import Code, Decision, Failed, FailureKind, RollbackRefused, Settled
+from robust_run.health.ladder.types import Code, Failed, FailureKind, LadderDecision, RollbackRefused, Settled
 from robust_run.health.ladder.types import Diagnosed as ChecksOver
 from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.diagnosis import failure as diagnosis
-from robust_run.launcher.core.diagnosis.judge import Judgement as Verdict
+from robust_run.launcher.core.diagnosis.judge import AttemptJudgement as Verdict
 from robust_run.launcher.core.diagnosis.judge import is_nan, was_sent_a_signal
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
 from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop
 from robust_run.launcher.core.membership import is_usable, name_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.model.events import Event
@@ -47,7 +47,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
 
     said: tuple[Action, ...] = ()
     """For the record, whatever follows."""
-    decision: Decision | None = None
+    decision: LadderDecision | None = None
     """The rung to take; None: it is not the ladder's business."""
     known: str = ""
     """All that was tried and found, where an episode is under way."""
@@ -57,7 +57,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def concluded(
-    policy: Policy, state: JobState, verdict: Verdict | None, *, progressed: bool, may_go_on: bool, now_s: float
+    policy: CorePolicy, state: JobState, verdict: Verdict | None, *, progressed: bool, may_go_on: bool, now_s: float
 ) -> Concluded:
     """Take in how an attempt ended (`verdict` None: well); return what follows. `may_go_on`: it would be started again."""
     ladder_state = ladder_state_of(state)
@@ -97,7 +97,7 @@ def concluded(
 
 
 def what_it_is(
-    policy: Policy, ladder_state: LadderState, draft: VerdictDraft, *, progressed: bool
+    policy: CorePolicy, ladder_state: LadderState, draft: VerdictDraft, *, progressed: bool
 ) -> tuple[FailureKind | None, str, bool]:
     """Return what the ladder calls a failure (None: none of its business), how it is remembered, and whether it begins it."""
     always = policy.diagnose == "always"
@@ -132,7 +132,9 @@ def _code(state: JobState) -> Code:
     return Code(running=f"version {state.code.running}", last_good=good)
 
 
-def follow(policy: Policy, state: JobState, decision: Decision, incident: RecordIncident, now_s: float) -> list[Action]:
+def follow(
+    policy: CorePolicy, state: JobState, decision: LadderDecision, incident: RecordIncident, now_s: float
+) -> list[Action]:
     """Take the rung that follows from a failure."""
     if decision.rung == "rollback":
         back = _roll_back(state, decision)
@@ -156,7 +158,7 @@ def follow(policy: Policy, state: JobState, decision: Decision, incident: Record
     return [record, *stop(state, decision)]
 
 
-def _roll_back(state: JobState, decision: Decision) -> bool:
+def _roll_back(state: JobState, decision: LadderDecision) -> bool:
     from robust_run.launcher.core import code_ledger as ledger
 
     before = state.code.running
@@ -167,7 +169,7 @@ def _roll_back(state: JobState, decision: Decision) -> bool:
 # --- what comes of it -----------------------------------------------------------------------------------------------
 
 
-def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Action]:
+def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
     """Change the state by what checks say; return what is to be done."""
     if isinstance(event, StandbyChecked):
         return _standby_checked(policy, state, event)
@@ -177,7 +179,7 @@ def take(policy: Policy, state: JobState, event: Event, now_s: float) -> list[Ac
     return []
 
 
-def _of_present(state: JobState, judged: Judgement) -> Judgement:
+def _of_present(state: JobState, judged: CheckJudgement) -> CheckJudgement:
     """Return what is said of nodes that are still there: who went meanwhile need not be evicted."""
     there = {member.info.name for member in state.members.values() if is_usable(state, member.info.id)}
     return msgspec.structs.replace(
@@ -187,7 +189,7 @@ def _of_present(state: JobState, judged: Judgement) -> Judgement:
     )
 
 
-def _standby_checked(policy: Policy, state: JobState, event: StandbyChecked) -> list[Action]:
+def _standby_checked(policy: CorePolicy, state: JobState, event: StandbyChecked) -> list[Action]:
     member = state.members.get(event.node)
     if member is None or not is_usable(state, event.node) or event.node in state.unended:
         return []  # it went, or was needed before it was known

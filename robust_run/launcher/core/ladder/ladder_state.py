@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.health.checks.replay import Group, Replay
+from robust_run.health.checks.replay import Replay, ReplayGroup
 from robust_run.health.ladder.types import State
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.job import Placement
@@ -17,7 +17,7 @@ from robust_run.launcher.model.resume_events import ResumePoint
 class GroupRun(msgspec.Struct, frozen=True, kw_only=True):
     """One group of a pass of a replay: an attempt of its own, with a number, a store and a world of its own."""
 
-    group: Group
+    group: ReplayGroup
     attempt: int
     layout: tuple[Placement, ...]
     address: str = ""

@@ -6,13 +6,12 @@ import msgspec
 
 from robust_run.health.ladder import rules
 from robust_run.health.ladder import step as ladder
-from robust_run.health.ladder.types import Decision
 from robust_run.health.ladder.types import Event as LadderEvent
-from robust_run.health.ladder.types import Policy as LadderPolicy
+from robust_run.health.ladder.types import LadderDecision, LadderPolicy
 from robust_run.launcher.core.attempts import begin, finish
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
 from robust_run.launcher.core.membership import recount
-from robust_run.launcher.core.state import LADDER, Eviction, JobState, Policy
+from robust_run.launcher.core.state import LADDER, CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Finish, Say
 from robust_run.launcher.model.check_events import Decided
 
@@ -22,7 +21,7 @@ LEAST_FOR_REPLAY = 4
 LONE_S, USUAL_S, NAN_S = 1.0, 3.0, 30.0
 
 
-def evict_share(policy: Policy) -> float:
+def evict_share(policy: CorePolicy) -> float:
     """Return what share of the nodes rules may evict together: as the command line says, else the file of rules."""
     if policy.max_evict_share is None and policy.health_rules:
         from robust_run.launcher.core.diagnosis.rule_book import book_of
@@ -31,7 +30,7 @@ def evict_share(policy: Policy) -> float:
     return LadderPolicy().max_evict_share if policy.max_evict_share is None else policy.max_evict_share
 
 
-def limits(policy: Policy, state: JobState) -> LadderPolicy:
+def limits(policy: CorePolicy, state: JobState) -> LadderPolicy:
     """Return the numbers of the ladder for this job as it is."""
     few = f"{len(state.layout)} of {LEAST_FOR_REPLAY} nodes that make groups worth their while"
     why_not = policy.no_replay or (few if len(state.layout) < LEAST_FOR_REPLAY else "")
@@ -48,7 +47,9 @@ def limits(policy: Policy, state: JobState) -> LadderPolicy:
     )
 
 
-def advance(policy: Policy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0) -> list[Action]:
+def advance(
+    policy: CorePolicy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0
+) -> list[Action]:
     """Take in what came of a rung that was waited for, and take the next."""
     ladder_state, decision = next_rung(policy, state, ladder_state_of(state), event)
     remember(state, ladder_state)
@@ -73,7 +74,7 @@ def evict(state: JobState, name: str, why: str, by: str, at_unix_s: float) -> li
     return [Say(text=text, node=node) for node in there]
 
 
-def stop(state: JobState, decision: Decision) -> list[Action]:
+def stop(state: JobState, decision: LadderDecision) -> list[Action]:
     """End the job, with what was tried and found."""
     ladder_state = ladder_state_of(state)
     failure = ladder_state.ladder.failure
@@ -87,14 +88,14 @@ def stop(state: JobState, decision: Decision) -> list[Action]:
 
 
 def next_rung(
-    policy: Policy, state: JobState, ladder_state: LadderState, event: LadderEvent
-) -> tuple[LadderState, Decision | None]:
+    policy: CorePolicy, state: JobState, ladder_state: LadderState, event: LadderEvent
+) -> tuple[LadderState, LadderDecision | None]:
     """Return what the ladder remembers after an event, and the rung that follows, if one does."""
     after, decision = ladder.step(limits(policy, state), ladder_state.ladder, event)
     return msgspec.structs.replace(ladder_state, ladder=after), decision
 
 
-def decided(state: JobState, decision: Decision) -> Decided:
+def decided(state: JobState, decision: LadderDecision) -> Decided:
     """Return a decision for the record."""
     return Decided(
         attempt=state.attempt,

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.ckpt_io.seen import Seen
+from robust_run.ckpt_io.seen import SeenCheckpoint
 from robust_run.launcher.core.resume.looks import (
     ANSWER_S,
     DELAY_S,
@@ -64,7 +64,7 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
 class ResumeChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The resume point."""
 
-    seen: Seen | None
+    seen: SeenCheckpoint | None
     """None: the beginning."""
     is_own: bool = False
     """Each node has a checkpoint of its own of that step."""

@@ -7,7 +7,7 @@ thread or an exit handler. Both are named, neither is acted on: the training is 
 from __future__ import annotations
 
 from robust_run.launcher.core.diagnosis.judge import draft_of
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, Inquire, RecordIncident, Say, WakeAt
 from robust_run.tracer.types import TraceVerdict
 
@@ -26,7 +26,7 @@ def left(state: JobState, now_s: float) -> list[Action]:
     return wake(state)
 
 
-def tick(policy: Policy, state: JobState, now_s: float) -> list[Action]:
+def tick(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Look again at a wait that is to be acted on by now, or at ranks that the others have left behind."""
     if state.is_inquiring:
         return []  # what comes of that sets the time anew

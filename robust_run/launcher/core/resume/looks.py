@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from robust_run.ckpt_io.seen import Look, Seen
+from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 
 #: A node that does not answer is waited for so long where others do, and where none does.
@@ -27,7 +27,7 @@ class LookAsked(msgspec.Struct, kw_only=True):
 
     number: int
     """Of the newest question to it."""
-    look: Look | None = None
+    look: FolderLook | None = None
     """Its newest answer."""
     is_due: bool = True
     """The newest question is not answered."""
@@ -64,7 +64,7 @@ class Choosing(msgspec.Struct, kw_only=True):
 class ResumeCandidate(msgspec.Struct, kw_only=True):
     """One checkpoint, as all nodes together see it."""
 
-    seen: Seen
+    seen: SeenCheckpoint
     """As the first node has it that sees it whole, if one does."""
     names: set[str] = set()
     """Of its folder: another one on each node, perhaps."""
@@ -106,9 +106,9 @@ class CheckpointSituation:
         return ", ".join(hosts[:NAMED]) + (", ..." if len(hosts) > NAMED else "")
 
 
-def _candidates(choosing: Choosing, views: Mapping[str, Look], waited_s: float) -> list[ResumeCandidate]:
+def _candidates(choosing: Choosing, views: Mapping[str, FolderLook], waited_s: float) -> list[ResumeCandidate]:
     """Return all checkpoints whose manifest can be read, the newest first."""
-    alike: dict[tuple[Look, bool], list[str]] = {}
+    alike: dict[tuple[FolderLook, bool], list[str]] = {}
     for node, look in views.items():  # thousands of nodes, and most of them see the same
         alike.setdefault((look, choosing.asked[node].is_due and waited_s >= ANSWER_S), []).append(node)
     found: dict[str, ResumeCandidate] = {}

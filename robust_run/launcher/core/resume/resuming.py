@@ -27,7 +27,7 @@ from robust_run.launcher.model.resume_events import (
 from robust_run.report.summary import duration
 
 if TYPE_CHECKING:
-    from robust_run.launcher.core.diagnosis.judge import Judgement
+    from robust_run.launcher.core.diagnosis.judge import AttemptJudgement
 
 #: Names of exceptions that a worker raises where a checkpoint cannot be read: ours, and torch's around them.
 OURS, OF_TORCH = "robust_run.ckpt_io.", "torch.distributed.checkpoint.api.CheckpointException"
@@ -131,7 +131,7 @@ def damaged(state: JobState, event: AttemptEnded) -> None:
     state.found_damaged = state.found_damaged or found.uuid
 
 
-def judged(state: JobState, verdict: Judgement, *, may_heal: bool) -> Judgement:
+def judged(state: JobState, verdict: AttemptJudgement, *, may_heal: bool) -> AttemptJudgement:
     """Return the verdict on an attempt that had nothing to start from, or whose ranks could not read what they were told to.
 
     It is the latter only if the attempt did nothing else: no rank made a step, and what the rank at fault shows is no exception

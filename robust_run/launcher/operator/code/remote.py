@@ -24,7 +24,7 @@ from robust_run.launcher.operator.views.code_words import MOVED, CodeView, Refus
 from robust_run.launcher.operator.views.status import ActionView
 from robust_run.launcher.records.code.errors import LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, encode_tree
-from robust_run.launcher.records.code.types import CodeTree, Parts
+from robust_run.launcher.records.code.types import CodeTree, TreeParts
 
 _View = TypeVar("_View", bound=msgspec.Struct)
 
@@ -72,7 +72,7 @@ class Versions:
             receiver = Receiver(store, tree_id)
             data = self._target.get(f"/v1/code/parts/{tree_id}")
             try:
-                parts = msgspec.msgpack.decode(data, type=list[Parts])
+                parts = msgspec.msgpack.decode(data, type=list[TreeParts])
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise PlatformError(f"the controller's answer is of another version of robust-run: {error}") from error
             if not any(receiver.take(part) for part in parts):
@@ -91,7 +91,7 @@ class Versions:
     def send(self, tree_id: str, store: TreeStore) -> None:
         """Send the code of an update to the controller. Raises PlatformError."""
         target, tree = self._living(), store.tree(tree_id)
-        parts = [Parts(tree=tree_id, manifest=encode_tree(tree))]
+        parts = [TreeParts(tree=tree_id, manifest=encode_tree(tree))]
         digests = [file.digest for file in tree.files if not file.link]
         for part in (*parts, *contents_of(store, tree_id, digests)):
             target.send("/v1/code/parts", msgspec.msgpack.encode(part), "application/msgpack")

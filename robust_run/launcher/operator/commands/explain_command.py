@@ -10,7 +10,7 @@ import click
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
 
 if TYPE_CHECKING:
-    from robust_run.launcher.operator.views.explaining import Told
+    from robust_run.launcher.operator.views.explaining import ToldIncident
 
 
 @click.command()
@@ -38,7 +38,7 @@ def explain(incident: int, as_json: bool, **which: str) -> int:
     return 0
 
 
-def _encoded(found: Told) -> str:
+def _encoded(found: ToldIncident) -> str:
     import msgspec
 
     return msgspec.json.encode(found).decode()

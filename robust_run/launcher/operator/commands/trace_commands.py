@@ -57,9 +57,9 @@ def _why_it_died(about: Subject, as_json: bool) -> int:
 
 def _conclusion(scene: Scene) -> str:
     """Return what would be concluded if it stayed like this."""
-    from robust_run.tracer.verdict import Patience, look
+    from robust_run.tracer.verdict import RankPatience, look
 
-    verdict = look(scene, Patience(after_s=1.0, working_factor=1e9)).verdict
+    verdict = look(scene, RankPatience(after_s=1.0, working_factor=1e9)).verdict
     return f"if this goes on: {verdict.sentence}" if verdict is not None else ""
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from robust_run.launcher.operator.gauges import code, course, job, nccl, steps
-from robust_run.launcher.operator.gauges.facts import Checkpoint, Facts
+from robust_run.launcher.operator.gauges.facts import GaugeFacts, NewestCheckpoint
 from robust_run.launcher.operator.gauges.steps import MOST_NAMED
-from robust_run.report.metrics import Family
+from robust_run.report.metrics import MetricFamily
 
-__all__ = ["MOST_NAMED", "SOURCES", "Checkpoint", "Facts", "families"]
+__all__ = ["MOST_NAMED", "SOURCES", "GaugeFacts", "NewestCheckpoint", "families"]
 
-SOURCES: tuple[Callable[[Facts], Family], ...] = (
+SOURCES: tuple[Callable[[GaugeFacts], MetricFamily], ...] = (
     *job.SOURCES,
     *course.SOURCES,
     *steps.SOURCES,
@@ -24,6 +24,6 @@ SOURCES: tuple[Callable[[Facts], Family], ...] = (
 )
 
 
-def families(facts: Facts) -> list[Family]:
+def families(facts: GaugeFacts) -> list[MetricFamily]:
     """Return all metrics of a job; a family without a number is left out."""
     return [family for source in SOURCES if (family := source(facts)).samples or family.buckets]

@@ -14,14 +14,14 @@ from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class NewestCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The newest checkpoint under --ckpt-dir."""
 
     written_unix_s: float
     step: int | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class GaugeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job when somebody asks for metrics."""
 
     job: JobView
@@ -39,7 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The longest of any connected agent; None: none is connected, or there is one node."""
     notices: Mapping[str, int] = {}
     """Notifications by outcome: sent, failed, suppressed."""
-    checkpoint: Checkpoint | None = None
+    checkpoint: NewestCheckpoint | None = None
     phases: Mapping[str, float] = {}
     """Start-up of the newest attempt: seconds by phase, of the node or rank that took longest."""
     name_nodes: int = 0

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import get_args
 
 from robust_run.launcher.core.state import Phase
-from robust_run.launcher.operator.gauges.facts import Facts
-from robust_run.report.metrics import Family, Sample, number
+from robust_run.launcher.operator.gauges.facts import GaugeFacts
+from robust_run.report.metrics import MetricFamily, Sample, number
 
 
-def _info(facts: Facts) -> Family:
+def _info(facts: GaugeFacts) -> MetricFamily:
     job = facts.job
-    return Family(
+    return MetricFamily(
         name="info",
         kind="gauge",
         about="The job that this controller runs; always 1.",
@@ -21,25 +21,25 @@ def _info(facts: Facts) -> Family:
     )
 
 
-def _up(facts: Facts) -> Family:
+def _up(facts: GaugeFacts) -> MetricFamily:
     return number(
         "running", "gauge", "Whether ranks train: 1 from their start to their end.", facts.job.phase == "running"
     )
 
 
-def _started(facts: Facts) -> Family:
+def _started(facts: GaugeFacts) -> MetricFamily:
     return number("started_timestamp_seconds", "gauge", "When the job started.", facts.job.started_unix_s)
 
 
-def _attempt(facts: Facts) -> Family:
+def _attempt(facts: GaugeFacts) -> MetricFamily:
     return number("attempt", "gauge", "Number of the newest attempt; -1 before the first.", facts.job.attempt)
 
 
-def _ranks(facts: Facts) -> Family:
+def _ranks(facts: GaugeFacts) -> MetricFamily:
     return number("ranks", "gauge", "Ranks of the newest attempt.", facts.job.world_size)
 
 
-def _nodes(facts: Facts) -> Family:
+def _nodes(facts: GaugeFacts) -> MetricFamily:
     job = facts.job
     counted = {
         "active": job.nodes_active,
@@ -47,7 +47,7 @@ def _nodes(facts: Facts) -> Family:
         "evicted": job.nodes_evicted,
         "lost": job.nodes_lost,
     }
-    return Family(
+    return MetricFamily(
         name="nodes",
         kind="gauge",
         about="Nodes by what they are to the job.",
@@ -56,8 +56,8 @@ def _nodes(facts: Facts) -> Family:
     )
 
 
-def _phase(facts: Facts) -> Family:
-    return Family(
+def _phase(facts: GaugeFacts) -> MetricFamily:
+    return MetricFamily(
         name="phase",
         kind="gauge",
         about="What the job does now: 1 for its phase, 0 for all others.",
@@ -66,18 +66,18 @@ def _phase(facts: Facts) -> Family:
     )
 
 
-def _needed(facts: Facts) -> Family:
+def _needed(facts: GaugeFacts) -> MetricFamily:
     return number("nodes_needed", "gauge", "Nodes without which no attempt begins.", facts.job.nodes_needed)
 
 
-def _silence(facts: Facts) -> Family:
+def _silence(facts: GaugeFacts) -> MetricFamily:
     about = "Longest time since a sign of life of any node that is connected."
     if facts.silence_s is None:
-        return Family(name="heartbeat_silence_seconds", kind="gauge", about=about)
+        return MetricFamily(name="heartbeat_silence_seconds", kind="gauge", about=about)
     return number("heartbeat_silence_seconds", "gauge", about, facts.silence_s)
 
 
-def _term(facts: Facts) -> Family:
+def _term(facts: GaugeFacts) -> MetricFamily:
     return number(
         "controller_term",
         "gauge",
@@ -86,7 +86,7 @@ def _term(facts: Facts) -> Family:
     )
 
 
-def _fruitless(facts: Facts) -> Family:
+def _fruitless(facts: GaugeFacts) -> MetricFamily:
     return number(
         "restarts_without_progress",
         "gauge",
@@ -95,12 +95,12 @@ def _fruitless(facts: Facts) -> Family:
     )
 
 
-def _allowed(facts: Facts) -> Family:
+def _allowed(facts: GaugeFacts) -> MetricFamily:
     return number("restarts_allowed", "gauge", "As --max-restarts says.", facts.max_restarts)
 
 
-def _notices(facts: Facts) -> Family:
-    return Family(
+def _notices(facts: GaugeFacts) -> MetricFamily:
+    return MetricFamily(
         name="notifications_total",
         kind="counter",
         about="Notifications (--notify) by outcome: sent, failed, suppressed by the rate limit.",
@@ -109,7 +109,7 @@ def _notices(facts: Facts) -> Family:
     )
 
 
-SOURCES: tuple[Callable[[Facts], Family], ...] = (
+SOURCES: tuple[Callable[[GaugeFacts], MetricFamily], ...] = (
     _info,
     _up,
     _phase,

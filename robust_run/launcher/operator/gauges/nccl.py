@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.launcher.operator.gauges.facts import Facts
-from robust_run.report.metrics import Family, Sample
+from robust_run.launcher.operator.gauges.facts import GaugeFacts
+from robust_run.report.metrics import MetricFamily, Sample
 from robust_run.tracer.nccl.types import CommRate
 
 
-def _by_communicator(name: str, about: str, value: Callable[[CommRate], float]) -> Callable[[Facts], Family]:
+def _by_communicator(name: str, about: str, value: Callable[[CommRate], float]) -> Callable[[GaugeFacts], MetricFamily]:
     """Return the source of a counter that has a number for each communicator."""
 
-    def source(facts: Facts) -> Family:
-        return Family(
+    def source(facts: GaugeFacts) -> MetricFamily:
+        return MetricFamily(
             name=name,
             kind="counter",
             about=about,
@@ -24,7 +24,7 @@ def _by_communicator(name: str, about: str, value: Callable[[CommRate], float]) 
     return source
 
 
-SOURCES: tuple[Callable[[Facts], Family], ...] = (
+SOURCES: tuple[Callable[[GaugeFacts], MetricFamily], ...] = (
     _by_communicator(
         "nccl_operations_total",
         "Operations that NCCL completed, added up over all ranks.",

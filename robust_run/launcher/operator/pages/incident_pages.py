@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from robust_run.errors import RobustRunError
 
 if TYPE_CHECKING:
-    from robust_run.launcher.core.state import JobState, Policy
+    from robust_run.launcher.core.state import CorePolicy, JobState
     from robust_run.launcher.operator.pages.report_pages import Pages
     from robust_run.launcher.records.run_directory import RunDirectory
     from robust_run.report.pages.types import Accepts
@@ -34,7 +34,7 @@ def _draw_one(number: int, would: Callable[[str], Accepts], pages: Pages) -> Non
     pages.write_incident(number, would)
 
 
-def would_now(policy: Policy, state: JobState, node: str) -> Accepts:
+def would_now(policy: CorePolicy, state: JobState, node: str) -> Accepts:
     """Return what the controller would do if asked about a host. In any thread: a state that changes meanwhile is read again."""
     from robust_run.launcher.operator.views.accepting import accepts
     from robust_run.report.pages.types import Accepts
@@ -50,7 +50,7 @@ def would_now(policy: Policy, state: JobState, node: str) -> Accepts:
 class IncidentPages:
     """The pages of one run."""
 
-    def __init__(self, run_directory: RunDirectory, job: Callable[[], tuple[Policy, JobState] | None]) -> None:
+    def __init__(self, run_directory: RunDirectory, job: Callable[[], tuple[CorePolicy, JobState] | None]) -> None:
         """`job` returns what the controller knows; called in the thread that draws."""
         self._run_directory = run_directory
         self._job = job

@@ -17,7 +17,7 @@ from robust_run.launcher.operator.views.page_data import Kept, nothing_kept
 from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.report.files import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
-from robust_run.report.pages.types import Checkpoint, JobPage, NodePlace
+from robust_run.report.pages.types import JobPage, NodePlace, ReportedCheckpoint
 from robust_run.tracer.types import RankTrace, Scene
 
 #: A scene's file may be so large; more is not read.
@@ -95,9 +95,9 @@ def checkpoints_in(folder: str | None) -> Kept:
     found = sorted(_saved_in(folder), key=lambda each: (each[0], each[1] or 0))
     times = [created_s for created_s, _ in found]
 
-    def kept(at_s: float) -> Checkpoint | None:
+    def kept(at_s: float) -> ReportedCheckpoint | None:
         index = bisect_right(times, at_s) - 1
-        return Checkpoint(created_s=found[index][0], step=found[index][1]) if index >= 0 else None
+        return ReportedCheckpoint(created_s=found[index][0], step=found[index][1]) if index >= 0 else None
 
     return kept
 

@@ -8,7 +8,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.health.checks.plan import Wish
-from robust_run.health.checks.show import Report
+from robust_run.health.checks.show import ChecksReport
 from robust_run.launcher.operator.reading.which import controller
 from robust_run.launcher.operator.views.check_words import CheckBegun, CheckView, CheckWish
 
@@ -18,7 +18,7 @@ WAIT_S = 20.0
 
 def check_nodes(
     env: Mapping[str, str], run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]
-) -> Report:
+) -> ChecksReport:
     """Have nodes of a run checked (none named: all that nothing runs on), say how it goes, return what came of it.
 
     Raises PlatformError where no controller answers, or it does not do that: these nodes train.

@@ -152,7 +152,7 @@ def remote(url: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Ap
     return ApiTarget(url=url, token=token, tls_ca=tls_ca)
 
 
-class Here(msgspec.Struct, frozen=True):
+class ClientMachine(msgspec.Struct, frozen=True):
     """The machine where somebody asks."""
 
     host: str
@@ -164,12 +164,12 @@ class Here(msgspec.Struct, frozen=True):
         return place.boot == self.boot if place.boot and self.boot else place.host == self.host
 
 
-def this_machine() -> Here:
+def this_machine() -> ClientMachine:
     """Return where we are."""
-    return Here(socket.gethostname(), this_boot())
+    return ClientMachine(socket.gethostname(), this_boot())
 
 
-def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], here: Here) -> ApiTarget:
+def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], here: ClientMachine) -> ApiTarget:
     """Return a way to the controller of a run directory on which it answers.
 
     The run directory may be shared with other machines, where its Unix socket refuses whoever lives: there nobody but the web

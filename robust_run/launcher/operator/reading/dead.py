@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.controller.handle_types import JobFacts
-from robust_run.launcher.core.state import JobState, Policy, policy_of
+from robust_run.launcher.core.state import CorePolicy, JobState, policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import ControllerResumed
@@ -26,7 +26,9 @@ from robust_run.launcher.records.outcome import left
 class DeadJob:
     """What a journal says."""
 
-    def __init__(self, run_directory: str, header: JournalHeader, entries: list[JournalEntry], policy: Policy) -> None:
+    def __init__(
+        self, run_directory: str, header: JournalHeader, entries: list[JournalEntry], policy: CorePolicy
+    ) -> None:
         self._entries = entries
         self.spec = header.job
         self._facts = facts_of(run_directory, header, policy, entries[0].at if entries else 0.0)
@@ -95,7 +97,7 @@ class DeadJob:
         return node_views(self.state)
 
 
-def facts_of(run_directory: str, header: JournalHeader, policy: Policy, started_unix_s: float) -> JobFacts:
+def facts_of(run_directory: str, header: JournalHeader, policy: CorePolicy, started_unix_s: float) -> JobFacts:
     """Return what a journal's first line says of a job."""
     return JobFacts(
         run_id=header.job.run_id,

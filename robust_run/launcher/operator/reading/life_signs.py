@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.sensors.job import mountinfo
-from robust_run.health.sensors.job.mountinfo import Mount
-from robust_run.health.sensors.types import World
+from robust_run.health.sensors.job.mountinfo import MountinfoLine
+from robust_run.health.sensors.types import SensorWorld
 from robust_run.launcher.operator.reading.client import this_machine
 from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place
 from robust_run.launcher.operator.views.life import LifeSigns
@@ -53,11 +53,11 @@ def signs_of(dead: DeadJob, run_directory: str, silence: NoAnswerError | None) -
     )
 
 
-def is_local(folder: str, mounts: tuple[Mount, ...] | None = None) -> bool:
+def is_local(folder: str, mounts: tuple[MountinfoLine, ...] | None = None) -> bool:
     """Whether a folder lies on a file system that one machine alone has mounted."""
     if mounts is None:
         try:
-            mounts = mountinfo.read(World())
+            mounts = mountinfo.read(SensorWorld())
         except OSError:
             return False
     found = mountinfo.mount_of(os.path.realpath(folder), mounts)

@@ -15,8 +15,8 @@ import msgspec
 from aiohttp import web
 
 from robust_run.health.checks.plan import Wish
-from robust_run.health.checks.show import Report
-from robust_run.health.checks.types import Judgement
+from robust_run.health.checks.show import ChecksReport
+from robust_run.health.checks.types import CheckJudgement
 from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.views.check_operations import choose
 from robust_run.launcher.operator.views.check_words import CheckBegun, CheckView, CheckWish
@@ -84,11 +84,11 @@ class CheckRoutes:
         return web.Response(body=msgspec.json.encode(view), content_type="application/json")
 
 
-def _report(drive: CheckSession) -> Report | None:
+def _report(drive: CheckSession) -> ChecksReport | None:
     if not drive.is_over or drive.session is None:
         return None
-    judged = drive.judgement or Judgement(unchecked=(f"given up: {drive.given_up}",))
-    return Report(nodes=drive.session.facts, results=tuple(drive.session.results), judgement=judged)
+    judged = drive.judgement or CheckJudgement(unchecked=(f"given up: {drive.given_up}",))
+    return ChecksReport(nodes=drive.session.facts, results=tuple(drive.session.results), judgement=judged)
 
 
 async def _wish(request: web.Request) -> CheckWish:

@@ -1,8 +1,8 @@
 """The API's routes about versions of the code. Imports aiohttp, as `routes` does.
 
     GET  /v1/code                      all versions, and what an update must know of the job
-    GET  /v1/code/parts/{tree}         one version's code: a msgpack list of `Parts`
-    POST /v1/code/parts                some of the code of an update to come: msgpack `Parts`
+    GET  /v1/code/parts/{tree}         one version's code: a msgpack list of `TreeParts`
+    POST /v1/code/parts                some of the code of an update to come: msgpack `TreeParts`
     POST /v1/code/update               stage it: code_words.UpdateWish
     POST /v1/code/refused              put on record that it was not staged: code_words.RefusedWish
     POST /v1/code/rollback             code_words.RollbackWish
@@ -35,7 +35,7 @@ from robust_run.launcher.operator.views.code_words import (
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError
 from robust_run.launcher.records.code.names import is_digest
 from robust_run.launcher.records.code.tree_store import TreeStore
-from robust_run.launcher.records.code.types import Parts
+from robust_run.launcher.records.code.types import TreeParts
 
 _Wish = TypeVar("_Wish", bound=msgspec.Struct)
 
@@ -85,7 +85,7 @@ class CodeRoutes:
     async def _take(self, request: web.Request) -> web.Response:
         data = await _body(request, "application/msgpack", LARGEST_PARTS_BYTES)
         try:
-            parts = msgspec.msgpack.decode(data, type=Parts)
+            parts = msgspec.msgpack.decode(data, type=TreeParts)
             if not is_digest(parts.tree):
                 raise OperationRefusedError(400, f"{parts.tree[:80]!r} is no version's code")
             receiver = self._under_way.setdefault(parts.tree, Receiver(self._store, parts.tree))

@@ -36,9 +36,9 @@ class LiveRoutes:
         self._reading = asyncio.Lock()
         self._is_known = False
         self._sorted: tuple[float, list[views.LiveNode]] | None = None
-        self._checkpoint: gauges.Checkpoint | None = None
+        self._checkpoint: gauges.NewestCheckpoint | None = None
         self._looked_at_s = float("-inf")
-        self._looking: asyncio.Future[gauges.Checkpoint | None] | None = None
+        self._looking: asyncio.Future[gauges.NewestCheckpoint | None] | None = None
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -101,12 +101,12 @@ class LiveRoutes:
             ) from None
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    async def _facts(self, named: int) -> gauges.Facts:
+    async def _facts(self, named: int) -> gauges.GaugeFacts:
         job = await self.job()
         state = self._controller.state()
         code = state.code
         silences = [node.silent_s for node in self.nodes() if node.silent_s is not None]
-        return gauges.Facts(
+        return gauges.GaugeFacts(
             job=job,
             incidents=self._controller.incidents(),
             nccl=self._controller.nccl_rates(),
@@ -122,7 +122,7 @@ class LiveRoutes:
             name_nodes=named,
         )
 
-    async def _newest_checkpoint(self) -> gauges.Checkpoint | None:
+    async def _newest_checkpoint(self) -> gauges.NewestCheckpoint | None:
         """Return the newest checkpoint. A file system that hangs is waited for once, and not asked again while it does."""
         folder = self._controller.facts.ckpt_dir
         if not folder or (self._looking is not None and not self._looking.done()):
@@ -137,10 +137,10 @@ class LiveRoutes:
         return self._checkpoint
 
 
-def newest_checkpoint(folder: str) -> gauges.Checkpoint | None:
+def newest_checkpoint(folder: str) -> gauges.NewestCheckpoint | None:
     """Return when the newest checkpoint in a folder was written; None where there is none, or it cannot be read."""
     from robust_run.ckpt_io.newest import age_of, newest_path
 
     path = newest_path(folder)
     age = age_of(path) if path is not None else None
-    return None if age is None else gauges.Checkpoint(written_unix_s=age[0], step=age[1])
+    return None if age is None else gauges.NewestCheckpoint(written_unix_s=age[0], step=age[1])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from robust_run.launcher.core.code_ledger import why_no_code
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.operator.views import check_operations, code_operations, operations
 from robust_run.launcher.operator.views.code_words import RollbackWish
 from robust_run.launcher.operator.views.operations import OperationRefusedError
 from robust_run.report.pages.types import Accepts
 
 
-def accepts(policy: Policy, state: JobState, node: str = "") -> Accepts:
+def accepts(policy: CorePolicy, state: JobState, node: str = "") -> Accepts:
     """Return what a job whose controller answers would do if asked, about this host where one is named."""
     return Accepts(
         check=bool(node) and _granted(lambda: check_operations.choose(state, [node], ())),

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from robust_run.health.checks.show import Report
+from robust_run.health.checks.show import ChecksReport
 from robust_run.health.checks.types import CheckName
 
 SCHEMA = 1
@@ -44,5 +44,5 @@ class CheckView(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the line after these."""
     is_over: bool
     given_up: str = ""
-    report: Report | None = None
+    report: ChecksReport | None = None
     """Once they are over."""

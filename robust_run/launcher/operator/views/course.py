@@ -15,7 +15,7 @@ from robust_run.launcher.operator.reading.incident_reading import MOST_S
 from robust_run.launcher.records.folds.attempts import AttemptCourse
 from robust_run.launcher.records.journal import Terms
 from robust_run.report import effective
-from robust_run.report.effective import Stretch
+from robust_run.report.effective import AttemptStretch
 from robust_run.report.metrics import Spread
 
 #: Attempts that are told apart; of older ones only sums are kept.
@@ -99,7 +99,7 @@ class Course:
         """From the order to start workers to the first step, of the attempts that made one."""
         self.outcome = ""
         """Of a job that is over."""
-        self._old: list[Stretch] = []
+        self._old: list[AttemptStretch] = []
         self._old_steps = 0
         self._terms = Terms()
 
@@ -211,7 +211,7 @@ class Course:
         return effective.share(self._all, self.began_s, until_s, window_s, counts_steps=counts)
 
     @property
-    def _all(self) -> list[Stretch]:
+    def _all(self) -> list[AttemptStretch]:
         return [*self._old, *(each.stretch() for each in self.attempts)]
 
     def _counts_steps(self, until_s: float) -> bool:
@@ -227,7 +227,7 @@ def slowest(rungs: Iterable[str]) -> str:
     return next((rung for rung in ("spawn", "fork", "promote") if rung in rungs), "")
 
 
-def _end_of_run(stretch: Stretch) -> float | None:
+def _end_of_run(stretch: AttemptStretch) -> float | None:
     return stretch.told_s if stretch.told_s is not None else stretch.ended_s
 
 

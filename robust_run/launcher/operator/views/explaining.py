@@ -20,7 +20,7 @@ _DECODER = msgspec.json.Decoder(JournalEntry)
 MOST_SAID = 20
 
 
-class Told(msgspec.Struct, kw_only=True):
+class ToldIncident(msgspec.Struct, kw_only=True):
     """One incident."""
 
     number: int
@@ -71,7 +71,7 @@ class Explaining:
     """Reads a journal from its beginning, a line at a time."""
 
     def __init__(self) -> None:
-        self._told: list[Told] = []
+        self._told: list[ToldIncident] = []
         self._terms = Terms()
 
     @property
@@ -109,14 +109,14 @@ class Explaining:
                 each.decided.append(decided)
                 return
 
-    def of(self, number: int) -> Told | None:
+    def of(self, number: int) -> ToldIncident | None:
         """Return an incident, None if there was none of this number."""
         return self._told[number - 1] if 0 < number <= len(self._told) else None
 
 
-def _of(number: int, record: RecordIncident) -> Told:
+def _of(number: int, record: RecordIncident) -> ToldIncident:
     draft = record.verdict
-    return Told(
+    return ToldIncident(
         number=number,
         attempt=record.attempt,
         sentence=draft.sentence,

@@ -13,7 +13,7 @@ from robust_run.launcher.model.check_events import Diagnosed
 from robust_run.launcher.model.code_events import NotFinite
 from robust_run.launcher.records.folds.attempts import AttemptCourse
 from robust_run.launcher.records.journal import JournalEntry, Terms
-from robust_run.report.pages.types import AttemptTimes, Checkpoint, NodePlace
+from robust_run.report.pages.types import AttemptTimes, NodePlace, ReportedCheckpoint
 
 #: The core decides at once: an order at the same moment as an event follows from it.
 _SAME_MOMENT_S = 1e-6
@@ -47,7 +47,7 @@ class _Draft(msgspec.Struct):
             onset_s=course.onset_s,
             told_s=course.told_s,
             ended_s=course.ended_s,
-            resumed=Checkpoint(created_s=made_s, step=course.resumed_step) if made_s is not None else None,
+            resumed=ReportedCheckpoint(created_s=made_s, step=course.resumed_step) if made_s is not None else None,
             checked_s=self.checked_s,
             steps=course.steps,
             code=self.code,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from robust_run.launcher.controller.handle_types import JobFacts
-from robust_run.launcher.core.state import JobState, Policy
+from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.events import Event, NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
 from robust_run.launcher.operator.views.show import plural
 from robust_run.launcher.operator.views.status import ActionView
@@ -62,7 +62,7 @@ def evict(facts: JobFacts, state: JobState, name: str, wish: OperatorWish, now_u
     return Granted(event=event, answer=ActionView(done=done, warning=warning, node=host))
 
 
-def evictable(policy: Policy, state: JobState, name: str, *, force: bool = False) -> str:
+def evictable(policy: CorePolicy, state: JobState, name: str, *, force: bool = False) -> str:
     """Return the host that an eviction would take out. Raises RefusedError as `evict` does."""
     _check_alive(state)
     if not policy.many:

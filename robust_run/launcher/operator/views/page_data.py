@@ -11,15 +11,24 @@ from robust_run.launcher.operator.views.history import AttemptHistory
 from robust_run.report.effective import counts_steps
 from robust_run.report.pages.course import lost_of
 from robust_run.report.pages.ettr import spans_of, stretches_of
-from robust_run.report.pages.types import Checkpoint, CodeRow, Drawn, Eviction, Happened, IncidentPage, JobPage, Lost
+from robust_run.report.pages.types import (
+    CodeRow,
+    Drawn,
+    EvictedHost,
+    Happened,
+    IncidentCost,
+    IncidentPage,
+    JobPage,
+    ReportedCheckpoint,
+)
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 
 #: Returns the newest of the checkpoints that are known and are older than this moment, seconds since the epoch.
-Kept = Callable[[float], "Checkpoint | None"]
+Kept = Callable[[float], "ReportedCheckpoint | None"]
 
 
-def nothing_kept(_: float) -> Checkpoint | None:
+def nothing_kept(_: float) -> ReportedCheckpoint | None:
     """Return that no checkpoint is known."""
     return None
 
@@ -61,7 +70,7 @@ def _counts(history: AttemptHistory, incidents: Sequence[Incident], until_s: flo
 
 def _lost(
     history: AttemptHistory, incident: Incident, now_s: float, kept: Kept, *, is_live: bool, counts: bool
-) -> Lost:
+) -> IncidentCost:
     """`counts`: whether the program's steps are counted; else it trains again when its workers are up."""
     struck, following = history.attempt(incident.attempt), history.attempt(incident.attempt + 1)
     known = following.resumed if following is not None else None  # the folder may have been tidied up since
@@ -117,7 +126,8 @@ def job_page(
         spans=spans_of(attempts, incidents, begin_s, until_s, counts_steps=counts),
         counts_steps=counts,
         evictions=tuple(
-            Eviction(node=name, reason=why.reason, by=why.by, at_s=why.at_unix_s) for name, why in state.evicted.items()
+            EvictedHost(node=name, reason=why.reason, by=why.by, at_s=why.at_unix_s)
+            for name, why in state.evicted.items()
         ),
         code=_code(state),
     )

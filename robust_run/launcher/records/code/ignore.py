@@ -21,7 +21,7 @@ LARGEST_RULES_BYTES = 256 << 10
 MOST_RULES = 2000
 
 
-class Rule:
+class IgnorePattern:
     """One pattern."""
 
     __slots__ = ("base", "folders_only", "matches", "takes_back")
@@ -38,7 +38,7 @@ class Rule:
         self.matches = re.compile(("" if anchored else r"(?:.*/)?") + _expression(pattern) + r"\Z", re.DOTALL).match
 
 
-def parse(text: str, base: str = "") -> list[Rule]:
+def parse(text: str, base: str = "") -> list[IgnorePattern]:
     """Return the rules of a file. Patterns that mean nothing are left out."""
     rules = []
     for line in text.splitlines()[:MOST_RULES]:
@@ -46,13 +46,13 @@ def parse(text: str, base: str = "") -> list[Rule]:
         if not pattern or pattern.startswith("#") or not pattern.strip("!/"):
             continue
         try:
-            rules.append(Rule(base, pattern))
+            rules.append(IgnorePattern(base, pattern))
         except re.error:
             continue
     return rules
 
 
-def is_ignored(rules: list[Rule], path: str, *, is_folder: bool) -> bool:
+def is_ignored(rules: list[IgnorePattern], path: str, *, is_folder: bool) -> bool:
     """Whether a path below the root is ignored, its folder not being so."""
     ignored = is_folder and path.rpartition("/")[2] in NEVER
     for rule in rules:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from robust_run.launcher.records.code.errors import CodeError, TooMuchError
-from robust_run.launcher.records.code.ignore import LARGEST_RULES_BYTES, RULE_FILES, Rule, is_ignored, parse
+from robust_run.launcher.records.code.ignore import LARGEST_RULES_BYTES, RULE_FILES, IgnorePattern, is_ignored, parse
 from robust_run.launcher.records.code.names import why_no_link, why_not
 from robust_run.launcher.records.code.reading import read_file
 from robust_run.launcher.records.code.types import HOLDS_RUNS, LIMITS, CodeLimits, Left
@@ -84,7 +84,7 @@ class Scan:
         self.files = sorted(files, key=lambda found: found.path)
         self.left = sorted(left, key=lambda each: each.path)
 
-    def _folder(self, folder: str, rules: list[Rule]) -> tuple[list[CodeFound], list[Left]]:
+    def _folder(self, folder: str, rules: list[IgnorePattern]) -> tuple[list[CodeFound], list[Left]]:
         """Return the code below a folder and what of it is left, `folder` with a `/` at its end unless it is the root."""
         rules = rules + self._rules(folder, RULE_FILES)
         files: list[CodeFound] = []
@@ -111,7 +111,7 @@ class Scan:
                 self._one(entry, path, files, left)
         return files, left
 
-    def _below(self, path: str, rules: list[Rule]) -> tuple[list[CodeFound], list[Left]]:
+    def _below(self, path: str, rules: list[IgnorePattern]) -> tuple[list[CodeFound], list[Left]]:
         here = os.path.join(self._root, path)
         if os.path.realpath(here) in self._leave or os.path.lexists(os.path.join(here, JOURNAL)):
             self._note_run(path)
@@ -228,8 +228,8 @@ class Scan:
     def _is_code(self, path: str, full: str) -> bool:
         return path in self._always or is_called_code(path, lambda: read_file(full, 2, part=True) or b"")
 
-    def _rules(self, folder: str, names: tuple[str, ...]) -> list[Rule]:
-        rules: list[Rule] = []
+    def _rules(self, folder: str, names: tuple[str, ...]) -> list[IgnorePattern]:
+        rules: list[IgnorePattern] = []
         for name in names:
             try:
                 data = read_file(os.path.join(self._root, folder, name), LARGEST_RULES_BYTES)

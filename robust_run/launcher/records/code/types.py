@@ -81,7 +81,7 @@ class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     """Lines."""
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class TreeParts(msgspec.Struct, frozen=True, kw_only=True):
     """Some of a tree on its way to another node."""
 
     tree: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.report.effective import Stretch
+from robust_run.report.effective import AttemptStretch
 
 
 class AttemptCourse(msgspec.Struct, kw_only=True):
@@ -39,9 +39,9 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
     last_end_s: float | None = None
     """When the last of its nodes so far was done with it."""
 
-    def stretch(self) -> Stretch:
+    def stretch(self) -> AttemptStretch:
         """Return what counts of it as training."""
-        return Stretch(
+        return AttemptStretch(
             started_s=self.started_s,
             first_step_s=self.first_step_s,
             onset_s=self.onset_s,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.model.job import JobSpec, SlurmUse, Streams
+from robust_run.launcher.model.job import JobSpec, OutputStreams, SlurmUse
 
 Kind = Literal["text", "whole", "decimal", "flag", "paths", "lines", "maybe"]
 """text: as typed. whole: an integer. decimal: a float. flag: no value. paths: may be given several times. lines: likewise, and in
@@ -41,7 +41,7 @@ _JOB = JobSpec(
     run_id="",
     rdzv_id="",
     log_dir=None,
-    streams=Streams(redirects=(), tee=(), shown=()),
+    streams=OutputStreams(redirects=(), tee=(), shown=()),
 )
 """A job for which nothing was asked: where an option is a field of the job, its default is the field's."""
 _SLURM = SlurmUse(job="", step="", node_id=0, node_name="")
@@ -177,7 +177,7 @@ class OptionDescription(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind not in ("flag", "maybe")
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class OptionLook(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a description that most options leave alone."""
 
     kind: Kind = "text"
@@ -187,9 +187,9 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     alone: str = ""
 
 
-def describe(group: str, name: str, metavar: str, text: str, look: Look | None = None) -> OptionDescription:
+def describe(group: str, name: str, metavar: str, text: str, look: OptionLook | None = None) -> OptionDescription:
     """Return a line of the table. With a metavar it takes a value; its variable is named after it, unless `look` says no."""
-    look = look or Look(kind="text" if metavar else "flag")
+    look = look or OptionLook(kind="text" if metavar else "flag")
     prefix = "ROBUST" if group in OURS else "PET"
     return OptionDescription(
         name=name,

@@ -23,16 +23,16 @@ from robust_run.launcher.start.options.option_types import (
     SETUPS,
     SLURM,
     WORKERS,
-    Look,
     OptionDescription,
+    OptionLook,
     Options,
     describe,
 )
 
 __all__ = ["GROUPS", "HELP", "HELP_OPTIONS", "NODES", "OPTIONS", "OURS", "RESUMABLE", "OptionDescription", "Options"]
 
-_WHOLE = Look(kind="whole")
-_DECIMAL = Look(kind="decimal")
+_WHOLE = OptionLook(kind="whole")
+_DECIMAL = OptionLook(kind="decimal")
 
 OPTIONS: tuple[OptionDescription, ...] = (
     describe(WORKERS, "nnodes", "N|MIN:MAX", "Nodes of the job; between MIN and MAX if it may shrink and grow."),
@@ -50,14 +50,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "start-method",
         "METHOD",
         "Accepted for torchrun's sake; workers are always programs of their own.",
-        Look(choices=("spawn", "fork", "forkserver")),
+        OptionLook(choices=("spawn", "fork", "forkserver")),
     ),
     describe(
         WORKERS,
         "numa-binding",
         "MODE",
         "Keep each worker on the CPUs near its GPU: node, socket, exclusive or core-complex.",
-        Look(choices=("node", "socket", "exclusive", "core-complex"), env=False),
+        OptionLook(choices=("node", "socket", "exclusive", "core-complex"), env=False),
     ),
     describe(
         WORKERS,
@@ -65,7 +65,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "",
         "Give every worker LOCAL_RANK=0 and a CUDA_VISIBLE_DEVICES with only its own GPU.",
     ),
-    describe(SCRIPT, "module", "", "SCRIPT is a module, run as `python -m` does.", Look(kind="flag", short="m")),
+    describe(SCRIPT, "module", "", "SCRIPT is a module, run as `python -m` does.", OptionLook(kind="flag", short="m")),
     describe(SCRIPT, "no-python", "", "SCRIPT is a program: run it as it is, without Python."),
     describe(SCRIPT, "run-path", "", "Run SCRIPT with runpy.run_path. Wins over --no-python."),
     describe(RENDEZVOUS, "standalone", "", "One node, a free port, a fresh id; other rendezvous options are ignored."),
@@ -112,14 +112,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "redirects",
         "0-3|RANK:0-3,...",
         "Streams that go to log files only: 1 stdout, 2 stderr, 3 both.",
-        Look(short="r"),
+        OptionLook(short="r"),
     ),
     describe(
         OUTPUT,
         "tee",
         "0-3|RANK:0-3,...",
         "Streams that go to log files and, prefixed line by line, to the console.",
-        Look(short="t"),
+        OptionLook(short="t"),
     ),
     describe(OUTPUT, "local-ranks-filter", "RANK,...", "Show only these local ranks on the console."),
     describe(
@@ -129,7 +129,9 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "Write tee'd stdout lines with one of these texts to filtered_stdout.log; `,,` is a comma.",
     ),
     describe(OUTPUT, "duplicate-stderr-filters", "TEXT,...", "The same for stderr and filtered_stderr.log."),
-    describe(OUTPUT, "logs-specs", "NAME", "Not supported: use --log-dir, --redirects and --tee.", Look(env=False)),
+    describe(
+        OUTPUT, "logs-specs", "NAME", "Not supported: use --log-dir, --redirects and --tee.", OptionLook(env=False)
+    ),
     describe(OUTPUT, "event-log-handler", "NAME", "Accepted for torchrun's sake; the journal records every event."),
     describe(
         ENDINGS,
@@ -161,7 +163,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "progress-path",
         "PATH",
         "A file, folder or glob whose growth counts as progress (checkpoints). May be repeated.",
-        Look(kind="paths"),
+        OptionLook(kind="paths"),
     ),
     describe(OWN, "no-warm", "", "Start every worker from nothing, never from a pre-imported process."),
     describe(
@@ -180,7 +182,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "auto|relaunch|evict|report",
         "When ranks wait for one that is stuck: evict its node, or start again. auto: at once if it is proven, "
         "else shortly before torch's own time limit.",
-        Look(choices=("auto", "relaunch", "evict", "report")),
+        OptionLook(choices=("auto", "relaunch", "evict", "report")),
     ),
     describe(
         OWN,
@@ -194,21 +196,21 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "on-slow",
         "report|evict",
         "When a rank or a node is slower than its peers for five rounds in a row.",
-        Look(choices=("report", "evict")),
+        OptionLook(choices=("report", "evict")),
     ),
     describe(
         OWN,
         "diagnose",
         "auto|always|never",
         "When a failure is unexplained: check the nodes, try again, roll back, replay; auto: not for the first plain crash.",
-        Look(choices=("auto", "always", "never")),
+        OptionLook(choices=("auto", "always", "never")),
     ),
     describe(
         OWN,
         "replay",
         "auto|always|never",
         "Let groups of nodes run SCRIPT to find a bad one; auto: where SCRIPT minds ROBUST_REPLAY, so that it saves nothing.",
-        Look(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
+        OptionLook(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
     ),
     describe(
         OWN, "diagnose-checks", "CHECK,...", "Which checks; all that make sense unless given. See robust check --list."
@@ -220,7 +222,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "trace-nccl",
         "auto|on|off",
         "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
-        Look(choices=("auto", "on", "off")),
+        OptionLook(choices=("auto", "on", "off")),
     ),
     describe(
         OWN,
@@ -233,7 +235,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "code",
         "auto|copy|in-place",
         "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",
-        Look(choices=("auto", "copy", "in-place")),
+        OptionLook(choices=("auto", "copy", "in-place")),
     ),
     describe(OWN, "probation-steps", "N", "Optimizer steps after which a code update is trusted.", _WHOLE),
     describe(
@@ -241,14 +243,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "notify",
         "URL|CMD|@FILE",
         "Tell a webhook or a command of incidents; @FILE: the one in its first line, which keeps a secret. May be repeated.",
-        Look(kind="lines"),
+        OptionLook(kind="lines"),
     ),
     describe(
         OWN,
         "resume",
         "RUN_DIR",
         "Go on with the controller of a job that is in its journal; needs no SCRIPT.",
-        Look(env=False),
+        OptionLook(env=False),
     ),
     describe(
         NODES, "standby", "K|auto", "Idle nodes beyond MAX that replace lost ones; auto: enough for 99 days in 100."
@@ -265,7 +267,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "admission-checks",
         "auto|always|never",
         "Check nodes that no attempt needs before they are counted on; auto: with --standby.",
-        Look(choices=("auto", "always", "never")),
+        OptionLook(choices=("auto", "always", "never")),
     ),
     describe(NODES, "evict-list", "FILE", "Remember evicted nodes in this file, and use none that is in it."),
     describe(NODES, "controller-standby", "K", "Nodes that stand ready to take the controller over.", _WHOLE),
@@ -292,14 +294,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "image-writable",
         "FOLDER",
         "Let workers change what they see of it; changes are kept in FOLDER, or in memory until the job ends.",
-        Look(kind="maybe", alone="memory"),
+        OptionLook(kind="maybe", alone="memory"),
     ),
     describe(
         IMAGES,
         "bind",
         "SRC[:DST][:ro]",
         "Show a file or folder of this machine inside the image. May be repeated.",
-        Look(kind="paths", env=False),
+        OptionLook(kind="paths", env=False),
     ),
     describe(
         IMAGES,
@@ -325,9 +327,9 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "setup",
         "CMD",
         "Run this command once, keep what it changes in the environment, and have that on every node. May be repeated.",
-        Look(kind="lines"),
+        OptionLook(kind="lines"),
     ),
-    describe(SETUPS, "setup-file", "FILE", "The same with a shell script. May be repeated.", Look(kind="paths")),
+    describe(SETUPS, "setup-file", "FILE", "The same with a shell script. May be repeated.", OptionLook(kind="paths")),
     describe(
         SETUPS,
         "setup-store",
@@ -357,14 +359,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "metrics-from",
         "FOLDER",
         "Look for NaN, jumps and a loss of speed in event files of TensorBoard or wandb there. May be repeated.",
-        Look(kind="paths"),
+        OptionLook(kind="paths"),
     ),
     describe(
         SLURM,
         "requeue",
         "auto|never",
         "Put a batch job back into the queue when its time is over or too few nodes are left; it then goes on.",
-        Look(choices=("auto", "never")),
+        OptionLook(choices=("auto", "never")),
     ),
     describe(
         SLURM,
@@ -378,7 +380,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "revive",
         "auto|never",
         "Start an agent that died on a node that lives again, with srun.",
-        Look(choices=("auto", "never")),
+        OptionLook(choices=("auto", "never")),
     ),
 )
 """All options that end up in `Options`."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from robust_run.errors import UserError
-from robust_run.launcher.model.job import Std, Streams
+from robust_run.launcher.model.job import OutputStreams, Std
 from robust_run.launcher.start.options.options import Options
 
 _FOR_ALL = re.compile(r"[0-3]")
@@ -14,10 +14,10 @@ _FOR_RANK = re.compile(r"(\d+):([0-3])", re.ASCII)
 _ESCAPED_COMMA = "\0"
 
 
-def resolve_streams(options: Options, nproc: int, env: Mapping[str, str]) -> tuple[Streams, tuple[str, ...]]:
+def resolve_streams(options: Options, nproc: int, env: Mapping[str, str]) -> tuple[OutputStreams, tuple[str, ...]]:
     """Return the streams of `nproc` ranks, and notes for the user. Raises UserError for values that make no sense."""
     notes: list[str] = []
-    streams = Streams(
+    streams = OutputStreams(
         redirects=_by_rank("redirects", options.redirects, nproc, notes),
         tee=_by_rank("tee", options.tee, nproc, notes),
         shown=_shown(options.local_ranks_filter, nproc, notes),

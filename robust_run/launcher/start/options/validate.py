@@ -11,7 +11,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.agent.workers.devices import count_workers
-from robust_run.launcher.model.job import ImageUse, JobPolicy, JobSpec, ManyNodes, SetupUse, Streams
+from robust_run.launcher.model.job import ImageUse, JobPolicy, JobSpec, ManyNodes, OutputStreams, SetupUse
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.entrypoint import Entrypoint, resolve_entrypoint
 from robust_run.launcher.start.options.many_nodes import resolve_many
@@ -49,7 +49,7 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
     health: HealthUse | None
     entrypoint: Entrypoint
     nproc: int
-    streams: Streams
+    streams: OutputStreams
     log_dir: str | None
     run_id: str
     notes: tuple[str, ...]
