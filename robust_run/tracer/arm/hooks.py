@@ -43,7 +43,7 @@ class Hooks:
         self.distributed = distributed
         self.library = library
         self.served = served
-        self.links = recorder.Links()
+        self.links = recorder.WorkCalls()
         self.op_codes = {name: code for code, name in enumerate(recorder.OPS)}
         self.first_p2p, self.last_p2p = self.op_codes["send"], self.op_codes["recv_any"]
         self.dtype_codes: dict[Any, int] = {None: 0}

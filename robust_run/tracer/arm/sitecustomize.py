@@ -208,7 +208,7 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
     try:
         if not os.path.exists(f"{path}.marks"):
             return
-        marks = load("marks").Marks(f"{path}.marks")
+        marks = load("marks").MarksWriter(f"{path}.marks")
         on_first_step.append(marks.stop)
         marks.join(awaited)
         marks.watch_imports()
