@@ -13,6 +13,7 @@ import msgspec
 from robust_run.health.types import Finding
 from robust_run.tracer.nccl.types import NcclNote, NcclTrace
 from robust_run.tracer.ras.types import RasReport
+from robust_run.tracer.wake.types import WakeReading
 
 OpState = Literal["entered", "issued", "waiting", "done", "failed"]
 """entered: inside the call that begins it. issued: the call returned, nobody waits for it (yet). waiting: its thread is blocked
@@ -179,6 +180,8 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """How counters changed while a stall was forming, oldest first."""
     ras: RasReport | None = None
     """What NCCL's RAS said of the whole job; on one rank of a node at most."""
+    wake: WakeReading | None = None
+    """What its process was in, where no call of its ring tells it, and who might wake it; None: not read."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):

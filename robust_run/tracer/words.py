@@ -61,6 +61,18 @@ def bytes_words(count: int) -> str:
     return f"{count / 1000:.0f} kB" if count < 999_500 else f"{count / 1e6:.1f} MB"
 
 
+def duration(seconds: float) -> str:
+    """Write a time as people do: `1.5 s`, `48 s`, `4 min 50 s`, `2 h 10 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 90:
+        return f"{whole} s"
+    if whole < 5400:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def one_line(text: str, limit: int = SENTENCE_CHARACTERS) -> str:
     """Return the text as one line that is not too long."""
     line = " ".join(text.split())

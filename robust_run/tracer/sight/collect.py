@@ -20,8 +20,10 @@ from robust_run.tracer.sight.inside import FLOWS, Readings, TracesOfRanks
 from robust_run.tracer.sight.links import StuckConnections
 from robust_run.tracer.sight.spy import Spy, find_spy
 from robust_run.tracer.sight.targets import Target
+from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading
 from robust_run.tracer.stacks.activity import LOOK_S
 from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack
+from robust_run.tracer.wake.types import WakeReading
 
 RING_SUFFIX = ".ring"
 STACKS_SUFFIX = ".stacks"
@@ -77,10 +79,11 @@ async def collect(
         if number < last:
             for view in views:
                 view.rest()
+    wakes = await asyncio.gather(*(view.ask_kernel() for view in views))
     known = await asyncio.gather(*(view.ask_recorder() for view in views))
     return tuple(
-        _with_nccl(view.sight(entries, links), readings)
-        for view, entries, readings in zip(views, known, inside.found(flows, ops), strict=True)
+        _with_nccl(msgspec.structs.replace(view.sight(entries, links), wake=wake), readings)
+        for view, entries, wake, readings in zip(views, known, wakes, inside.found(flows, ops), strict=True)
     )
 
 
@@ -208,6 +211,13 @@ class _View:
         stacks = await self._spy.stacks(look.pid)
         if stacks:
             self._stacks.setdefault(look.pid, []).append(stacks)
+
+    async def ask_kernel(self) -> WakeReading | None:
+        """Return what the rank waits for, where its ring does not tell."""
+        rank = self._last.get(self._rank_pid)
+        if rank is None or rank.is_gone or not needs_chain(read_ring(self._target, self._ops)):
+            return None
+        return await wake_reading(self._rank_pid, self._world.root)
 
     async def ask_recorder(self) -> tuple[Op, ...]:
         """Return what torch's flight recorder knows."""

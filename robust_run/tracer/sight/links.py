@@ -91,8 +91,8 @@ def parse(table: bytes) -> dict[str, StuckConnection]:
     for row in islice(_ROW.finditer(table), STUCK):
         here, here_port, there, there_port, unsent, retries, inode = (part.decode() for part in row.groups())
         link = StuckConnection(
-            here=_spoken(here, here_port),
-            there=_spoken(there, there_port),
+            here=spoken(here, here_port),
+            there=spoken(there, there_port),
             unsent_bytes=int(unsent, 16),
             retries=int(retries, 16),
         )
@@ -141,7 +141,7 @@ def _table(path: str) -> bytes:
         return b""
 
 
-def _spoken(address: str, port: str) -> str:
+def spoken(address: str, port: str) -> str:
     """Write an end of a connection as people do. The kernel prints addresses as words of 4 bytes in its own order."""
     words = (address[at : at + 8] for at in range(0, len(address), 8))
     packed = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)

@@ -19,6 +19,7 @@ from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.types import RankPatience
+from robust_run.tracer.verdict.wake import wake_clause
 
 #: Of very many ranks that are waited for, so many are looked at; the first ones say enough.
 _LOOKED_AT = 64
@@ -176,7 +177,9 @@ def _sentence(picture: Picture, due: list[SuspectRank], lost: str) -> str:
     waits = picture.wait_words(len(waiters), first.waited_s)
     where = picture.where(first.rank)
     subject = "it" if len(ranks) == 1 else f"rank {first.rank}"
+    chain = wake_clause(picture.sights.get(first.rank))
     ends = f"; {subject} is in {where}" if where else f"; {subject} is {first.doing}"
+    ends += f", {chain}" if chain else ""
     if first.busy:
         ends = f"; {first.doing}" if first.doing.startswith("its ") else f"; {subject} {first.doing}"
     if lost:

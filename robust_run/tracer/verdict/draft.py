@@ -7,8 +7,10 @@ from typing import Literal
 from robust_run.tracer.stacks.normal import main_stacks, telling_frames
 from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
 from robust_run.tracer.verdict.alike import Part, parts_of
+from robust_run.tracer.verdict.graph import sinks
 from robust_run.tracer.verdict.limits import expires_s
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.wake import wake_lines
 from robust_run.tracer.words import SENTENCE_CHARACTERS, one_line, op_name, span
 
 Confidence = Literal["high", "medium", "low"]
@@ -34,7 +36,12 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
     proven: bool = False,
 ) -> TraceVerdict:
     """Complete a verdict with what follows from the picture."""
-    lines = [*evidence, *_waiting_lines(picture)[:12], *_stack_lines(picture, ranks)]
+    lines = [
+        *evidence,
+        *_waiting_lines(picture)[:12],
+        *wake_lines(picture, sorted(ranks)),
+        *_stack_lines(picture, ranks),
+    ]
     if onset_s is None:
         onset_s = here.since_s if here is not None else min((one.since_s for one in picture.places), default=None)
     return TraceVerdict(
@@ -115,7 +122,7 @@ def _stack_lines(picture: Picture, ranks: tuple[int, ...]) -> list[str]:
 
 def describe(picture: Picture, limit: int) -> list[str]:
     """Return lines for people: who waits where, for whom; at most `limit`."""
-    lines = _waiting_lines(picture)
+    lines = [*_waiting_lines(picture), *wake_lines(picture, sorted(sinks(picture)))]
     if len(lines) > limit:
         return [*lines[: max(0, limit - 1)], f"and {len(lines) - limit + 1} more"]
     return lines

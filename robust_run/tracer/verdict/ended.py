@@ -15,6 +15,7 @@ from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.graph import dependents
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.types import RankPatience
+from robust_run.tracer.verdict.wake import wake_clause
 
 #: The rule that names ranks which others have left behind.
 LEFTOVER = "leftover"
@@ -169,7 +170,7 @@ def leftover(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         ranks=ranks,
         rule=LEFTOVER,
         sentence=f"{picture.who(ranks)} {runs} {since_s:.1f} s after {_others(len(gone))} ended with exit code 0; "
-        f"{_clause(whose, activities[0].reason)}",
+        f"{_clause(whose, activities[0].reason)}{_chain(left[0])}",
         confidence="high",
         onset_s=last_s,
     )
@@ -181,6 +182,11 @@ def _clause(subject: str, reason: str) -> str:
     if reason.startswith("its "):
         return reason
     return f"{subject} {reason}" if reason.startswith(("uses ", "waits ")) else f"{subject} is {reason}"
+
+
+def _chain(sight: RankSight) -> str:
+    clause = wake_clause(sight)
+    return f", {clause}" if clause else ""
 
 
 def _others(count: int) -> str:

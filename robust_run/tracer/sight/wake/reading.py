@@ -1,0 +1,323 @@
+"""Asks the kernel what the threads of a rank wait for, and who holds the other ends. Nothing is stopped or changed.
+
+It follows what it finds: from the rank to children that it waits for, to holders of pipes and owners of locks. It is bounded in
+processes, threads, descriptors, and CPU time; what is left out is said, so that nothing is concluded from it.
+To read system calls and memory takes the right to trace (an ancestor of the same user has it unless it was taken away).
+Reading memory may block on a file system that does not answer: call it from a thread that can be given up.
+
+Sources: proc(5), proc_pid_syscall(5), proc_locks(5).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from robust_run.tracer.sight import processes
+from robust_run.tracer.sight.wake import descriptors, memory
+from robust_run.tracer.sight.wake.sockets import connections
+from robust_run.tracer.wake import decode
+from robust_run.tracer.wake.syscalls import ELF_MACHINES, blocking_call
+from robust_run.tracer.wake.types import (
+    Access,
+    DescriptorReading,
+    HolderReading,
+    LockReading,
+    ProcessReading,
+    SocketReading,
+    ThreadReading,
+    WakeReading,
+)
+
+#: Of CPU time, for one rank.
+BUDGET_S = 0.05
+#: Processes that are followed, and threads of each that are looked at.
+FOLLOWED = 12
+THREADS = 64
+#: Processes of this machine that are searched for the other ends of pipes.
+SEARCHED = 4096
+#: Descriptors of one process that are named.
+DESCRIPTORS = 64
+#: Of the table of file locks.
+LOCKS_BYTES = 1 << 20
+
+
+class _SpentError(Exception):
+    """The budget is used up."""
+
+
+def read(
+    pid: int,
+    root: str = "/proc",
+    *,
+    budget_s: float = BUDGET_S,
+    spent_s: Callable[[], float] = time.thread_time,
+    monotonic_s: Callable[[], float] = time.monotonic,
+    unix_s: Callable[[], float] = time.time,
+) -> WakeReading:
+    """Return what a process and those that it waits for are in. Never raises: what cannot be read is named in `unread`."""
+    reader = _Reader(root, budget_s, spent_s)
+    at_s, now_unix_s = monotonic_s(), unix_s()
+    try:
+        reader.follow(pid)
+    except _SpentError:
+        reader.unread.append(f"not all was looked at: it took more than {budget_s * 1e3:.0f} ms")
+    return WakeReading(
+        at_s=at_s,
+        unix_s=now_unix_s,
+        pid=pid,
+        processes=tuple(reader.processes.values()),
+        holders=tuple(reader.holders),
+        sockets=reader.sockets(pid),
+        locks=tuple(reader.locks),
+        unread=tuple(reader.unread),
+    )
+
+
+class _Reader:
+    """One reading while it is made."""
+
+    def __init__(self, root: str, budget_s: float, spent_s: Callable[[], float]) -> None:
+        self._root = root
+        self._spent_s = spent_s
+        self._end_s = spent_s() + budget_s
+        self._holders_of: dict[str, list[HolderReading]] = {}
+        self.processes: dict[int, ProcessReading] = {}
+        self.holders: list[HolderReading] = []
+        self.locks: list[LockReading] = []
+        self.unread: list[str] = []
+
+    def follow(self, pid: int) -> None:
+        """Read a process, then whom it waits for, and so on."""
+        todo = [pid]
+        while todo and len(self.processes) < FOLLOWED:
+            self._check()
+            found = self._process(todo[0]) if todo[0] not in self.processes else None
+            if found is not None:
+                self.processes[found.pid] = found
+                todo += self._awaited_by(found)
+            del todo[0]
+
+    def sockets(self, pid: int) -> tuple[SocketReading, ...]:
+        """Return the sockets among all descriptors that were read."""
+        inodes = {
+            int(one.target[8:-1])
+            for process in self.processes.values()
+            for one in process.descriptors
+            if one.kind == "socket" and one.target[8:-1].isdigit()
+        }
+        return connections(pid, inodes, self._root) if inodes else ()
+
+    def _check(self) -> None:
+        if self._spent_s() > self._end_s:
+            raise _SpentError
+
+    def _process(self, pid: int) -> ProcessReading | None:
+        """Read one process, as far as it is ours to read."""
+        look = processes.look(pid, self._root)
+        if look is None:
+            return None
+        machine = machine_of(pid, self._root)
+        names = _threads(pid, self._root)
+        threads = [found for tid in names[:THREADS] if (found := self._thread(pid, tid, machine)) is not None]
+        if not any(thread.call is not None or thread.state == "R" for thread in threads) and not look.is_gone:
+            self.unread.append(f"pid {pid}: its system calls are not ours to read")
+        return ProcessReading(
+            pid=pid,
+            parent=look.parent,
+            start_ticks=look.start_ticks,
+            command=processes.command_of(pid, self._root),
+            machine=machine,
+            same_clocks=_clocks(pid, self._root) == _clocks(None, self._root),
+            tracer=int(_field(f"{self._root}/{pid}/status", "TracerPid") or 0),
+            threads=tuple(threads),
+            hidden_threads=max(0, len(names) - THREADS),
+            descriptors=tuple(self._descriptors(pid, machine, threads)),
+            children=tuple(processes.children(pid, self._root)),
+        )
+
+    def _thread(self, pid: int, tid: int, machine: str) -> ThreadReading | None:
+        self._check()
+        task = f"{self._root}/{pid}/task/{tid}"
+        stat = _text(f"{task}/stat")
+        fields = stat.rpartition(")")[2].split()
+        if not fields:
+            return None
+        number, arguments = _call(_text(f"{task}/syscall"))
+        call = blocking_call(machine, number)
+        counted = [int(word) for word in _text(f"{task}/schedstat").split()[:2] if word.isdigit()]
+        status = _text(f"{task}/status")
+        return ThreadReading(
+            tid=tid,
+            name=stat.partition("(")[2].rpartition(")")[0][:16],
+            state=fields[0][:1],
+            call=number,
+            arguments=arguments,
+            pointed=memory.pointed(pid, call, arguments, self._root) if call is not None else (),
+            waits_in=processes.waits_in(tid, self._root) if tid == pid else _text(f"{task}/wchan").strip(),
+            run_ns=counted[0] if len(counted) == 2 else 0,
+            delay_ns=counted[1] if len(counted) == 2 else 0,
+            switches=sum(
+                int(line.split()[1])
+                for line in status.splitlines()
+                if "ctxt_switches:" in line and len(line.split()) == 2
+            ),
+        )
+
+    def _descriptors(self, pid: int, machine: str, threads: list[ThreadReading]) -> Iterator[DescriptorReading]:
+        """Yield the descriptors that threads wait for, those in their epolls too."""
+        todo = list(dict.fromkeys(fd for thread in threads for fd, _ in decode.awaited_descriptors(machine, thread)))
+        seen: set[int] = set()
+        while todo and len(seen) < DESCRIPTORS:
+            fd = todo.pop(0)
+            if fd in seen:
+                continue
+            seen.add(fd)
+            self._check()
+            found = descriptors.describe(pid, fd, self._root)
+            if found is not None:
+                todo += [each for each, _ in found.watched]
+                yield found
+
+    def _awaited_by(self, process: ProcessReading) -> list[int]:
+        """Return the processes that a process waits for: children, holders of other ends, owners of locks."""
+        found: list[int] = []
+        for thread in process.threads:
+            found += decode.awaited_children(process, thread)
+            call = blocking_call(process.machine, thread.call)
+            if call is not None and call.kind == "lock":
+                found += self._lock(process.pid)
+            for fd, wanted in decode.awaited_descriptors(process.machine, thread):
+                found += self._others(process, fd, wanted)
+        return found
+
+    def _lock(self, pid: int) -> list[int]:
+        owner = lock_owner(_text(f"{self._root}/locks", LOCKS_BYTES), pid)
+        if owner is None:
+            return []
+        self.locks.append(
+            LockReading(waiter=pid, owner=owner, command=processes.command_of(owner, self._root) if owner > 0 else "")
+        )
+        return [owner] if owner > 0 else []
+
+    def _others(self, process: ProcessReading, fd: int, wanted: Access) -> list[int]:
+        """Return who holds the other end of a pipe, or stands behind a pidfd."""
+        one = next((each for each in process.descriptors if each.fd == fd), None)
+        if one is None:
+            return []
+        if one.kind not in ("pipe", "fifo"):
+            return (
+                [one.process]
+                if one.process
+                else [pid for each, what in one.watched for pid in self._others(process, each, what)]
+            )
+        opposite = "r" if wanted == "w" else "w"
+        known = self._holders_of.get(one.target)
+        if known is None:
+            known = self._holders_of[one.target] = list(self._search(one.target))
+            self.holders += known
+        return [each.pid for each in known if opposite in each.access and each.pid != process.pid]
+
+    def _search(self, target: str) -> Iterator[HolderReading]:
+        """Yield all processes of this machine that hold a pipe, those that were read first."""
+        try:
+            pids = [int(name) for name in os.listdir(self._root) if name.isdigit()][:SEARCHED]
+        except OSError:
+            pids = []
+        for pid in dict.fromkeys([*self.processes, *pids]):
+            self._check()
+            access = _access(pid, target, self._root)
+            if access:
+                yield HolderReading(
+                    target=target, pid=pid, command=processes.command_of(pid, self._root), access=access
+                )
+
+
+def _access(pid: int, target: str, root: str) -> Access:
+    """Return how a process holds a pipe, by all of its descriptors; "" if it does not."""
+    found = set()
+    try:
+        with os.scandir(f"{root}/{pid}/fd") as entries:
+            for entry in entries:
+                if os.readlink(entry.path) == target:
+                    found |= set(descriptors.access_of(descriptors.info(pid, int(entry.name), root)))
+    except OSError:
+        pass  # gone meanwhile, or not ours to read
+    return descriptors.wanted_access("r" in found, "w" in found)
+
+
+def lock_owner(table: str, pid: int) -> int | None:
+    """Return who owns the file lock that a process waits for, from the text of /proc/locks; None if it waits for none.
+
+    A lock has a line with its owner; those that wait for it follow, with the same number and an arrow.
+    """
+    owner: int | None = None
+    for line in table.splitlines():
+        words = line.split()
+        if len(words) < 7:
+            continue
+        is_waiter = words[1] == "->"
+        at = 5 if is_waiter else 4
+        if not words[at].lstrip("-").isdigit():
+            continue
+        if not is_waiter:
+            owner = int(words[at])
+        elif int(words[at]) == pid:
+            return owner
+    return None
+
+
+def machine_of(pid: int, root: str = "/proc") -> str:
+    """Return whose system calls a process makes, from its program's header; "" if that is another's, of 32 bits, or unknown."""
+    try:
+        with open(f"{root}/{pid}/exe", "rb", buffering=0) as file:
+            head = file.read(20) or b""
+    except OSError:
+        return ""
+    if len(head) < 20 or head[:6] != b"\x7fELF\x02\x01":
+        return ""
+    return ELF_MACHINES.get(int.from_bytes(head[18:20], "little"), "")
+
+
+def _call(text: str) -> tuple[int | None, tuple[int, ...]]:
+    """Return the number and the arguments in the text of `syscall`: `230 0x0 0x0 ...`, `running`, `-1 0x...`."""
+    words = text.split()
+    if len(words) < 7:
+        return None, ()
+    try:
+        number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
+    except ValueError:
+        return None, ()
+    return (number, arguments) if number >= 0 else (None, ())
+
+
+def _threads(pid: int, root: str) -> list[int]:
+    """Return the threads of a process, the main thread first."""
+    try:
+        found = sorted(int(name) for name in os.listdir(f"{root}/{pid}/task") if name.isdigit())
+    except OSError:
+        return []
+    return sorted(found, key=lambda tid: tid != pid)
+
+
+def _clocks(pid: int | None, root: str) -> str:
+    try:
+        return os.readlink(f"{root}/{pid}/ns/time" if pid is not None else "/proc/self/ns/time")
+    except OSError:
+        return ""
+
+
+def _field(path: str, name: str) -> str:
+    for line in _text(path).splitlines():
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _text(path: str, most: int = 16 * 1024) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return (file.read(most) or b"").decode("utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,32 @@
+"""Says of ranks that others wait for what could wake them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from robust_run.tracer.types import RankSight
+from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.wake.chain import chain_of
+from robust_run.tracer.wake.types import WakeChain
+
+#: Of many ranks that are waited for, so many chains are drawn.
+CHAINS = 4
+
+
+def wake_clause(sight: RankSight | None) -> str:
+    """Return what a rank waits for, as a clause without the rank; "" if that is not known, or it runs."""
+    chain = _chain(sight)
+    if chain is None or any(waker.kind == "nothing" for waker in chain.links[0].wait.wakers):
+        return ""
+    return chain.sentence
+
+
+def wake_lines(picture: Picture, ranks: Iterable[int]) -> list[str]:
+    """Return a line for each of the first ranks: its wake chain, from the rank to what it waits for in the end."""
+    chains = ((rank, _chain(picture.sights.get(rank))) for rank in ranks)
+    known = [f"what rank {rank} waits for: {chain.arrows}" for rank, chain in chains if chain is not None]
+    return known[:CHAINS]
+
+
+def _chain(sight: RankSight | None) -> WakeChain | None:
+    return chain_of(sight.wake) if sight is not None and sight.wake is not None else None
