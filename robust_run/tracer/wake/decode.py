@@ -106,8 +106,6 @@ def limit_s(reading: WakeReading, process: ProcessReading, thread: ThreadReading
         return None, False
     seconds, part = struct.unpack_from("<qq", data)
     value_s = seconds + part / (1e6 if call.limit_kind == "timeval" else 1e9)
-    if value_s > FOREVER_S and call.limit_kind != "clock":
-        return None, False
     return _from_clock(reading, process, call, thread.arguments, value_s)
 
 
@@ -117,7 +115,7 @@ def _from_clock(
     """Turn a time of the call's own clock into one of the node's monotonic clock."""
     clock = _clock(call, arguments)
     if clock is None:
-        return reading.at_s + value_s, False
+        return (reading.at_s + value_s, False) if value_s <= FOREVER_S else (None, False)
     if not process.same_clocks or clock not in (_REALTIME, _MONOTONIC):
         return None, False
     left_s = value_s - (reading.unix_s if clock == _REALTIME else reading.at_s)
