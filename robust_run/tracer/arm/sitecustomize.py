@@ -179,6 +179,7 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             wrapped.install()
             on_functions.append(wrapped.install_functional)
             on_step.append(ring.mark_step)
+            load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)
 
