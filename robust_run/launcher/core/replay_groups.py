@@ -120,9 +120,9 @@ def _go(state: JobState, one: GroupRun) -> list[Action]:
 def _order(state: JobState, one: GroupRun, steps: int, only: str = "") -> StartAttempt:
     code = None
     if state.code.records:
-        from robust_run.launcher.core import code_ledger as ledger
+        from robust_run.launcher.core import ledger_queries as queries
 
-        code = ledger.use(state.code)
+        code = queries.use(state.code)
     last = one.layout[-1]
     return StartAttempt(
         attempt=one.attempt,

@@ -19,7 +19,7 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import Receiver
-from robust_run.launcher.core.code_ledger import label
+from robust_run.launcher.core.ledger_queries import label
 from robust_run.launcher.model.code_events import CodeUse, CodeVersion
 from robust_run.launcher.model.job import (
     JobSpec,
