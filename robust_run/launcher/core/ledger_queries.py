@@ -102,9 +102,7 @@ def failed_twin(ledger: Ledger, version: CodeVersion) -> CodeRecord | None:
         (
             each
             for each in reversed(ledger.records)
-            if each.fate == "rolled_back"
-            and each.first_attempt >= 0
-            and _content(each.version) == _content(version)
+            if each.fate == "rolled_back" and each.first_attempt >= 0 and _content(each.version) == _content(version)
         ),
         None,
     )
@@ -119,9 +117,7 @@ def is_pending(ledger: Ledger, version: CodeVersion) -> bool:
     """Whether this is what waits already: then only its time is new."""
     record = record_of(ledger, ledger.pending)
     return (
-        record is not None
-        and record.version.number == version.number
-        and _content(record.version) == _content(version)
+        record is not None and record.version.number == version.number and _content(record.version) == _content(version)
     )
 
 

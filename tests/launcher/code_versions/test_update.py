@@ -15,7 +15,7 @@ from robust_run.launcher.model.code_events import CodeVersion, Ledger
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.code.update import Maker, UpdateRequest
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.capture import CodeRoot, look
 from robust_run.launcher.records.code.errors import CodeError
 from robust_run.launcher.records.code.tree_store import TreeStore

@@ -18,7 +18,7 @@ from robust_run.launcher.model.code_events import CodeRecord, CodeVersion
 from robust_run.launcher.operator.code import check
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.capture import CodeRoot, changed_since, commit_of, left_out, look
 from robust_run.launcher.records.code.difference import changes, clause
 from robust_run.launcher.records.code.errors import CodeError

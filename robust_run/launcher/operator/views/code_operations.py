@@ -13,7 +13,7 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.code_events import CodeVersion, Ledger, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, one_line
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.settings import MOST_SETTINGS, check_variables
 
 LONGEST_DUE_S = 366 * 86400.0
