@@ -142,7 +142,8 @@ def _open_place(
 
     try:
         if spec.setup is not None:
-            from robust_run.launcher.agent.places.setup_start import Recorded, open_setup
+            from robust_run.launcher.agent.places.setup_start import open_setup
+            from robust_run.launcher.agent.places.snapshot_news import Recorded
 
             news = Recorded(run_directory.snapshot)
             make = partial(open_setup, spec, env, clock, console.say, lifeline, news)

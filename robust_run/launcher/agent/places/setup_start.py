@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -22,6 +21,7 @@ from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.agent.places.setup_progress import SetupProgress
+from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec, SetupUse
 from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import BuildPlan
@@ -38,41 +38,6 @@ from robust_run.store.types import Store
 STOP_S = 15.0
 #: Ingredients of a key that may differ on a node that comes later: what was typed, and what it names, was changed meanwhile.
 _OF_THE_COMMANDS = ("command ", "file ", "folder ", "editable ", "variable ")
-
-
-class News(Protocol):
-    """What is known of the job's snapshot before this node is in the job."""
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this node is the one that is to run the commands; others leave it to that one for a while."""
-        ...
-
-    def ask(self) -> bytes | None:
-        """Return the manifest that the job has; empty: the commands were run on every node. None: nobody knows."""
-        ...
-
-
-class Recorded:
-    """Of a job of one node: what its run directory says, if it is resumed."""
-
-    is_first = True
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def ask(self) -> bytes | None:
-        """See `News`."""
-        return read_snapshot(self._path)
-
-
-def read_snapshot(path: str) -> bytes | None:
-    """Return the snapshot that a run directory names, None if it has none."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(manifests.LARGEST_BYTES + 1)
-    except OSError:
-        return None
 
 
 def open_setup(
