@@ -33,7 +33,7 @@ NODES_AT_ONCE, ASK_S = 200, 0.05
 Made = TypeVar("Made")
 
 
-class CheckRunner:
+class CheckSessionRunner:
     """Carries the sessions under way from question to question."""
 
     def __init__(

@@ -18,7 +18,7 @@ from robust_run.health.checks.admission import ADMISSION, admit
 from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.types import CheckJudgement
 from robust_run.launcher.controller.asking import is_there
-from robust_run.launcher.controller.check_runner import CheckRunner
+from robust_run.launcher.controller.check_runner import CheckSessionRunner
 from robust_run.launcher.controller.check_session import CheckSession
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
@@ -59,7 +59,7 @@ class Checking:
         self._clock = clock
         self._tell = tell
         self._book = book
-        self._runner = CheckRunner(state=state, clock=clock, send=send, later=later, history_path=history_path)
+        self._runner = CheckSessionRunner(state=state, clock=clock, send=send, later=later, history_path=history_path)
 
     @property
     def drives(self) -> list[CheckSession]:

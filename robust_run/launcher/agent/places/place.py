@@ -19,7 +19,7 @@ from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.places.opening import Opening
 from robust_run.launcher.agent.places.start_recording import StartRecording
-from robust_run.launcher.agent.places.troubles import Troubles
+from robust_run.launcher.agent.places.troubles import PlaceTroubles
 from robust_run.launcher.agent.thread_messages import ThreadMessages
 from robust_run.launcher.agent.workers.process_tree import children
 from robust_run.launcher.model.job import JobSpec
@@ -117,7 +117,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._say = ThreadMessages(say)
         self._start = start
         self._cwd = os.getcwd()
-        self._troubles = Troubles(name, clock)
+        self._troubles = PlaceTroubles(name, clock)
         self._recording = StartRecording(spec, self.where, clock, self._say, self._report_start)
         self._lock = threading.Lock()
         self._is_stopping = False

@@ -19,7 +19,7 @@ HEAR_S = 0.5
 _INPUT_ERRORS = ("Input/output error", "Bus error", "Transport endpoint is not connected", "Stale file handle")
 
 
-class Troubles:
+class PlaceTroubles:
     """What went wrong with one place. Safe for threads."""
 
     def __init__(self, name: str, clock: Clock) -> None:
