@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from robust_run.launcher.operator.gauges import SOURCES, GaugeFacts
-from robust_run.launcher.operator.views.status import JobView
+from robust_run.launcher.operator.views.status_types import JobView
 from robust_run.report.metrics import PREFIX, MetricFamily
 
 DOCS = Path(__file__).parents[1] / "docs"

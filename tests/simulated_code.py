@@ -6,7 +6,7 @@ from typing import Any
 
 from simulated_job import World
 
-from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -55,7 +55,7 @@ class CodeWorld(World):
         """One of the things that may happen to versions."""
         code, attempt = self.state.code, self.state.attempt
         nodes = list(self.state.places) or ["nobody"]
-        made = version(len(code.records) + 1, ledger.head(code), settings={"n": str(len(code.records))})
+        made = version(len(code.records) + 1, queries.head(code), settings={"n": str(len(code.records))})
         self.tell(
             [
                 UpdateStaged(version=made),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.prefetch.rules.queue import FetchJob, FetchQueue
+from robust_run.prefetch.rules.flights import FetchJob
+from robust_run.prefetch.rules.queue import FetchQueue
 from robust_run.prefetch.rules.source_health import SLOW_S, Health
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 

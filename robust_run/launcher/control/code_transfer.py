@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from robust_run.launcher.records.code.content_store import digest_of
 from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
-from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of
+from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree
 from robust_run.launcher.records.code.types import CodeTree, TreeParts
 
 #: Contents in one part; a single one may be as large.

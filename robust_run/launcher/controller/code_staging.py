@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -135,7 +135,7 @@ class Staging:
     def _hand_out(self, node: str) -> None:
         code = self._state.code
         for number in dict.fromkeys((code.running, code.pending, code.trusted)):
-            record = ledger.record_of(code, number)
+            record = queries.record_of(code, number)
             if record is not None and record.version.tree:
                 self._send(node, StageCode(tree=record.version.tree))
 

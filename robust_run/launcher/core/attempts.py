@@ -139,9 +139,9 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
 def _code(state: JobState) -> CodeUse | None:
     if not state.code.records:
         return None
-    from robust_run.launcher.core import code_ledger as ledger
+    from robust_run.launcher.core import ledger_queries as queries
 
-    return ledger.use(state.code)
+    return queries.use(state.code)
 
 
 def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:

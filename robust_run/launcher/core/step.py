@@ -116,9 +116,9 @@ def _take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> li
         if not isinstance(event, ControllerResumed):  # its controller died before the answer: concluded below, without
             return _conclude_with(policy, state, event, now_s)
     if state.phase == "replaying":
-        from robust_run.launcher.core import replaying
+        from robust_run.launcher.core import replay_groups
 
-        taken = replaying.take(policy, state, event, now_s)
+        taken = replay_groups.take(policy, state, event, now_s)
         if taken is not None:
             return taken
     was_quiet, wants_post_mortem = state.is_quiet, _wants_post_mortem(state, event)

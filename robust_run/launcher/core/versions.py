@@ -6,6 +6,7 @@ Which version runs is `core.code_ledger`'s to say; here it is what that means fo
 from __future__ import annotations
 
 from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import CorePolicy, EndCause, JobState
@@ -38,13 +39,13 @@ def take(policy: CorePolicy, state: JobState, event: CodeEvent, now_s: float) ->
             is_first = not state.code.records
             state.code = ledger.captured(state.code, event.version, state.attempt)
             left_out = event.version.left_out
-            return [Say(text=ledger.left_words(left_out))] if left_out and is_first else []
+            return [Say(text=queries.left_words(left_out))] if left_out and is_first else []
         case UpdateStaged():
             return _staged(policy, state, event, now_s)
         case UpdateDue() if state.code.pending == event.number:
             version = state.code.records[event.number - 1].version
             return _put_in_place(
-                policy, state, f"{ledger.all_words(state.code, version)} has waited for long enough", now_s
+                policy, state, f"{queries.all_words(state.code, version)} has waited for long enough", now_s
             )
         case RollbackAsked():
             return _taken_back(policy, state, event, now_s)
@@ -60,11 +61,11 @@ def take(policy: CorePolicy, state: JobState, event: CodeEvent, now_s: float) ->
 
 
 def _staged(policy: CorePolicy, state: JobState, event: UpdateStaged, now_s: float) -> list[Action]:
-    version, is_old = event.version, ledger.is_pending(state.code, event.version)
-    if not is_old and ledger.why_not(state.code, version):
+    version, is_old = event.version, queries.is_pending(state.code, event.version)
+    if not is_old and queries.why_not(state.code, version):
         return []
     state.code = ledger.staged(state.code, version, event.due_unix_s)
-    name = ledger.all_words(state.code, version)
+    name = queries.all_words(state.code, version)
     actions: list[Action] = [StageCode(tree=version.tree)] if version.tree and not is_old else []
     if not event.now:
         when = "at the next failure" if not event.due_unix_s else "at the next failure, or when its time has come"
@@ -82,7 +83,7 @@ def _put_in_place(policy: CorePolicy, state: JobState, text: str, now_s: float) 
 
 
 def _taken_back(policy: CorePolicy, state: JobState, event: RollbackAsked, now_s: float) -> list[Action]:
-    target = ledger.rollback_target(state.code, event.to)
+    target = queries.rollback_target(state.code, event.to)
     if target is None:
         return []
     ran_before = state.code.running
@@ -94,21 +95,21 @@ def _taken_back(policy: CorePolicy, state: JobState, event: RollbackAsked, now_s
 
 
 def _survived(policy: CorePolicy, state: JobState, event: StepsSurvived, now_s: float) -> list[Action]:
-    version = ledger.on_probation(state.code)
+    version = queries.on_probation(state.code)
     state.code, too_slow = ledger.survived(state.code, event.node, event.steps, event.step_s, tuple(state.places))
     if too_slow:
         return _at_fault(policy, state, "slow", (), "slower_version", too_slow, now_s)
-    if version is not None and ledger.on_probation(state.code) is None:
+    if version is not None and queries.on_probation(state.code) is None:
         over = f"over {event.steps} steps" if event.steps else "by living on (it makes no steps that are counted)"
         return [
-            Say(text=f"{ledger.all_words(state.code, version)} has proven itself {over} and is trusted from now on")
+            Say(text=f"{queries.all_words(state.code, version)} has proven itself {over} and is trusted from now on")
         ]
     return []
 
 
 def _lacking(policy: CorePolicy, state: JobState, event: CodeLacking, now_s: float) -> list[Action]:
     text = f"{name_of(state, event.node)} cannot put version {event.number} in place: {event.message}"
-    if ledger.on_probation(state.code) is not None:
+    if queries.on_probation(state.code) is not None:
         return _at_fault(policy, state, "code", (), "lacking_version", text, now_s)
     if not state.is_going:
         return []
@@ -121,7 +122,7 @@ def _at_fault(
     policy: CorePolicy, state: JobState, kind: str, ranks: tuple[int, ...], rule: str, text: str, now_s: float
 ) -> list[Action]:
     """End an attempt whose version is suspect and has just been found at fault. One that is trusted goes on."""
-    if not state.is_going or ledger.on_probation(state.code) is None:
+    if not state.is_going or queries.on_probation(state.code) is None:
         return []
     state.code_fault = VerdictDraft(
         kind=kind,  # type: ignore[arg-type]
@@ -140,8 +141,8 @@ def roll_back(state: JobState, kind: str, sentence: str, *, heals: bool) -> Code
 
     `heals`: the attempt ended for no fault of the program's.
     """
-    version = ledger.on_probation(state.code)
-    if version is None or heals or not ledger.is_blamed(state.code, kind):
+    version = queries.on_probation(state.code)
+    if version is None or heals or not queries.is_blamed(state.code, kind):
         return None
     state.code = ledger.rolled_back(state.code, sentence)
     return version
@@ -149,7 +150,7 @@ def roll_back(state: JobState, kind: str, sentence: str, *, heals: bool) -> Code
 
 def clause(state: JobState, version: CodeVersion) -> str:
     """Return what was taken back, with all that was merged into it, and to what, as the end of a sentence."""
-    return f"{ledger.all_words(state.code, version)} is rolled back to version {state.code.trusted}"
+    return f"{queries.all_words(state.code, version)} is rolled back to version {state.code.trusted}"
 
 
 def proven(state: JobState) -> None:

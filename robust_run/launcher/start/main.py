@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,7 +106,11 @@ def run_agent(
     console = Console(spec, clock)
     try:
         become_subreaper()
-        opened = _open_place(spec, env, clock, run_directory, console, lifeline)
+        opened = None
+        if spec.image is not None or spec.setup is not None:
+            from robust_run.launcher.start.place_opening import open_place
+
+            opened = open_place(spec, env, clock, run_directory, console, lifeline)
         job = _Job(spec, env, clock, run_directory, console, mask, given, opened, resumed=resumed)
         job.begin()
         job.greet()
@@ -125,36 +128,6 @@ def run_agent(
         console.close()
         if guard_is_gone(lifeline):  # it was killed, so nobody else will
             run_directory.remove_temporary()
-
-
-def _open_place(
-    spec: JobSpec,
-    env: Mapping[str, str],
-    clock: Clock,
-    run_directory: RunDirectory,
-    console: Console,
-    lifeline: int,
-) -> OpenedPlace | None:
-    """Make the place that workers run in; None: they run on this machine as it is. Raises RobustRunError."""
-    if spec.image is None and spec.setup is None:
-        return None
-    from robust_run.launcher.agent.places.opening import timed
-
-    try:
-        if spec.setup is not None:
-            from robust_run.launcher.agent.places.setup_start import Recorded, open_setup
-
-            news = Recorded(run_directory.snapshot)
-            make = partial(open_setup, spec, env, clock, console.say, lifeline, news)
-        else:
-            from robust_run.launcher.agent.places.image_start import open_image
-
-            make = partial(open_image, spec, env, clock, run_directory.path, console.say, lifeline)
-        opened, opening = timed(clock, make)
-        return opened._replace(opening=opening)
-    except RobustRunError:
-        run_directory.remove_unused()
-        raise
 
 
 class _Job:

@@ -18,7 +18,8 @@ from robust_run.prefetch.fetching.reads import Answer, ImageRead, Reads
 from robust_run.prefetch.fetching.repairs import Repairs
 from robust_run.prefetch.fetching.sources import BlockSource, may_work_later
 from robust_run.prefetch.room import Room
-from robust_run.prefetch.rules.queue import FetchJob, FetchQueue
+from robust_run.prefetch.rules.flights import FetchJob
+from robust_run.prefetch.rules.queue import FetchQueue
 from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation

@@ -18,19 +18,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import IO
 
 from robust_run.prefetch.errors import ImageRefused
-from robust_run.prefetch.image.losses import LATEST_S, Losses, Original, lasting
+from robust_run.prefetch.image.losses import Original
 from robust_run.prefetch.image.names import LayerLimits, Whiteout, is_bookkeeping, parts_of, whiteout_of
+from robust_run.prefetch.image.originals import IMPLIED, Originals, original_of, shown_mode, time_in_image
 from robust_run.prefetch.image.places import NoPlaceError, resolve
-from robust_run.prefetch.image.survey import Survey, can_be_written, entries_below
+from robust_run.prefetch.image.survey import Survey
 from robust_run.prefetch.image.unpacking import ForwardReader, Packing, members_of, opened_tar, unpacked
 
 _COPY_BYTES = 1 << 20
 #: Between an entry's data is read and written this much disk must stay free.
 _KEEP_FREE_BYTES = 64 << 20
 _CHECK_FREE_EVERY_BYTES = 64 << 20
-#: Of a folder that no entry names.
-_IMPLIED = Original(0o755, 0, is_folder=True)
-_ATTRIBUTE = "SCHILY.xattr."
 
 
 class Extraction:
@@ -42,9 +40,7 @@ class Extraction:
         """Of all files written."""
         self.entries = 0
         self._limits = limits
-        self._originals: dict[str, Original] = {"": _IMPLIED}
-        """What entries should be, where the folder shows it otherwise; of all folders. Some may be gone by now."""
-        self._same: dict[Original, Original] = {}
+        self._originals = Originals(self.folder)
         self._places: dict[tuple[str, ...], str] = {(): ""}
         self._check_free_at = 0
 
@@ -81,43 +77,14 @@ class Extraction:
         """Write a file of ours into the root, in place of any other."""
         self._make_way(name, is_folder=False)
         self._write_file(name, [data], 0o644, 0)
-        self._note(name, Original(0o644, 0))
+        self._originals.note(name, Original(0o644, 0))
 
     def finish(self) -> Survey:
         """Give folders their modes and times, and return what the folder does not show. Last: nothing can be applied after it.
 
         What is there is looked at, and not what was noted: that may be gone, and a link in its place may lead anywhere.
         """
-        losses = Losses()
-        modes: dict[str, int] = {}
-        there = ["", *(path for path, _entry in entries_below(self.folder) if path in self._originals)]
-        for path in there:
-            losses.note(path or "/", self._originals[path])
-        for path in reversed(there):  # a folder after what is in it, which changes its time
-            self._finish_one(path, self._originals[path], losses, modes)
-        return Survey(modes, losses.found())
-
-    def _finish_one(self, path: str, original: Original, losses: Losses, modes: dict[str, int]) -> None:
-        whole = os.path.join(self.folder, path)
-        mode = os.lstat(whole).st_mode
-        if original.is_device:
-            os.unlink(whole)
-            return
-        if stat.S_ISLNK(mode):
-            return
-        wanted, shown = original.kept_mode(), stat.S_IMODE(mode)
-        if original.is_folder:
-            shown = wanted & 0o1777 | 0o700
-            os.chmod(whole, shown)
-            os.utime(whole, (_time_s(original.time_s),) * 2)
-        if wanted == shown:
-            return
-        if can_be_written(path):
-            modes[path] = wanted
-        elif wanted & 0o400 or os.geteuid() == 0:
-            os.chmod(whole, wanted)
-        else:
-            losses.add("modes", path)
+        return self._originals.finish()
 
     def _one(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> Whiteout | None:
         """Apply an entry; return it where it is a whiteout, which is not carried out here."""
@@ -134,9 +101,9 @@ class Extraction:
         hidden = whiteout_of(parts)
         if hidden is not None:
             return hidden
-        original = _original(member)
+        original = original_of(member)
         if not parts:
-            self._note("", original)
+            self._originals.note("", original)
             return None
         above = self._place(parts[:-1])
         path = f"{above}/{parts[-1]}" if above else parts[-1]
@@ -147,37 +114,28 @@ class Extraction:
         else:
             self._make_way(path, is_folder=False)
             self._add(tar, member, path, original)
-            self._note(path, original)
+            self._originals.note(path, original)
         return None
 
     def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, original: Original) -> None:
         """Make what is neither a folder nor a hard link, where nothing is in its way."""
         whole = os.path.join(self.folder, path)
-        time_s = _time_s(original.time_s)
+        time_s = time_in_image(original.time_s)
         if member.issym():
             os.symlink(member.linkname, whole)
             self._places = {(): ""}
         elif member.isfifo():
             os.mkfifo(whole, 0o600)
-            os.chmod(whole, _shown(original))
+            os.chmod(whole, shown_mode(original))
         elif member.isreg():
             data = tar.extractfile(member)
             assert data is not None
-            self._write_file(path, iter(lambda: data.read(_COPY_BYTES), b""), _shown(original), time_s)
+            self._write_file(path, iter(lambda: data.read(_COPY_BYTES), b""), shown_mode(original), time_s)
             return
         else:  # a device: a mark in its place, so that what lies above can replace and remove it as anything else
             self._write_file(path, (), 0o600, 0)
             return
         os.utime(whole, (time_s, time_s), follow_symlinks=False)
-
-    def _note(self, path: str, original: Original) -> None:
-        """Remember what an entry should be, unless it shows."""
-        is_plain = (original.uid, original.gid) == (0, 0) and original.kept_mode() == original.mode == _shown(original)
-        is_plain = is_plain and 0 <= original.time_s <= LATEST_S and not original.attributes
-        if is_plain and not original.is_folder and not original.is_device:
-            self._originals.pop(path, None)
-        else:
-            self._originals[path] = self._same.setdefault(original, original)
 
     def _place(self, folder: tuple[str, ...]) -> str:
         """Return the folder of an entry, without links, and made if it is missing."""
@@ -196,14 +154,14 @@ class Extraction:
         for part in path.split("/"):
             done = f"{done}/{part}" if done else part
             if not os.path.isdir(os.path.join(self.folder, done)):
-                self._add_folder(done, _IMPLIED)
+                self._add_folder(done, IMPLIED)
 
     def _add_folder(self, path: str, original: Original) -> None:
         whole = os.path.join(self.folder, path)
         if not os.path.isdir(whole) or os.path.islink(whole):
             self._make_way(path, is_folder=True)
             os.mkdir(whole, 0o700)
-        self._note(path, original)
+        self._originals.note(path, original)
 
     def _add_hard_link(self, path: str, target: str) -> None:
         try:
@@ -216,9 +174,7 @@ class Extraction:
         if source != path:
             self._make_way(path, is_folder=False)
             os.link(whole, os.path.join(self.folder, path), follow_symlinks=False)
-            self._originals.pop(path, None)
-            if source in self._originals:
-                self._originals[path] = self._originals[source]
+            self._originals.link(path, source)
 
     def _write_file(self, path: str, pieces: Iterable[bytes], mode: int, time_s: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -276,26 +232,3 @@ class Extraction:
         elif os.path.lexists(whole):
             os.unlink(whole)
         self._places = {(): ""}
-
-
-def _original(member: tarfile.TarInfo) -> Original:
-    attributes = (name[len(_ATTRIBUTE) :] for name in member.pax_headers if name.startswith(_ATTRIBUTE))
-    return Original(
-        mode=member.mode & 0o7777,
-        time_s=int(member.mtime),
-        uid=member.uid,
-        gid=member.gid,
-        attributes=lasting(attributes),
-        is_folder=member.isdir(),
-        is_device=not (member.isreg() or member.isdir() or member.issym() or member.isfifo()),
-    )
-
-
-def _shown(original: Original) -> int:
-    """Return the permissions that an entry has while the folder is ours: we can read it, and it runs as nobody else."""
-    return original.mode & 0o777 | 0o400
-
-
-def _time_s(time_s: int) -> int:
-    """Return a time of modification that an image can have, in whole seconds as a .pyc has it."""
-    return max(0, min(time_s, LATEST_S))

@@ -11,15 +11,15 @@ together from the first moment would share the link, and what the program reads 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from robust_run.prefetch.rules.flights import FetchJob, Flights
+from robust_run.prefetch.rules.source_choice import Offers, SourceChoice
 from robust_run.prefetch.rules.source_health import Health, SourcePatience
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
 
-#: `BlockSource.offers` of all sources: (source, start_block, count, priority) → seconds to wait, or None.
-Offers = Callable[[int, int, int, Priority], "float | None"]
 #: How soon a block that another server on this node fetches is looked at again, and how long a demand waits for that one.
 _BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
 #: How often a run that is prefetched may fail before it is left to demands.
@@ -27,20 +27,6 @@ _PREFETCH_TRIES = 8
 _IDLE_S = 0.5
 _NEVER_S = float("inf")
 _STORE_AGAIN = ": it is damaged there, or is not what its block map was made of; store both again"
-
-
-class FetchJob(msgspec.Struct, frozen=True, eq=False):
-    """One request that is to be made now."""
-
-    start: int
-    count: int
-    priority: Priority
-    source: int
-    began_s: float
-    tries: int = 0
-    """How often this run failed before (not for demands)."""
-    alone: bool = True
-    """Whether to leave it to another server on this node that fetches the same blocks."""
 
 
 class _Demand(msgspec.Struct):
@@ -61,15 +47,13 @@ class FetchQueue:
         self, block_bytes: int, present: bytearray, offers: Offers, health: Health, limits: FetchLimits
     ) -> None:
         """`present`: one byte per block, shared with the owner, who sets it when a block was kept."""
-        self._block_bytes, self._present, self._offers = block_bytes, present, offers
+        self._block_bytes, self._present = block_bytes, present
         self._health, self._limits = health, limits
-        self._sources = len(health.counts())
+        self._choice = SourceChoice(offers, health, limits.tries)
         self._most = max(1, limits.run_bytes // block_bytes)
         self._demands: dict[int, _Demand] = {}
         self._hot: deque[tuple[int, int, int]] = deque()  # start, count, tries
-        self._flights: dict[int, list[FetchJob]] = {}
-        self._active = {Priority.DEMAND: 0, Priority.HOT: 0, Priority.BACKGROUND: 0}
-        self._busy_until: dict[int, float] = {}
+        self._flights = Flights(present, self._most, aligned=limits.aligned)
         self._cursor = 0
         self._background_width = 0
         self._begun = self._came = 0
@@ -99,7 +83,7 @@ class FetchQueue:
         """Want runs, after all others that are wanted. Return how many blocks of them are not there yet."""
         added = 0
         for run in runs:
-            for start, count in self._pieces(run.start, run.start + run.count, self._most):
+            for start, count in self._flights.pieces(run.start, run.start + run.count, self._most):
                 self._hot.append((start, count, 0))
                 added += count
         return added
@@ -117,8 +101,7 @@ class FetchQueue:
     @property
     def hot_left(self) -> int:
         """Blocks that are still to be prefetched, those under way included."""
-        jobs = {id(job): job for jobs in self._flights.values() for job in jobs if job.priority == Priority.HOT}
-        return sum(count for _start, count, _tries in self._hot) + sum(job.count for job in jobs.values())
+        return sum(count for _start, count, _tries in self._hot) + self._flights.hot_blocks()
 
     # what is next
 
@@ -126,7 +109,7 @@ class FetchQueue:
         """Return the request to make now, and count it as under way; None where there is none. See `wake_s`."""
         self._wake_s = now_s + _IDLE_S if self._demands or self._hot or self._background_width else _NEVER_S
         job = self._next_demand(now_s)
-        prefetching = self._active[Priority.HOT] + self._active[Priority.BACKGROUND]
+        prefetching = self._flights.active(Priority.HOT, Priority.BACKGROUND)
         if (
             job is None
             and self.keeping
@@ -135,9 +118,7 @@ class FetchQueue:
             job = self._next_hot(now_s) or self._next_background(now_s)
             self._begun += job is not None
         if job is not None:
-            self._active[job.priority] += 1
-            for block in range(job.start, job.start + job.count):
-                self._flights.setdefault(block, []).append(job)
+            self._flights.begun(job)
         return job
 
     @property
@@ -147,7 +128,7 @@ class FetchQueue:
 
     def _next_demand(self, now_s: float) -> FetchJob | None:
         for block, demand in self._demands.items():
-            flights = self._flights.get(block, ())
+            flights = self._flights.of(block)
             if len(flights) > 1 or (flights and not self._is_late(flights[0], now_s)):
                 continue
             if self._is_busy(block, now_s):
@@ -164,17 +145,29 @@ class FetchQueue:
         return late_s <= now_s
 
     def _is_busy(self, block: int, now_s: float) -> bool:
-        until_s = self._busy_until.get(block, 0.0)
+        until_s = self._flights.left_until_s(block, now_s)
         if until_s <= now_s:
-            self._busy_until.pop(block, None)
             return False
         self._wake_s = min(self._wake_s, until_s)
         return True
 
+    def _choose(
+        self,
+        start: int,
+        count: int,
+        priority: Priority,
+        now_s: float,
+        refusals: dict[int, int] | None = None,
+        flights: Sequence[FetchJob] = (),
+    ) -> int | None:
+        source = self._choice.choose(start, count, priority, now_s, refusals, flights)
+        self._wake_s = min(self._wake_s, self._choice.later_s)
+        return source
+
     def _next_hot(self, now_s: float) -> FetchJob | None:
         for _ in range(len(self._hot)):
             start, count, tries = self._hot.popleft()
-            pieces = self._pieces(start, start + count, self._most_now)
+            pieces = self._flights.pieces(start, start + count, self._most_now)
             if not pieces:
                 continue
             self._hot.extendleft((piece_start, size, tries) for piece_start, size in reversed(pieces[1:]))
@@ -183,14 +176,14 @@ class FetchQueue:
                 source = self._choose(start, count, Priority.HOT, now_s)
                 if source is not None:
                     return FetchJob(start, count, Priority.HOT, source, now_s, tries)
-                if self._all_quiet(now_s):
+                if self._choice.all_quiet(now_s):
                     self._hot.appendleft((start, count, tries))
                     return None
             self._hot.append((start, count, tries))  # others can go on meanwhile
         return None
 
     def _next_background(self, now_s: float) -> FetchJob | None:
-        if self._active[Priority.BACKGROUND] >= self._background_width:
+        if self._flights.active(Priority.BACKGROUND) >= self._background_width:
             return None
         if self._free_from_s > now_s:
             self._wake_s = min(self._wake_s, self._free_from_s)
@@ -201,7 +194,7 @@ class FetchQueue:
             if start < 0:
                 self._cursor = blocks
                 break
-            pieces = self._pieces(start, min(blocks, start + self._most), self._most_now)
+            pieces = self._flights.pieces(start, min(blocks, start + self._most), self._most_now)
             if pieces and not self._is_busy(pieces[0][0], now_s):
                 start, count = pieces[0]
                 source = self._choose(start, count, Priority.BACKGROUND, now_s)
@@ -218,53 +211,6 @@ class FetchQueue:
     def _most_now(self) -> int:
         """How many blocks a request may ask for. Nodes that share blocks ask for whole groups always."""
         return 1 if self._begun < self._limits.first_small and not self._limits.aligned else self._most
-
-    def _pieces(self, start: int, end: int, most: int) -> list[tuple[int, int]]:
-        """Cut a stretch of blocks into runs of what is neither there nor under way."""
-        pieces: list[tuple[int, int]] = []
-        for block in range(max(0, start), min(end, len(self._present))):
-            if self._present[block] or block in self._flights:
-                continue
-            begins = self._limits.aligned and block % self._most == 0
-            if pieces and sum(pieces[-1]) == block and pieces[-1][1] < most and not begins:
-                pieces[-1] = (pieces[-1][0], pieces[-1][1] + 1)
-            else:
-                pieces.append((block, 1))
-        return pieces
-
-    def _choose(
-        self,
-        start: int,
-        count: int,
-        priority: Priority,
-        now_s: float,
-        refusals: dict[int, int] | None = None,
-        flights: Sequence[FetchJob] = (),
-    ) -> int | None:
-        """Return the source to ask: of those that offer it and may be asked now, the one that failed at it least often.
-
-        None also where one that lied could be asked now, and an honest one later.
-        """
-        best: tuple[int, int] | None = None
-        honest_later = False
-        for source in range(self._sources):
-            wait_s = self._offers(source, start, count, priority)
-            if wait_s is None:
-                continue
-            shunned = self._health.is_shunned(source, now_s)
-            from_s = max(now_s + wait_s if wait_s > 0 else 0.0, self._health.quiet_until_s(source))
-            if from_s > now_s:
-                self._wake_s = min(self._wake_s, from_s)
-                honest_later |= not shunned
-                continue
-            refused = (refusals or {}).get(source, 0)
-            rank = refused + 100 * any(job.source == source for job in flights) + 10_000 * shunned
-            if best is None or rank < best[0]:
-                best = (rank, source)
-        return None if best is None or (best[0] >= 10_000 and honest_later) else best[1]
-
-    def _all_quiet(self, now_s: float) -> bool:
-        return all(self._health.quiet_until_s(source) > now_s for source in range(self._sources))
 
     # what happened
 
@@ -285,8 +231,7 @@ class FetchQueue:
     def busy(self, job: FetchJob, now_s: float) -> None:
         """Note that another server on this node is fetching some of these blocks."""
         self.landed(job)
-        for block in range(job.start, job.start + job.count):
-            self._busy_until[block] = now_s + _BUSY_S
+        self._flights.leave(job, now_s + _BUSY_S)
         if job.priority == Priority.HOT:
             self._hot.append((job.start, job.count, job.tries))
         elif job.priority == Priority.BACKGROUND:
@@ -294,14 +239,7 @@ class FetchQueue:
 
     def landed(self, job: FetchJob) -> None:
         """Note that a request is over, and nothing more: the blocks were there already."""
-        self._active[job.priority] -= 1
-        for block in range(job.start, job.start + job.count):
-            flights = self._flights.get(block, [])
-            left = [flight for flight in flights if flight is not job]
-            if left:
-                self._flights[block] = left
-            else:
-                self._flights.pop(block, None)
+        self._flights.landed(job)
 
     def _again(
         self, job: FetchJob, blocks: Sequence[int], reason: str, final: bool, now_s: float
@@ -314,7 +252,7 @@ class FetchQueue:
                 demand.reason = reason
                 if final:
                     demand.refusals = {**demand.refusals, job.source: demand.refusals.get(job.source, 0) + 1}
-                    if self._is_hopeless(block, demand):
+                    if self._choice.is_hopeless(block, demand.refusals):
                         lost.append((block, reason))
         for block, _reason in lost:
             del self._demands[block]
@@ -325,14 +263,6 @@ class FetchQueue:
             else:
                 self._hot.extend((block, 1, job.tries + 1) for block in blocks)
         return lost
-
-    def _is_hopeless(self, block: int, demand: _Demand) -> bool:
-        """Whether every source that has the block, or may have it soon, failed at it for good often enough."""
-        return all(
-            demand.refusals.get(source, 0) >= self._limits.tries
-            for source in range(self._sources)
-            if self._offers(source, block, 1, Priority.DEMAND) is not None
-        )
 
     def slow(self, now_s: float) -> str:
         """See `SourcePatience.slow`."""

@@ -20,7 +20,7 @@ from robust_run.launcher.operator.views import show
 from robust_run.launcher.operator.views.advice import findings_of, next_step
 from robust_run.launcher.operator.views.course import Course
 from robust_run.launcher.operator.views.live import LiveView, live_nodes, live_view, with_course
-from robust_run.launcher.operator.views.status import (
+from robust_run.launcher.operator.views.status_types import (
     AttemptView,
     EvictedView,
     IncidentView,

@@ -24,7 +24,7 @@ from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place, 
 from robust_run.launcher.operator.server.connections import MOST_CONNECTIONS
 from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.launcher.operator.views.operations import OperatorWish
-from robust_run.launcher.operator.views.status import ActionView, EventsView, JobView, NodesView
+from robust_run.launcher.operator.views.status_types import ActionView, EventsView, JobView, NodesView
 
 Serve = Callable[..., Any]
 TCP = HttpPlace(address="127.0.0.1", name="127.0.0.1")

@@ -14,15 +14,8 @@ from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.operator.views import show
-from robust_run.launcher.operator.views.status import (
-    AttemptView,
-    IncidentView,
-    JobView,
-    NodesView,
-    NodeView,
-    job_view,
-    node_views,
-)
+from robust_run.launcher.operator.views.status import job_view, node_views
+from robust_run.launcher.operator.views.status_types import AttemptView, IncidentView, JobView, NodesView, NodeView
 
 Make = Callable[..., Any]
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from robust_run.launcher.core import code_ledger as rules
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.code_events import CodeVersion, Ledger
 
 
@@ -32,7 +33,7 @@ def survived(
 
 def test_the_first_version_is_trusted_and_a_second_capture_changes_nothing() -> None:
     ledger = started()
-    assert (fates(ledger), ledger.running, rules.head(ledger)) == (["trusted"], 1, 1)
+    assert (fates(ledger), ledger.running, queries.head(ledger)) == (["trusted"], 1, 1)
     assert rules.captured(ledger, version(1, tree="other"), 3) is ledger
 
 
@@ -41,7 +42,7 @@ def test_an_update_waits_runs_and_is_trusted() -> None:
     assert (fates(ledger), ledger.running, ledger.pending, ledger.due_unix_s) == (["trusted", "pending"], 1, 2, 99.0)
     ledger = rules.begun(ledger, 4)
     assert (fates(ledger), ledger.running, ledger.pending, ledger.due_unix_s) == (["trusted", "probation"], 2, 0, 0)
-    use = rules.use(ledger)
+    use = queries.use(ledger)
     assert use is not None
     assert (use.number, use.tree, use.on_probation) == (2, "tree 2", True)
     ledger, words = survived(ledger)
@@ -82,15 +83,15 @@ def test_what_fails_goes_back_with_all_that_was_built_on_it_and_is_not_tried_aga
     ledger = rules.staged(ledger, version(3, 2), 0)
     ledger = rules.rolled_back(ledger, "boom")
     assert (fates(ledger), ledger.running, ledger.pending) == (["trusted", "rolled_back", "rolled_back"], 1, 0)
-    assert "boom" in rules.why_not(ledger, version(4, 1, tree="tree 2"))
-    assert rules.why_not(ledger, version(4, 1, tree="tree 3")) == "", "it has never been tried by itself"
-    assert rules.why_not(ledger, version(4, 1, tree="tree 2", again=True)) == "", "unless somebody insists"
-    assert rules.why_not(ledger, version(4, 1, tree="tree 2", settings={"lr": "1"})) == ""
+    assert "boom" in queries.why_not(ledger, version(4, 1, tree="tree 2"))
+    assert queries.why_not(ledger, version(4, 1, tree="tree 3")) == "", "it has never been tried by itself"
+    assert queries.why_not(ledger, version(4, 1, tree="tree 2", again=True)) == "", "unless somebody insists"
+    assert queries.why_not(ledger, version(4, 1, tree="tree 2", settings={"lr": "1"})) == ""
 
 
 def test_nodes_are_told_what_is_not_to_be_trusted() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1, tree="b" * 64), 0), 1)
-    use = rules.use(rules.rolled_back(ledger, "boom"))
+    use = queries.use(rules.rolled_back(ledger, "boom"))
     assert use is not None
     assert use.rolled_back == ("2-bbbbbbbbbb",)
 
@@ -105,13 +106,13 @@ def test_what_is_pending_on_the_trusted_one_survives_a_rollback() -> None:
 def test_several_pending_updates_become_one() -> None:
     ledger = rules.staged(rules.staged(started(), version(2, 1), 50.0), version(3, 2, 1), 70.0)
     assert (fates(ledger), ledger.pending, ledger.due_unix_s) == (["trusted", "merged", "pending"], 3, 50.0)
-    assert rules.ancestors(ledger, 3) == {1, 2}
+    assert queries.ancestors(ledger, 3) == {1, 2}
 
 
 def test_what_was_made_from_an_older_version_is_not_staged() -> None:
     ledger = rules.staged(started(), version(2, 1), 0)
     late = version(3, 1)
-    assert "2 is the newest" in rules.why_not(ledger, late)
+    assert "2 is the newest" in queries.why_not(ledger, late)
     assert rules.staged(ledger, late, 0) is ledger
     assert rules.staged(Ledger(), version(1), 0) == Ledger()
 
@@ -120,12 +121,12 @@ def test_a_person_may_go_back_to_what_was_trusted_alone() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
     ledger, _ = survived(ledger)
     ledger = rules.begun(rules.staged(ledger, version(3, 2), 0), 2)
-    assert rules.rollback_target(ledger, 3) is None
+    assert queries.rollback_target(ledger, 3) is None
     back = rules.taken_back(ledger, 0, "by hand")
     assert (fates(back), back.running) == (["trusted", "trusted", "rolled_back"], 2)
     first = rules.taken_back(back, 1, "by hand")
     assert (fates(first), first.running, first.trusted) == (["trusted", "rolled_back", "rolled_back"], 1, 1)
-    assert rules.rollback_target(started(), 0) is None
+    assert queries.rollback_target(started(), 0) is None
 
 
 def test_taking_back_what_is_pending_disturbs_nobody() -> None:
@@ -135,18 +136,18 @@ def test_taking_back_what_is_pending_disturbs_nobody() -> None:
 
 def test_a_change_begins_where_its_folder_was_last_taken_from() -> None:
     ledger = rules.staged(started(), version(2, 1, source="h:/bob"), 0)
-    assert rules.base_of(ledger, "h:/a") == 1
-    assert rules.base_of(ledger, "h:/bob@abc") == 2
-    assert rules.base_of(ledger, "h:/new") == 1
+    assert queries.base_of(ledger, "h:/a") == 1
+    assert queries.base_of(ledger, "h:/bob@abc") == 2
+    assert queries.base_of(ledger, "h:/new") == 1
     ledger = rules.rolled_back(rules.begun(ledger, 1), "boom")
-    assert rules.base_of(ledger, "h:/bob") == 1, "what was taken back is not what the change is to be read against"
+    assert queries.base_of(ledger, "h:/bob") == 1, "what was taken back is not what the change is to be read against"
 
 
 def test_only_what_code_can_bring_about_is_blamed_on_it() -> None:
     ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
-    assert all(rules.is_blamed(ledger, kind) for kind in ("crash", "code", "nan", "slow", "hang"))
-    assert not any(rules.is_blamed(ledger, kind) for kind in ("node_lost", "node_fault"))
-    assert not rules.is_blamed(started(), "crash")
+    assert all(queries.is_blamed(ledger, kind) for kind in ("crash", "code", "nan", "slow", "hang"))
+    assert not any(queries.is_blamed(ledger, kind) for kind in ("node_lost", "node_fault"))
+    assert not queries.is_blamed(started(), "crash")
 
 
 def test_a_ledger_travels_as_it_is() -> None:
@@ -159,8 +160,8 @@ def test_what_is_rolled_back_names_all_updates_that_it_was_merged_from() -> None
     ledger = rules.begun(rules.staged(started(), version(2, 1, by="ann", summary="a.py +1 -0"), 0), 1)
     ledger = rules.staged(ledger, version(3, 2, by="bob", summary="b.py +1 -0"), 0)
     ledger = rules.begun(rules.staged(ledger, version(4, 3, by="cem", summary="c.py +1 -0"), 0), 2)
-    assert rules.parts_of(ledger, 4) == [2, 3]
-    said = rules.all_words(ledger, ledger.records[3].version)
+    assert queries.parts_of(ledger, 4) == [2, 3]
+    said = queries.all_words(ledger, ledger.records[3].version)
     assert (
         said
         == "version 4 (c.py +1 -0; by cem), with version 3 (b.py +1 -0; by bob), version 2 (a.py +1 -0; by ann) in it,"
@@ -170,20 +171,20 @@ def test_what_is_rolled_back_names_all_updates_that_it_was_merged_from() -> None
     assert {back.records[number].why for number in (1, 2)} == {"it was part of version 4, which was rolled back: boom"}
     after, _ = survived(ledger)
     after = rules.staged(after, version(5, 4), 0)
-    assert rules.parts_of(after, 5) == [], "what was trusted since is no part of it"
+    assert queries.parts_of(after, 5) == [], "what was trusted since is no part of it"
 
 
 def test_what_waits_already_can_only_get_another_time() -> None:
     ledger = rules.staged(started(), version(2, 1), 99.0)
-    assert rules.is_pending(ledger, version(2, 1, by="another"))
-    assert not rules.is_pending(ledger, version(2, 1, tree="another"))
+    assert queries.is_pending(ledger, version(2, 1, by="another"))
+    assert not queries.is_pending(ledger, version(2, 1, tree="another"))
     later = rules.staged(ledger, version(2, 1), 500.0)
     assert (fates(later), later.pending, later.due_unix_s) == (["trusted", "pending"], 2, 500.0)
 
 
 def test_nodes_learn_whether_what_is_trusted_makes_steps() -> None:
     def makes_steps(ledger: Ledger) -> bool:
-        use = rules.use(ledger)
+        use = queries.use(ledger)
         assert use is not None
         return use.makes_steps
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.launcher.records.code.content_store import digest_of
 from robust_run.launcher.records.code.merge import Merged, merge, merge_lines, with_difflib
-from robust_run.launcher.records.code.tree_store import digest_of
 from robust_run.launcher.records.code.types import CodeFile, CodeTree
 
 TEXT = b"one\n\n\ntwo\n\n\nthree\n"

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from robust_run.launcher.control.code_transfer import PART_BYTES, Receiver, contents_of, parts_of
+from robust_run.launcher.records.code.content_store import digest_of
 from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.scan import Scan
-from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, digest_of, encode_tree, id_of
+from robust_run.launcher.records.code.tree_store import TreeStore, decode_tree, encode_tree, id_of
 from robust_run.launcher.records.code.types import CodeFile, CodeTree, TreeParts
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.core import code_ledger as rules
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.code_events import CodeVersion, Ledger
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.code.update import Maker, UpdateRequest
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.capture import CodeRoot, look
 from robust_run.launcher.records.code.errors import CodeError
 from robust_run.launcher.records.code.tree_store import TreeStore
@@ -60,11 +61,11 @@ class Job(Versions):
         if self.interrupt:
             self.code = rules.staged(self.code, self.interrupt.pop(), 0.0)
         self.wishes.append(wish)
-        if rules.is_pending(self.code, wish.version):
+        if queries.is_pending(self.code, wish.version):
             return ActionView(done="timed")
-        if wish.version.parents[0] != rules.head(self.code):
+        if wish.version.parents[0] != queries.head(self.code):
             raise MovedError("somebody was faster")
-        why = rules.why_not(self.code, wish.version)
+        why = queries.why_not(self.code, wish.version)
         if why:
             raise UserError(why)
         self.code = rules.staged(self.code, wish.version, 0.0)
@@ -82,7 +83,7 @@ class Job(Versions):
 
     def text(self, name: str = "other.py") -> str:
         """What is newest says in a file."""
-        version = self.code.records[rules.head(self.code) - 1].version
+        version = self.code.records[queries.head(self.code) - 1].version
         return next(
             self.store.get(file.digest).decode() for file in self.store.tree(version.tree).files if file.path == name
         )

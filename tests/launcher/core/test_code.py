@@ -6,7 +6,7 @@ from typing import Any
 
 from stories import BUG, TYPO, Story, evidence, one_node
 
-from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.model.code_events import (
     CodeCaptured,
@@ -36,7 +36,7 @@ def captured(story: Story) -> Story:
 def stage(story: Story, now: bool = False) -> list[Any]:
     code = story.state.code
     made = version(
-        len(code.records) + 1, ledger.head(code), summary="train.py +1 -1", settings={"n": str(len(code.records))}
+        len(code.records) + 1, queries.head(code), summary="train.py +1 -1", settings={"n": str(len(code.records))}
     )
     return story.happens(UpdateStaged(version=made, now=now))
 

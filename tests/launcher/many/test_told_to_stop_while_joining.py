@@ -11,7 +11,7 @@ import pytest
 
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.messages import FromAgent, Leaving
-from robust_run.launcher.start.many.joining import Stopped, unless_stopped
+from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
 
 
 class Recorded(Connection):

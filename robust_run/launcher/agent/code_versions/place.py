@@ -19,7 +19,7 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import Receiver
-from robust_run.launcher.core.code_ledger import label
+from robust_run.launcher.core.ledger_queries import label
 from robust_run.launcher.model.code_events import CodeUse, CodeVersion
 from robust_run.launcher.model.job import (
     JobSpec,
@@ -33,10 +33,11 @@ from robust_run.launcher.records.code.capture import (
     roots_of,
     tree_id_of,
 )
+from robust_run.launcher.records.code.content_store import SHORT
 from robust_run.launcher.records.code.errors import CodeError, LackingError
 from robust_run.launcher.records.code.program import in_folder, program_of, with_settings
 from robust_run.launcher.records.code.scan import Scan, is_weak
-from robust_run.launcher.records.code.tree_store import SHORT, TreeStore, is_intact, links_to
+from robust_run.launcher.records.code.tree_store import TreeStore, is_intact, links_to
 from robust_run.launcher.records.code.types import LIMITS, TreeParts
 from robust_run.launcher.records.run_directory import steady_links
 

@@ -10,40 +10,32 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
-
-import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.places.opening import Opening
+from robust_run.launcher.agent.places.start_recording import StartRecording
+from robust_run.launcher.agent.places.troubles import PlaceTroubles
 from robust_run.launcher.agent.thread_messages import ThreadMessages
 from robust_run.launcher.agent.workers.process_tree import children
 from robust_run.launcher.model.job import JobSpec
-from robust_run.signals import describe_exit
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.read_ahead import Ahead
     from robust_run.prefetch.inside import Inside
     from robust_run.prefetch.launch import Prepared
     from robust_run.prefetch.record import Ended
-    from robust_run.prefetch.window import ImageStart, RecordingWindow
+    from robust_run.prefetch.window import ImageStart
 
-SIGBUS, SIGSEGV = 7, 11
 _HOLDERS = (b"robust_run.prefetch.inside.holder", b"robust_run.snapshot.restore.holder")
 #: How long the last questions to a block server may hold up the end of a job.
 _END_S = 10.0
 #: How long an attempt waits for a place that is made anew.
 ANEW_S = 30.0
-#: How long after a trouble with the place an input error of a rank is taken to be of it.
-TROUBLE_S = 120.0
-#: How long a rank's end by an input error may precede the news of the trouble.
-HEAR_S = 0.5
-_INPUT_ERRORS = ("Input/output error", "Bus error", "Transport endpoint is not connected", "Stale file handle")
 
 
 class Hears(NamedTuple):
@@ -125,18 +117,13 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._say = ThreadMessages(say)
         self._start = start
         self._cwd = os.getcwd()
-        self._troubles: deque[tuple[float, str]] = deque(maxlen=8)
+        self._troubles = PlaceTroubles(name, clock)
+        self._recording = StartRecording(spec, self.where, clock, self._say, self._report_start)
         self._lock = threading.Lock()
-        self._heard = threading.Condition(self._lock)
         self._is_stopping = False
         self._anew: threading.Thread | None = None
-        self._concluding: threading.Thread | None = None
-        self._group_rank = 0
-        self._first_store = ""
         self._start_file = ""
         self._made: MadeT = start(Hears(self.trouble, self.note))
-        self._window: RecordingWindow | None = None
-        """From the first attempt on: nodes may wait for each other before."""
 
     @property
     @abstractmethod
@@ -171,7 +158,8 @@ class HeldPlace(ABC, Generic[MadeT]):
         Raises PlatformError where none is made anew yet.
         """
         if not self._start_file:
-            self._group_rank, self._first_store, self._start_file = group_rank, store, start_file
+            self._start_file = start_file
+            self._recording.begin(group_rank, store)
             self.report(start_file, None)
         if self._made.reason and self._anew is None:
             self._begin_anew(self._made)
@@ -198,52 +186,25 @@ class HeldPlace(ABC, Generic[MadeT]):
     def look(self, *, stepped: bool) -> None:
         """Record until the first step; call now and then. `stepped`: an optimizer step was made here."""
         self._say.flush()
-        self._conclude_beside(self._look(stepped=stepped))
+        self._conclude(self._look(stepped=stepped))
 
     def _look(self, *, stepped: bool, running: bool = True) -> Ended | None:
-        if self._made.prepared is None:
-            return None
-        from robust_run.prefetch.window import RecordingWindow
+        return self._recording.look(stepped=stepped, running=running) if self._made.prepared is not None else None
 
-        now_s = self._clock.monotonic_s()
-        self._window = self._window or RecordingWindow(now_s, self._spec.record_window_s)
-        return self._window.look(now_s, stepped=stepped, running=running)
-
-    def _conclude_beside(self, ended: Ended | None) -> None:
+    def _conclude(self, ended: Ended | None) -> None:
         made = self._made
-        if (
-            ended is not None
-            and made.prepared is not None
-            and made.inside is not None
-            and made.inside.ready.control_path
-        ):
-            work = (made.inside, made.prepared, ended)
-            self._concluding = threading.Thread(target=self._conclude, args=work, daemon=True)
-            self._concluding.start()
+        if ended is not None and made.prepared is not None and made.inside is not None:
+            self._recording.conclude(made.inside, made.prepared, ended)
 
-    def _conclude(self, served: Inside, prepared: Prepared, ended: Ended) -> None:
-        from robust_run.prefetch import window
-        from robust_run.prefetch.record import keep, launch_id
-
-        try:
-            recording, start = window.close(served, prepared, ended)
-            self._say(window.sentence(start))
-            if prepared.plan.record:
-                # Each node keeps what it read; together they count as one launch.
-                launch = launch_id(self._spec.run_id, self._first_store) if self._spec.many is not None else ""
-                keep(prepared.store, prepared.key, [recording], launch, self._group_rank)
-            if self._start_file:
-                self.report(self._start_file, start)
-        except RobustRunError as error:
-            self._say(f"what the start read of {self.where} is not kept: {error}")
+    def _report_start(self, start: ImageStart) -> None:
+        if self._start_file:
+            self.report(self._start_file, start)
 
     # --- trouble
 
     def trouble(self, sentence: str) -> None:
         """Something went wrong with the place; from any thread."""
-        with self._lock:
-            self._troubles.append((self._clock.monotonic_s(), sentence))
-            self._heard.notify_all()
+        self._troubles.add(sentence)
         if self._is_stopping:
             return
         self._say(f"{self.name}: {sentence}")
@@ -278,26 +239,9 @@ class HeldPlace(ABC, Generic[MadeT]):
     def _forget_peers(self) -> None:
         """Whom the lost place shared blocks with, the new one does not know."""
 
-    def _recent_troubles(self) -> list[str]:
-        now_s = self._clock.monotonic_s()
-        return [text for at_s, text in self._troubles if now_s - at_s <= TROUBLE_S]
-
     def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
         """Return what a rank shows, with the place's trouble as the reason if it died of an input error after one."""
-        words = f"{finding.line} {finding.message}" if finding is not None else ""
-        is_input = exit_code in (-SIGBUS, -SIGSEGV) or any(each in words for each in _INPUT_ERRORS)
-        if exit_code in (0, None) or not is_input:
-            return finding
-        with self._heard:  # a rank dies at once of what is still being passed on to us
-            self._heard.wait_for(self._recent_troubles, HEAR_S)
-            recent = self._recent_troubles()
-        if not recent:
-            return finding
-        shown = f"{finding.exception}: {finding.message}" if finding is not None and finding.exception else ""
-        line = f"the {self.name} failed: {recent[-1]}{f' ({shown.splitlines()[0]})' if shown else ''}"
-        if finding is None:
-            return Finding(kind="storage", line=line, excerpt=describe_exit(exit_code))
-        return msgspec.structs.replace(finding, kind="storage", line=line, exception="", heals=True)
+        return self._troubles.blame(finding, exit_code)
 
     # --- the end
 
@@ -307,8 +251,8 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._is_stopping = True
         ended = self._look(stepped=did_well, running=False)
         if not self._made.reason:
-            self._conclude_beside(ended)
-        for thread in (self._concluding, self._anew):
+            self._conclude(ended)
+        for thread in (self._recording.concluding, self._anew):
             if thread is not None:
                 thread.join(_END_S)
         self._say.flush()

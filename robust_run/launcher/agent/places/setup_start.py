@@ -10,10 +10,8 @@ import os
 import shutil
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -22,10 +20,11 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
+from robust_run.launcher.agent.places.setup_progress import SetupProgress
+from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec, SetupUse
 from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import BuildPlan
-from robust_run.snapshot.capture.running import Heard
 from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import key
@@ -37,47 +36,8 @@ from robust_run.store.types import Store
 
 #: How long a build that is interrupted may take to end its commands and give its lease back.
 STOP_S = 15.0
-#: When and how often it is said what is waited for.
-SAY_AFTER_S, SAY_EVERY_S = 2.0, 5.0
-_KEPT_LINES, _SHOWN_LINES = 5000, 20
-_LINE_CHARACTERS = 300
 #: Ingredients of a key that may differ on a node that comes later: what was typed, and what it names, was changed meanwhile.
 _OF_THE_COMMANDS = ("command ", "file ", "folder ", "editable ", "variable ")
-
-
-class News(Protocol):
-    """What is known of the job's snapshot before this node is in the job."""
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this node is the one that is to run the commands; others leave it to that one for a while."""
-        ...
-
-    def ask(self) -> bytes | None:
-        """Return the manifest that the job has; empty: the commands were run on every node. None: nobody knows."""
-        ...
-
-
-class Recorded:
-    """Of a job of one node: what its run directory says, if it is resumed."""
-
-    is_first = True
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def ask(self) -> bytes | None:
-        """See `News`."""
-        return read_snapshot(self._path)
-
-
-def read_snapshot(path: str) -> bytes | None:
-    """Return the snapshot that a run directory names, None if it has none."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(manifests.LARGEST_BYTES + 1)
-    except OSError:
-        return None
 
 
 def open_setup(
@@ -112,10 +72,6 @@ class _Relay:
                 listener(sentence)
 
 
-class _Stopped(PlatformError):  # noqa: N818 - a signal, no error
-    """The build is given up, not failed: another may take over."""
-
-
 class _Opening:
     """One start."""
 
@@ -129,17 +85,11 @@ class _Opening:
         news: News,
     ) -> None:
         self._spec, self._use, self._env, self._clock, self._say, self._news = spec, use, env, clock, say, news
-        self._over = threading.Event()
-        self._heard = Heard(self._hear, self._hear_nothing)
-        self._output: deque[bytes] = deque(maxlen=_KEPT_LINES)
-        self._began_s = clock.monotonic_s()
-        self._say_at_s = self._began_s + SAY_AFTER_S
-        self._doing: str | bytes = "looking for it in the store"
-        """A line of the commands as they wrote it: of millions, few are shown."""
+        self._progress = SetupProgress(clock, say)
 
     def give_up(self, thread: threading.Thread) -> None:
         """End what runs, in the thread where it does."""
-        self._over.set()
+        self._progress.give_up()
         thread.join(STOP_S)
 
     def open(self) -> SetupPlace:
@@ -180,11 +130,11 @@ class _Opening:
         )
         try:
             found = starting.find(
-                plan, store, asked, clock=self._clock, sleep=self._sleep, token=token,
-                on_output=self._heard, say=self._say, on_wait=self._wait_for,
+                plan, store, asked, clock=self._clock, sleep=self._progress.sleep, token=token,
+                on_output=self._progress.heard, say=self._say, on_wait=self._progress.wait_for,
             )  # fmt: skip
         except SetupFailed:
-            self._show_output()
+            self._progress.show_output()
             raise
         except PlatformError as error:
             if not starting.must_run_commands(error):
@@ -200,13 +150,13 @@ class _Opening:
 
     def _wait_for_news(self) -> bytes | None:
         """Wait until the first node has refreshed the set-up; None: nobody has begun to in the time that it has for that."""
-        self._doing = "waiting for the first node, which refreshes it"
+        self._progress.doing = "waiting for the first node, which refreshes it"
         limit_s = self._spec.many.join_timeout_s if self._spec.many is not None else 0.0
-        while self._clock.monotonic_s() - self._began_s < limit_s:
+        while self._clock.monotonic_s() - self._progress.began_s < limit_s:
             given = self._news.ask()
             if given is not None:
                 return given
-            self._sleep(1.0)
+            self._progress.sleep(1.0)
         return None
 
     # --- restoring it
@@ -214,8 +164,8 @@ class _Opening:
     def _place(
         self, plan: BuildPlan, store: Store, manifest: SnapshotManifest | None, *, was_built: bool, is_given: bool
     ) -> SetupPlace:
-        found_s = self._clock.monotonic_s() - self._began_s
-        self._doing = "restoring it"
+        found_s = self._clock.monotonic_s() - self._progress.began_s
+        self._progress.doing = "restoring it"
         first: list[RestoredEnvironment] = []
         began_s = self._clock.monotonic_s()
 
@@ -228,7 +178,7 @@ class _Opening:
         try:
             first.append(self._restore(plan, store, manifest, Hears(troubles, notes), may_run=not is_given))
         except SetupFailed:
-            self._show_output()
+            self._progress.show_output()
             raise
         except SnapshotDamaged as error:
             if manifest is None or not is_given:
@@ -236,7 +186,7 @@ class _Opening:
             raise PlatformError(self._why_not_given(store, manifest, error)) from error
         brought = SetupBrought(
             plan=plan, manifest=manifest, was_built=was_built, found_s=found_s,
-            restored_s=self._clock.monotonic_s() - began_s, output=tuple(self._output),
+            restored_s=self._clock.monotonic_s() - began_s, output=self._progress.output(),
         )  # fmt: skip
         place = SetupPlace(self._spec, self._clock, self._say, brought, start)
         troubles.to(place.trouble)
@@ -257,7 +207,7 @@ class _Opening:
         self, plan: BuildPlan, store: Store, manifest: SnapshotManifest | None, hears: Hears, *, may_run: bool
     ) -> RestoredEnvironment:
         if manifest is None:
-            return rerunning.run_commands(plan, "there is no snapshot", on_output=self._heard)
+            return rerunning.run_commands(plan, "there is no snapshot", on_output=self._progress.heard)
         options = restoring.RestoreOptions(
             cache=os.path.join(self._use.cache, "snapshots"),
             block_cache=self._use.cache,
@@ -265,7 +215,7 @@ class _Opening:
             rungs=LADDER if may_run else tuple(rung for rung in LADDER if rung != "commands"),
         )
         return restoring.restore(
-            plan, manifest, store, options, on_output=self._heard, on_problem=hears.trouble, on_note=hears.note
+            plan, manifest, store, options, on_output=self._progress.heard, on_problem=hears.trouble, on_note=hears.note
         )
 
     def _launch(self) -> str:
@@ -275,41 +225,6 @@ class _Opening:
         from robust_run.launcher.agent.places.read_ahead import launch_of
 
         return launch_of(self._spec, "set-up")
-
-    # --- what is heard meanwhile
-
-    def _hear(self, line: bytes) -> None:
-        """Take a line of the commands. Raises `_Stopped`."""
-        self._output.append(line)
-        self._doing = line
-        self._check()
-
-    def _hear_nothing(self) -> None:
-        """Be asked while the commands write nothing. Raises `_Stopped`."""
-        if not self._output:
-            self._doing = "the commands run, and have written nothing yet"
-        self._check()
-
-    def _wait_for(self, what: str) -> None:
-        self._doing = f"another node installs: {_plain(what.encode())}"
-        self._check()
-
-    def _sleep(self, seconds: float) -> None:
-        self._over.wait(seconds)
-        self._check()
-
-    def _check(self) -> None:
-        if self._over.is_set():
-            raise _Stopped("the launcher was told to end")
-        now_s = self._clock.monotonic_s()
-        if now_s >= self._say_at_s:
-            self._say_at_s = now_s + SAY_EVERY_S
-            doing = f"installing: {_plain(self._doing)}" if isinstance(self._doing, bytes) else self._doing
-            self._say(f"set-up, {now_s - self._began_s:.0f} s: {doing}")
-
-    def _show_output(self) -> None:
-        for line in list(self._output)[-_SHOWN_LINES:]:
-            self._say(f"set-up | {_plain(line)}")
 
 
 def taking(plan: BuildPlan, manifest: SnapshotManifest) -> BuildPlan:
@@ -325,8 +240,3 @@ def taking(plan: BuildPlan, manifest: SnapshotManifest) -> BuildPlan:
                 f" {each.there or 'not there'} where it was built; make the nodes alike"
             )
     return msgspec.structs.replace(plan, key=theirs)
-
-
-def _plain(line: bytes) -> str:
-    text = key.blanked(line[: 8 * _LINE_CHARACTERS].decode("utf-8", "replace"))
-    return "".join(character for character in text if character.isprintable())[:_LINE_CHARACTERS]

@@ -125,9 +125,9 @@ def what_it_is(
 def _code(state: JobState) -> Code:
     if not state.code.records:
         return Code()
-    from robust_run.launcher.core import code_ledger as ledger
+    from robust_run.launcher.core import ledger_queries as queries
 
-    target = ledger.rollback_target(state.code, 0)
+    target = queries.rollback_target(state.code, 0)
     good = f"version {target.version.number}" if target is not None else ""
     return Code(running=f"version {state.code.running}", last_good=good)
 

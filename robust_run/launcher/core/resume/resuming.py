@@ -59,9 +59,9 @@ def look_again(state: JobState, node: str) -> LookForCheckpoints:
 def _rolled_back(state: JobState) -> tuple[str, ...]:
     if not state.code.records:
         return ()
-    from robust_run.launcher.core import code_ledger as ledger
+    from robust_run.launcher.core import ledger_queries as queries
 
-    use = ledger.use(state.code)
+    use = queries.use(state.code)
     return use.rolled_back if use is not None else ()
 
 

@@ -236,7 +236,7 @@ def _versions(which: dict[str, str]) -> Versions:
 
 
 def _record(ledger: Ledger, number: int) -> CodeRecord:
-    from robust_run.launcher.core.code_ledger import record_of
+    from robust_run.launcher.core.ledger_queries import record_of
 
     record = record_of(ledger, number)
     if record is None:

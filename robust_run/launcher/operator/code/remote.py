@@ -21,7 +21,7 @@ from robust_run.launcher.operator.reading.client import (
 )
 from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run
 from robust_run.launcher.operator.views.code_words import MOVED, CodeView, RefusedWish, RollbackWish, UpdateWish
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.errors import LackingError
 from robust_run.launcher.records.code.tree_store import TreeStore, encode_tree
 from robust_run.launcher.records.code.types import CodeTree, TreeParts

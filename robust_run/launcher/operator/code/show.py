@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from robust_run.launcher.core.code_ledger import parts_of, words
+from robust_run.launcher.core.ledger_queries import parts_of, words
 from robust_run.launcher.model.code_events import CodeRecord, Ledger
 from robust_run.launcher.operator.views.show import clean
 from robust_run.launcher.records.code.types import FileChange

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from robust_run.errors import UserError
-from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.code_events import CodeRecord, CodeVersion
 from robust_run.launcher.operator.code import check
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, UpdateWish
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.capture import CodeRoot, changed_since, commit_of, left_out, look
 from robust_run.launcher.records.code.difference import changes, clause
 from robust_run.launcher.records.code.errors import CodeError
@@ -94,9 +94,9 @@ class Maker:
 
     def _make(self, store: TreeStore) -> ActionView:
         view = self._versions.view()
-        first = ledger.record_of(view.code, 1)
+        first = queries.record_of(view.code, 1)
         if first is None:
-            raise UserError(ledger.why_no_code(view.code))
+            raise UserError(queries.why_no_code(view.code))
         source = self._take(view, first, store) if self._request.is_about_code else None
         for _ in range(MOST_TRIES):
             version = self._version(view, source, store)
@@ -115,7 +115,7 @@ class Maker:
 
     def _take(self, view: CodeView, first: CodeRecord, store: TreeStore) -> UpdateSource:
         request = self._request
-        if why_not := ledger.why_no_code(view.code):
+        if why_not := queries.why_no_code(view.code):
             raise UserError(why_not)
         host, _, folder = first.version.source.partition(":")
         root = os.path.abspath(request.folder) if request.folder else folder
@@ -161,8 +161,8 @@ class Maker:
 
     def _version(self, view: CodeView, source: UpdateSource | None, store: TreeStore) -> CodeVersion:
         request, code = self._request, view.code
-        number = ledger.head(code)
-        first, record = ledger.record_of(code, 1), ledger.record_of(code, number)
+        number = queries.head(code)
+        first, record = queries.record_of(code, 1), queries.record_of(code, number)
         assert first is not None and record is not None
         newest = record.version
         newest_tree = self._versions.fetch(newest.tree, store)
@@ -205,8 +205,8 @@ class Maker:
         self, view: CodeView, source: UpdateSource, newest: CodeVersion, newest_tree: CodeTree, store: TreeStore
     ) -> tuple[int, str]:
         """Return where the change began, and the tree that has it and all that is newest."""
-        base = self._request.base or ledger.base_of(view.code, source.source)
-        record = ledger.record_of(view.code, base)
+        base = self._request.base or queries.base_of(view.code, source.source)
+        record = queries.record_of(view.code, base)
         if record is None:
             raise UserError(f"--base {base}: there is no such version; robust code log lists them")
         # The folder was never what others' changes have made of the version: against that, it would seem to undo them.

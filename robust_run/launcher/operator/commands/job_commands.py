@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from robust_run.launcher.operator.reading.which import Subject
-    from robust_run.launcher.operator.views.status import EventsView
+    from robust_run.launcher.operator.views.status_types import EventsView
 
 #: What one question of `robust events --follow` waits for news.
 FOLLOW_S = 20.0
@@ -180,7 +180,7 @@ def _act(path: str, as_json: bool, which: dict[str, str], **wish: Any) -> int:
     from robust_run.launcher.operator.reading.which import controller
     from robust_run.launcher.operator.views.operations import OperatorWish
     from robust_run.launcher.operator.views.show import clean
-    from robust_run.launcher.operator.views.status import ActionView
+    from robust_run.launcher.operator.views.status_types import ActionView
 
     try:
         user = getpass.getuser()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.launcher.core.code_ledger import words
+from robust_run.launcher.core.ledger_queries import words
 from robust_run.launcher.core.resume.resuming import sentence
 from robust_run.launcher.model import actions as a
 from robust_run.launcher.model import code_events as c

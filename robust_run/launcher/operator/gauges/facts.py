@@ -9,7 +9,7 @@ import msgspec
 from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.model.code_events import CodeRecord
 from robust_run.launcher.operator.views.course import Course
-from robust_run.launcher.operator.views.status import JobView
+from robust_run.launcher.operator.views.status_types import JobView
 from robust_run.report.types import Incident
 from robust_run.tracer.nccl.types import CommRate
 

@@ -18,7 +18,7 @@ from robust_run.launcher.operator.server.journal_pages import JournalPages
 from robust_run.launcher.operator.views.life import JobLife, LifeSigns, life_of
 from robust_run.launcher.operator.views.live import LiveView
 from robust_run.launcher.operator.views.operations import OperatorWish
-from robust_run.launcher.operator.views.status import EventsView, JobView, NodesView
+from robust_run.launcher.operator.views.status_types import EventsView, JobView, NodesView
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
 

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from robust_run.launcher.operator.views.status import EventLine, EventsView
+from robust_run.launcher.operator.views.status_types import EventLine, EventsView
 
 #: Most lines, and most bytes (plus one line), of a page.
 MOST_LINES = 1000

@@ -16,6 +16,7 @@ from robust_run.launcher.operator.views import live
 from robust_run.launcher.operator.views import status as views
 from robust_run.launcher.operator.views.course_reader import CourseReader
 from robust_run.launcher.operator.views.operations import OperationRefusedError, number_in
+from robust_run.launcher.operator.views.status_types import JobView, LiveNode
 from robust_run.report.metrics import exposition
 
 #: How often the nodes are sorted anew, however many watch: 10,000 of them take some 50 ms of the loop that keeps leases alive.
@@ -35,7 +36,7 @@ class LiveRoutes:
         self._phases: StartupPhases | None = None
         self._reading = asyncio.Lock()
         self._is_known = False
-        self._sorted: tuple[float, list[views.LiveNode]] | None = None
+        self._sorted: tuple[float, list[LiveNode]] | None = None
         self._checkpoint: gauges.NewestCheckpoint | None = None
         self._looked_at_s = float("-inf")
         self._looking: asyncio.Future[gauges.NewestCheckpoint | None] | None = None
@@ -45,7 +46,7 @@ class LiveRoutes:
         app.router.add_get("/metrics", self._metrics, allow_head=False)
         app.router.add_get("/v1/live", self._live, allow_head=False)
 
-    async def job(self) -> views.JobView:
+    async def job(self) -> JobView:
         """Return the status, with the job's course as far as its journal can be read."""
         now_unix_s = (
             self._clock.unix_s()
@@ -72,7 +73,7 @@ class LiveRoutes:
                     await asyncio.sleep(0)
                 self._is_known = True
 
-    def nodes(self) -> list[views.LiveNode]:
+    def nodes(self) -> list[LiveNode]:
         """Return all nodes, odd ones first; sorted at most once a second."""
         now_s = self._clock.monotonic_s()
         if self._sorted is None or now_s - self._sorted[0] >= SORT_EVERY_S:

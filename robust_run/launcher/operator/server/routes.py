@@ -39,6 +39,7 @@ from robust_run.launcher.operator.server.page_routes import PageRoutes
 from robust_run.launcher.operator.views import operations, show
 from robust_run.launcher.operator.views import status as views
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, OperatorWish, number_in
+from robust_run.launcher.operator.views.status_types import ActionView, NodesView
 from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
@@ -172,7 +173,7 @@ class Api:
         lines = [*show.status_lines(await self._live.job()), "", *show.node_lines(self._node_views(), SHOWN_NODES)]
         return web.Response(text="\n".join(lines) + "\n", content_type="text/plain", charset="utf-8")
 
-    def _node_views(self) -> views.NodesView:
+    def _node_views(self) -> NodesView:
         return views.node_views(self._controller.state(), self._controller.silent_s, self._clock.monotonic_s())
 
     async def _events(self, request: web.Request) -> web.Response:
@@ -210,7 +211,7 @@ class Api:
         await _wish(request)
         if not self._controller.keep_traces():
             raise operations.no_rank_runs(self._controller.state())
-        return _json(views.ActionView(done="the rings of all ranks are copied to the run directory"))
+        return _json(ActionView(done="the rings of all ranks are copied to the run directory"))
 
     async def _count_lines(self) -> None:
         async with self._counting:

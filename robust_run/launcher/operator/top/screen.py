@@ -15,7 +15,7 @@ from robust_run.launcher.operator.top.keys import Looking
 from robust_run.launcher.operator.views import show
 from robust_run.launcher.operator.views.advice import next_step
 from robust_run.launcher.operator.views.live import LiveIncident, LiveView
-from robust_run.launcher.operator.views.status import LiveNode
+from robust_run.launcher.operator.views.status_types import LiveNode
 
 COLOURS = {"good": "bold green", "busy": "bold yellow", "bad": "bold red", "over": "bold blue"}
 _STANDINGS = {"active": "green", "standby": "cyan", "lost": "red", "evicted": "yellow", "left": "dim"}

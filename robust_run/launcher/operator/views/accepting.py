@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.launcher.core.code_ledger import why_no_code
+from robust_run.launcher.core.ledger_queries import why_no_code
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.operator.views import check_operations, code_operations, operations
 from robust_run.launcher.operator.views.code_words import RollbackWish

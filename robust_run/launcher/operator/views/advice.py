@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robust_run.launcher.operator.views.status import IncidentView, JobView, LiveNode
+from robust_run.launcher.operator.views.status_types import IncidentView, JobView, LiveNode
 
 #: A step that takes so many times as long as usual, and at least so many seconds, is worth a look.
 LATE_STEPS, LATE_S = 5.0, 10.0

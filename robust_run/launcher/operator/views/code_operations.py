@@ -8,11 +8,12 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.core import code_ledger as ledger
+from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.code_events import CodeVersion, Ledger, RollbackAsked, UpdateRefused, UpdateStaged
 from robust_run.launcher.operator.views.code_words import MOVED, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, one_line
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.settings import MOST_SETTINGS, check_variables
 
 LONGEST_DUE_S = 366 * 86400.0
@@ -26,8 +27,8 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
     version = _clean(wish.version, now_unix_s)
     if not has_code:
         raise OperationRefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
-    newest = ledger.head(state.code)
-    is_old = ledger.is_pending(state.code, version)
+    newest = queries.head(state.code)
+    is_old = queries.is_pending(state.code, version)
     if (
         state.code.records
         and not is_old
@@ -36,14 +37,14 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
         raise OperationRefusedError(
             MOVED, f"version {len(state.code.records)} came in between; the update is to be made from {newest}"
         )
-    why = "" if is_old else ledger.why_not(state.code, version)
+    why = "" if is_old else queries.why_not(state.code, version)
     if why or len(state.code.records) >= MOST_VERSIONS:
         raise OperationRefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
     if not (math.isfinite(wish.due_after_s) and 0 <= wish.due_after_s <= LONGEST_DUE_S):
         raise OperationRefusedError(400, f"due_after_s={wish.due_after_s} is no time")
     due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
     event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
-    name = ledger.all_words(ledger.staged(state.code, version, due_unix_s), version)
+    name = queries.all_words(ledger.staged(state.code, version, due_unix_s), version)
     return Granted(event=event, answer=ActionView(done=f"{name} {_when(state, wish)}"))
 
 
@@ -96,7 +97,7 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
     """Take a version back. Raises RefusedError where there is nothing to go back to."""
     check_goes_on(state)
     code = state.code
-    target = ledger.rollback_target(code, wish.to)
+    target = queries.rollback_target(code, wish.to)
     if target is None:
         if not code.records:
             raise OperationRefusedError(409, "the code of this job was not captured, so there is nothing to go back to")
@@ -116,7 +117,7 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
 
 
 def _why_not_to(code: Ledger, to: int) -> str:
-    record = ledger.record_of(code, to)
+    record = queries.record_of(code, to)
     if record is None:
         return f"there is no version {to}; robust code log lists them"
     if to == code.running:

@@ -13,7 +13,7 @@ import msgspec
 from robust_run.launcher.controller.steps import NodeSteps, StepBook
 from robust_run.launcher.operator.views.advice import findings_of
 from robust_run.launcher.operator.views.course import Course
-from robust_run.launcher.operator.views.status import AttemptView, JobView, LiveNode, NodesView
+from robust_run.launcher.operator.views.status_types import AttemptView, JobView, LiveNode, NodesView
 from robust_run.launcher.records.folds.attempts import AttemptCourse
 from robust_run.report.types import Incident
 

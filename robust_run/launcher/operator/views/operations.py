@@ -10,7 +10,7 @@ from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.events import Event, NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
 from robust_run.launcher.operator.views.show import plural
-from robust_run.launcher.operator.views.status import ActionView
+from robust_run.launcher.operator.views.status_types import ActionView
 
 SIGTERM = 15
 

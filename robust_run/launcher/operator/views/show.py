@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.launcher.operator.views.advice import next_step
-from robust_run.launcher.operator.views.status import AttemptView, IncidentView, JobView, NodesView, NodeView
+from robust_run.launcher.operator.views.status_types import AttemptView, IncidentView, JobView, NodesView, NodeView
 
 #: Attempts that a status names.
 MOST_ATTEMPTS = 5

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from robust_run.launcher.records.code.content_store import digest_of
 from robust_run.launcher.records.code.errors import CodeError, TooMuchError
 from robust_run.launcher.records.code.program import Program, module_folder, script_path
 from robust_run.launcher.records.code.scan import Scan, is_weak
-from robust_run.launcher.records.code.tree_store import digest_of, id_of
+from robust_run.launcher.records.code.tree_store import id_of
 from robust_run.launcher.records.code.types import LIMITS, CodeFile, CodeLimits, CodeTree, Left
 from robust_run.launcher.records.code.work_tree import head_commit, work_tree_of
 

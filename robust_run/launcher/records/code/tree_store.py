@@ -1,7 +1,7 @@
-"""Where versions of code are kept: contents by their digest, trees by theirs, and folders that workers run from.
+"""Store of code versions: trees by their digest, above their contents, and folders that workers run from.
 
 <run directory>/code/
-    objects/ab/cdef...      the content of a file, read-only, named by its SHA-256
+    objects/ab/cdef...      the content of a file, read-only, named by its SHA-256 (see `content_store`)
     trees/<id>.json         a tree: paths, digests, links; written when all its contents are there
     at/<id>/                a tree as files, read-only, made when it is first needed
 
@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from hashlib import sha256
 
 import msgspec
 
-from robust_run.atomic_file import write_file
 from robust_run.errors import RobustRunError
+from robust_run.launcher.records.code.content_store import OURS, READ_ONLY, SHORT, ContentStore, digest_of, make_folders
 from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
 from robust_run.launcher.records.code.names import check_tree, is_digest
 from robust_run.launcher.records.code.reading import read_file
@@ -36,10 +35,8 @@ from robust_run.launcher.records.code.types import (
 )
 
 LARGEST_TREE_BYTES = 8 << 20
-#: Of a tree's id, as people see it and as its folder is called.
-SHORT = 10
 
-_READ_ONLY, _READ_ONLY_PROGRAM, _OURS = 0o400, 0o500, 0o700
+_READ_ONLY_PROGRAM = 0o500
 
 
 def encode_tree(tree: CodeTree) -> bytes:
@@ -62,57 +59,20 @@ def decode_tree(data: bytes, tree_id: str, limits: CodeLimits = LIMITS) -> CodeT
     return check_tree(tree, limits)
 
 
-def digest_of(data: bytes) -> str:
-    """Return the digest that a content, or a tree, is known by."""
-    return sha256(data).hexdigest()
-
-
 def id_of(tree: CodeTree) -> str:
     """Return a tree's id."""
     return digest_of(encode_tree(tree))
 
 
-class TreeStore:
-    """One store. Everything raises StoreError where the disk does not do what it should."""
+class TreeStore(ContentStore):
+    """One store of trees. Everything raises StoreError where the disk does not do what it should."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder` need not exist yet."""
-        self.folder = folder
-
-    # --- contents
-
-    def _object(self, digest: str) -> str:
-        if not is_digest(digest):
-            raise CodeError(f"{digest[:80]!r} is no digest")
-        return os.path.join(self.folder, "objects", digest[:2], digest[2:])
-
-    def put(self, data: bytes) -> str:
-        """Keep a content and return its digest."""
-        digest = digest_of(data)
-        path = self._object(digest)
-        if not os.path.exists(path):
-            self._write(path, data)
-        return digest
-
-    def get(self, digest: str) -> bytes:
-        """Return a content. Raises LackingError if it is not here, StoreError if it is not what it should be."""
-        path = self._object(digest)
-        try:
-            data = read_file(path, LIMITS.largest_file_bytes)
-        except FileNotFoundError:
-            raise LackingError(f"the code's content {digest[:SHORT]} is not in {self.folder!r}") from None
-        except OSError as error:
-            raise CodeStoreError(f"cannot read {path!r}: {error.strerror or error}") from error
-        if data is None or digest_of(data) != digest:
-            raise CodeStoreError(f"{path!r} is damaged: it is not what its name says; stage the update again")
-        return data
+    # --- trees
 
     def missing(self, tree: CodeTree) -> list[str]:
         """Return the digests of a tree that are not here, each once."""
         wanted = dict.fromkeys(file.digest for file in tree.files if not file.link)
-        return [digest for digest in wanted if not os.path.exists(self._object(digest))]
-
-    # --- trees
+        return [digest for digest in wanted if not os.path.exists(self.place_of(digest))]
 
     def _tree(self, tree_id: str) -> str:
         if not is_digest(tree_id):
@@ -132,7 +92,7 @@ class TreeStore:
         data = encode_tree(tree)
         tree_id = digest_of(data)
         if not self.has(tree_id):
-            self._write(self._tree(tree_id), data)
+            self.keep(self._tree(tree_id), data)
         return tree_id
 
     def tree(self, tree_id: str) -> CodeTree:
@@ -231,7 +191,7 @@ class TreeStore:
     def write_out(self, tree: CodeTree, folder: str) -> None:
         """Write a tree's files into an empty folder. Every content is checked. Raises OSError, StoreError."""
         for parent in _folders(tree):
-            os.mkdir(os.path.join(folder, parent), _OURS)
+            os.mkdir(os.path.join(folder, parent), OURS)
         for file in tree.files:
             target = os.path.join(folder, file.path)
             if file.link:
@@ -242,30 +202,7 @@ class TreeStore:
     def _place(self, file: CodeFile, target: str) -> None:
         data = self.get(file.digest)  # checks it; what is not as it should be must not run
         # A copy, not a hard link: what a program does to its own code must not be done to the store.
-        _create(target, data, _READ_ONLY_PROGRAM if file.executable else _READ_ONLY)
-
-    # --- disk
-
-    def _write(self, path: str, data: bytes) -> None:
-        folder = os.path.dirname(path)
-        beside = os.path.join(folder, f".{os.urandom(6).hex()}")
-        try:
-            try:
-                write_file(path, data, draft=beside, mode=_READ_ONLY)
-            except FileNotFoundError:
-                make_folders(folder)
-                write_file(path, data, draft=beside, mode=_READ_ONLY)
-        except OSError as error:
-            raise CodeStoreError(f"cannot write {path!r}: {error.strerror or error}") from error
-
-
-def make_folders(path: str) -> None:
-    """Make a folder and those above it that are missing, all of them for us alone. Raises OSError."""
-    if os.path.isdir(path):
-        return
-    make_folders(os.path.dirname(path))
-    with suppress(FileExistsError):
-        os.mkdir(path, _OURS)
+        _create(target, data, _READ_ONLY_PROGRAM if file.executable else READ_ONLY)
 
 
 def _create(path: str, data: bytes, mode: int) -> None:
@@ -322,5 +259,5 @@ def _lead_to(folder: str, tree: CodeTree, links: Mapping[str, str]) -> None:
             if target:
                 os.symlink(target, os.path.join(folder, path))
             else:
-                os.mkdir(os.path.join(folder, path), _OURS)
+                os.mkdir(os.path.join(folder, path), OURS)
                 have.add(path)

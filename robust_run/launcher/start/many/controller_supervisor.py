@@ -13,6 +13,8 @@ import msgspec
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.controller.config import ControllerConfig
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.signals import describe_exit
 
 #: Exit code of a controller that another one has replaced: it is started again as a candidate.
@@ -31,6 +33,27 @@ MOST_TOLD = 8
 LAST_WORD_S = 15.0
 #: One that is younger than this may be slow to answer: the machine is busy, or it has a long journal to read.
 YOUNG_S = 10.0
+
+
+def config_of(
+    spec: JobSpec, token: str, run_directory: RunDirectory, host_agent: str, guard: int, *, resume: bool
+) -> ControllerConfig:
+    """Return what a controller on this node is given, but for where it listens."""
+    many = spec.many
+    return ControllerConfig(
+        spec=spec,
+        token=token,
+        run_path=run_directory.path,
+        run_memory=run_directory.memory,
+        listener=-1,
+        address="",
+        host_agent=host_agent,
+        host=socket.gethostname(),
+        guard=guard,
+        resume=resume,
+        campaigns=many is not None and many.controller_standby > 0,
+        temporary=run_directory.temporary,
+    )
 
 
 class ControllerSupervisor:

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.agent.signals import ENDING
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import JoinRefusal, NotController, WrongToken
 from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.meeting import Guest, Host, SystemNetwork, meet, own_address
-from robust_run.launcher.control.messages import Hello, Leaving, Welcome
+from robust_run.launcher.control.messages import Hello, Welcome
 from robust_run.launcher.control.sockets import spoken
-from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.leadership.leaders import ASK_AGAIN_S, led_elsewhere, not_here, refuse_if_led
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo
 from robust_run.launcher.model.lease_times import LeaseTimes
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, bind
+from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, bind, config_of
 from robust_run.launcher.start.many.fence import Lease
 from robust_run.launcher.start.many.finding import DIAL_S, ONLY_DIAL_S, RETRY_S
-from robust_run.signals import signal_name
 from robust_run.version import __version__
 
 #: Tries of each of several ports before what is met there is believed.
 TRIES_PER_PORT = 20
-#: How long a node that is told to stop may take to learn that it is in.
-LET_IN_S = 0.5
-
-
-class Stopped(Exception):  # noqa: N818 - a signal, no error
-    """A signal came before this node was in."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,27 +38,6 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     run_path: str
     agent: str = ""
     """Id of the job's agent that lives here already: only the controller is missing."""
-
-
-def config_of(
-    spec: JobSpec, token: str, run_directory: RunDirectory, host_agent: str, guard: int, *, resume: bool
-) -> ControllerConfig:
-    """Return what a controller on this node is given, but for where it listens."""
-    many = spec.many
-    return ControllerConfig(
-        spec=spec,
-        token=token,
-        run_path=run_directory.path,
-        run_memory=run_directory.memory,
-        listener=-1,
-        address="",
-        host_agent=host_agent,
-        host=socket.gethostname(),
-        guard=guard,
-        resume=resume,
-        campaigns=many is not None and many.controller_standby > 0,
-        temporary=run_directory.temporary,
-    )
 
 
 class Joining:
@@ -289,44 +253,3 @@ class Joining:
         self._lease.times = LeaseTimes(connection.welcome.lease_s)
         self._lease.renew(sent_at_s)
         return connection
-
-
-async def unless_stopped(joining: asyncio.Task[Connection], lifeline: int, end_signals: tuple[int, ...]) -> Connection:
-    """Wait until this node is in. Raises Stopped when a signal comes or the guard goes, else what joining raises."""
-    loop = asyncio.get_running_loop()
-    stop: asyncio.Future[int] = loop.create_future()
-
-    def on_signal(number: int) -> None:
-        if not stop.done():
-            stop.set_result(number)
-
-    def on_lifeline() -> None:
-        received = os.read(lifeline, 64)
-        on_signal(next((n for n in received if n in ENDING or n in end_signals), 0) if received else 9)
-
-    os.set_blocking(lifeline, False)
-    loop.add_reader(lifeline, on_lifeline)
-    for number in {*ENDING, *end_signals}:
-        if not (number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN):
-            loop.add_signal_handler(number, on_signal, number)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
-    both: list[asyncio.Future[Any]] = [joining, stop]
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    loop.remove_reader(lifeline)
-    if stop.done():
-        await _leave(joining, stop.result())
-        raise Stopped(stop.result())
-    return joining.result()
-
-
-async def _leave(joining: asyncio.Task[Connection], number: int) -> None:
-    """Take leave of the controller if it has let this node in, or just does so: else the node would count as lost."""
-    if not joining.done():
-        await asyncio.wait([joining], timeout=LET_IN_S)
-    if not joining.done():
-        joining.cancel()
-    elif not joining.cancelled() and joining.exception() is None:
-        connection = joining.result()
-        connection.send(Leaving(reason=f"it was told to by {signal_name(number)}"))
-        connection.close()
-        await asyncio.sleep(0)  # what has not gone out is sent now

@@ -22,12 +22,12 @@ from robust_run.launcher.control.messages import (
     CodeParts,
     CodeWanted,
     EventReport,
+    FromAgent,
     FromController,
     Heartbeat,
     HeartbeatReply,
     Hello,
     JoinRefused,
-    Leaving,
     Orders,
     Welcome,
 )
@@ -36,26 +36,17 @@ from robust_run.launcher.model.actions import EndAttempt, Finish, StartAttempt
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.model.lease_times import LeaseTimes
+from robust_run.launcher.start.many.departure import SIGKILL, Departure
 from robust_run.launcher.start.many.fence import Lease
 from robust_run.launcher.start.many.finding import Dialer, Finder
+from robust_run.launcher.start.many.lease_watch import LeaseWatch
 from robust_run.launcher.start.many.wire_trim import brief
-from robust_run.signals import signal_name
 
 if TYPE_CHECKING:
     from robust_run.launcher.model.start_notes import Seen
 
-#: How often the lease is looked at.
-LOOK_S = 0.05
-#: Looks further apart than this mean that this process was held up, so that silence proves nothing.
-HELD_UP_S = 0.5
 #: Reports that are kept for the next connection; what an attempt came to is in the agent's history too.
 MOST_UNSENT = 1000
-#: How much longer than the workers' own time a stop may take before this node goes by itself.
-PATIENCE_S = 5.0
-#: And when somebody asks again.
-AT_ONCE_S = 2.0
-
-SIGKILL = 9
 
 
 class RemoteLink:
@@ -81,7 +72,6 @@ class RemoteLink:
         """Why this node gave up, if it did."""
         self._agent = agent
         self._spec = spec
-        self._many = many
         self._hello = hello
         self._finder = Finder(
             many=many,
@@ -100,9 +90,8 @@ class RemoteLink:
         self._on_candidates = on_candidates
         self._own_controller = own_controller
         self._where = ""
-        self._on_silence = on_silence
-        self._looked_at_s: float | None = None
-        self._awake_since_s = 0.0
+        self._watch = LeaseWatch(agent, lease, clock, lambda: self._connection, on_silence)
+        self._watch.looks_elsewhere = many.controller_standby > 0
         self._term = 0
         self._connection: Connection | None = None
         self._closed: asyncio.Event | None = None
@@ -110,9 +99,7 @@ class RemoteLink:
         self._life: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._number = 0
-        self._leaving: int | None = None
-        self._stop: SignalReceived | None = None
-        """What ends the job, until it is over: a controller that died may not have heard or kept it."""
+        self._departure = Departure(agent, spec, self._send)
         self._unsent: deque[NodeEvent] = deque(maxlen=MOST_UNSENT)
         """What was reported while there was no connection."""
 
@@ -135,13 +122,11 @@ class RemoteLink:
             self._unsent.append(event)
         if isinstance(event, AttemptEnded):
             self._lease.guard(running=self._agent.is_running)
-            if self._leaving is not None and not self._agent.is_running:
-                self._agent.leave(128 + self._leaving)
+            self._departure.workers_ended()
 
     def deliver(self, seen: Seen) -> None:
         """Pass on what is seen of the ranks here; without a connection nobody asks for it."""
-        if self._connection is not None:
-            self._connection.send(seen)
+        self._send(seen)
 
     def fetch_code(self, tree: str) -> bool:
         """Ask the controller for a version; without a connection the order that needs it is heard again anyway."""
@@ -152,42 +137,25 @@ class RemoteLink:
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """End the job if the controller is on this node; else this node leaves it."""
-        if self.is_led_from_here and self._leaving is None:
-            self._stop = SignalReceived(signal=number, again=again)
-            if self._connection is not None:
-                self._connection.send(EventReport(events=(self._stop,)))
-            assert self._loop is not None
-            patience_s = self._spec.shutdown_timeout_s + self._spec.restart_grace_s + PATIENCE_S
-            self._loop.call_later(AT_ONCE_S if again else patience_s, self._go, number, again)
-        elif self._leaving is None:
-            self._go(number)
-        elif again:
-            self._agent.end_for(SIGKILL, 0.0, 0.0)
+        self._departure.told_to_end(number, again=again, ends_job=self.is_led_from_here)
 
     def guard_lost(self) -> None:
         """End everything here: nobody is left who would."""
-        if self.is_led_from_here and not self._finder.candidates and self._connection is not None:
-            self._connection.send(EventReport(events=(SignalReceived(signal=SIGKILL, again=True),)))
-        self._go(SIGKILL)
+        if self.is_led_from_here and not self._finder.candidates:
+            self._send(EventReport(events=(SignalReceived(signal=SIGKILL, again=True),)))
+        self._departure.go(SIGKILL)
 
-    def _go(self, number: int, at_once: bool = False) -> None:
-        if self._leaving is not None:
-            return
-        self._leaving = number
+    def _send(self, message: FromAgent) -> None:
+        """Send a message; without a connection it is lost."""
         if self._connection is not None:
-            self._connection.send(Leaving(reason=f"it was told to by {signal_name(number)}"))
-        if not self._agent.is_running:
-            self._agent.leave(128 + number)
-        elif at_once or number == SIGKILL:
-            self._agent.end_for(SIGKILL, 0.0, 0.0)
-        else:
-            self._agent.end_for(number, self._spec.shutdown_timeout_s, self._spec.restart_grace_s)
+            self._connection.send(message)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin with the connection that `take` was given."""
         self._loop = loop
+        self._departure.loop = loop
         self._life = loop.create_task(self._live())
-        self._watch()
+        self._watch.start(loop)
 
     # --- the connection
 
@@ -243,15 +211,12 @@ class RemoteLink:
         self._heartbeat_s = welcome.heartbeat_s
         self._finder.found(self._where)
         self._set_candidates(welcome.candidates)
-        if self._stop is not None and self._connection is not None:
-            self._connection.send(EventReport(events=(self._stop,)))
-        if self._leaving is not None and self._connection is not None:
-            self._connection.send(Leaving(reason=f"it was told to by {signal_name(self._leaving)}"))
+        self._departure.say_again()
 
     def _on_closed(self, why: str) -> None:
         if self._closed is not None:
             self._closed.set()
-        if self._agent.exit_code is None and self._leaving is None:
+        if self._agent.exit_code is None and not self._departure.has_begun:
             self._say(f"the connection to the controller ended: {why}")
 
     def _heartbeat(self) -> None:
@@ -264,7 +229,7 @@ class RemoteLink:
 
     def _on_message(self, message: FromController) -> None:
         if self._lease.is_over(self._clock.monotonic_s()):
-            self._fence()  # what was read late may be an order that is no longer true
+            self._watch.fence()  # what was read late may be an order that is no longer true
             return
         match message:
             case HeartbeatReply() if message.term >= self._term:
@@ -292,35 +257,6 @@ class RemoteLink:
         if candidates != self._finder.candidates:
             self._finder.candidates = candidates
             self._on_candidates(candidates)
-
-    # --- the lease
-
-    def _watch(self) -> None:
-        assert self._loop is not None
-        now_s = self._clock.monotonic_s()
-        if self._lease.is_over(now_s):
-            self._fence()
-            self._lease.fenced(now_s)
-        self._mind_silence(now_s)
-        self._loop.call_later(LOOK_S, self._watch)
-
-    def _mind_silence(self, now_s: float) -> None:
-        """Say for how long the controller has been silent, as far as it is not this process that was held up."""
-        if self._looked_at_s is None or now_s - self._looked_at_s > HELD_UP_S:
-            self._awake_since_s = now_s
-        self._looked_at_s = now_s
-        silent_s = min(self._lease.silent_s(now_s), now_s - self._awake_since_s)
-        self._on_silence(self._connection.where if self._connection is not None else "", silent_s)
-        another_may_lead = self._many.controller_standby > 0 and silent_s > self._lease.times.look_elsewhere_s
-        if another_may_lead and self._connection is not None:
-            self._connection.abort(f"the controller did not answer for {silent_s:.1f} s")
-
-    def _fence(self) -> None:
-        """The controller may give this node's place to another from now on."""
-        silent_s = self._lease.silent_s(self._clock.monotonic_s())
-        self._agent.fence(silent_s)
-        if self._connection is not None:
-            self._connection.abort(f"the controller did not answer for {silent_s:.1f} s")
 
     # --- words
 

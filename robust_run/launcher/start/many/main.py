@@ -28,9 +28,10 @@ from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.guard import hold_signals, run_guarded
 from robust_run.launcher.start.many import presence
 from robust_run.launcher.start.many.alone import ControllerAlone
-from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor
+from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, config_of
 from robust_run.launcher.start.many.fence import Cell, Lease
-from robust_run.launcher.start.many.joining import Joining, Resumed, Stopped, config_of, unless_stopped
+from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
+from robust_run.launcher.start.many.joining import Joining, Resumed
 from robust_run.launcher.start.many.link import RemoteLink
 
 if TYPE_CHECKING:

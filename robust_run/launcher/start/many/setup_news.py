@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from robust_run.clock import Clock
-from robust_run.launcher.agent.places.setup_start import read_snapshot
+from robust_run.launcher.agent.places.snapshot_news import read_snapshot
 from robust_run.launcher.control.meeting import Guest, SystemNetwork, in_order, is_loopback
 from robust_run.launcher.controller.leadership.leaders import led_elsewhere
 from robust_run.launcher.model.job import JobSpec, ManyNodes
@@ -14,7 +14,7 @@ from robust_run.launcher.start.many.joining import Joining
 
 
 class NewsOfJob:
-    """See `setup_start.News`. For a thread without an event loop."""
+    """See `snapshot_news.News`. For a thread without an event loop."""
 
     def __init__(self, spec: JobSpec, many: ManyNodes, joining: Joining, clock: Clock, run_path: str) -> None:
         """`run_path`: the run directory of a job that is resumed here; empty: it is not."""
@@ -38,7 +38,7 @@ class NewsOfJob:
             return False
 
     def ask(self) -> bytes | None:
-        """See `setup_start.News`. Raises Refusal where this node does not belong to the job."""
+        """See `snapshot_news.News`. Raises Refusal where this node does not belong to the job."""
         if self._run_path:
             return read_snapshot(RunDirectory(self._run_path, self._run_path).snapshot)
         return asyncio.run(self._ask())

@@ -5,11 +5,9 @@ Decides only. Who really hosts the controller is found out when the job starts (
 
 from __future__ import annotations
 
-import math
 import os
 import re
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import ManyNodes
@@ -17,37 +15,21 @@ from robust_run.launcher.model.world import World, absolute, shown
 from robust_run.launcher.start.options.options import NODES, OPTIONS, Options
 from robust_run.launcher.start.options.rendezvous import (
     check_backend,
-    check_port,
+    check_seconds,
     job_id,
     parse_endpoint,
     parse_host,
     parse_settings,
 )
 
+if TYPE_CHECKING:
+    from robust_run.launcher.start.options.meeting_place import RendezvousPlace
+
 MOST_NODES = 100_000
 """More nodes than any cluster has: a larger number is a slip of the finger."""
 MOST_COORDINATORS = 16
-
-STATIC_PORT = 29500
-C10D_PORT = 29400
 ETCD_PORT = 2379
-"""The ports where none is given, as with torchrun and etcd."""
-
-_DEFAULTS = ManyNodes(host="", port=0)
-_ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - they are refused
-_MISSES = 3
-_YES = ("1", "true", "t", "yes", "y")
-_NO = ("0", "false", "f", "no", "n")
-_CONF_USED = ("join_timeout", "last_call_timeout", "is_host", "keep_alive_interval", "keep_alive_max_attempt")
-_CONF_IGNORED = ("close_timeout", "heartbeat", "heartbeat_timeout", "read_timeout", "store_type", "timeout", "rank")
-
-
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the nodes meet, and what this one was told of its part."""
-
-    host: str
-    port: int
-    node_rank: int | None = None
+"""Where none is given, as with etcd."""
 
 
 def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tuple[str, ...]]:
@@ -59,18 +41,20 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
     standby = _standby(options.standby, most)
     coordinator = _coordinator(options)
     if options.wait_for_nodes is not None:
-        _check_seconds("--wait-for-nodes", options.wait_for_nodes)
+        check_seconds("--wait-for-nodes", options.wait_for_nodes)
     if _is_one_node(options, fewest, most, standby):
         return None, _nothing_for_one_node(options)
+    from robust_run.launcher.start.options import meeting_place, rdzv_conf  # for jobs of several nodes only
+
     check_backend(options.rdzv_backend)
     settings = parse_settings(options.rdzv_conf)
-    _check_known(settings)
+    rdzv_conf.check_known(settings)
     static = options.rdzv_backend == "static"
-    place = _static(options, most + standby) if static else _c10d(options, settings)
-    is_host = _yes_or_no(settings, "is_host")
+    place = meeting_place.static(options, most + standby) if static else meeting_place.c10d(options, settings)
+    is_host = rdzv_conf.yes_or_no(settings, "is_host")
     if is_host is None and place.node_rank is not None:
         is_host = place.node_rank == 0
-    heartbeat_s, lease_s = _keep_alive(settings)
+    heartbeat_s, lease_s = rdzv_conf.keep_alive(settings)
     tls_cert, tls_key, tls_ca = resolve_tls(options, is_host, world)
     many = ManyNodes(
         fewest=fewest,
@@ -81,8 +65,8 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         node_rank=place.node_rank,
         is_host=is_host,
         local_addr=parse_host("--local-addr", options.local_addr) if options.local_addr else None,
-        join_timeout_s=_seconds(settings, "join_timeout", _DEFAULTS.join_timeout_s),
-        last_call_s=_seconds(settings, "last_call_timeout", _DEFAULTS.last_call_s),
+        join_timeout_s=rdzv_conf.seconds(settings, "join_timeout", rdzv_conf.DEFAULTS.join_timeout_s),
+        last_call_s=rdzv_conf.seconds(settings, "last_call_timeout", rdzv_conf.DEFAULTS.last_call_s),
         wait_for_nodes_s=options.wait_for_nodes,
         standby=standby,
         heartbeat_s=heartbeat_s,
@@ -98,7 +82,7 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
     return many, _remarks(options, place, static=static)
 
 
-def _remarks(options: Options, place: _Place, *, static: bool) -> tuple[str, ...]:
+def _remarks(options: Options, place: RendezvousPlace, *, static: bool) -> tuple[str, ...]:
     """Return what the user should know of how these options were taken."""
     if not static and "node-rank" in options.given:
         return ("--node-rank does nothing: with c10d the controller places the nodes",)
@@ -152,102 +136,6 @@ def _standby(text: str, most: int) -> int:
     if int(text) > MOST_NODES:
         raise UserError(f"--standby {text}: at most {MOST_NODES} nodes can be asked for")
     return int(text)
-
-
-# --- where they meet ------------------------------------------------------------------------------------------------
-
-
-def _static(options: Options, nodes: int) -> _Place:
-    """--rdzv-endpoint wins over --master-addr and --master-port, as with torchrun."""
-    if options.rdzv_endpoint.strip():
-        host, port = _endpoint(options.rdzv_endpoint, None)
-    else:
-        host = parse_host("--master-addr", options.master_addr)
-        check_port("--master-port", options.master_port)
-        port = STATIC_PORT if options.master_port is None else options.master_port
-        _check_meeting_point("--master-addr", host, "--master-port", port)
-    if "node-rank" not in options.given:
-        return _Place(host=host, port=port)
-    if not 0 <= options.node_rank < nodes:
-        raise UserError(f"--node-rank {options.node_rank}: the job's nodes are 0 to {nodes - 1}, standbys included")
-    return _Place(host=host, port=port, node_rank=options.node_rank)
-
-
-def _c10d(options: Options, settings: dict[str, str]) -> _Place:
-    if settings.get("store_type") == "file":
-        raise UserError("--rdzv-conf store_type=file: nodes meet at an address; give --rdzv-endpoint HOST:PORT instead")
-    if not options.rdzv_endpoint.strip():
-        raise UserError(
-            f"--nnodes {options.nnodes} needs a place to meet: give --rdzv-endpoint HOST:PORT, the same on every node"
-        )
-    host, port = _endpoint(options.rdzv_endpoint, C10D_PORT)
-    return _Place(host=host, port=port)
-
-
-def _endpoint(text: str, default_port: int | None) -> tuple[str, int]:
-    host, given_port = parse_endpoint(text)
-    port = default_port if given_port is None else given_port
-    if port is None:
-        raise UserError(f"--rdzv-endpoint {text!r} has no port; write HOST:PORT")
-    _check_meeting_point("--rdzv-endpoint", host, "--rdzv-endpoint", port)
-    return host, port
-
-
-def _check_meeting_point(host_option: str, host: str, port_option: str, port: int) -> None:
-    if host in _ANY_ADDRESS:
-        raise UserError(f"{host_option} {host} is every machine and none; name the one where the nodes shall meet")
-    if port == 0:
-        raise UserError(f"{port_option}: port 0 is a different one each time; give one that all nodes know")
-
-
-# --- --rdzv-conf ----------------------------------------------------------------------------------------------------
-
-
-def _check_known(settings: dict[str, str]) -> None:
-    """Refuse what is nearly the name of a setting; what only torchrun's plug-ins know is left alone."""
-    for key in settings:
-        if key in _CONF_USED or key in _CONF_IGNORED:
-            continue
-        from difflib import get_close_matches
-
-        if near := get_close_matches(key, _CONF_USED, n=1, cutoff=0.8):
-            raise UserError(f"--rdzv-conf: there is no setting {key!r}; did you mean {near[0]}?")
-
-
-def _keep_alive(settings: dict[str, str]) -> tuple[float, float]:
-    """Return the time between heartbeats and the lease: so many of them may be missed."""
-    heartbeat_s = _seconds(settings, "keep_alive_interval", _DEFAULTS.heartbeat_s)
-    misses = _seconds(settings, "keep_alive_max_attempt", _MISSES)
-    if heartbeat_s < 0.05:
-        raise UserError(f"--rdzv-conf keep_alive_interval={heartbeat_s:g}: must be 0.05 seconds or more")
-    if misses < 2:
-        raise UserError(
-            f"--rdzv-conf keep_alive_max_attempt={misses:g}: must be 2 or more, or one late answer ends the workers"
-        )
-    return heartbeat_s, heartbeat_s * misses
-
-
-def _seconds(settings: dict[str, str], key: str, default: float) -> float:
-    if key not in settings:
-        return default
-    try:
-        number = float(settings[key])
-    except ValueError:
-        raise UserError(f"--rdzv-conf {key}={settings[key]!r} is not a number") from None
-    _check_seconds(f"--rdzv-conf {key}:", number)
-    return number
-
-
-def _check_seconds(name: str, seconds: float) -> None:
-    if not (seconds >= 0 and math.isfinite(seconds)):
-        raise UserError(f"{name} {seconds:g}: must be 0 or more, and not infinite")
-
-
-def _yes_or_no(settings: dict[str, str], key: str) -> bool | None:
-    value = settings.get(key)
-    if value is not None and value.lower() not in (*_YES, *_NO):
-        raise UserError(f"--rdzv-conf {key}={value!r} is neither 1 nor 0")
-    return None if value is None else value.lower() in _YES
 
 
 # --- our own options ------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The rendezvous options of torchrun: how they are written, and what of them matters where there is one node.
 
-What several nodes make of them is in `many_nodes`.
+What several nodes make of them is in `many_nodes`, `meeting_place` and `rdzv_conf`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -107,6 +108,12 @@ def check_backend(backend: str) -> None:
     near = get_close_matches(backend, ("static", "c10d"), n=1)
     hint = f"did you mean {near[0]}?" if near else "use static or c10d, or leave the option out"
     raise UserError(f"--rdzv-backend: there is no backend {backend!r}; {hint}")
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Raise UserError for what is no time to wait."""
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise UserError(f"{name} {seconds:g}: must be 0 or more, and not infinite")
 
 
 def check_port(name: str, port: int | None) -> None:

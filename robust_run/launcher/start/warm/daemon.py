@@ -22,17 +22,14 @@ from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, WarmStartRefu
 from robust_run.launcher.agent.warm.process import WarmProcess
 from robust_run.launcher.agent.workers.process_tree import (
     PR_SET_PDEATHSIG,
-    Killing,
-    Sweep,
     become_subreaper,
-    children,
     prctl,
 )
 from robust_run.launcher.start.warm import handover, origins, registry, surroundings
+from robust_run.launcher.start.warm.job_table import JobTable, say
 from robust_run.launcher.start.warm.key import PROTOCOL, Announcement
 from robust_run.launcher.start.warm.lease import (
     AskWarmStatus,
-    Buried,
     Listening,
     TakeJob,
     ToWarmProcess,
@@ -58,16 +55,8 @@ BACKLOG = 64
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class DaemonJob:
-    """One job that runs."""
-
-    def __init__(self, run_id: str, connection: socket.socket) -> None:
-        self.run_id = run_id
-        self.connection = connection
-
-
 class Daemon:
-    """Listens, forks, buries."""
+    """Listens, and forks an agent for each job; its job table buries them."""
 
     def __init__(self, config: WarmConfig, modules: tuple[str, ...], lock: int) -> None:
         self._config = config
@@ -76,10 +65,7 @@ class Daemon:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._asking: dict[int, socket.socket] = {}
         """Connections that have not said what they want, by descriptor."""
-        self._jobs: dict[int, DaemonJob] = {}
-        """By the pid of the agent."""
-        self._served = 0
-        self._idle_since_s = time.monotonic()
+        self._jobs = JobTable()
         self._retired = False
         self._stops = 0
         """How often we were told to end: the first time running jobs are waited for."""
@@ -137,15 +123,15 @@ class Daemon:
                     self._accept()
                 elif descriptor in self._asking and self._answer(self._asking.pop(descriptor)):
                     return
-            self._bury()
+            self._jobs.bury()
 
     def _end_if_unwanted(self) -> None:
         limit_s = self._config.idle_limit_s
         if not self._retired and self._stops:
-            _say("is stopped")
+            say("is stopped")
             self._retire()
-        elif not self._retired and limit_s is not None and self._idle_for_s() >= limit_s:
-            _say(f"had no job for {limit_s:g} s, which is its limit; ends")
+        elif not self._retired and limit_s is not None and self._jobs.idle_for_s() >= limit_s:
+            say(f"had no job for {limit_s:g} s, which is its limit; ends")
             self._retire()
         if self._stops > 1 or (self._retired and not self._jobs):
             os._exit(0)
@@ -157,12 +143,9 @@ class Daemon:
             poll.register(descriptor, select.POLLIN)
         limit_s = self._config.idle_limit_s
         forever = limit_s is None or self._jobs or self._retired
-        left_s = None if forever or limit_s is None else max(limit_s - self._idle_for_s(), 0.0)
+        left_s = None if forever or limit_s is None else max(limit_s - self._jobs.idle_for_s(), 0.0)
         # poll takes no more than some weeks; waking up now and then does no harm.
         return [descriptor for descriptor, _ in poll.poll(None if left_s is None else min(left_s, 86400.0) * 1000 + 1)]
-
-    def _idle_for_s(self) -> float:
-        return 0.0 if self._jobs else time.monotonic() - self._idle_since_s
 
     def _accept(self) -> None:
         try:
@@ -171,7 +154,7 @@ class Daemon:
             return
         _, user = surroundings.peer(connection)
         if user != os.getuid():
-            _say(f"user {user} was sent away")
+            say(f"user {user} was sent away")
             connection.close()
             return
         connection.setblocking(False)
@@ -191,15 +174,15 @@ class Daemon:
             elif isinstance(wish, TakeJob):
                 return self._begin(wish, connection)
         except (OSError, msgspec.MsgspecError) as error:
-            _say(f"a connection was dropped: {error}")
+            say(f"a connection was dropped: {error}")
         connection.close()
         return False
 
     def _status(self, connection: socket.socket) -> WarmStatus:
         return WarmStatus(
-            idle_s=self._idle_for_s(),
-            running=tuple(job.run_id for job in self._jobs.values()),
-            served=self._served,
+            idle_s=self._jobs.idle_for_s(),
+            running=self._jobs.run_ids(),
+            served=self._jobs.served,
             differs=surroundings.why_not(connection),
         )
 
@@ -233,59 +216,23 @@ class Daemon:
             except BaseException as error:
                 handover.fail(error)
             return True
-        self._jobs[pid] = DaemonJob(job.spec.run_id, connection)
-        self._served += 1
-        _say(f"job {job.spec.run_id}: agent {pid} for process {guard_pid}")
+        self._jobs.add(pid, job.spec.run_id, connection)
+        say(f"job {job.spec.run_id}: agent {pid} for process {guard_pid}")
         return False
 
     def _let_go(self, connection: socket.socket) -> None:
         """Close, in a fork, all that is the daemon's."""
         signal.set_wakeup_fd(-1)
-        for sock in (self._listener, *self._asking.values(), *(job.connection for job in self._jobs.values())):
+        for sock in (self._listener, *self._asking.values(), *self._jobs.connections()):
             if sock is not connection:
                 sock.close()
         for descriptor in (self._woken, self._waker) if self._retired else (self._woken, self._waker, self._lock):
             os.close(descriptor)
 
-    # --- ends ---
-
-    def _bury(self) -> None:
-        """Collect agents that have ended, end what they left, and tell their guards."""
-        if not self._jobs and not children(os.getpid()):
-            return
-        ended: list[tuple[DaemonJob, int]] = []
-        for pid in list(self._jobs):
-            gone, status = os.waitpid(pid, os.WNOHANG)
-            if gone:
-                ended.append((self._jobs.pop(pid), os.waitstatus_to_exitcode(status)))
-        left = self._sweep()
-        for job, exit_code in ended:
-            self._served -= int(exit_code == handover.NOT_BEGUN)
-            self._idle_since_s = time.monotonic()
-            with suppress(OSError):  # the guard is gone
-                send(job.connection, Buried(exit_code=exit_code, left=left))
-            job.connection.close()
-            _say(f"job {job.run_id}: the agent ended ({exit_code})")
-
-    def _sweep(self) -> tuple[str, ...]:
-        """End every process below us but the agents that live and theirs: orphans of those that were killed."""
-        agents = tuple(self._jobs)
-        sweep = Sweep(os.getpid(), spare=lambda: agents, owned=lambda: agents)
-        killing = Killing(sweep, time.monotonic())
-        left, more = killing.round(time.monotonic())
-        while more:
-            time.sleep(0.001)
-            left, more = killing.round(time.monotonic())
-        return tuple(f"process {status.pid} ({status.name}, state {status.state})" for status in left)
-
 
 def _unlink(path: str) -> None:
     with suppress(OSError):  # somebody tidied up before us
         os.unlink(path)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
 def main(descriptor: str) -> None:
@@ -309,5 +256,5 @@ def main(descriptor: str) -> None:
     daemon.open()
     send(control, Listening())
     control.close()
-    _say(f"listens; has imported {', '.join(modules)}")
+    say(f"listens; has imported {', '.join(modules)}")
     daemon.serve()

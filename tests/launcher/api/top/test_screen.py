@@ -14,7 +14,7 @@ from rich.console import Console
 from robust_run.launcher.operator.top.keys import Looking
 from robust_run.launcher.operator.top.screen import plain, rows_of, screen
 from robust_run.launcher.operator.views.live import LiveIncident, LiveView
-from robust_run.launcher.operator.views.status import AttemptView, LiveNode
+from robust_run.launcher.operator.views.status_types import AttemptView, LiveNode
 
 
 def a_view(nodes: int = 1250, incidents: int = 3, text: str = "rank 5 died of SIGKILL") -> LiveView:

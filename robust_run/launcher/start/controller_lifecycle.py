@@ -1,0 +1,233 @@
+"""Lifecycle of a controller of several nodes: it leads, controls the job until that is over or another is elected, and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.launcher.control import tls
+from robust_run.launcher.control.server import ControlServer
+from robust_run.launcher.control.sockets import raise_file_limit
+from robust_run.launcher.controller.code_staging import store_folder
+from robust_run.launcher.controller.config import ControllerConfig
+from robust_run.launcher.controller.controller import Controller
+from robust_run.launcher.controller.eviction_list import EvictionList
+from robust_run.launcher.controller.fleet_comparison import FleetComparison
+from robust_run.launcher.controller.handle import Handle, job_facts
+from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_hold
+from robust_run.launcher.controller.refusals import Refusals
+from robust_run.launcher.controller.service import LOOK_S, Service
+from robust_run.launcher.core.diagnosis.rule_book import book_of
+from robust_run.launcher.core.state import JobState, policy_of
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.code_events import CodeCaptured, RollbackAsked, UpdateStaged
+from robust_run.launcher.model.events import (
+    ControllerResumed,
+    Event,
+    JobStarted,
+    LimitNear,
+    NodeEvicted,
+    NodeReadmitted,
+    SignalReceived,
+)
+from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.launcher.records.token import write_token
+from robust_run.launcher.start.console import Console
+from robust_run.launcher.start.controller_records import ControllerRecords
+from robust_run.launcher.start.many.controller_supervisor import REPLACED
+
+#: Events that a successor must know of before anything is done about them.
+URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, LimitNear, CodeCaptured, UpdateStaged, RollbackAsked)
+#: How long agents may take to go home before the controller does.
+GOING_HOME_S = 5.0
+
+
+class ControllerProcess:
+    """One life of the controller."""
+
+    def __init__(self, config: ControllerConfig, console: Console, clock: Clock) -> None:
+        assert config.spec.many is not None
+        self._config = config
+        self._console = console
+        self._clock = clock
+        self._many: ManyNodes = config.spec.many
+        self._run_directory = RunDirectory(config.run_path, config.run_memory, config.temporary, config.guard)
+        self._finished: asyncio.Event | None = None
+        self._finish: Finish | None = None
+        self._started_unix_s = clock.unix_s()
+        self._eviction_list = EvictionList(self._many.evict_list, clock, console.say)
+        self._refusals = Refusals(console.say)
+
+    async def run(self) -> int:
+        """Control the job until it is over, or another controller is elected. Raises RobustRunError."""
+        config, spec = self._config, self._config.spec
+        self._finished = asyncio.Event()
+        hold = await take_hold(config, self._clock, self._console.say)
+        resumed = config.resume or hold.is_successor
+        records = ControllerRecords(config, self._run_directory, self._console, self._clock, self._started_unix_s)
+        journal, book = records.journal, records.book
+        state = await records.past(hold) if resumed else JobState()
+        self._started_unix_s = records.started_unix_s
+        term = max(hold.term, state.term + 1 if resumed else 1)
+        journal.term = term
+        if journal.is_empty():
+            journal.open_with(spec, config.host)
+        service = self._service(term, records.snapshot())
+        controller = Controller(
+            policy=policy_of(spec),
+            state=state,
+            journal=journal,
+            book=book,
+            clock=self._clock,
+            outbox=hold.outbox(service),
+            later=asyncio.get_running_loop().call_later,
+            on_finish=self._on_finish,
+            on_change=lambda event: self._changed(event, hold, state),
+        )
+        controller.admits = spec.admission_checks
+        await self._serve(controller, service, hold, term)
+        if not resumed:
+            await self._capture(controller)
+        self._begin(controller, service, term, resumed=resumed)
+        api = self._serve_people(controller, service)
+        try:
+            await self._wait(hold, service)
+            if self._finish is None:
+                self._console.say(f"this controller (term {term}) stops: {hold.reason}")
+                return REPLACED
+            await self._close(service, hold)
+        finally:
+            await api.close()
+        records.say_goodbye(self._finish, state, refused=self._refusals.count)
+        return 0
+
+    def _service(self, term: int, snapshot: bytes | None) -> Service:
+        config, spec = self._config, self._config.spec
+        service = Service(spec, self._many, spec.run_id, self._clock, self._note, config.host_agent, term, snapshot)
+        service.code_folder = store_folder(self._run_directory.journal)
+        return service
+
+    async def _serve(self, controller: Controller, service: Service, hold: LeadershipHold, term: int) -> None:
+        raise_file_limit()
+        many = self._many
+        context = tls.controller_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
+        server = ControlServer(self._config.token.encode(), service, self._clock, ssl_context=context)
+        server.beat_term = term
+        server.on_refused = self._refusals
+        service.server, service.controller = server, controller
+        if self._config.spec.sensors:
+            controller.comparison = FleetComparison(
+                controller.state,
+                self._clock,
+                asyncio.get_running_loop(),
+                controller.tell,
+                book_of(controller.policy).outliers,
+                many.heartbeat_s,
+            )
+        listener = socket.socket(fileno=self._config.listener)
+        listener.listen(65535)
+        await server.start(listener)
+        self._look(service, hold)
+
+    def _look(self, service: Service, hold: LeadershipHold) -> None:
+        """Look for silent agents, and carry the end of the leadership to where it is acted on."""
+        service.leads_until_s = hold.leads_until_s
+        if service.server is not None:
+            service.server.beat_until_s = hold.leads_until_s
+        if self._clock.monotonic_s() < hold.leads_until_s:
+            service.look()
+        asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
+
+    def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:
+        now_s = self._clock.monotonic_s()
+        restart = self._config.spec.slurm.restart if self._config.spec.slurm is not None else 0
+        if resumed and restart > controller.state.restart:
+            self._console.say(f"the job goes on after attempt {controller.state.attempt}; it was requeued")
+            controller.tell(ControllerResumed(term=term, host=self._config.host, restart=restart))
+        elif resumed:
+            present = [member.info.id for member in controller.state.members.values() if member.present]
+            service.detector.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
+            self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
+            controller.book.say_again()
+            controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=service.times.hold_s))
+        self._eviction_list.tell(controller.state, controller.tell)
+        if not resumed:
+            controller.tell(JobStarted(restart=restart))
+
+    async def _capture(self, controller: Controller) -> None:
+        """Keep the code that the job is started with, as it is on this node: all others run the same. Where the disk is too slow,
+        the first attempt runs what lies in each node's folder.
+        """
+        from robust_run.launcher.agent.code_versions.node_code import NodeCode
+        from robust_run.launcher.controller.code_staging import capture_first
+
+        code = NodeCode(self._config.spec, os.environ, self._run_directory, self._console.say)
+        await capture_first(code.place, controller.tell, self._clock)
+
+    def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
+        config, many = self._config, self._many
+        path = "" if config.temporary else config.run_path
+        facts = job_facts(config.spec, controller, config.host, self._started_unix_s, path)
+        handle = Handle(
+            facts,
+            controller,
+            self._run_directory.journal,
+            lambda node: service.detector.silent_s(node, self._clock.monotonic_s()),
+        )
+        http = HttpPlace(
+            address="",
+            port=config.spec.http_port or 0,
+            name=config.address.rpartition(":")[0].strip("[]"),
+            tls_cert=many.tls_cert,
+            tls_key=many.tls_key,
+            tls_ca=many.tls_ca,
+        )
+        api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, http)
+        try:
+            write_token(self._run_directory.path, self._config.token)
+        except PlatformError as error:
+            self._console.say(str(error))
+        api.start()
+        return api
+
+    def _on_finish(self, finish: Finish) -> None:
+        self._finish = finish
+        if self._finished is not None:
+            self._finished.set()
+
+    def _changed(self, event: Event, hold: LeadershipHold, state: JobState) -> None:
+        hold.changed(state, urgent=isinstance(event, URGENT))
+        self._eviction_list.after(event, state)
+
+    async def _wait(self, hold: LeadershipHold, service: Service) -> None:
+        """Return when the job is over or somebody else leads."""
+        assert self._finished is not None
+        over = asyncio.ensure_future(self._finished.wait())
+        lost = asyncio.ensure_future(hold.lost())
+        await asyncio.wait({over, lost}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (over, lost):
+            task.cancel()
+        if self._finish is None:
+            service.leads_until_s = float("-inf")
+
+    async def _close(self, service: Service, hold: LeadershipHold) -> None:
+        """Let the agents go home first, so that none finds nobody and wonders."""
+        give_up_at_s = self._clock.monotonic_s() + GOING_HOME_S
+        while service.connected and self._clock.monotonic_s() < give_up_at_s:
+            await asyncio.sleep(0.01)
+        await hold.leave()
+        if service.server is not None:
+            await service.server.close("the job is over")
+
+    def _note(self, text: str) -> None:
+        try:
+            with open(self._run_directory.controller_log, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{self._clock.unix_s():.3f} {text}\n")
+        except OSError as error:
+            self._console.complain(self._run_directory.controller_log, error)
