@@ -28,10 +28,9 @@ def process(*samples: ThreadStack, pid: int = 10, is_rank: bool = True, **fields
     """A process with one thread in each sample."""
     return ProcessSight(
         pid=pid,
-        parent=1,
         is_rank=is_rank,
         stacks=tuple((sample,) for sample in samples),
-        **{"command": "python train.py", "state": "S"} | fields,
+        **{"command": "python train.py", "state": "S", "parent": 1} | fields,
     )
 
 

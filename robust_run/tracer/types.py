@@ -123,6 +123,17 @@ class StuckConnection(msgspec.Struct, frozen=True, array_like=True):
     """Retransmissions in a row without an answer."""
 
 
+class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What one thread used while its process was looked at."""
+
+    cpu: float
+    """Share of one core."""
+    io_bytes: int
+    """Bytes it read and wrote."""
+    starved: float
+    """In what part of the look, 0 to 1, it was runnable and got no CPU."""
+
+
 class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """One process of a rank's tree, looked at a few times within a second."""
 
@@ -142,6 +153,8 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """A sample each time it was looked at; none where no stack could be had."""
     starved: float = 0.0
     """In what part of the look, 0 to 1, a thread of it was runnable and got no CPU: the machine has more to do than CPUs."""
+    main: ThreadUse | None = None
+    """Of a rank: what its main thread used of that; None: not known."""
     stopped_by: int = 0
     """The signal that stopped it; 0: it is not stopped, or the kernel does not say."""
     waits_in: str = ""

@@ -22,7 +22,7 @@ from robust_run.tracer.sight.spy import Spy, find_spy
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading
 from robust_run.tracer.stacks.activity import LOOK_S
-from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack
+from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
 from robust_run.tracer.wake.types import WakeReading
 
 RING_SUFFIX = ".ring"
@@ -135,6 +135,7 @@ class _View:
         self._asked = StacksFile(f"{target.steps_file}{STACKS_SUFFIX}", stacks_signal(), world.monotonic_s, world.root)
         self._first: dict[int, processes.ProcessLook] = {}
         self._last: dict[int, processes.ProcessLook] = {}
+        self._main: list[processes.ProcessLook] = []
         self._measured_s: list[float] = []
         self._written_before: dict[int, int] = {}
         self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
@@ -165,6 +166,8 @@ class _View:
             self._rank_pid = recorder if recorder in seen else self._target.pid
         self._last = {pid: look for pid, look in seen.items() if look.start_ticks == self._first[pid].start_ticks}
         self._written_before = dict(self._asked.written)
+        main = processes.look_at_main_thread(self._rank_pid, root)
+        self._main = [*self._main, main] if main is not None else []
 
     def rest(self) -> None:
         """Note for how long threads have waited for a CPU until now, when the process has answered us."""
@@ -184,8 +187,9 @@ class _View:
             for thread, delay_s in processes.delays_s(pid, self._world.root).items():
                 found[thread] = found.get(thread, 0.0) + max(0.0, delay_s - delays.get(thread, delay_s))
 
-    def _starved(self, pid: int) -> float:
-        longest_s = max(self._delayed_s.get(pid, {}).values(), default=0.0)
+    def _starved(self, pid: int, thread: int | None = None) -> float:
+        delays_s = self._delayed_s.get(pid, {})
+        longest_s = max(delays_s.values(), default=0.0) if thread is None else delays_s.get(thread, 0.0)
         return round(min(1.0, longest_s / self._calm_s), 3) if self._calm_s > 0 else 0.0
 
     async def sample(self) -> None:
@@ -239,16 +243,7 @@ class _View:
         """Return one process with what it used between the first and the last measurement."""
         root = self._world.root
         last = self._last.get(first.pid)
-        elapsed_s = self._measured_s[-1] - self._measured_s[0]
-        cpu, io_bytes = 0.0, 0
-        if last is not None and elapsed_s > 0:
-            cpu = (last.cpu_ticks - first.cpu_ticks) / os.sysconf("SC_CLK_TCK") / elapsed_s
-            answers = self._written_before.get(first.pid, 0)
-            calls = last.call_bytes - first.call_bytes - answers
-            # Disks are written to in pages: each answer may begin one, and go on in one that was flushed and counts again.
-            pages = 2 * len(self._stacks.get(first.pid, ())) + 1 if answers else 0
-            disks = last.disk_bytes - first.disk_bytes - answers - pages * PAGE_BYTES
-            io_bytes = int(max(calls, disks, 0) * LOOK_S / elapsed_s)
+        cpu, io_bytes = self._used(first, last)
         return ProcessSight(
             pid=first.pid,
             parent=first.parent,
@@ -258,11 +253,32 @@ class _View:
             cpu=max(0.0, cpu),
             io_bytes=io_bytes,
             starved=self._starved(first.pid),
+            main=self._main_use() if first.pid == self._rank_pid else None,
             stopped_by=last.stopped_by if last is not None and first.state == "T" else 0,
             stacks=tuple(self._stacks.get(first.pid, ())),
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
             links=links.of(first.pid) if last is not None else (),
         )
+
+    def _used(self, first: processes.ProcessLook, last: processes.ProcessLook | None) -> tuple[float, int]:
+        """Return CPU and bytes that were used between two looks, without what answering us took."""
+        elapsed_s = self._measured_s[-1] - self._measured_s[0]
+        if last is None or elapsed_s <= 0:
+            return 0.0, 0
+        answers = self._written_before.get(first.pid, 0)
+        calls = last.call_bytes - first.call_bytes - answers
+        # Disks are written to in pages: each answer may begin one, and go on in one that was flushed and counts again.
+        pages = 2 * len(self._stacks.get(first.pid, ())) + 1 if answers else 0
+        disks = last.disk_bytes - first.disk_bytes - answers - pages * PAGE_BYTES
+        cpu = (last.cpu_ticks - first.cpu_ticks) / os.sysconf("SC_CLK_TCK") / elapsed_s
+        return cpu, int(max(calls, disks, 0) * LOOK_S / elapsed_s)
+
+    def _main_use(self) -> ThreadUse | None:
+        """Return what the rank's main thread used; None where it was not seen at every look."""
+        if len(self._main) < max(2, len(self._measured_s)):
+            return None
+        cpu, io_bytes = self._used(self._main[0], self._main[-1])
+        return ThreadUse(cpu=max(0.0, cpu), io_bytes=io_bytes, starved=self._starved(self._rank_pid, self._rank_pid))
 
     def _lost(self) -> tuple[str, ...]:
         """Return children of the rank that had ended at the first look and were not collected until the last."""

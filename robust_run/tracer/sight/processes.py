@@ -50,7 +50,16 @@ class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
 
 def look(pid: int, root: str = "/proc") -> ProcessLook | None:
     """Return what a process is doing; None if there is none."""
-    text = _read(f"{root}/{pid}/stat")
+    return _look(pid, f"{root}/{pid}", root)
+
+
+def look_at_main_thread(pid: int, root: str = "/proc") -> ProcessLook | None:
+    """Return what the main thread of a process is doing, without the others; None if it is gone."""
+    return _look(pid, f"{root}/{pid}/task/{pid}", root)
+
+
+def _look(pid: int, folder: str, root: str) -> ProcessLook | None:
+    text = _read(f"{folder}/stat")
     # The name, in brackets, may hold anything.
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20:
@@ -60,7 +69,7 @@ def look(pid: int, root: str = "/proc") -> ProcessLook | None:
         cpu_ticks = int(fields[11]) + int(fields[12])
     except ValueError:
         return None
-    counted = _fields(_read(f"{root}/{pid}/io"))
+    counted = _fields(_read(f"{folder}/io"))
     return ProcessLook(
         pid=pid,
         parent=parent,

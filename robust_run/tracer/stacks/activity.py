@@ -15,7 +15,6 @@ import msgspec
 from robust_run.tracer.stacks.children import (
     LOADER_ROLE,
     POOL_ROLE,
-    children_of,
     has_nothing_to_do,
     lives,
     long_place_of,
@@ -33,6 +32,7 @@ from robust_run.tracer.stacks.normal import (
     place,
     short_path,
 )
+from robust_run.tracer.stacks.relevance import counted, heard
 from robust_run.tracer.types import Frame, ProcessSight, RankSight, ThreadStack
 
 #: Length of a look, to which `ProcessSight.io_bytes` relates.
@@ -73,17 +73,20 @@ def activity_of(sight: RankSight) -> Activity:
         return Activity("working", f"in a debugger{_in(where)}")
     if rank_process.state == "T":
         return Activity("idle", f"stopped{_in(where)}")
-    bytes_per_s = sum(process.io_bytes for process in sight.processes) / LOOK_S
+    told = heard(sight.wake, known_long)
+    if told is not None:
+        return Activity("working" if told.comes else "idle", f"{told.words}{_in(where)}")
+    rank_process, children = counted(sight, rank_process)
+    bytes_per_s = sum(process.io_bytes for process in (rank_process, *children)) / LOOK_S
     if bytes_per_s >= FLOWING_BYTES_PER_S:
         return Activity("working", f"{_verb(known_long)} {_rate(bytes_per_s)}{_in(where)}")
-    children = children_of(sight)
     if known_long and (known_long != A_PROGRAM or any(map(lives, children))):
         return Activity("working", f"in {known_long}")
     if rank_process.cpu >= BUSY_CPU and _moves(rank_process):
         return Activity("working", f"uses {_share(rank_process.cpu)} and moves{_in(where)}")
-    told = _work_of(children)
-    if told:
-        return Activity("working", told)
+    work = _work_of(children)
+    if work:
+        return Activity("working", work)
     spinner = max((rank_process, *children), key=lambda one: one.cpu)
     if spinner.cpu >= BUSY_CPU:
         return Activity("spinning", _spins(spinner, where))

@@ -94,7 +94,7 @@ def long_place_of(child: ProcessSight, family: Collection[ProcessSight]) -> str:
     # Idle compile workers have no other frames than these.
     frames = tuple(frame for frame in own.frames if _COMPILE_WORKER not in frame.file)
     name = long_place(ThreadStack(is_main=own.is_main, name=own.name, frames=frames))
-    if name == A_TRACKER or (name == A_PROGRAM and not any(map(lives, _below(child.pid, family)))):
+    if name == A_TRACKER or (name == A_PROGRAM and not any(map(lives, below(child.pid, family)))):
         return ""
     return name
 
@@ -104,7 +104,7 @@ def lives(process: ProcessSight) -> bool:
     return process.cpu > 0.0 or process.io_bytes > 0
 
 
-def _below(pid: int, family: Collection[ProcessSight]) -> list[ProcessSight]:
+def below(pid: int, family: Collection[ProcessSight]) -> list[ProcessSight]:
     """Return the descendants of a process."""
     found: dict[int, ProcessSight] = {}
     generation = {pid}
