@@ -19,7 +19,6 @@ from robust_run.report.pages.types import IncidentPage
 from robust_run.report.pages.wait_graph import graph_of, wait_graph
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted
 from robust_run.tracer.stacks.cluster import clusters
-from robust_run.tracer.types import Wait
 from robust_run.tracer.verdict import SceneView, seen
 from robust_run.version import __version__
 
@@ -39,7 +38,7 @@ def incident_html(page: IncidentPage) -> str:
             f"<div class=pair><div>{parts.what_next(page)}</div><div>{parts.what_lost(page.lost)}</div></div></section>",
             parts.timeline(page),
             _ranks(page, states, families(found.groups, len(states), incident.verdict.group)),
-            _waiting(page, found.waits, states),
+            _waiting(page, found, states),
             _stacks(page, states, found.inside),
             parts.evidence(page),
         )
@@ -102,8 +101,8 @@ def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[GroupF
     return section("ranks", "All ranks", grid(places_of(page), kinds, states), note=f"{note}. {_seen(page)}".strip())
 
 
-def _waiting(page: IncidentPage, waiting: tuple[Wait, ...], states: dict[int, RankState]) -> str:
-    picture = wait_graph(graph_of(waiting, states))
+def _waiting(page: IncidentPage, found: SceneView, states: dict[int, RankState]) -> str:
+    picture = wait_graph(graph_of(found.waits, states, found.chains))
     note = f"{_seen(page)} Ranks that wait in the same call are one box; an arrow leads to those they wait for."
     return section("waits", "Who waits for whom", picture, note=note) if picture else ""
 

@@ -14,6 +14,7 @@ from robust_run.report.pages.markup import text
 from robust_run.report.pages.states import STATE_WORDS, RankState, State, worst
 from robust_run.report.pages.words import count
 from robust_run.tracer.types import Wait
+from robust_run.tracer.wake.types import WakeChain
 from robust_run.tracer.words import span
 
 #: Boxes that are drawn, and those of one layer.
@@ -36,6 +37,8 @@ class RankBox(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float = 0.0
     state: State = "waiting"
     doing: str = ""
+    name: str = ""
+    """Of what is no rank but may wake one: a process, a service, a file."""
 
 
 class WaitDrawing(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +51,10 @@ class WaitDrawing(msgspec.Struct, frozen=True, kw_only=True):
     """Boxes that are not drawn."""
 
 
-def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> WaitDrawing:
-    """Return the picture of who waits for whom; without boxes where nobody waits."""
+def graph_of(
+    waits: Sequence[Wait], states: Mapping[int, RankState], chains: Sequence[tuple[int, WakeChain]] = ()
+) -> WaitDrawing:
+    """Return the picture of who waits for whom; without boxes where nobody waits. `chains`: what ranks wait for, by rank."""
     newest: dict[int, Wait] = {}
     for wait in waits:
         newest.setdefault(wait.waiter, wait)
@@ -72,8 +77,31 @@ def graph_of(waits: Sequence[Wait], states: Mapping[int, RankState]) -> WaitDraw
     for rank in sorted({rank for box in boxes for rank in box.awaited} - set(newest)):
         known = states.get(rank, RankState("unseen"))
         ends.setdefault((known.state, known.doing), []).append(rank)
-    boxes += [RankBox(ranks=tuple(ranks), what="", state=state, doing=doing) for (state, doing), ranks in ends.items()]
+    first = -1
+    for (state, doing), ranks in ends.items():
+        chain = next((chain for rank, chain in chains if rank in ranks), None)
+        links = _links(chain, first) if chain is not None else []
+        awaited = (first,) if links else ()
+        boxes += [RankBox(ranks=tuple(ranks), what="", awaited=awaited, state=state, doing=doing), *links]
+        first -= len(links)
     return _arranged(boxes)
+
+
+def _links(chain: WakeChain, first: int) -> list[RankBox]:
+    """Return the boxes of a chain after the rank itself. They stand for no rank, so they have numbers below zero."""
+    named = [(f"pid {link.pid} {link.command}".rstrip(), link.wait.doing) for link in chain.links[1:]]
+    named += [(" or ".join(chain.ends), "")] if chain.ends else []
+    return [
+        RankBox(
+            ranks=(first - at,),
+            what="",
+            awaited=(first - at - 1,) if at + 1 < len(named) else (),
+            state="unseen",
+            doing=doing,
+            name=name,
+        )
+        for at, (name, doing) in enumerate(named)
+    ]
 
 
 def _arranged(boxes: Sequence[RankBox]) -> WaitDrawing:
@@ -171,8 +199,9 @@ def _edge(one: tuple[float, float], other: tuple[float, float]) -> str:
 
 def _box(box: RankBox, x: float, y: float) -> str:
     who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
+    who = box.name or who
     guilty = box.state in _GUILTY
-    first = (
+    first = box.name or (
         f"{who}: {STATE_WORDS[box.state]}"
         if guilty or not box.what
         else f"{who} wait{'' if len(box.ranks) > 1 else 's'}"

@@ -7,45 +7,23 @@ I/O are those between the first and the last sample, without what answering us t
 from __future__ import annotations
 
 import asyncio
-import os
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.tracer.sight import processes
-from robust_run.tracer.sight.fault_signal import StacksFile
-from robust_run.tracer.sight.flight_recorder import recorded
 from robust_run.tracer.sight.inside import FLOWS, Readings, TracesOfRanks
 from robust_run.tracer.sight.links import StuckConnections
 from robust_run.tracer.sight.spy import Spy, find_spy
+from robust_run.tracer.sight.target_view import SightWorld, TargetView, read_ring, sight_without_looking
 from robust_run.tracer.sight.targets import Target
-from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading
 from robust_run.tracer.stacks.activity import LOOK_S
-from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
-from robust_run.tracer.wake.types import WakeReading
+from robust_run.tracer.types import RankSight
 
-RING_SUFFIX = ".ring"
-STACKS_SUFFIX = ".stacks"
 SAMPLES = 3
 GAP_S = LOOK_S / (SAMPLES - 1)
 #: At least so long between two samples nothing is asked of the processes: what they do by themselves is seen then.
 CALM_S = 0.1
 OPS = 64
-PAGE_BYTES = 4096
-#: Of lost children in a report.
-LOST = 8
-
-
-class SightWorld(msgspec.Struct, frozen=True, kw_only=True):
-    """What looking needs of the world; tests hand over their own."""
-
-    root: str = "/proc"
-    spy: str | None = None
-    """Path of py-spy, "" to look for it, None to do without."""
-    monotonic_s: Callable[[], float] = time.monotonic
-    unix_s: Callable[[], float] = time.time
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 async def collect(
@@ -64,7 +42,7 @@ async def collect(
     """
     world = world or SightWorld(spy=find_spy())
     spy = Spy(world.spy)
-    views = [_View(target, ops, world, spy) for target in targets]
+    views = [TargetView(target, ops, world, spy) for target in targets]
     links, inside = StuckConnections(world.root), TracesOfRanks(targets)
     began_s = world.monotonic_s()
     last = max(1, samples) - 1
@@ -97,210 +75,11 @@ def dead_sights(targets: Sequence[Target], ops: int = OPS, flows: int = FLOWS) -
     inside = TracesOfRanks(targets)
     inside.sample()
     return tuple(
-        _with_nccl(_sight(target, read_ring(target, ops)), readings)
+        _with_nccl(sight_without_looking(target, read_ring(target, ops)), readings)
         for target, readings in zip(targets, inside.found(flows, ops), strict=True)
     )
-
-
-def read_ring(target: Target, ops: int) -> RankTrace | None:
-    """Return what the target's ring holds, None if it has none or it is damaged."""
-    from robust_run.tracer.files.ring import read
-
-    trace = read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
-    return trace if trace is not None and trace.pid else None  # nobody records in it (yet)
-
-
-def recording_pid(target: Target) -> int:
-    """Return the pid of the process that writes the target's ring, 0 if there is none."""
-    from robust_run.tracer.files.ring import RingReader
-
-    if not target.steps_file:
-        return 0
-    reader = RingReader(f"{target.steps_file}{RING_SUFFIX}")
-    header = reader.header()
-    reader.close()
-    return header.pid if header is not None else 0
-
-
-class _View:
-    """One target while it is looked at."""
-
-    def __init__(self, target: Target, ops: int, world: SightWorld, spy: Spy) -> None:
-        from robust_run.tracer.files.ring import stacks_signal
-
-        self._target = target
-        self._ops = ops
-        self._world = world
-        self._spy = spy
-        self._asked = StacksFile(f"{target.steps_file}{STACKS_SUFFIX}", stacks_signal(), world.monotonic_s, world.root)
-        self._first: dict[int, processes.ProcessLook] = {}
-        self._last: dict[int, processes.ProcessLook] = {}
-        self._main: list[processes.ProcessLook] = []
-        self._measured_s: list[float] = []
-        self._written_before: dict[int, int] = {}
-        self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
-        self._rank_pid = target.pid
-        self._rested: tuple[float, dict[int, dict[int, float]]] | None = None
-        self._calm_s = 0.0
-        self._delayed_s: dict[int, dict[int, float]] = {}
-
-    @property
-    def pids(self) -> list[int]:
-        """Return the processes that there were at the last measurement."""
-        return list(self._last)
-
-    def measure(self) -> None:
-        """Read CPU, I/O and state of all processes of the target."""
-        if not self._target.is_there:
-            return
-        root = self._world.root
-        first = not self._measured_s
-        self._count_delays()
-        pids = processes.tree(self._target.pid, root) if first else list(self._first)
-        seen = {pid: found for pid in pids if (found := processes.look(pid, root)) is not None}
-        self._measured_s.append(self._world.monotonic_s())
-        if first:
-            self._first = seen
-            # A worker may be a shell around the program: the process that records is the rank.
-            recorder = recording_pid(self._target)
-            self._rank_pid = recorder if recorder in seen else self._target.pid
-        self._last = {pid: look for pid, look in seen.items() if look.start_ticks == self._first[pid].start_ticks}
-        self._written_before = dict(self._asked.written)
-        main = processes.look_at_main_thread(self._rank_pid, root)
-        self._main = [*self._main, main] if main is not None else []
-
-    def rest(self) -> None:
-        """Note for how long threads have waited for a CPU until now, when the process has answered us."""
-        if self._target.is_there:
-            delays = {pid: processes.delays_s(pid, self._world.root) for pid in self._last}
-            self._rested = self._world.monotonic_s(), delays
-
-    def _count_delays(self) -> None:
-        """Add for how long threads have waited for a CPU since then: to answer us may take long on a busy machine."""
-        if self._rested is None:
-            return
-        rested_s, before = self._rested
-        self._rested = None
-        self._calm_s += self._world.monotonic_s() - rested_s
-        for pid, delays in before.items():
-            found = self._delayed_s.setdefault(pid, {})
-            for thread, delay_s in processes.delays_s(pid, self._world.root).items():
-                found[thread] = found.get(thread, 0.0) + max(0.0, delay_s - delays.get(thread, delay_s))
-
-    def _starved(self, pid: int, thread: int | None = None) -> float:
-        delays_s = self._delayed_s.get(pid, {})
-        longest_s = max(delays_s.values(), default=0.0) if thread is None else delays_s.get(thread, 0.0)
-        return round(min(1.0, longest_s / self._calm_s), 3) if self._calm_s > 0 else 0.0
-
-    async def sample(self) -> None:
-        """Take a sample of the stacks of all processes."""
-        await asyncio.gather(*[self._spied(look) for look in await self._answers()])
-
-    async def _answers(self) -> list[processes.ProcessLook]:
-        """Ask one process after the other by signal, and return those that gave nothing."""
-        rest = []
-        for look in self._last.values():
-            if look.is_gone:
-                continue
-            stacks = await self._asked.stacks(look, look.pid == self._rank_pid) if self._target.steps_file else ()
-            if stacks:
-                self._stacks.setdefault(look.pid, []).append(stacks)
-            else:
-                rest.append(look)
-        return rest
-
-    async def _spied(self, look: processes.ProcessLook) -> None:
-        if look.pid != self._rank_pid and not processes.is_python(look.pid, self._world.root):
-            return
-        stacks = await self._spy.stacks(look.pid)
-        if stacks:
-            self._stacks.setdefault(look.pid, []).append(stacks)
-
-    async def ask_kernel(self) -> WakeReading | None:
-        """Return what the rank waits for, where its ring does not tell."""
-        rank = self._last.get(self._rank_pid)
-        if rank is None or rank.is_gone or not needs_chain(read_ring(self._target, self._ops)):
-            return None
-        return await wake_reading(self._rank_pid, self._world.root)
-
-    async def ask_recorder(self) -> tuple[Op, ...]:
-        """Return what torch's flight recorder knows."""
-        rank = self._last.get(self._rank_pid)
-        if rank is None or rank.state not in "RSD" or not self._target.steps_file:
-            return ()  # a stopped one would only cost the time-out
-        return await recorded(self._target.steps_file, self._world.monotonic_s, self._world.unix_s)
-
-    def sight(self, entries: tuple[Op, ...], links: StuckConnections) -> RankSight:
-        """Return all that was seen."""
-        return msgspec.structs.replace(
-            _sight(self._target, read_ring(self._target, self._ops)),
-            recorded=entries,
-            processes=tuple(self._process(first, links) for first in self._first.values()),
-            lost_children=self._lost(),
-        )
-
-    def _process(self, first: processes.ProcessLook, links: StuckConnections) -> ProcessSight:
-        """Return one process with what it used between the first and the last measurement."""
-        root = self._world.root
-        last = self._last.get(first.pid)
-        cpu, io_bytes = self._used(first, last)
-        return ProcessSight(
-            pid=first.pid,
-            parent=first.parent,
-            is_rank=first.pid == self._rank_pid,
-            command=processes.command_of(first.pid, root),
-            state=last.state if last is not None else "X",
-            cpu=max(0.0, cpu),
-            io_bytes=io_bytes,
-            starved=self._starved(first.pid),
-            main=self._main_use() if first.pid == self._rank_pid else None,
-            stopped_by=last.stopped_by if last is not None and first.state == "T" else 0,
-            stacks=tuple(self._stacks.get(first.pid, ())),
-            waits_in=processes.waits_in(first.pid, root) if last is not None else "",
-            links=links.of(first.pid) if last is not None else (),
-        )
-
-    def _used(self, first: processes.ProcessLook, last: processes.ProcessLook | None) -> tuple[float, int]:
-        """Return CPU and bytes that were used between two looks, without what answering us took."""
-        elapsed_s = self._measured_s[-1] - self._measured_s[0]
-        if last is None or elapsed_s <= 0:
-            return 0.0, 0
-        answers = self._written_before.get(first.pid, 0)
-        calls = last.call_bytes - first.call_bytes - answers
-        # Disks are written to in pages: each answer may begin one, and go on in one that was flushed and counts again.
-        pages = 2 * len(self._stacks.get(first.pid, ())) + 1 if answers else 0
-        disks = last.disk_bytes - first.disk_bytes - answers - pages * PAGE_BYTES
-        cpu = (last.cpu_ticks - first.cpu_ticks) / os.sysconf("SC_CLK_TCK") / elapsed_s
-        return cpu, int(max(calls, disks, 0) * LOOK_S / elapsed_s)
-
-    def _main_use(self) -> ThreadUse | None:
-        """Return what the rank's main thread used; None where it was not seen at every look."""
-        if len(self._main) < max(2, len(self._measured_s)):
-            return None
-        cpu, io_bytes = self._used(self._main[0], self._main[-1])
-        return ThreadUse(cpu=max(0.0, cpu), io_bytes=io_bytes, starved=self._starved(self._rank_pid, self._rank_pid))
-
-    def _lost(self) -> tuple[str, ...]:
-        """Return children of the rank that had ended at the first look and were not collected until the last."""
-        return tuple(
-            f"a child (pid {look.pid}, {processes.command_of(look.pid, self._world.root)}) ended and was not collected"
-            for look in self._last.values()
-            if look.is_gone and look.parent == self._rank_pid and self._first[look.pid].is_gone
-        )[:LOST]
 
 
 def _with_nccl(sight: RankSight, readings: Readings) -> RankSight:
     now, before = readings
     return sight if now is None else msgspec.structs.replace(sight, nccl=now, nccl_before=before)
-
-
-def _sight(target: Target, trace: RankTrace | None) -> RankSight:
-    """Return a sight of what is known without looking."""
-    return RankSight(
-        rank=target.rank,
-        node=target.node,
-        exit_code=target.exit_code,
-        ended_at_s=target.ended_at_s,
-        finding=target.finding,
-        trace=trace,
-    )

@@ -15,8 +15,11 @@ from robust_run.tracer.verdict import nccl
 from robust_run.tracer.verdict.after import post_mortem
 from robust_run.tracer.verdict.decide import look, look_at_leftovers
 from robust_run.tracer.verdict.draft import describe, waits_of
+from robust_run.tracer.verdict.graph import sinks
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.types import RankPatience
+from robust_run.tracer.verdict.wake import chains_of
+from robust_run.tracer.wake.types import WakeChain
 
 __all__ = [
     "ParallelGroup",
@@ -50,12 +53,19 @@ class SceneView(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[ParallelGroup, ...] = ()
     inside: tuple[str, ...] = ()
     """Lines about what stands still inside NCCL."""
+    chains: tuple[tuple[int, WakeChain], ...] = ()
+    """What ranks wait for that others wait for, and that wait in no call."""
 
 
 def seen(scene: Scene, limit: int = 20) -> SceneView:
     """Return waits, groups and at most `limit` lines about NCCL at once: of 10,000 ranks, indexing a scene takes seconds."""
     picture = Picture(scene)
-    return SceneView(waits=waits_of(picture), groups=_groups_of(picture), inside=tuple(nccl.lines(picture, limit)))
+    return SceneView(
+        waits=waits_of(picture),
+        groups=_groups_of(picture),
+        inside=tuple(nccl.lines(picture, limit)),
+        chains=chains_of(picture, sorted(sinks(picture))),
+    )
 
 
 def waits(scene: Scene) -> tuple[Wait, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from robust_run.tracer.types import RankSight
 from robust_run.tracer.verdict.picture import Picture
@@ -23,9 +24,13 @@ def wake_clause(sight: RankSight | None) -> str:
 
 def wake_lines(picture: Picture, ranks: Iterable[int]) -> list[str]:
     """Return a line for each of the first ranks: its wake chain, from the rank to what it waits for in the end."""
+    return [f"what rank {rank} waits for: {chain.arrows}" for rank, chain in chains_of(picture, ranks)]
+
+
+def chains_of(picture: Picture, ranks: Iterable[int]) -> tuple[tuple[int, WakeChain], ...]:
+    """Return the wake chains of the first few of these ranks that have one."""
     chains = ((rank, _chain(picture.sights.get(rank))) for rank in ranks)
-    known = [f"what rank {rank} waits for: {chain.arrows}" for rank, chain in chains if chain is not None]
-    return known[:CHAINS]
+    return tuple(islice(((rank, chain) for rank, chain in chains if chain is not None), CHAINS))
 
 
 def _chain(sight: RankSight | None) -> WakeChain | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from robust_run.tracer.wake.types import ProcessReading, ThreadWait, WakeChain, WakeLink, WakeReading
-from robust_run.tracer.wake.waits import wait_of
+from robust_run.tracer.wake.waits import NAMED, wait_of
 
 #: More links are not followed.
 LINKS = 8
@@ -30,7 +30,9 @@ def chain_of(reading: WakeReading) -> WakeChain | None:
         pid = _next_pid(wait, processes)
     if not links:
         return None
-    return WakeChain(links=tuple(links), sentence=_sentence(links), arrows=_arrows(links))
+    known = {link.pid for link in links}
+    ends = tuple(waker.words for waker in links[-1].wait.wakers if waker.words and waker.pid not in known)[:NAMED]
+    return WakeChain(links=tuple(links), sentence=_sentence(links), ends=ends, arrows=_arrows(links, ends))
 
 
 def _next_pid(wait: ThreadWait, processes: Mapping[int, ProcessReading]) -> int:
@@ -72,10 +74,7 @@ def _sentence(links: list[WakeLink]) -> str:
     return ", which ".join(link.wait.doing for link in links)
 
 
-def _arrows(links: list[WakeLink]) -> str:
+def _arrows(links: list[WakeLink], ends: tuple[str, ...]) -> str:
     """Draw the chain; the last link's wakers end it."""
     parts = [f"pid {link.pid} {link.command}".rstrip() for link in links]
-    known = {link.pid for link in links}
-    last = links[-1].wait
-    ends = [waker.words for waker in last.wakers if waker.words and waker.pid not in known]
-    return " ← ".join([*parts, " or ".join(ends[:3])]) if ends else f"{' ← '.join(parts)} {last.doing}"
+    return " ← ".join([*parts, " or ".join(ends)]) if ends else f"{' ← '.join(parts)} {links[-1].wait.doing}"

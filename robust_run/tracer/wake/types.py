@@ -170,5 +170,7 @@ class WakeChain(msgspec.Struct, frozen=True, kw_only=True):
     """The rank first; each waits for the next."""
     sentence: str
     """A clause without the rank: `waits for its child 4711 (curl), which waits for 10.0.0.3:443, no byte for 12 s`."""
+    ends: tuple[str, ...] = ()
+    """Who might wake the last link and is no process of the chain: `10.0.0.3:443, no byte for 12 s`."""
     arrows: str
     """The same as a drawing: `pid 4710 train.py ← pid 4711 curl ← 10.0.0.3:443, no byte for 12 s`."""

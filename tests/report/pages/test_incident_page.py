@@ -18,11 +18,12 @@ from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.rules import KIND_TITLES
 from robust_run.report.pages.states import RankState, states_of
 from robust_run.report.pages.types import Accepts, IncidentPage, NodePlace
-from robust_run.report.pages.wait_graph import MOST_BOXES, graph_of
+from robust_run.report.pages.wait_graph import MOST_BOXES, graph_of, wait_graph
 from robust_run.report.pages.words import clock_time
 from robust_run.report.types import Action, Evidence
 from robust_run.tracer.types import Group, Wait
 from robust_run.tracer.verdict import ParallelGroup, parallel_groups, waits
+from robust_run.tracer.wake.types import ThreadWait, WakeChain, WakeLink
 
 
 def words(html: str) -> str:
@@ -105,6 +106,21 @@ def test_who_waits_for_whom_is_drawn_downwards_to_the_culprit() -> None:
     level = {index: at for at, layer in enumerate(graph.layers) for index in layer}
     assert graph.edges
     assert all(level[one] < level[other] for one, other in graph.edges)
+
+
+def test_the_chain_goes_on_below_the_culprit_to_what_it_waits_for_in_the_end() -> None:
+    page = incident_page()
+    assert page.scene is not None
+    waiting = waits(page.scene)
+    nothing = ThreadWait(doing="waits for its child 9 (curl)", wakers=())
+    curl = ThreadWait(doing="waits for data from 10.0.0.3:443 <b>", wakers=())
+    links = (WakeLink(pid=8, command="python", wait=nothing), WakeLink(pid=9, command="curl", wait=curl))
+    chain = WakeChain(links=links, sentence="", ends=("10.0.0.3:443 <b>",), arrows="")
+    graph = graph_of(waiting, states_of(page, waiting), [(5, chain)])
+    names = [graph.boxes[index].name or graph.boxes[index].ranks for layer in graph.layers for index in layer]
+    assert names[-3:] == [(5,), "pid 9 curl", "10.0.0.3:443 <b>"]
+    drawn = wait_graph(graph)
+    assert "pid 9 curl" in drawn and "10.0.0.3:443 &lt;b&gt;" in drawn and "<b>" not in drawn
 
 
 def test_ranks_that_wait_in_a_circle_are_drawn_too() -> None:

@@ -16,9 +16,10 @@ from ranks_alone import PATIENCE_S, rank, until
 
 from robust_run.tracer.files import ring, ring_format
 from robust_run.tracer.sight import fault_signal, processes, spy
-from robust_run.tracer.sight.collect import SightWorld, collect, dead_sights, stacks_of
+from robust_run.tracer.sight.collect import collect, dead_sights, stacks_of
 from robust_run.tracer.sight.fault_signal import CHILD_AGE_S, FILE_BYTES
 from robust_run.tracer.sight.spy import find_spy
+from robust_run.tracer.sight.target_view import SightWorld
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.children import has_nothing_to_do, newest_stack

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from jobs import wait_for
 from ranks_alone import until
 
-from robust_run.tracer.sight.collect import SightWorld, collect
+from robust_run.tracer.sight.collect import collect
 from robust_run.tracer.sight.links import LINKS, STUCK, StuckConnections, parse
+from robust_run.tracer.sight.target_view import SightWorld
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.types import StuckConnection
 

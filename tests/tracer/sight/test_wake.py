@@ -16,7 +16,8 @@ import pytest
 from jobs import wait_for
 
 from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading
-from robust_run.tracer.sight.wake.reading import lock_owner, machine_of, read
+from robust_run.tracer.sight.wake.reading import read
+from robust_run.tracer.sight.wake.tables import lock_owner, machine_of
 from robust_run.tracer.types import Op, RankTrace
 from robust_run.tracer.wake.chain import chain_of
 from robust_run.tracer.wake.types import WakeReading

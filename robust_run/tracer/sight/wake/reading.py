@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from robust_run.tracer.sight import processes
-from robust_run.tracer.sight.wake import descriptors, memory
+from robust_run.tracer.sight.wake import descriptors, memory, tables
 from robust_run.tracer.sight.wake.sockets import connections
 from robust_run.tracer.wake import decode
-from robust_run.tracer.wake.syscalls import ELF_MACHINES, blocking_call
+from robust_run.tracer.wake.syscalls import blocking_call
 from robust_run.tracer.wake.types import (
     Access,
     DescriptorReading,
@@ -118,8 +118,8 @@ class _Reader:
         look = processes.look(pid, self._root)
         if look is None:
             return None
-        machine = machine_of(pid, self._root)
-        names = _threads(pid, self._root)
+        machine = tables.machine_of(pid, self._root)
+        names = tables.threads_of(pid, self._root)
         threads = [found for tid in names[:THREADS] if (found := self._thread(pid, tid, machine)) is not None]
         if not any(thread.call is not None or thread.state == "R" for thread in threads) and not look.is_gone:
             self.unread.append(f"pid {pid}: its system calls are not ours to read")
@@ -129,8 +129,8 @@ class _Reader:
             start_ticks=look.start_ticks,
             command=processes.command_of(pid, self._root),
             machine=machine,
-            same_clocks=_clocks(pid, self._root) == _clocks(None, self._root),
-            tracer=int(_field(f"{self._root}/{pid}/status", "TracerPid") or 0),
+            same_clocks=tables.clocks_of(pid, self._root) == tables.clocks_of(None, self._root),
+            tracer=int(tables.field(f"{self._root}/{pid}/status", "TracerPid") or 0),
             threads=tuple(threads),
             hidden_threads=max(0, len(names) - THREADS),
             descriptors=tuple(self._descriptors(pid, machine, threads)),
@@ -140,14 +140,14 @@ class _Reader:
     def _thread(self, pid: int, tid: int, machine: str) -> ThreadReading | None:
         self._check()
         task = f"{self._root}/{pid}/task/{tid}"
-        stat = _text(f"{task}/stat")
+        stat = tables.text(f"{task}/stat")
         fields = stat.rpartition(")")[2].split()
         if not fields:
             return None
-        number, arguments = _call(_text(f"{task}/syscall"))
+        number, arguments = tables.call_in(tables.text(f"{task}/syscall"))
         call = blocking_call(machine, number)
-        counted = [int(word) for word in _text(f"{task}/schedstat").split()[:2] if word.isdigit()]
-        status = _text(f"{task}/status")
+        counted = [int(word) for word in tables.text(f"{task}/schedstat").split()[:2] if word.isdigit()]
+        status = tables.text(f"{task}/status")
         return ThreadReading(
             tid=tid,
             name=stat.partition("(")[2].rpartition(")")[0][:16],
@@ -155,7 +155,7 @@ class _Reader:
             call=number,
             arguments=arguments,
             pointed=memory.pointed(pid, call, arguments, self._root) if call is not None else (),
-            waits_in=processes.waits_in(tid, self._root) if tid == pid else _text(f"{task}/wchan").strip(),
+            waits_in=processes.waits_in(tid, self._root) if tid == pid else tables.text(f"{task}/wchan").strip(),
             run_ns=counted[0] if len(counted) == 2 else 0,
             delay_ns=counted[1] if len(counted) == 2 else 0,
             switches=sum(
@@ -193,7 +193,7 @@ class _Reader:
         return found
 
     def _lock(self, pid: int) -> list[int]:
-        owner = lock_owner(_text(f"{self._root}/locks", LOCKS_BYTES), pid)
+        owner = tables.lock_owner(tables.text(f"{self._root}/locks", LOCKS_BYTES), pid)
         if owner is None:
             return []
         self.locks.append(
@@ -227,97 +227,8 @@ class _Reader:
             pids = []
         for pid in dict.fromkeys([*self.processes, *pids]):
             self._check()
-            access = _access(pid, target, self._root)
+            access = tables.access_to(pid, target, self._root)
             if access:
                 yield HolderReading(
                     target=target, pid=pid, command=processes.command_of(pid, self._root), access=access
                 )
-
-
-def _access(pid: int, target: str, root: str) -> Access:
-    """Return how a process holds a pipe, by all of its descriptors; "" if it does not."""
-    found = set()
-    try:
-        with os.scandir(f"{root}/{pid}/fd") as entries:
-            for entry in entries:
-                if os.readlink(entry.path) == target:
-                    found |= set(descriptors.access_of(descriptors.info(pid, int(entry.name), root)))
-    except OSError:
-        pass  # gone meanwhile, or not ours to read
-    return descriptors.wanted_access("r" in found, "w" in found)
-
-
-def lock_owner(table: str, pid: int) -> int | None:
-    """Return who owns the file lock that a process waits for, from the text of /proc/locks; None if it waits for none.
-
-    A lock has a line with its owner; those that wait for it follow, with the same number and an arrow.
-    """
-    owner: int | None = None
-    for line in table.splitlines():
-        words = line.split()
-        if len(words) < 7:
-            continue
-        is_waiter = words[1] == "->"
-        at = 5 if is_waiter else 4
-        if not words[at].lstrip("-").isdigit():
-            continue
-        if not is_waiter:
-            owner = int(words[at])
-        elif int(words[at]) == pid:
-            return owner
-    return None
-
-
-def machine_of(pid: int, root: str = "/proc") -> str:
-    """Return whose system calls a process makes, from its program's header; "" if that is another's, of 32 bits, or unknown."""
-    try:
-        with open(f"{root}/{pid}/exe", "rb", buffering=0) as file:
-            head = file.read(20) or b""
-    except OSError:
-        return ""
-    if len(head) < 20 or head[:6] != b"\x7fELF\x02\x01":
-        return ""
-    return ELF_MACHINES.get(int.from_bytes(head[18:20], "little"), "")
-
-
-def _call(text: str) -> tuple[int | None, tuple[int, ...]]:
-    """Return the number and the arguments in the text of `syscall`: `230 0x0 0x0 ...`, `running`, `-1 0x...`."""
-    words = text.split()
-    if len(words) < 7:
-        return None, ()
-    try:
-        number, arguments = int(words[0]), tuple(int(word, 16) for word in words[1:7])
-    except ValueError:
-        return None, ()
-    return (number, arguments) if number >= 0 else (None, ())
-
-
-def _threads(pid: int, root: str) -> list[int]:
-    """Return the threads of a process, the main thread first."""
-    try:
-        found = sorted(int(name) for name in os.listdir(f"{root}/{pid}/task") if name.isdigit())
-    except OSError:
-        return []
-    return sorted(found, key=lambda tid: tid != pid)
-
-
-def _clocks(pid: int | None, root: str) -> str:
-    try:
-        return os.readlink(f"{root}/{pid}/ns/time" if pid is not None else "/proc/self/ns/time")
-    except OSError:
-        return ""
-
-
-def _field(path: str, name: str) -> str:
-    for line in _text(path).splitlines():
-        if line.startswith(f"{name}:"):
-            return line.partition(":")[2].strip()
-    return ""
-
-
-def _text(path: str, most: int = 16 * 1024) -> str:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return (file.read(most) or b"").decode("utf-8", errors="replace")
-    except OSError:
-        return ""
