@@ -21,7 +21,7 @@ PROGRAMS = {"curl": "curl", "attached": "gdb"}
 #: They may be over before anybody has waited for long.
 SHORT = frozenset({"one_long_call", "embedding", "compiling", "preparing_data"})
 #: These are told on the terminal as what they are, and are no incident.
-AT_WORK = frozenset({"slow_answer", "slow_download", "debugger", "save_to_a_slow_place"})
+AT_WORK = frozenset({"slow_download", "debugger", "save_to_a_slow_place"})
 
 
 def missing(wait: str) -> str:

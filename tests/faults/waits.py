@@ -25,35 +25,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
+import waits_on_descriptors
+import waits_on_others
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from waits_ground import apart, first_line, python, until
 
 STEPS = 40
-
-
-def until(seconds: float) -> Callable[[], bool]:
-    """Return a question that is true for so long from now on."""
-    end_s = time.monotonic() + seconds
-    return lambda: time.monotonic() < end_s
-
-
-def apart(*argv: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a program that is no child to wait for: a session of its own, as a service has."""
-    return subprocess.Popen(argv, start_new_session=True, **options)
-
-
-def python(program: str, *arguments: object) -> subprocess.Popen[bytes]:
-    """Start a Python program like that and wait until it has said a line, which is left to be read."""
-    return apart(sys.executable, "-c", program, *map(str, arguments), stdout=subprocess.PIPE)
-
-
-def first_line(process: subprocess.Popen[bytes]) -> str:
-    """Return what a program has said first."""
-    assert process.stdout is not None
-    return process.stdout.readline().decode().strip()
 
 
 # --- asleep, polling
@@ -442,6 +422,7 @@ WAITS: dict[str, Callable[[float], None]] = {
         flock, file_lock, sqlite, save_to_a_slow_place, open_a_fifo, small_appends,
         linear_algebra, one_long_call, embedding, python_loop, compiling, garbage, preparing_data,
         debugger, answer_of_a_person, attached,
+        *waits_on_others.WAITS, *waits_on_descriptors.WAITS,
     )
 }  # fmt: skip
 

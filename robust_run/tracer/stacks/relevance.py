@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from robust_run.tracer.stacks.children import below, children_of
+from robust_run.tracer.stacks.normal import A_PROGRAM
 from robust_run.tracer.types import ProcessSight, RankSight
 from robust_run.tracer.wake.chain import chain_of
 from robust_run.tracer.wake.scope import awaited_socket, scope_of
@@ -19,7 +20,9 @@ from robust_run.tracer.words import duration
 #: A connection on which data came so lately brings the rank on.
 COMES_S = 1.0
 #: One on which none has come for so long does not: that it is in a download says nothing any more.
-SILENT_S = 5.0
+SILENT_S = 10.0
+#: Places that take long because data come. Whoever sits in a debugger waits for a person.
+_FETCHES = frozenset({"a download", "a transfer", A_PROGRAM})
 
 
 class Heard(NamedTuple):
@@ -42,7 +45,7 @@ def heard(reading: WakeReading | None, known_long: str) -> Heard | None:
         return None
     if found.received_bytes and found.quiet_s < COMES_S:
         return Heard(True, f"receives data from {found.there}")
-    if known_long and found.quiet_s >= SILENT_S:
+    if known_long in _FETCHES and found.quiet_s >= SILENT_S:
         silence = f"no byte for {duration(found.quiet_s)}" if found.received_bytes else "which has sent nothing yet"
         return Heard(False, f"waiting for data from {found.there}, {silence}")
     return None

@@ -100,5 +100,10 @@ def test_a_download_that_pauses_for_a_moment_goes_on() -> None:
     assert activity_of(rank(on_a_connection(received_bytes=100, quiet_s=3.0), where=DOWNLOADS)).kind == "working"
 
 
+def test_a_debugger_whose_person_says_nothing_is_left_to_the_person() -> None:
+    debugs = stack("/opt/py/lib/python3.11/pdb.py:9 interaction", "/app/train.py:90 <module>")
+    assert activity_of(rank(on_a_connection(received_bytes=100, quiet_s=600.0), where=debugs)).kind == "working"
+
+
 def test_a_download_is_believed_where_bytes_are_not_counted() -> None:
     assert activity_of(rank(on_a_connection(), where=DOWNLOADS)).kind == "working"
