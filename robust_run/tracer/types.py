@@ -50,7 +50,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     one of `LIFECYCLE`, or `BACKWARD`."""
     seq: int
     """Counts the collectives of its group on this rank, from 1; the same call has the same number on all members. Point-to-point
-    calls count for themselves, by (group, direction, peer)."""
+    calls count for themselves, by (group, direction, peer, tag)."""
     state: OpState
     at_s: float
     """When the call was made."""
@@ -67,6 +67,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """0: the main thread; others are numbered as they appear."""
     on_gpu: bool | None = None
     """Whether its kernel has begun on the GPU; None: not known (no GPU, or torch does not time collectives)."""
+    tag: int = 0
+    """Of a point-to-point call of tensors on the CPU: calls of other tags do not meet."""
 
 
 class StepMark(msgspec.Struct, frozen=True, array_like=True):

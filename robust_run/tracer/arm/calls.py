@@ -84,6 +84,14 @@ def sends(arguments: Any) -> tuple[int, Any, int]:
     return *size(arguments[0]), int(arguments[1])
 
 
+def tag_of(arguments: Any) -> int:
+    """Return the tag of a send or recv, the last of its arguments; 0 where nobody looks at it: NCCL does not."""
+    tag = arguments[-1] if len(arguments) > 1 else 0
+    if not isinstance(tag, int) or not 0 <= tag < 1 << 31 or arguments[0][0].device.type != "cpu":
+        return 0
+    return tag
+
+
 #: Method of a process group, operation, what it moves. Names that a torch does not have are passed over.
 METHODS: tuple[tuple[str, str, Describe], ...] = (
     ("allreduce", "all_reduce", moves_first),

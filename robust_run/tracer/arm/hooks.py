@@ -147,8 +147,13 @@ class Hooks:
                 code = self.dtype_code(dtype)
             if peer >= 0:
                 peer = group.global_rank(peer)
-            seq = group.next_turn(op, peer) if self.first_p2p <= op <= self.last_p2p else group.next_number()
-            return ring.enter(group, op, numel, code, peer, seq, state)  # type: ignore[no-any-return]
+            tag = 0
+            if self.first_p2p <= op <= self.last_p2p:
+                tag = calls.tag_of(arguments)
+                seq = group.next_turn(op, peer, tag)
+            else:
+                seq = group.next_number()
+            return ring.enter(group, op, numel, code, peer, seq, state, tag)  # type: ignore[no-any-return]
         except Exception as error:
             ring.stop(error)
             return -1

@@ -34,7 +34,7 @@ table = load("table")
 TABLE_BYTES, TABLE_AT = table.TABLE_BYTES, table.TABLE_AT
 FILE_BYTES = TABLE_AT + TABLE_BYTES
 SLOTS_AT_CELL, SLOT_MASK, STATE_AT = SLOTS_AT >> 3, SLOTS - 1, 49
-SLOT_FORMAT = "=QQQqIIiHHBBB5xQ"
+SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
 (
     MAGIC_CELL,
     VERSION_CELL,
@@ -133,7 +133,9 @@ class Ring:
 
     # Calls -------------------------------------------------------------------------------------------------------------
 
-    def enter(self, group: Any, op: int, numel: int, dtype: int, peer: int, seq: int, state: int = ENTERED) -> int:
+    def enter(
+        self, group: Any, op: int, numel: int, dtype: int, peer: int, seq: int, state: int = ENTERED, tag: int = 0
+    ) -> int:
         """Take a slot for a call that begins now, and return its number; `UNKNOWN` if nothing is recorded."""
         if not self.recording and not self.claim():
             return UNKNOWN
@@ -145,7 +147,7 @@ class Ring:
         # pack_into clears the slot and writes field after field, index + 1 last.
         pack_slot(
             self.octets, SLOTS_AT + (index & SLOT_MASK) * SLOT_BYTES, now, 0, 0, numel, seq, self.site(sys._getframe(2)),
-            peer, group.index, thread, op, state, dtype, index + 1,
+            peer, group.index, thread, op, state, dtype, tag, index + 1,
         )  # fmt: skip
         cells = self.cells
         cells[HEAD_CELL] = index + 1

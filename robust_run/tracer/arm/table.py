@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from itertools import count
+from itertools import count, islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ TABLE_BYTES, TABLE_AT = 1 << 18, 4096 + 4096 * 64 + 1024 * 16
 TABLE_BYTES_CELL = 11
 FRAMES_WALKED = 12
 CODES_KEPT = 8192
+TURNS_KEPT = 4096
 USER, PACKAGE, MACHINERY = range(3)
 
 
@@ -30,16 +31,20 @@ class GroupEntry:
         self.ranks = ranks
         self.limit_ms = 0  # of its calls, as written down; 0: not known
         self.next_number = count(1).__next__  # of its collectives
-        self.turns: dict[tuple[int, int], int] = {}  # point-to-point calls so far, by direction and peer
+        self.turns: dict[tuple[int, int, int], int] = {}  # point-to-point calls so far, by direction, peer and tag
 
     def global_rank(self, rank: int) -> int:
         """Return the global rank of a rank of this group; -1 if that is not known."""
         return self.ranks[rank] if 0 <= rank < len(self.ranks) else -1
 
-    def next_turn(self, op: int, peer: int) -> int:
-        """Count a point-to-point call."""
-        turn = self.turns.get((op, peer), 0) + 1
-        self.turns[op, peer] = turn
+    def next_turn(self, op: int, peer: int, tag: int) -> int:
+        """Count a point-to-point call. Of a program with a new tag for each step the oldest are forgotten."""
+        key = op, peer, tag
+        turn = self.turns.pop(key, 0) + 1
+        if len(self.turns) >= TURNS_KEPT:
+            for oldest in list(islice(self.turns, TURNS_KEPT // 2)):
+                self.turns.pop(oldest, None)
+        self.turns[key] = turn
         return turn
 
 

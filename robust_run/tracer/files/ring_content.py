@@ -33,8 +33,9 @@ Slot = tuple[int, ...]
     OP_FIELD,
     STATE_FIELD,
     DTYPE_FIELD,
+    TAG_FIELD,
     INDEX_FIELD,
-) = range(13)
+) = range(14)
 
 
 def whole_slots(content: bytes, again: bytes, head: int) -> list[Slot]:
@@ -77,6 +78,7 @@ def to_op(slot: Slot, groups: dict[int, str], sites: dict[int, str]) -> Op:
         peer=slot[PEER_FIELD],
         site=sites.get(slot[SITE_FIELD], ""),
         thread=slot[THREAD_FIELD],
+        tag=slot[TAG_FIELD],
     )
 
 

@@ -7,7 +7,8 @@ times are nanoseconds of the monotonic clock. Four regions:
 
     header   cells of eight bytes, each written at once: `*_CELL`
     slots    one of 64 bytes for each communication call, number i in slot i mod 4096, changed in place as it goes on:
-             t_enter t_wait t_done numel(q) seq(I) site(I) peer(i) group(H) thread(H) op(B) state(B) dtype(B) pad index+1(Q)
+             t_enter t_wait t_done numel(q) seq(I) site(I) peer(i) group(H) thread(H) op(B) state(B) dtype(B) pad tag(i)
+             index+1(Q)
     marks    the ends of the newest steps: t, blocked time of the main thread by then
     table    lines that are only added: `g index name desc ranks`, `s index file:line function` and, of a group,
              `t index milliseconds` (torch's time limit of its calls; the last one counts), separated by tabs
@@ -29,7 +30,7 @@ VERSION = 1
 HEADER_BYTES = 4096
 SLOTS = 4096
 SLOT_BYTES = 64
-SLOT_FORMAT = "=QQQqIIiHHBBB5xQ"
+SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
 MARKS = 1024
 MARK_BYTES = 16
 TABLE_BYTES = 1 << 18

@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import Scene, SceneLook, TraceVerdict
-from robust_run.tracer.verdict import absent, after, ended, graph, links, nccl, order, signatures, stall
+from robust_run.tracer.verdict import absent, after, ended, graph, links, nccl, order, pairs, signatures, stall
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.types import RankPatience
@@ -58,6 +58,9 @@ def _definite(picture: Picture, patience: RankPatience, needed_s: float) -> Trac
     if mismatch is not None:
         return signatures.judge(picture, mismatch)
     verdict = links.judge(picture, needed_s)
+    if verdict is not None:
+        return verdict
+    verdict = pairs.judge(picture, needed_s)
     if verdict is not None:
         return verdict
     circle = graph.deadlocked(picture, needed_s, nccl.may_circle(picture))

@@ -9,7 +9,7 @@ and cycles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
@@ -70,6 +70,33 @@ def deadlocked(picture: Picture, older_than_s: float, among: Sequence[WaitPlace]
         if len(component) > 1:
             found.extend(ranks[node] for node in component if node < len(ranks))
     return tuple(sorted(found))
+
+
+def nobody_sends(picture: Picture, older_than_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return ranks that receive from any rank although all that could send wait for them, and all that wait in vain.
+
+    A wait in a collective is in vain if one of its missing is stuck, one for any sender if all are. What is left when ranks
+    with a hope are taken out again and again is stuck (a deadlock in the AND-OR model of wait-for graphs).
+    """
+    places = [here for here in picture.places if here.missing and picture.waited_s(here) >= older_than_s]
+    stuck = {rank for here in places for rank in here.waiters}
+    stuck -= {rank for rank in stuck if any(here not in places for here in picture.waiting.get(rank, ()))}
+    while True:
+        hopeful = {
+            rank
+            for here in places
+            for rank in here.waiters
+            if rank in stuck and not (stuck.issuperset if here.any_sender else _meets(stuck))(here.missing)
+        }
+        if not hopeful:
+            break
+        stuck -= hopeful
+    receivers = {rank for here in places if here.any_sender for rank in here.waiters if rank in stuck}
+    return tuple(sorted(receivers)), tuple(sorted(stuck))
+
+
+def _meets(stuck: set[int]) -> Callable[[Iterable[int]], bool]:
+    return lambda ranks: not stuck.isdisjoint(ranks)
 
 
 def _components(edges: list[list[int]]) -> list[list[int]]:

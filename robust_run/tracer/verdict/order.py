@@ -177,7 +177,7 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
             sentence=f"{picture.who((first.rank,))} {difference(picture, streams, first)}{where}; {waited}",
             confidence="high" if len(odd) == 1 and first.length <= 2 else "medium",
             here=next((one for one in places if first.rank in one.waiters), here),
-            proven=_is_closed(picture, circle),
+            proven=is_closed(picture, circle),
         )
     where = picture.where(circle[0])
     return draft(
@@ -190,11 +190,11 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
         confidence="low",
         here=here,
         over_evicted=circle,
-        proven=_is_closed(picture, circle),
+        proven=is_closed(picture, circle),
     )
 
 
-def _is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
+def is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
     """Whether no thread of the ranks of a circle is free to make the call that another waits for."""
     return all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle)
 

@@ -41,7 +41,7 @@ class Picture:
         #: Collectives of a group, by number, then rank. Numbers of different sequences say nothing about each other.
         self.collectives: dict[_GroupKey, dict[int, dict[int, Op]]] = {}
         self.last: dict[_GroupKey, dict[int, int]] = {}
-        self._p2p_last: dict[tuple[_GroupKey, str, int, int], int] = {}
+        self._p2p_last: dict[tuple[_GroupKey, str, int, int, int], int] = {}
         self._take_ops()
         places = (*self._find_places(), *self._unlogged_places())
         #: What NCCL's traces say; None without any.
@@ -59,7 +59,7 @@ class Picture:
             for op in sight.trace.ops if sight.trace is not None else ():
                 key = self.sequence(sight.rank, op.group, op.op)
                 if op.op in P2P:
-                    direction = (key, op.op, sight.rank, op.peer)
+                    direction = (key, op.op, sight.rank, op.peer, op.tag)
                     self._p2p_last[direction] = max(op.seq, self._p2p_last.get(direction, 0))
                 else:
                     self.collectives.setdefault(key, {}).setdefault(op.seq, {})[sight.rank] = op
@@ -154,11 +154,18 @@ class Picture:
         if op.op == "recv_any":
             missing = tuple(one for one in group.ranks if one != rank)
         else:
-            answered = self._p2p_last.get((key, _OPPOSITE[op.op], op.peer, rank), 0) >= op.seq
-            answered |= op.op == "send" and (key, "recv_any", op.peer, -1) in self._p2p_last
+            answered = self._p2p_last.get((key, _OPPOSITE[op.op], op.peer, rank, op.tag), 0) >= op.seq
+            answered |= op.op == "send" and (key, "recv_any", op.peer, -1, op.tag) in self._p2p_last
             missing = () if answered else (op.peer,)
         return WaitPlace(
-            group=group, op=op.op, seq=op.seq, peer=op.peer, waiters=(rank,), missing=missing, since_s=_since(op)
+            group=group,
+            op=op.op,
+            seq=op.seq,
+            peer=op.peer,
+            tag=op.tag,
+            waiters=(rank,),
+            missing=missing,
+            since_s=_since(op),
         )
 
     def key(self, rank: int, name: str) -> _GroupKey:
@@ -204,7 +211,8 @@ class Picture:
             return here.op
         if here.op in P2P:
             toward = "to" if here.op == "send" else "from"
-            return f"{here.op} #{here.seq} {toward} " + ("any rank" if here.peer < 0 else f"rank {here.peer}")
+            tag = f" with tag {here.tag}" if here.tag else ""
+            return f"{here.op} #{here.seq} {toward} " + ("any rank" if here.peer < 0 else f"rank {here.peer}") + tag
         return f"{op_name(here.op)} #{here.seq} of {self.label(here.group)}"
 
     def who(self, ranks: tuple[int, ...]) -> str:

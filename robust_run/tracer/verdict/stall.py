@@ -62,8 +62,12 @@ def _complete_at_s(picture: Picture, here: WaitPlace) -> float:
     if here.op in P2P:
         sight = picture.sights.get(here.peer)
         ops = sight.trace.ops if sight is not None and sight.trace is not None else ()
-        calls: list[Op] = [op for op in ops if op.op in P2P and op.peer == here.waiters[0] and op.seq == here.seq]
-        calls = [op for op in calls if op.op != here.op and op.group == here.group.name]
+        met = (
+            (op.peer, op.seq, op.tag, op.group) == (here.waiters[0], here.seq, here.tag, here.group.name) for op in ops
+        )
+        calls: list[Op] = [
+            op for op, is_it in zip(ops, met, strict=True) if is_it and op.op in P2P and op.op != here.op
+        ]
     else:
         key = picture.sequence(here.waiters[0], here.group.name, here.op)
         calls = list(picture.collectives.get(key, {}).get(here.seq, {}).values())

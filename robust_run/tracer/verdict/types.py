@@ -38,6 +38,7 @@ class WaitPlace(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     peer: int = -1
     """Of a point-to-point call."""
+    tag: int = 0
     waiters: tuple[int, ...]
     missing: tuple[int, ...]
     """Who has not come; empty if all have."""

@@ -52,12 +52,18 @@ def _telling_wait(reading: WakeReading, process: ProcessReading) -> ThreadWait:
     others = [wait_of(reading, process, thread) for thread in process.threads[1:]]
     if any(wait.doing == "runs" for wait in others):
         return _deeper(main, "another of its threads runs", main)
-    telling = [wait for wait in others if any(waker.kind in _TELLING for waker in wait.wakers)]
+    telling = [wait for wait in others if _tells(wait)]
     if len(telling) != 1:
         telling = telling or [wait for wait in others if wait.until_s is not None]
     if len(telling) != 1:
         return main
     return _deeper(main, f"another of its threads {telling[0].doing}", telling[0])
+
+
+def _tells(wait: ThreadWait) -> bool:
+    """Whether all that may wake a thread is known, and more than a timer: idle helpers wait for whoever calls."""
+    kinds = {waker.kind for waker in wait.wakers} - {"itself"}
+    return bool(kinds) and kinds <= _TELLING
 
 
 def _deeper(main: ThreadWait, doing: str, other: ThreadWait) -> ThreadWait:

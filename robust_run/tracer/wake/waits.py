@@ -155,7 +155,7 @@ def _of_socket(reading: WakeReading, one: DescriptorReading) -> Waker:
     if found is None or found.kind == "other":
         return Waker(kind="unknown", words="the other end of a socket")
     if found.is_listening:
-        return Waker(kind="service", words=f"somebody who connects to {found.here}")
+        return Waker(kind="unknown", words=f"somebody who connects to {found.here}")
     return Waker(kind="service", words=found.there + _quiet(found))
 
 

@@ -1,0 +1,61 @@
+"""Point-to-point calls that never meet: other tags on both sides, and receivers from anybody to whom nobody can send."""
+
+from __future__ import annotations
+
+from robust_run.tracer.types import TraceVerdict
+from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.graph import nobody_sends
+from robust_run.tracer.verdict.order import is_closed
+from robust_run.tracer.verdict.picture import Picture
+
+
+def judge(picture: Picture, older_than_s: float) -> TraceVerdict | None:
+    """Name ranks whose point-to-point calls can never meet; None if there are none, or only just."""
+    return _other_tags(picture, older_than_s) or _nobody_sends(picture, older_than_s)
+
+
+def _other_tags(picture: Picture, older_than_s: float) -> TraceVerdict | None:
+    """Name a pair of which one sends with a tag and the other receives with another, each waiting for the other."""
+    waits = [here for here in picture.places if here.missing and picture.waited_s(here) >= older_than_s]
+    receives = {(here.waiters[0], here.peer, here.group.name): here for here in waits if here.op == "recv"}
+    for here in waits:
+        other = receives.get((here.peer, here.waiters[0], here.group.name)) if here.op == "send" else None
+        if other is None or other.tag == here.tag:
+            continue
+        ranks = (here.waiters[0], other.waiters[0])
+        return draft(
+            picture,
+            kind="mismatch",
+            ranks=ranks,
+            rule="tag",
+            sentence=f"rank {ranks[0]} sends to rank {ranks[1]} with tag {here.tag}, and rank {ranks[1]} receives from it "
+            f"with tag {other.tag}: {picture.wait_words(2, picture.waited_s(here))} for each other",
+            confidence="high",
+            here=here,
+            over_evicted=ranks,
+            proven=is_closed(picture, ranks),
+        )
+    return None
+
+
+def _nobody_sends(picture: Picture, older_than_s: float) -> TraceVerdict | None:
+    receivers, stuck = nobody_sends(picture, older_than_s)
+    if not receivers:
+        return None
+    here = min(
+        (one for one in picture.places if one.any_sender and set(one.waiters) <= set(receivers)),
+        key=lambda one: one.since_s,
+    )
+    rest = tuple(rank for rank in stuck if rank not in receivers)
+    who = f"; {picture.who(rest)} {'waits' if len(rest) == 1 else 'wait'} for it" if rest else ""
+    return draft(
+        picture,
+        kind="hang",
+        ranks=receivers,
+        rule="nobody_sends",
+        sentence=f"{picture.who(here.waiters)} waits in {picture.what(here)} since {picture.waited_s(here):.1f} s, and nobody is "
+        f"left who could send{who}",
+        confidence="medium",
+        here=here,
+        proven=is_closed(picture, stuck),
+    )
