@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.workers.workers import Worker
@@ -13,6 +14,8 @@ from robust_run.tracer.files.steps import read as read_steps
 
 #: Bytes of stderr that travel with the evidence; what was classified is longer.
 TAIL_BYTES = 4096
+#: Of the log of a rank that has not ended.
+LAST_WORDS_BYTES = 64 * 1024
 
 #: An error file larger than this is not the one torch's @record writes.
 LARGEST_ERROR_FILE_BYTES = 1 << 20
@@ -56,6 +59,23 @@ def is_outlived(finding: Finding, exit_code: int | None, spoke_at_s: float | Non
     return spoke_at_s is not None and ended_at_s - spoke_at_s > DYING_S
 
 
+def end_of(path: str) -> str:
+    """Return the end of a log; empty if it is not there or no plain file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, LAST_WORDS_BYTES, max(0, size - LAST_WORDS_BYTES)).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
 def find(error_file: str, stderr: str, exit_code: int | None) -> Finding | None:
     """Return what a failed rank shows: its error file says it best, its stderr next. None for one that did well."""
     if exit_code == 0:
@@ -74,8 +94,6 @@ def _from_file(path: str) -> Finding | None:
 
 def _read_plain_file(path: str) -> str:
     """Return a file's beginning, empty if it is not there or no plain file: a worker can put a pipe in its place."""
-    import stat
-
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

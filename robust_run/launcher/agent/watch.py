@@ -215,11 +215,26 @@ class RankWatch:
                 collect(targets, samples=order.samples, ops=order.ops, flows=order.flows),
                 heard(self._ras_address, [target.rank for target in targets], order.samples),
             )
-            sights = with_report(tuple(self._with_log(sight) for sight in sights), report)
+            sights = with_report(tuple(self._with_log(self._with_words(sight)) for sight in sights), report)
             self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
         except Exception as error:
             self._harmless.failed(error)
             self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
+
+    def _with_words(self, sight: RankSight) -> RankSight:
+        """Add what a rank raised whose program has ended while a thread of it keeps the process."""
+        from robust_run.tracer.stacks.normal import is_leaving, main_stacks
+
+        stacks = main_stacks(sight)
+        logs = self._run_directory.logs_of(self._attempt, sight.rank)
+        if not stacks or not is_leaving(stacks[-1]) or not logs:
+            return sight
+        import msgspec
+
+        from robust_run.health.output import classify
+        from robust_run.launcher.agent.evidence import end_of
+
+        return msgspec.structs.replace(sight, finding=classify(end_of(f"{logs}/stderr.log"), None))
 
     def _with_log(self, sight: RankSight) -> RankSight:
         """Add how what NCCL does came to stand still."""

@@ -239,6 +239,11 @@ def is_waiting(stack: ThreadStack) -> bool:
     return short.startswith("torch/distributed/") and leaf.function in _WAITING_FUNCTIONS
 
 
+def is_leaving(stack: ThreadStack) -> bool:
+    """Whether the program has ended, by an exception or not, and its main thread waits for its other threads."""
+    return any(frame.function == "_shutdown" and short_path(frame.file) == "threading.py" for frame in stack.frames)
+
+
 def long_place(stack: ThreadStack) -> str:
     """Return the name of a place in the stack that takes long without being stuck, for people; "" if none or if it waits."""
     if is_waiting(stack):

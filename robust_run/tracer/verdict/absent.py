@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from robust_run.tracer.stacks.activity import activity_of
-from robust_run.tracer.stacks.normal import is_waiting, main_stacks, user_frame
+from robust_run.tracer.stacks.normal import is_leaving, is_waiting, main_stacks, user_frame
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
@@ -180,6 +180,11 @@ def _sentence(picture: Picture, due: list[SuspectRank], lost: str) -> str:
     chain = wake_clause(picture.sights.get(first.rank))
     ends = f"; {subject} is in {where}" if where else f"; {subject} is {first.doing}"
     ends += f", {chain}" if chain else ""
+    sight = picture.sights.get(first.rank)
+    stacks = main_stacks(sight) if sight is not None else ()
+    if sight is not None and stacks and is_leaving(stacks[-1]):
+        raised = f"raised {sight.finding.line}" if sight.finding is not None else "has come to its end"
+        ends = f"; its program {raised}, and a thread that is no daemon keeps the process{f': it {chain}' if chain else ''}"
     if first.busy:
         ends = f"; {first.doing}" if first.doing.startswith("its ") else f"; {subject} {first.doing}"
     if lost:
