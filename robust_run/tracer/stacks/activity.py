@@ -94,7 +94,8 @@ def activity_of(sight: RankSight) -> Activity:
     if kept is not None:
         whose = "" if kept.is_rank else f"its child {kept.pid} ({kept.command}) "
         return Activity("working", f"{whose}waits for a CPU, {kept.starved * 100:.0f} % of the time{_in(where)}")
-    return Activity("idle", _asleep(rank_process, where) + _stuck_loader(sight, newest))
+    loader = stuck_loader(sight)
+    return Activity("idle", _asleep(rank_process, where) + (f"; {loader}" if loader else ""))
 
 
 def is_kept_waiting(process: ProcessSight) -> bool:
@@ -190,14 +191,16 @@ def _asleep(process: ProcessSight, where: str) -> str:
     return f"asleep{_in(where)}"
 
 
-def _stuck_loader(sight: RankSight, newest: ThreadStack | None) -> str:
+def stuck_loader(sight: RankSight) -> str:
     """Say where a DataLoader worker is that the rank may be waiting for; "" if it waits for none."""
+    newest = next(reversed(main_stacks(sight)), None)
     if newest is None or not any(frame.file.endswith("torch/utils/data/dataloader.py") for frame in newest.frames):
         return ""
     for process in sight.processes:
         stack = newest_stack(process)
         if stack is not None and role(process, stack) == LOADER_ROLE and not has_nothing_to_do(stack):
-            return f"; its {LOADER_ROLE} {process.pid} is in {place(stack)}"
+            stopped = "stopped " if process.state == "T" else ""
+            return f"its {LOADER_ROLE} {process.pid} is {stopped}in {place(stack)}"
     return ""
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from robust_run.tracer.stacks.activity import activity_of
+from robust_run.tracer.stacks.activity import activity_of, stuck_loader
 from robust_run.tracer.stacks.normal import is_leaving, is_waiting, main_stacks, user_frame
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
@@ -179,8 +179,9 @@ def _sentence(picture: Picture, due: list[SuspectRank], lost: str) -> str:
     subject = "it" if len(ranks) == 1 else f"rank {first.rank}"
     chain = wake_clause(picture.sights.get(first.rank))
     ends = f"; {subject} is in {where}" if where else f"; {subject} is {first.doing}"
-    ends += f", {chain}" if chain else ""
     sight = picture.sights.get(first.rank)
+    loader = stuck_loader(sight) if sight is not None and where else ""
+    ends += f"; {loader}" if loader else f", {chain}" if chain else ""
     stacks = main_stacks(sight) if sight is not None else ()
     if sight is not None and stacks and is_leaving(stacks[-1]):
         raised = f"raised {sight.finding.line}" if sight.finding is not None else "has come to its end"

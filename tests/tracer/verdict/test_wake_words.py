@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from seen_ranks import STANDARD, stack
+import pytest
+from seen_ranks import STANDARD, TORCH, process, stack
 
 from robust_run.health.types import Finding
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
@@ -77,3 +78,15 @@ def test_a_rank_that_is_left_behind_is_told_with_what_it_waits_for() -> None:
     found = look_at_leftovers(Scene(at_s=20.0, attempt=0, world_size=3, ranks=(left, *ended)), 5.0).verdict
     assert found is not None
     assert found.sentence.endswith("waits for its child 200 (curl), which sleeps for 9.0 s more")
+
+
+FETCHES = stack(f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data", "/app/train.py:40 <module>")
+IN_THE_DATASET = stack("/app/dl.py:11 __getitem__", f"{TORCH}/utils/data/_utils/worker.py:349 _worker_loop")
+
+
+@pytest.mark.parametrize(("state", "how"), [("S", ""), ("T", "stopped ")])
+def test_a_stuck_loader_worker_is_in_the_line_that_people_read(state: str, how: str) -> None:
+    fetching = rank(0, at=FETCHES)
+    worker = process(IN_THE_DATASET, pid=13524, is_rank=False, parent=100, state=state)
+    found = verdict_on(with_wake(fetching, wake=CHILD, processes=(*fetching.processes, worker)))
+    assert found.sentence.endswith(f"; its DataLoader worker 13524 is {how}in dl.py:11 __getitem__")
