@@ -21,6 +21,8 @@ GAPS = 200
 #: too, where steps are not counted.
 START_FACTOR = 2.0
 STARTED = 20
+#: From this optimizer step on gaps are those of training.
+STEADY_STEPS = 2
 #: A wait that goes on is reported again after twice the time of the report before.
 BACK_OFF = 2.0
 
@@ -49,8 +51,14 @@ class _Rank:
         self.events = -1
         self.changed_at_s = now_s
         self.gaps_s: deque[float] = deque(maxlen=GAPS)
+        self.is_steady = False
 
     def take(self, beat: RingHeartbeat, now_s: float) -> None:
+        if beat.steps >= STEADY_STEPS and not self.is_steady:
+            # Imports, connections and the first step took what they took: that says nothing of the steps that follow.
+            self.is_steady, self.events = True, beat.events
+            self.gaps_s.clear()
+            self.changed_at_s = now_s
         if beat.events != self.events:
             if self.events >= 0:
                 self.gaps_s.append(now_s - self.changed_at_s)

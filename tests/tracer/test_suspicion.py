@@ -85,3 +85,15 @@ def test_nobody_is_suspected_who_makes_progress_within_the_floor(looks: list[tup
         if progress or now_s - since_s >= 4.9:
             since_s = now_s
         assert suspicion.look({0: RingHeartbeat(events, 1, since_s if is_waiting else None)}, now_s) is None
+
+
+def test_what_the_start_took_says_nothing_of_a_wait_in_training() -> None:
+    suspicion = Suspicion(5.0)
+    now_s = 0.0
+    for event in range(1, 4):  # imports, connections, a first step that compiles
+        now_s += 20.0
+        suspicion.look({0: RingHeartbeat(event, 0, None)}, now_s)
+    for step in range(1, 6):
+        now_s += 0.5
+        suspicion.look({0: RingHeartbeat(3 + step, step, None)}, now_s)
+    assert next(waits(suspicion, 8, now_s, 60.0)).after_s == 5.0
