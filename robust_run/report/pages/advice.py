@@ -100,6 +100,14 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         ROLLBACK,
     ),
     "usage": (Step("The program refuses its arguments or cannot be found: correct the command line and start again."),),
+    "tag": (Step("Give the send and the receive the same tag: both lines are below."), _FIX, _UPDATE),
+    "nobody_sends": (
+        Step(
+            "Count sends and receives: the rank expects one more than its peers send, or they have gone on without sending."
+        ),
+        _FIX,
+        _UPDATE,
+    ),
     "early_exit": (
         Step("One rank left the loop before the others. Give all ranks the same number of steps (drop_last, Join)."),
         _FIX,

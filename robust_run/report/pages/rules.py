@@ -113,6 +113,14 @@ RULES: dict[str, tuple[str, str]] = {
         "It left out a call",
         "This rank's next calls are those that its peers make one place later in a group's order of calls.",
     ),
+    "tag": (
+        "A send and a receive with different tags",
+        "A rank sends to a peer that receives from it, with another tag: the two never meet, and each waits for the other.",
+    ),
+    "nobody_sends": (
+        "Nobody is left who could send",
+        "A rank receives from any rank, and all that could send wait for it, directly or through others.",
+    ),
     "order": (
         "It left the common order of calls",
         "Ranks wait for each other in a circle, and this rank's order of calls occurs nowhere else.",
