@@ -255,6 +255,8 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     wait that ends by itself."""
     expires_s: float | None = None
     """When torch itself ends the first of the waits by a time limit (controller's monotonic clock); None: nobody waits."""
+    where: str = ""
+    """Where the first of the ranks at fault is: `data.py:88 get`; "": not known."""
     at_work: bool = False
     """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
 

@@ -122,6 +122,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "image-writable": "ROBUST_IMAGE_WRITABLE",
         "bind": None,  # a bind has colons, which part the paths of a variable
         "image-cache": "ROBUST_IMAGE_CACHE",
+        "hang-patience": "ROBUST_HANG_PATIENCE",
         "diagnose": "ROBUST_DIAGNOSE",
         "diagnose-checks": "ROBUST_DIAGNOSE_CHECKS",
         "replay": None,

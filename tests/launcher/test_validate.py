@@ -11,7 +11,7 @@ from worlds import PYTHON, Machine
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.start.options.command import parse
-from robust_run.launcher.start.options.validate import parse_signals, resolve
+from robust_run.launcher.start.options.validate import parse_patience_s, parse_signals, resolve
 
 
 @pytest.fixture
@@ -226,3 +226,21 @@ def test_whom_to_tell_is_checked_and_files_are_absolute(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         resolve_notify((f"@{hook}",), world)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("auto", None), ("90", 90.0), ("90s", 90.0), (" 5M ", 300.0), ("2h", 7200.0)]
+)
+def test_patience_with_hangs_is_a_time_or_left_to_torch(text: str, seconds: float | None) -> None:
+    assert parse_patience_s(text, 5.0) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 min", "-1", "0", "nan", "inf", "infm", "5d"])
+def test_a_patience_that_is_no_time_is_refused_with_what_may_be_written(text: str) -> None:
+    with pytest.raises(UserError, match="--hang-patience .* is no time; write 90s, 5m, 2h or auto"):
+        parse_patience_s(text, 5.0)
+
+
+def test_a_patience_shorter_than_the_time_until_anybody_looks_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--hang-patience 3s: must be --hang-after \(5 s\) or more"):
+        parse_patience_s("3s", 5.0)

@@ -170,6 +170,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Hosts that were evicted for it."""
     reported: list[tuple[str, tuple[int, ...], float]] = []
     """Kinds and ranks of verdicts that were reported while the attempt went on, and when."""
+    unproven_ends: dict[str, int] = {}
+    """How many attempts were ended for a wait that was not proven, by where it was; over all attempts."""
     act_at_s: float | None = None
     """When a wait that was only reported is looked at again and acted on, if it still goes on."""
     last_left_at_s: float | None = None

@@ -162,6 +162,8 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
     torch ends it."""
     hang_after_s: float = 5.0
     """Least time a rank is waited for before evidence is collected."""
+    hang_patience_s: float | None = None
+    """After so long what is not proven is acted on. None: shortly before torch ends the wait."""
     on_slow: str = "report"
     """report or evict."""
     diagnose: str = "auto"

@@ -58,6 +58,7 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
         onset_s=onset_s,
         proven=proven,
         expires_s=expires_s(picture),
+        where=picture.where(min(ranks)) if ranks else "",
     )
 
 

@@ -241,6 +241,60 @@ def test_who_knows_his_program_may_have_every_wait_acted_on_at_once() -> None:
     assert judged(impatient, waits(at_work=True)) == [BY_SIGTERM]
 
 
+def acted_on_after(story: Story, verdict: TraceVerdict) -> float:
+    """Return how long after its onset a wait is acted on."""
+    suspected(story)
+    incident = judged(story, verdict)[0]
+    assert incident.action == "report"
+    return float(incident.act_at_s) - (verdict.onset_s or 0.0)
+
+
+def test_with_a_patience_of_his_own_a_wait_is_acted_on_when_it_is_over() -> None:
+    story = one_node(hang_patience_s=300.0)
+    suspected(story)
+    incident, wake = judged(story, waits())
+    assert incident.reason == "it may end by itself; else the attempt is ended in 4 min 54 s, by --hang-patience"
+    assert wake == WakeAt(301.0)
+    story.happens(Tick(), 301.0 - story.now_s)
+    assert judged(story, waits()) == [BY_SIGTERM]
+
+
+def test_a_patience_is_never_longer_than_torch_s_own_limit_nor_for_what_is_at_work_or_proven() -> None:
+    assert acted_on_after(one_node(hang_patience_s=7200.0), waits()) == 1770.0
+    assert acted_on_after(one_node(hang_patience_s=300.0), waits(at_work=True)) == 1770.0
+    at_once = one_node(hang_patience_s=300.0)
+    suspected(at_once)
+    assert judged(at_once, stuck()) == [BY_SIGTERM]
+
+
+def ended_for(story: Story, verdict: TraceVerdict) -> None:
+    """Let a wait go on until it is acted on, and the next attempt start."""
+    assert story.state.act_at_s is not None
+    story.happens(Tick(), story.state.act_at_s - story.now_s)
+    assert judged(story, verdict) != []
+    story.ends("here", told_to_end(0, story.now_s), told_to_end(1, story.now_s))
+    story.starts()
+
+
+def test_a_wait_at_the_same_line_is_given_twice_as_long_each_time_and_after_three_times_is_only_reported() -> None:
+    story = one_node(hang_patience_s=100.0, max_restarts=10)
+    for patience_s in (100.0, 200.0, 400.0):
+        verdict = waits(onset_s=story.now_s, where="data.py:88 get")
+        assert acted_on_after(story, verdict) == patience_s
+        ended_for(story, verdict)
+    suspected(story)
+    (incident,) = judged(story, waits(onset_s=story.now_s, where="data.py:88 get"))
+    assert (incident.action, incident.act_at_s) == ("report", None)
+    assert incident.reason == "the job was started again 3 times for a wait there, and waits there again"
+    assert acted_on_after(story, waits(0, onset_s=story.now_s, where="train.py:7 step")) == 100.0, (
+        "another line is another wait"
+    )
+    suspected(story)
+    assert judged(story, stuck(where="data.py:88 get")) == [EndAttempt(attempt=3, signal=15, grace_s=3)], (
+        "proven is no wait"
+    )
+
+
 def test_a_node_is_evicted_for_what_may_be_a_wait_when_its_time_is_over_not_before() -> None:
     story = several_nodes("a", "b")
     story.joins("spare")

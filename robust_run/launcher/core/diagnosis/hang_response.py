@@ -28,6 +28,10 @@ OF_MACHINES = ("hang", "stopped", "comm_stall", "slow", "unknown")
 LIMIT_S = 1800.0
 #: So long before a timeout something is done, at most; of a short timeout this part.
 MARGIN_S, MARGIN_SHARE = 30.0, 0.1
+#: So many attempts are ended for a wait at one place that is not proven. Then it is only reported: the program waits there.
+MOST_UNPROVEN = 3
+#: After each of them it is given so many times as long, where `--hang-patience` says how long.
+BACK_OFF = 2.0
 #: A rule of the tracer: a peer that has ended while others wait for it.
 EARLY_EXIT = "early_exit"
 
@@ -81,6 +85,8 @@ def _act(
     policy: CorePolicy, state: JobState, verdict: TraceVerdict, wanted: str, at_unix_s: float, now_s: float
 ) -> list[Action]:
     """End the attempt for what a verdict says."""
+    if not verdict.proven:
+        state.unproven_ends[verdict.where] = state.unproven_ends.get(verdict.where, 0) + 1
     state.traced, state.is_traced_end = verdict, True
     state.detected_at_s = state.suspected_at_s if state.suspected_at_s is not None else now_s
     actions: list[Action] = []
@@ -118,12 +124,14 @@ def _wanted(
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
     if asked == "auto":
-        act_at_s = _act_at_s(verdict, now_s)
+        times = 0 if verdict.proven else state.unproven_ends.get(verdict.where, 0)
+        if times >= MOST_UNPROVEN:
+            return "report", f"the job was started again {times} times for a wait there, and waits there again"
+        act_at_s, why = _act_at_s(policy, verdict, times, now_s)
         if now_s < act_at_s:
             state.act_at_s = act_at_s
             still = "it is at work" if verdict.at_work else "it may end by itself"
-            left_s = duration(act_at_s - now_s)
-            return "report", f"{still}; else the attempt is ended in {left_s}, shortly before torch's own time limit"
+            return "report", f"{still}; else the attempt is ended in {duration(act_at_s - now_s)}, {why}"
         if verdict.at_work:
             return "report", "it is at work and may yet come; --on-hang relaunch would not wait"
     if _is_suspect(state):
@@ -143,13 +151,21 @@ def _is_unfinished(verdict: TraceVerdict) -> bool:
     return verdict.kind in ("slow", "crash") or (verdict.proven and verdict.rule == EARLY_EXIT)
 
 
-def _act_at_s(verdict: TraceVerdict, now_s: float) -> float:
-    """Return when something may be done about a verdict: now if it is proven, else shortly before torch ends the wait."""
+def _act_at_s(policy: CorePolicy, verdict: TraceVerdict, times: int, now_s: float) -> tuple[float, str]:
+    """Return when something may be done about a verdict, and why then: now if it is proven, else shortly before torch ends it.
+
+    Sooner where `--hang-patience` says so; after each time that did not help it is given twice as long.
+    """
     if verdict.proven:
-        return now_s
+        return now_s, ""
     onset_s = verdict.onset_s if verdict.onset_s is not None else now_s
     expires_s = verdict.expires_s if verdict.expires_s is not None else onset_s + LIMIT_S
-    return expires_s - min(MARGIN_S, MARGIN_SHARE * max(0.0, expires_s - onset_s))
+    limit_s = expires_s - min(MARGIN_S, MARGIN_SHARE * max(0.0, expires_s - onset_s))
+    if policy.hang_patience_s is not None and not verdict.at_work:
+        patience_s = policy.hang_patience_s * BACK_OFF**times
+        if onset_s + patience_s < limit_s:
+            return onset_s + patience_s, "by --hang-patience"
+    return limit_s, "shortly before torch's own time limit"
 
 
 def _is_suspect(state: JobState) -> bool:

@@ -96,6 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     resume: str | None = None
     on_hang: str = _JOB.on_hang
     hang_after: float = _JOB.hang_after_s
+    hang_patience: str = "auto"
     on_slow: str = _JOB.on_slow
     diagnose: str = _JOB.diagnose
     diagnose_checks: str = ""

@@ -193,6 +193,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         OWN,
+        "hang-patience",
+        "auto|TIME",
+        "With --on-hang auto: when a wait that is not proven to be a hang is acted on (90s, 5m, 2h). auto: shortly before "
+        "torch's own time limit.",
+    ),
+    describe(
+        OWN,
         "on-slow",
         "report|evict",
         "When a rank or a node is slower than its peers for five rounds in a row.",

@@ -139,6 +139,7 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         http_port=options.http_port,
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
+        hang_patience_s=parse_patience_s(options.hang_patience, options.hang_after),
         on_slow=options.on_slow,
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
@@ -185,6 +186,26 @@ def _preload(text: str) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"--preload {name!r} is no module name; give names separated by commas, or auto")
     return names
+
+
+def parse_patience_s(text: str, hang_after_s: float) -> float | None:
+    """Return the seconds of `--hang-patience`: `90s`, `5m`, `2h` or a bare number; None for `auto`. Raises UserError."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    units_s = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit_s = (word[:-1], units_s[word[-1]]) if word[-1:] in units_s else (word, 1.0)
+    try:
+        seconds = float(number) * unit_s
+    except ValueError:
+        seconds = -1.0
+    if not (0 < seconds < math.inf):
+        raise UserError(f"--hang-patience {text!r} is no time; write 90s, 5m, 2h or auto")
+    if seconds < hang_after_s:
+        raise UserError(
+            f"--hang-patience {text}: must be --hang-after ({hang_after_s:g} s) or more: sooner nobody looks"
+        )
+    return seconds
 
 
 def parse_signals(text: str) -> tuple[int, ...]:
