@@ -237,7 +237,7 @@ def test_patience_with_hangs_is_a_time_or_left_to_torch(text: str, seconds: floa
 
 @pytest.mark.parametrize("text", ["", "soon", "5 min", "-1", "0", "nan", "inf", "infm", "5d"])
 def test_a_patience_that_is_no_time_is_refused_with_what_may_be_written(text: str) -> None:
-    with pytest.raises(UserError, match="--hang-patience .* is no time; write 90s, 5m, 2h or auto"):
+    with pytest.raises(UserError, match=r"--hang-patience .* is no time; write 90s, 5m, 2h or auto"):
         parse_patience_s(text, 5.0)
 
 
