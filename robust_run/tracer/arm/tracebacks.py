@@ -17,17 +17,27 @@ def install(folder: str) -> None:
     """Print uncaught exceptions without frames of files in `folder`, as long as the program has nothing else in mind."""
     if sys.excepthook is not sys.__excepthook__:
         return
-    original = sys.excepthook
+    sys.excepthook = Hook(folder, sys.excepthook)
 
-    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+
+class Hook:
+    """Prints an uncaught exception as `original` does, without frames of files in a folder. To the program it looks like that."""
+
+    def __init__(self, folder: str, original: Callable[..., object]) -> None:
+        self.folder = folder
+        self.original = original
+
+    def __call__(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        """Print it."""
         try:
-            clean(value, folder, set())
+            clean(value, self.folder, set())
             trace = value.__traceback__ if trace is not None else None
         except Exception:  # noqa: S110 - then it is printed as it is
             pass
-        original(kind, value, trace)
+        self.original(kind, value, trace)
 
-    sys.excepthook = excepthook
+    def __repr__(self) -> str:
+        return repr(self.original)
 
 
 def clean(error: BaseException, folder: str, seen: set[int]) -> None:
