@@ -37,7 +37,7 @@ class GroupEntry:
         """Return the global rank of a rank of this group; -1 if that is not known."""
         return self.ranks[rank] if 0 <= rank < len(self.ranks) else -1
 
-    def next_turn(self, op: int, peer: int, tag: int) -> int:
+    def next_turn(self, op: int, peer: int, tag: int = 0) -> int:
         """Count a point-to-point call. Of a program with a new tag for each step the oldest are forgotten."""
         key = op, peer, tag
         turn = self.turns.pop(key, 0) + 1
