@@ -84,8 +84,16 @@ def sends(arguments: Any) -> tuple[int, Any, int]:
     return *size(arguments[0]), int(arguments[1])
 
 
+def meets_by_tag(distributed: Any, process_group: Any) -> bool:
+    """Whether sends and receives of tensors on the CPU meet by their tags: gloo's do; NCCL's have none, MPI has one for any."""
+    try:
+        return "cpu:gloo" in distributed.get_backend_config(process_group)
+    except Exception:  # a group that torch does not know by now
+        return False
+
+
 def tag_of(arguments: Any) -> int:
-    """Return the tag of a send or recv, the last of its arguments; 0 where nobody looks at it: NCCL does not."""
+    """Return the tag of a send or recv with gloo, the last of its arguments; 0 for tensors that it does not move."""
     tag = arguments[-1] if len(arguments) > 1 else 0
     if not isinstance(tag, int) or not 0 <= tag < 1 << 31 or arguments[0][0].device.type != "cpu":
         return 0

@@ -128,6 +128,7 @@ class Hooks:
             key = id(process_group)
             self.known[key] = weakref.ref(process_group, lambda _: self.known.pop(key, None)), group
             self.ring.table.limit(group, limits.of_group(process_group))
+            group.has_tags = calls.meets_by_tag(self.distributed, process_group)
         return group
 
     def begin(self, process_group: Any, op: int, describe: Describe, arguments: Any, state: int = ENTERED) -> int:
@@ -149,7 +150,7 @@ class Hooks:
                 peer = group.global_rank(peer)
             tag = 0
             if self.first_p2p <= op <= self.last_p2p:
-                tag = calls.tag_of(arguments)
+                tag = calls.tag_of(arguments) if group.has_tags else 0
                 seq = group.next_turn(op, peer, tag)
             else:
                 seq = group.next_number()

@@ -24,11 +24,12 @@ USER, PACKAGE, MACHINERY = range(3)
 class GroupEntry:
     """A process group, as far as its calls need it."""
 
-    __slots__ = ("index", "limit_ms", "next_number", "ranks", "turns")
+    __slots__ = ("has_tags", "index", "limit_ms", "next_number", "ranks", "turns")
 
     def __init__(self, index: int, ranks: Sequence[int]) -> None:
         self.index = index
         self.ranks = ranks
+        self.has_tags = False  # calls of tensors on the CPU meet by their tags
         self.limit_ms = 0  # of its calls, as written down; 0: not known
         self.next_number = count(1).__next__  # of its collectives
         self.turns: dict[tuple[int, int, int], int] = {}  # point-to-point calls so far, by direction, peer and tag

@@ -40,7 +40,7 @@ def _other_tags(picture: Picture, older_than_s: float) -> TraceVerdict | None:
 
 def _nobody_sends(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     receivers, stuck = nobody_sends(picture, older_than_s)
-    if not receivers:
+    if not receivers or any(_is_under_way(picture, rank) for rank in receivers):
         return None
     here = min(
         (one for one in picture.places if one.any_sender and set(one.waiters) <= set(receivers)),
@@ -57,5 +57,19 @@ def _nobody_sends(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         f"left who could send{who}",
         confidence="medium",
         here=here,
-        proven=is_closed(picture, stuck),
     )
+
+
+def _is_under_way(picture: Picture, receiver: int) -> bool:
+    """Whether more has been sent to a rank than it has received: large messages take their time. Calls count from the first."""
+    sent: dict[tuple[int, str, int], int] = {}
+    received: dict[tuple[str, str, int, int], int] = {}
+    for sight in picture.scene.ranks:
+        for op in sight.trace.ops if sight.trace is not None else ():
+            if op.op == "send" and op.peer == receiver:
+                key = sight.rank, op.group, op.tag
+                sent[key] = max(op.seq, sent.get(key, 0))
+            elif sight.rank == receiver and op.op in ("recv", "recv_any") and op.state == "done":
+                place = op.op, op.group, op.peer, op.tag
+                received[place] = max(op.seq, received.get(place, 0))
+    return sum(sent.values()) > sum(received.values())
