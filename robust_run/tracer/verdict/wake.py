@@ -24,7 +24,15 @@ def wake_clause(sight: RankSight | None) -> str:
 
 def wake_lines(picture: Picture, ranks: Iterable[int]) -> list[str]:
     """Return a line for each of the first ranks: its wake chain, from the rank to what it waits for in the end."""
-    return [f"what rank {rank} waits for: {chain.arrows}" for rank, chain in chains_of(picture, ranks)]
+    return [
+        f"what rank {rank} waits for: {chain.arrows}{_unread(picture.sights[rank])}"
+        for rank, chain in chains_of(picture, ranks)
+    ]
+
+
+def _unread(sight: RankSight) -> str:
+    """Say what could not be read of it: nothing is concluded from what is not there."""
+    return f" ({'; '.join(sight.wake.unread[:2])})" if sight.wake is not None and sight.wake.unread else ""
 
 
 def chains_of(picture: Picture, ranks: Iterable[int]) -> tuple[tuple[int, WakeChain], ...]:

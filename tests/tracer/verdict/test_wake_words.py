@@ -47,6 +47,16 @@ def test_the_sentence_ends_with_what_the_culprit_waits_for() -> None:
     assert arrows in found.evidence
 
 
+def test_what_could_not_be_read_is_said() -> None:
+    hidden = msgspec.structs.replace(
+        reading(readings.process(thread())), unread=("pid 100: its system calls are not ours to read",)
+    )
+    (line,) = [
+        line for line in describe_waits(scene(with_wake(rank(0, at=ELSEWHERE), wake=hidden))) if "rank 0 waits" in line
+    ]
+    assert line.endswith("waits (pid 100: its system calls are not ours to read)")
+
+
 def test_without_a_reading_it_is_said_where_it_is() -> None:
     assert verdict_on(rank(0, at=ELSEWHERE)).sentence.endswith("it is in data.py:88 get")
 
