@@ -226,8 +226,10 @@ class RankWatch:
         from robust_run.tracer.stacks.normal import is_leaving, main_stacks
 
         stacks = main_stacks(sight)
+        if not stacks or not is_leaving(stacks[-1]):
+            return sight
         logs = self._run_directory.logs_of(self._attempt, sight.rank)
-        if not stacks or not is_leaving(stacks[-1]) or not logs:
+        if not logs:
             return sight
         import msgspec
 
