@@ -15,7 +15,11 @@ def judge(picture: Picture, older_than_s: float) -> TraceVerdict | None:
 
 
 def _other_tags(picture: Picture, older_than_s: float) -> TraceVerdict | None:
-    """Name a pair of which one sends with a tag and the other receives with another, each waiting for the other."""
+    """Name a pair of which one sends with a tag and the other receives with another, each waiting for the other.
+
+    A slow network looks different: a send of gloo waits until the receive of its tag is there, however small it is, and one that
+    has its receive is none of these waits.
+    """
     waits = [here for here in picture.places if here.missing and picture.waited_s(here) >= older_than_s]
     receives = {(here.waiters[0], here.peer, here.group.name): here for here in waits if here.op == "recv"}
     for here in waits:

@@ -62,6 +62,16 @@ def test_the_same_tag_meets_whatever_went_before_with_others() -> None:
     assert found is None or found.rule not in ("tag", "cycle", "order")
 
 
+def test_a_send_whose_receive_was_begun_before_another_only_takes_its_time() -> None:
+    begun = Op(group="0", op="recv", seq=1, state="issued", at_s=9.0, peer=0, tag=5)
+    found = verdict_on(
+        rank(0, waits("send", peer=1, tag=5)),
+        rank(1, begun, waits("recv", peer=0, tag=6)),
+        rank(2, waits("all_reduce")),
+    )
+    assert found is None or (found.rule != "tag" and not found.proven)
+
+
 def test_with_a_thread_that_may_receive_the_other_tag_nothing_is_proven() -> None:
     found = verdict_on(
         rank(0, waits("send", peer=1, tag=5)),
