@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-all test-thrice soak compiled check format bench packages clean
+.PHONY: demo test test-rest test-all test-thrice soak soak-waits compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -38,11 +38,23 @@ test-all: test
 test-thrice: $(STAMP) packages compiled
 	for run in 1 2 3; do $(PYTEST) -n $(JOBS) || exit 1; done
 
-# Hours of seeded faults, waits and power cuts; ends by itself and writes docs/soak.md.
+# HOURS of it, and what was begun then: half for all waits at each length and load, a quarter for waits and work mixed (both write
+# docs/soak-waits.md), a quarter for seeded faults, waits and power cuts (docs/soak.md). Fails if any of the three does.
 HOURS ?= 8
 SEED ?= 0
+SOAK = $(BIN)/python bench/soak.py --seed $(SEED)
+EVERY_WAIT = --waits 20,90 --load 0.5,20 --page docs/soak-waits.md
+part = $(shell awk 'BEGIN { print $(HOURS) * $(1) }')
 soak: $(STAMP) packages compiled
-	$(BIN)/python bench/soak.py --hours $(HOURS) --seed $(SEED) --page docs/soak.md
+	failed=0; \
+	$(SOAK) $(EVERY_WAIT) --hours $(call part,0.5) || failed=1; \
+	$(SOAK) --mixed $(call part,0.25) --page docs/soak-waits.md || failed=1; \
+	$(SOAK) --hours $(call part,0.25) --page docs/soak.md || failed=1; \
+	exit $$failed
+
+# All waits at each length and load alone; those that HOURS do not suffice for are not tried, and the page says how many were.
+soak-waits: $(STAMP) packages compiled
+	$(SOAK) $(EVERY_WAIT) --hours $(HOURS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,4 +1,8 @@
-"""What outcomes of the fault matrix amount to: precision, recall, kinds, times, false alarms. Pure."""
+"""What outcomes of the fault matrix amount to: precision, recall, kinds, times, proofs, false alarms. Pure.
+
+Proven is what was acted on at once. A fault that is only said is no failure. A false proof is one: something was done about a
+healthy job, or before the fault struck.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,9 @@ def score(rows: Iterable[Row]) -> dict[str, Any]:
         "kind_accuracy": _part(sum(row["kind_right"] for row in faults), len(faults)),
         "exact_and_kind": _part(sum(row["exact"] and row["kind_right"] for row in faults), len(faults)),
         "action_right": _part(sum(row["action_right"] for row in faults), len(faults)),
-        "acted_on_at_once": sum(row["action"] not in ("", "report") for row in faults),
-        "acted_on_in_vain": sum(row["action"] not in ("", "report") for row in false_alarms),
+        "proven": sum(is_proven(row) for row in faults),
+        "proven_share": _part(sum(is_proven(row) for row in faults), len(faults)),
+        "false_proofs": sum(is_false_proof(row) for row in everything),
         "missed": len(faults) - len(named),
         "over_evicted_ranks": sum(_healthy(row) for row in named),
         "over_evicted_runs": sum(_healthy(row) > 0 for row in named),
@@ -46,6 +51,21 @@ def score(rows: Iterable[Row]) -> dict[str, Any]:
         "false_alarms_per_hour": round(len(false_alarms) / hours, 3) if hours else None,
         "torchfrtrace_exact": peer_score(faults),
     }
+
+
+def is_acted_on(row: Row) -> bool:
+    """Whether something was done at once, rightly or not."""
+    return row["action"] not in ("", "report")
+
+
+def is_proven(row: Row) -> bool:
+    """Whether a fault was acted on at once."""
+    return is_acted_on(row) and not is_false_proof(row)
+
+
+def is_false_proof(row: Row) -> bool:
+    """Whether something was done although nothing was wrong, or not yet."""
+    return is_acted_on(row) and (row["negative"] or row["early"])
 
 
 def _healthy(row: Row) -> int:
@@ -80,7 +100,7 @@ def peer_score(faults: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def by_case(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return a line per case: how many runs, how many exact, of right kind, and quiet."""
+    """Return a line per case: how many runs, how many exact, of right kind, judged and proven."""
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(row["number"], []).append(row)
@@ -91,10 +111,34 @@ def by_case(rows: Iterable[Row]) -> list[dict[str, Any]]:
             "exact": sum(row["exact"] for row in cell),
             "kind_right": sum(row["kind_right"] for row in cell),
             "judged": sum(bool(row["kind"]) for row in cell),
+            "proven": sum(is_proven(row) for row in cell),
+            "false_proofs": sum(is_false_proof(row) for row in cell),
             "no_result": sum(bool(row["problem"]) for row in cell),
         }
         for number, cell in cells.items()
     ]
+
+
+def proven_by_kind(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return a line per kind of fault: how many runs, and the share that was proven."""
+    cells: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row["problem"] and not row["negative"]:
+            cells.setdefault("/".join(row["expected"]), []).append(row)
+    counts = ((kind, len(cell), sum(is_proven(row) for row in cell)) for kind, cell in sorted(cells.items()))
+    return [
+        {"kind": kind, "runs": runs, "proven": proven, "share": _part(proven, runs)} for kind, runs, proven in counts
+    ]
+
+
+def print_proven(name: str, rows: Iterable[Row]) -> None:
+    """Print which share of each kind of fault was proven, and the cases of which some were and some not."""
+    everything = list(rows)
+    for line in proven_by_kind(everything):
+        print(f"  {name}: of {line['kind']} {line['proven']} of {line['runs']} proven", flush=True)
+    for line in by_case(row for row in everything if not row["problem"] and not row["negative"]):
+        if line["proven"]:
+            print(f"    case {line['number']}: {line['proven']} of {line['runs']} proven", flush=True)
 
 
 def print_scores(scores: dict[str, dict[str, Any]]) -> None:

@@ -11,6 +11,8 @@ change what is measured. With --results every outcome is appended to a file, and
 TUNING runs are those that rules and thresholds may be looked at with; all others are HELD-OUT: see `tests/faults/matrix.py`.
 Verdict and action are scored apart: what is proven is acted on at once, everything else is said and given torch's own time. To
 ask the peer the program keeps a thread of its own, which might break a circle of waits: circles are acted on with --no-peer only.
+The share that is proven is told by kind of fault and by case; what is not is no failure. A false proof is one: something was done
+about a negative, or before the fault struck.
 Precision: of all verdicts, also on negatives, those that name exactly the ranks at fault. Recall: of all faults, those.
 Times count from the moment the fault strikes; median, 90th percentile, maximum; stragglers, which need rounds of measuring,
 apart. False alarms are verdicts on negatives or before a fault struck. The last line of standard output is one JSON object.
@@ -30,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "faults"))
 
 import fault_peer
-from fault_score import Row, by_case, print_scores, score
+from fault_score import Row, by_case, is_false_proof, print_proven, print_scores, proven_by_kind, score
 from harness import Settings, try_out
 from matrix import ALL, CASES, Run, every_run, sample
 from sidebyside import numbers, print_result, unwind_on_sigterm
@@ -143,13 +145,20 @@ def main() -> None:
     groups = {name: [row for row in rows if row["tuning"] == (name == SETS[0])] for name in SETS}
     scores: dict[str, dict[str, Any]] = {name: score(group) for name, group in groups.items() if group}
     print_scores(scores)
+    for name in scores:
+        print_proven(name, groups[name])
+    for row in filter(is_false_proof, rows):
+        print(f"  FALSE PROOF {row['line']}", flush=True)
     wrong = [row for row in rows if row["problem"] or row["early"] or row["negative"] == bool(row["kind"])]
     wrong += [
         row for row in rows if row not in wrong and not row["negative"] and not (row["exact"] and row["kind_right"])
     ]
     for row in wrong:
         print(f"  {row['line']}", flush=True)
-    cases = [{"set": name, **score_, "by_case": by_case(groups[name])} for name, score_ in scores.items()]
+    cases = [
+        {"set": name, **score_, "proven_by_kind": proven_by_kind(groups[name]), "by_case": by_case(groups[name])}
+        for name, score_ in scores.items()
+    ]
     print_result("faults", cases, slow_round_s=args.slow_round, runs=len(rows))
 
 

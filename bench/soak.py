@@ -2,18 +2,23 @@
 
     python bench/soak.py --hours 8 --seed 1 --page docs/soak.md
     python bench/soak.py --seed 1 --only 17,23
+    python bench/soak.py --waits 20,90 --load 0.5,20 --together 6 --page docs/soak-waits.md
+    python bench/soak.py --mixed 2 --page docs/soak-waits.md
 
 A trial is drawn from the seed and its number alone, so any of them can be made again. A fault of `tests/faults/matrix.py` must
 be named, with exactly the ranks at fault and the right kind, and acted on if it is proven; a healthy job must be left alone. A
 wait of `tests/faults/waits.py` must be left alone, too. After a power cut of `tests/faults/power_cuts.py` the job must go on, and
 never twice at a time. Power cuts and faults on several hosts need root and namespaces. Returns 1 if a trial failed.
+
+With --waits every wait is tried at each length and each load (so many processes of ours that compute; 0.5: one, half of the
+time), with --mixed waits beside healthy jobs that work, drawn from the seed: nothing may be done about any of them. Each of both
+writes its own part of a page and leaves the rest of it as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -22,13 +27,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults"))
 
 import power_cuts
+import soak_page
+import soak_waits
 from harness import Outcome, Settings
 from harness import try_out as try_fault
 from hosts import supported
@@ -37,7 +43,6 @@ from matrix import CASES, Run, every_run
 from sidebyside import unwind_on_sigterm
 from waits import WAITS
 
-ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("fault", "wait", "power cut")
 WAIT_S = (12.0, 40.0)
 SETTINGS = Settings(deadline_s=60.0, negative_s=20.0, slow_round_s=2.0)
@@ -210,36 +215,51 @@ def _one_line(result: Result, seed: int) -> str:
     return f"{result.trial.kind}, {result.trial.name} (`python bench/soak.py --seed {seed} --only {number}`): {problem}"
 
 
-def commit_here() -> str:
-    """Return the commit that is checked out, and whether something was changed since."""
-    git = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=False)
-    return (head.stdout.strip() or "unknown") + (" with changes" if changed.stdout.strip() else "")
+def say(line: str) -> None:
+    """For people."""
+    print(line, flush=True)
 
 
-def machine_here() -> str:
-    """Return what this machine is."""
-    import torch
-
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+def numbers_or_none(text: str) -> list[int]:
+    """`17,23` as numbers; an empty text is none."""
+    return [int(word) for word in text.split(",") if word]
 
 
-def main() -> int:
+def loads(text: str) -> list[float]:
+    """`0.5,20` as loads."""
+    return [float(word) for word in text.split(",")]
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=8.0, help="begin nothing new after so long (default 8)")
     parser.add_argument("--seed", type=int, default=0, help="what all trials are drawn from (default 0)")
-    parser.add_argument("--only", default="", help="numbers of trials, like 17,23: these alone")
+    parser.add_argument("--only", type=numbers_or_none, default=[], help="numbers of trials, like 17,23: these alone")
     parser.add_argument("--page", type=Path, help="write the results here")
-    args = parser.parse_args()
-    unwind_on_sigterm()
-    only = [int(word) for word in args.only.split(",") if word]
-    commit, day = commit_here(), datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    begun_s = time.monotonic()
-    results, left_out = soak(
-        args.seed, numbers_until(begun_s + args.hours * 3600, only), lambda line: print(line, flush=True)
+    parser.add_argument("--waits", type=loads, help="seconds, like 20,90: try every wait for so long, and nothing else")
+    parser.add_argument(
+        "--load", type=loads, default=[0.5, 20.0], help="with --waits: beside so much load (default 0.5,20)"
     )
-    page = page_of(args.seed, time.monotonic() - begun_s, results, left_out, machine_here(), commit, day)
+    parser.add_argument("--only-waits", default="", help="with --waits: names of these alone, like sleep,event")
+    parser.add_argument("--mixed", type=float, help="hours of waits and work mixed, and nothing else")
+    parser.add_argument("--together", type=int, default=6, help="with --waits or --mixed: jobs at a time (default 6)")
+    args = parser.parse_args()
+    unknown = set(filter(None, args.only_waits.split(","))) - set(WAITS)
+    if unknown:
+        parser.error(f"--only-waits {','.join(sorted(unknown))}: no such wait in tests/faults/waits.py")
+    return args
+
+
+def main() -> int:
+    args = parse()
+    unwind_on_sigterm()
+    commit, day, machine = soak_page.commit_here(), soak_page.today(), soak_page.machine_here()
+    if args.waits or args.mixed is not None:
+        others = f"load average {os.getloadavg()[0]:.1f} before"
+        return int(not soak_waits.soak(args, f"{day}, commit {commit}, {machine}, {others}", say))
+    begun_s = time.monotonic()
+    results, left_out = soak(args.seed, numbers_until(begun_s + args.hours * 3600, args.only), say)
+    page = page_of(args.seed, time.monotonic() - begun_s, results, left_out, machine, commit, day)
     if args.page:
         args.page.write_text(page, encoding="utf-8")
     print(page)

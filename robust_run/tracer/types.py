@@ -38,6 +38,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     limit_s: float = 0.0
     """How long torch lets a call of it take before it aborts the program, on the rank that says so; 0: not known."""
+    backends: str = ""
+    """What moves its tensors, by device: `cpu:gloo,cuda:nccl`; "": not known."""
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -163,6 +165,8 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel says it sleeps in, where that is known (`pipe_read`, `futex_wait_queue`, ...)."""
     links: tuple[StuckConnection, ...] = ()
     """Its connections that were stuck during the whole look, the most stuck first."""
+    frozen_by: str = ""
+    """The file of the cgroup by which it was frozen during the whole look, and can be thawed; "": it is not frozen."""
 
 
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +201,12 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """What NCCL's RAS said of the whole job; on one rank of a node at most."""
     wake: WakeReading | None = None
     """What its process was in, where no call of its ring tells it, and who might wake it; None: not read."""
+    wake_before: tuple[WakeReading, ...] = ()
+    """The same a little earlier in the same look, oldest first, where it might prove that nobody can."""
+    quiet_s: float | None = None
+    """For how long no byte has come on any of its TCP connections; None: it has none, or the kernel does not say."""
+    hidden: str = ""
+    """Why the kernel does not let us see what it waits for, as a clause; "": it does, or that was not asked."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,8 +265,15 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     wait that ends by itself."""
     expires_s: float | None = None
     """When torch itself ends the first of the waits by a time limit (controller's monotonic clock); None: nobody waits."""
+    inside_since_s: float | None = None
+    """Since when nothing has moved in the calls that ranks wait in, though all have come (controller's monotonic clock): only the
+    network may end that by itself. None: something moves, or that cannot be told."""
+    inside_patience_s: float = 0.0
+    """How long that network is given for it."""
     where: str = ""
     """Where the first of the ranks at fault is: `data.py:88 get`; "": not known."""
+    for_person: bool = False
+    """The ranks at fault wait for somebody at a terminal or a debugger."""
     at_work: bool = False
     """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
 

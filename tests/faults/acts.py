@@ -1,7 +1,7 @@
 """What goes wrong, and where in a step: acts take the rank's own time, tamperings change what it says to its peers.
 
-An act is a function of the plan. None waits for a peer. What only makes a rank slow is in `slowness.py`, habits of healthy
-programs (checkpoints, evaluation, collections of garbage) are in `habits.py`.
+An act is a function of the plan. None waits for a peer. Hangs as they are found in the field are in `real_hangs.py`, what only
+makes a rank slow in `slowness.py`, habits of healthy programs (checkpoints, evaluation, collections of garbage) in `habits.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from plan import Plan, note_fired
+import real_hangs
+from plan import FOR_EVER_S, Plan, note_fired
 from slowness import slow_compute, slow_constant, slow_duty, slow_jitter, slow_shared_cpu
-
-FOR_EVER_S = 100_000.0
-
 
 # --- stuck ----------------------------------------------------------------------------------------------------------
 
@@ -227,6 +225,7 @@ ACTS: dict[str, tuple[str, Callable[[Plan], None]]] = {
     "late_to_init": ("init", sleep),
     "segfault": ("start", segfault),
     "slow_compute": ("compute", slow_compute),
+    **real_hangs.ACTS,
 }
 """By name: the point in the program where it happens, and what happens."""
 
@@ -235,7 +234,7 @@ LASTING = frozenset({"slow_constant", "slow_jitter", "slow_duty", "slow_shared_c
 
 TAMPERINGS = frozenset(
     "size dtype op_type broadcast_type wrong_root skipped extra order no_send extra_recv wrong_peer"
-    " skip_layer swallowed no_sync extra_barrier".split()
+    " skip_layer swallowed no_sync extra_barrier recv_any other_tag".split()
 )
 """They change a call: see `talk.py`."""
 

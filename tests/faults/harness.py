@@ -20,7 +20,7 @@ from watch import Settings, Watch, on_hosts, on_one_host
 
 __all__ = ["Outcome", "Settings", "try_out"]
 
-START_S, DUMP_S = 90.0, 6.0
+DUMP_S = 6.0
 CUT_AFTER_STEPS = 40
 HARMLESS_STEPS = 100
 """A fault after which all ranks make so many more steps was none: such a run says nothing about verdicts."""
@@ -115,9 +115,9 @@ def try_out(run: Run, folder: Path, settings: Settings) -> Outcome:
 
 def _watch_fault(watch: Watch, outcome: Outcome, settings: Settings) -> None:
     if watch.strike is not None:
-        watch.wait(lambda: min(watch.steps()) >= CUT_AFTER_STEPS, START_S)
+        watch.wait(lambda: min(watch.steps()) >= CUT_AFTER_STEPS, settings.start_s)
         watch.strike()
-    watch.wait(lambda: watch.fired_at_s() is not None or watch.incident(), START_S)
+    watch.wait(lambda: watch.fired_at_s() is not None or watch.incident(), settings.start_s)
     fired_at_s = watch.fired_at_s()
     begun_s = fired_at_s if fired_at_s is not None else time.monotonic()
     watch.wait(lambda: watch.incident(), max(0.0, begun_s + settings.limit_s(watch.run) - time.monotonic()))
@@ -125,22 +125,22 @@ def _watch_fault(watch: Watch, outcome: Outcome, settings: Settings) -> None:
     outcome.fired = watch.fired_at_s() is not None
     if not watch.run.case.slow and min(watch.steps()) > watch.plan.step + HARMLESS_STEPS and not watch.incident():
         outcome.problem = f"the fault struck, and the job went on as if nothing were: steps made: {watch.steps()}"
-    _take_verdict(watch, outcome, fired_at_s)
+    _take_verdict(watch, outcome, watch.fired_at_s())  # on a busy machine it may have struck only now
     if not outcome.fired and not outcome.judged:
-        outcome.problem = f"the fault did not strike within {START_S:g} s; steps made: {watch.steps()}"
+        outcome.problem = f"the fault did not strike within {settings.start_s:g} s; steps made: {watch.steps()}"
 
 
 def _watch_negative(watch: Watch, outcome: Outcome, settings: Settings) -> None:
-    begun = watch.wait(lambda: min(watch.steps()) > 0 or watch.incident(), START_S)
+    begun = watch.wait(lambda: min(watch.steps()) > 0 or watch.incident(), settings.start_s)
     begun_s = time.monotonic()
     watch.wait(lambda: watch.incident(), settings.negative_s)
     if watch.run.case.fault.startswith("own_"):  # its steps take longer where others have the CPUs
-        watch.wait(lambda: watch.incident() or watch.own_notes(), START_S)
+        watch.wait(lambda: watch.incident() or watch.own_notes(), settings.start_s)
     outcome.watched_s = time.monotonic() - begun_s
     outcome.fired = begun
     _take_verdict(watch, outcome, None)
     if not begun and not outcome.judged:
-        outcome.problem = f"the job made no step within {START_S:g} s"
+        outcome.problem = f"the job made no step within {settings.start_s:g} s"
     elif watch.ended() not in (None, 0) and not outcome.judged:
         outcome.problem = f"the job failed with {watch.ended()}"
 

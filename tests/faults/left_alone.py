@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -42,14 +44,47 @@ def waiting(wait: str, seconds: float, folder: Path) -> Iterator[Job]:
         yield job
 
 
+@dataclass(frozen=True)
+class Went:
+    """How a job went."""
+
+    acted: tuple[str, ...] = ()
+    """What was done about its wait: each of them is wrong."""
+    said: tuple[str, ...] = ()
+    """What was only said of it."""
+    failed: str = ""
+    """What else was wrong with its end; empty if nothing was."""
+    suspected: bool = False
+    """Somebody waited for so long that it was looked at."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, in a line; empty if nothing is."""
+        return "; ".join([*self.acted, *filter(None, [self.failed])])
+
+
+def how_it_went(job: Job, end_s: float = END_S) -> Went:
+    """Wait for the job's end, for so long, and tell how it was."""
+    try:
+        code = job.finish(max(5.0, end_s))
+        failed = f"the job ended with {code}: {job.err[-400:]}" if code else ""
+    except subprocess.TimeoutExpired:
+        failed = f"the job did not end in {end_s:.0f} s"
+    if not failed and not all(f"OK {rank} " in job.out for rank in range(2)):
+        failed = f"a rank did not say that it came to its end: {job.out[-400:]}"
+    incidents = [(each["action"], str(each["verdict"]["sentence"])) for each in job.actions("record_incident")]
+    started = len(job.events("attempt_started"))
+    acted = [f"{action}: {sentence}" for action, sentence in incidents if action != "report"]
+    acted += [f"it was started {started} times"] if started > 1 else []
+    said = [sentence for action, sentence in incidents if action == "report"]
+    return Went(tuple(acted), tuple(said), failed, bool(job.events("hang_suspected")))
+
+
 def assert_was_left_alone(wait: str, job: Job) -> None:
     """Wait for the job's end, and fail if it was anything but its own."""
-    assert job.finish(END_S) == 0, f"{wait}: {job.err}"
-    assert [event["attempt"] for event in job.events("attempt_started")] == [0], f"{wait} was started again: {job.err}"
-    assert all(f"OK {rank} " in job.out for rank in range(2)), f"{wait}: {job.out}"
-    acted = [action["action"] for action in job.actions("record_incident") if action["action"] != "report"]
-    assert not acted, f"{wait}: {acted}"
+    went = how_it_went(job)
+    assert not went.problem, f"{wait}: {went.problem}"
     if wait not in SHORT:
-        assert job.events("hang_suspected"), f"nobody has waited long for {wait}: this proves nothing"
+        assert went.suspected, f"nobody has waited long for {wait}: this proves nothing"
     if wait in AT_WORK:
-        assert not job.actions("record_incident"), f"{wait} is no hang: {job.err}"
+        assert not went.said, f"{wait} is no hang: {job.err}"

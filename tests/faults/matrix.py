@@ -1,8 +1,9 @@
-"""The fault matrix: 33 faults and 10 negatives that decide how good verdicts are, and held-out variants. A table to read.
+"""The fault matrix: 33 faults and 10 negatives that decide how good verdicts are, held-out variants, and
+real hangs. A table to read.
 
 A `Case` is a line of it; a `Run` is a case in one layout, world, position and seed. Rules and thresholds may be chosen by
 looking at the TUNING runs only: world 4, the culprit in the middle, seed 0, and no held-out case. All other runs are HELD-OUT:
-the first and the last rank as culprit, worlds of 8, other seeds, and the cases whose numbers begin with H or G.
+the first and the last rank as culprit, worlds of 8, other seeds, and the cases whose numbers begin with H, G or R.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Literal
 from layouts import PRIMARY_HAS_ONE_OPERATION, shape
 from plan import Plan
 
-Who = Literal["one", "two", "node", "link", "nobody"]
-"""Who is at fault: one rank, it and the next, all of a host, either end of a cut link, or nobody: a negative."""
+Who = Literal["one", "two", "node", "pair", "link", "nobody"]
+"""Who is at fault: one rank, it and the next, all of a host, a sender and its receiver in the next stage of a pipeline (nothing
+tells which of them is wrong), either end of a cut link, or nobody: a negative."""
 Position = Literal["first", "middle", "last"]
 
 DP = ("dp", "dp_manual")
@@ -46,6 +48,8 @@ class Case:
     who: Who = "one"
     rule: str = ""
     """The rule that must speak, where that matters."""
+    proven: bool | None = None
+    """Whether it can be proven that nobody can wait for it; None: its kinds tell."""
     stages: Literal["any", "not_first", "not_last"] = "any"
     """In which stages of a pipeline it can happen."""
     hosts: int = 1
@@ -57,7 +61,7 @@ class Case:
     @property
     def held_out(self) -> bool:
         """Whether it may never be looked at while tuning."""
-        return self.number[0] in "HG"
+        return self.number[0] in "HGR"
 
     @property
     def negative(self) -> bool:
@@ -67,7 +71,7 @@ class Case:
     @property
     def acted_on(self) -> bool:
         """Whether something is done about it at once. All else looks like what a healthy job may do, so it is only said."""
-        return bool(self.kinds) and self.kinds <= AT_ONCE
+        return self.proven if self.proven is not None else bool(self.kinds) and self.kinds <= AT_ONCE
 
     @property
     def slow(self) -> bool:
@@ -138,6 +142,25 @@ HELD_OUT_FAULTS = (
 )
 """Variants that no rule was made for."""
 
+REAL_HANGS = (
+    _case("R1", "two threads wait for each other's lock", "lock_circle", "hang", proven=True),
+    _case("R2", "the same with mutexes of C", "mutex_circle", "hang", proven=True),
+    _case("R3", "lock whose owner has ended", "owner_ended", "hang"),
+    _case("R4", "condition that is never notified", "never_notified", "hang"),
+    _case("R5", "queue of a process that sleeps", "unfilled_queue", "hang"),
+    _case("R6", "SIGSTOP of a DataLoader worker", "loader_stopped", "hang"),
+    _case("R7", "file lock of a stopped child", "flock_of_stopped", "hang"),
+    _case("R8", "request without a limit, no answer", "silent_server", "hang"),
+    _case("R9", "receives from anybody, nobody sends", "recv_any", "hang", layouts=("tp_dp_pp",), stages="not_first"),
+    _case(
+        "R10", "sends with another tag", "other_tag", "mismatch",
+        layouts=("tp_dp_pp",), who="pair", stages="not_last", rule="tag",
+    ),
+    _case("R11", "raised, and a thread keeps the process", "raised_but_kept", "hang"),
+    _case("R12", "circle of locks that are asked for again and again", "timed_circle", "hang", proven=False),
+)  # fmt: skip
+"""Real hangs, written down before what proves some of them."""
+
 NEGATIVES = (
     _case(34, "nothing", "", who="nobody"),
     _case(35, "all pause for 1 s", "all_slow", who="nobody"),
@@ -154,7 +177,7 @@ NEGATIVES = (
 )
 """Where nothing may be found."""
 
-CASES = (*FAULTS, *HELD_OUT_FAULTS, *NEGATIVES)
+CASES = (*FAULTS, *HELD_OUT_FAULTS, *REAL_HANGS, *NEGATIVES)
 
 
 @dataclass(frozen=True)
@@ -201,6 +224,8 @@ class Run:
         at = {"first": 0, "middle": len(allowed) // 2, "last": len(allowed) - 1}[self.position]
         if self.case.who == "two":
             return tuple(sorted({allowed[at], allowed[at - 1]}))
+        if self.case.who == "pair":
+            return (allowed[at], allowed[at] + self.world // shape(self.layout, self.world)[2])
         return (allowed[at],)
 
     @property

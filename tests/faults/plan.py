@@ -19,6 +19,8 @@ VARIABLE = "FAULT_PLAN"
 """In the environment of the job: the plan as JSON."""
 BEAT = struct.Struct("<Qd")
 """Steps made, and when the last one ended."""
+FOR_EVER_S = 100_000.0
+"""Longer than anybody waits."""
 
 
 @dataclass(frozen=True)

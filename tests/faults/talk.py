@@ -142,18 +142,21 @@ class Talk:
 
     def send(self, tensor: Tensor, peer: int) -> None:
         """To another stage."""
-        if not self.saboteur.tampers("no_send"):
-            dist.send(tensor, peer)
+        bent = self.saboteur.tampers("no_send", "other_tag")
+        if bent != "no_send":
+            dist.send(tensor, peer, tag=7 if bent == "other_tag" else 0)
 
     def recv(self, tensor: Tensor, peer: int) -> None:
         """From another stage."""
-        bent = self.saboteur.tampers("extra_recv", "wrong_peer")
+        bent = self.saboteur.tampers("extra_recv", "wrong_peer", "recv_any")
         if bent == "wrong_peer":
             begin = peer - peer % self.place.per_stage
             peer = begin + (peer - begin + 1) % self.place.per_stage
         dist.recv(tensor, peer)
         if bent == "extra_recv":
             dist.recv(tensor, peer)
+        elif bent == "recv_any":
+            dist.recv(tensor)
 
     def gather(self, whole: Tensor, shard: Tensor, layer: int) -> None:
         """Put a layer's weights together from all shards."""

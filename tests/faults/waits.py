@@ -236,7 +236,7 @@ def retries_of_urllib3(seconds: float) -> None:
 def retries_of_a_hub(seconds: float) -> None:
     from huggingface_hub.utils import http_backoff
 
-    http_backoff("GET", service("busy", seconds), max_retries=12, base_wait_time=1, max_wait_time=8)
+    http_backoff("GET", service("busy", seconds), max_retries=12 + int(seconds), base_wait_time=1, max_wait_time=8)
 
 
 def socket_that_trickles(seconds: float) -> None:

@@ -36,6 +36,8 @@ class Settings:
     """The same for a straggler: several rounds of measuring must agree, and each needs enough steps."""
     slow_round_s: float = 1.0
     """Length of such a round, at least."""
+    start_s: float = 90.0
+    """For so long a job may take to start, and its program to come to where a fault strikes."""
     dumps: bool = False
     """Ask the program for its flight recorder's dumps when all is over."""
     options: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ class Watch:
 
     def strikers(self) -> tuple[int, ...]:
         """Return the ranks whose note says that it struck."""
-        return self.plan.ranks[:1] if self.run.case.who == "link" else self.plan.ranks
+        return self.plan.ranks[:1] if self.run.case.who in ("link", "pair") else self.plan.ranks
 
     def own_notes(self) -> list[Path]:
         """Return the notes that what the program has of its own has come to work."""

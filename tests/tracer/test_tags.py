@@ -54,7 +54,7 @@ def backend(config: object) -> SimpleNamespace:
     ],
 )
 def test_only_gloo_meets_by_tags(config: object, meets: bool) -> None:
-    assert CALLS["meets_by_tag"](backend(config), object()) is meets
+    assert CALLS["meets_by_tag"](CALLS["backends_of"](backend(config), object())) is meets
 
 
 def test_calls_of_each_tag_count_for_themselves_and_the_oldest_tags_are_forgotten() -> None:

@@ -50,9 +50,8 @@ class Ending:
         sweep = self.sweep()
         await self._terminate(sweep)
         for status in await self._kill(sweep):
-            self._node.say(
-                f"process {status.pid} ({status.name}, state {status.state}) could not be ended; it may hold a device"
-            )
+            name = f"process {status.pid} ({status.name}, state {status.state})"
+            self._node.say(f"{name} could not be ended; {what_holds(status.pid)}")
 
     async def _ask_workers(self, order: EndAttempt) -> None:
         """Send the workers the order's signal and give them the longest grace of any order to act on it."""
@@ -97,3 +96,12 @@ class Ending:
         for worker in self._workers:
             worker.poll(self._node.clock.monotonic_s())
         return left
+
+
+def what_holds(pid: int, root: str = "/proc", mounts: str = "/sys/fs/cgroup") -> str:
+    """Say what may keep a process from dying of SIGKILL: a cgroup of version 1 that is frozen does."""
+    from robust_run.tracer.sight.freezer import frozen_by
+    from robust_run.tracer.verdict.frozen import thaw_command
+
+    file = frozen_by(pid, root, mounts)
+    return f"its cgroup keeps it frozen, to thaw it: {thaw_command(file)}" if file else "it may hold a device"

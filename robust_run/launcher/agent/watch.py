@@ -65,6 +65,7 @@ class RankWatch:
     ) -> None:
         """`ras_address`: where NCCL's RAS of this job listens on this node; empty: it is not asked."""
         from robust_run.tracer.plugin.layout import SUFFIX  # after the workers have been started
+        from robust_run.tracer.sight.cpu_limits import CpuLimits
 
         self._nccl_suffix = SUFFIX
         self._attempt = attempt
@@ -79,6 +80,7 @@ class RankWatch:
         self._suspicion = Suspicion(spec.hang_after_s)
         self._ras_address = ras_address
         self._metering: Metering | None = None
+        self._limits = CpuLimits()
         self._nccl: NcclWatch | None = None
         if spec.trace_nccl != "off":
             from robust_run.launcher.agent.nccl.watch import NcclWatch
@@ -181,7 +183,9 @@ class RankWatch:
             if pace is not None:
                 found.append(pace)
         node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
-        self._deliver(Paces(pace=node, nccl=self._completed(now_s), steps=newest[0], since_step_s=newest[1]))
+        cpu = self._limits.look([worker.pid for worker in self._workers if worker.exit_code is None], now_s)
+        said = Paces(pace=node, nccl=self._completed(now_s), steps=newest[0], since_step_s=newest[1], cpu=cpu)
+        self._deliver(said)
 
     def _completed(self, now_s: float) -> tuple[CommRate, ...]:
         """Return what NCCL completed since the round before, where it is traced."""

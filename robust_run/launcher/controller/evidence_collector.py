@@ -68,6 +68,7 @@ class EvidenceCollector:
         self._dead: list[RankSight] = []
         self._dead_attempt = -1
         self._has_said = False
+        self._has_said_hidden = False
         self._looks = 0
         self._harmless = Harmless("judging what ranks do", say)
 
@@ -101,6 +102,7 @@ class EvidenceCollector:
             if not self._is_going(attempt):
                 return
             self.scene = scene
+            self._say_hidden(scene)
             try:
                 found: SceneLook | Exception = look_at_leftovers(scene, patience.after_s)
             except Exception as error:
@@ -120,6 +122,7 @@ class EvidenceCollector:
         if not self._is_going(attempt):
             return
         self.scene = scene
+        self._say_hidden(scene)
         self._looks += 1
         if _flows(scene) <= FLOWS_AT_ONCE:
             self._conclude(attempt, patience, scene, _looked(scene, patience, before))
@@ -136,6 +139,15 @@ class EvidenceCollector:
                 self._later(ASK_S, ask)
 
         self._later(ASK_S, ask)
+
+    def _say_hidden(self, scene: Scene) -> None:
+        """Say once that the kernel hides what ranks wait for: what cannot be seen is not told with each verdict."""
+        if self._has_said_hidden or not any(sight.hidden for sight in scene.ranks):
+            return
+        from robust_run.tracer.verdict.hidden import hidden_words
+
+        self._has_said_hidden = True
+        self._say(hidden_words(scene.ranks))
 
     def _conclude(self, attempt: int, patience: RankPatience, scene: Scene, outcome: SceneLook | Exception) -> None:
         """Tell what came of a look, or look again."""

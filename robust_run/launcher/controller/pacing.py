@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.tracer.nccl.rates import Totals
     from robust_run.tracer.pace.rounds import Rounds
-    from robust_run.tracer.pace.types import NodePace
+    from robust_run.tracer.pace.slowing import Slowing
+    from robust_run.tracer.pace.types import CpuShort, NodePace
 
 
 class Pacing:
@@ -44,8 +45,11 @@ class Pacing:
         self._clock = clock
         self._ask = ask
         self._tell = tell
+        self._say = say
         self._harmless = Harmless("comparing how fast ranks are", say)
         self._heard: dict[str, NodePace] = {}
+        self._short: dict[str, CpuShort] = {}
+        self._slowing: Slowing | None = None
         self._rounds: Rounds | None = None
         self._told: tuple[int, tuple[int, ...]] = (-1, ())
         self._learnt_in = -1
@@ -62,9 +66,21 @@ class Pacing:
             self._add(said.nccl)
         self.steps.take(name_of(state, node), said, self._clock.monotonic_s())
         self._heard[node] = _named(said.pace, name_of(state, node))
+        if said.cpu is not None:
+            self._short[name_of(state, node)] = said.cpu
         if all(each in self._heard for each in state.unended):
             heard, self._heard = [self._heard[each] for each in state.unended], {}
             self._harmless.run(lambda: self._judge(heard))
+            self._harmless.run(lambda: self._watch_steps(heard))
+
+    def _watch_steps(self, heard: list[NodePace]) -> None:
+        """Say when steps take many times what they took, and when that is over. Nothing is done about it."""
+        from robust_run.tracer.pace.slowing import Slowing
+
+        short, self._short = self._short, {}
+        self._slowing, line = (self._slowing or Slowing()).hear(heard, short)
+        if line:
+            self._say(line)
 
     @property
     def steps(self) -> StepBook:

@@ -13,7 +13,7 @@ import msgspec
 from robust_run.health.types import Finding
 from robust_run.report.types import Confidence, VerdictKind
 from robust_run.tracer.nccl.types import Rates
-from robust_run.tracer.pace.types import NodePace
+from robust_run.tracer.pace.types import CpuShort, NodePace
 from robust_run.tracer.types import RankSight
 
 Rung = Literal["promote", "fork", "spawn"]
@@ -360,6 +360,8 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
     """Most steps that any of them has made in the attempt."""
     since_step_s: float | None = None
     """How long ago it made the newest."""
+    cpu: CpuShort | None = None
+    """How short CPU time was on the node meanwhile; None: older versions do not say."""
 
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.

@@ -101,6 +101,11 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
     ),
     "usage": (Step("The program refuses its arguments or cannot be found: correct the command line and start again."),),
     "tag": (Step("Give the send and the receive the same tag: both lines are below."), _FIX, _UPDATE),
+    "lock_circle": (
+        Step("Take these locks in the same order in all threads, or give one of the waits a time limit."),
+        _FIX,
+        _UPDATE,
+    ),
     "nobody_sends": (
         Step(
             "Count sends and receives: the rank expects one more than its peers send, or they have gone on without sending."
@@ -191,6 +196,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     "hang": _STUCK,
     "stopped": (
         Step("Somebody or something stopped the process: a debugger, a SIGSTOP, a frozen container or cgroup."),
+        Step("A frozen cgroup is thawed as the evidence below says; a stopped process goes on with SIGCONT."),
         Step("If it was you: start with --on-hang report while you debug."),
         _EVICT,
     ),

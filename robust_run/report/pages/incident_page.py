@@ -103,8 +103,16 @@ def _ranks(page: IncidentPage, states: dict[int, RankState], kinds: tuple[GroupF
 
 def _waiting(page: IncidentPage, found: SceneView, states: dict[int, RankState]) -> str:
     picture = wait_graph(graph_of(found.waits, states, found.chains))
+    lines = join(map(_chain, found.lines))
     note = f"{_seen(page)} Ranks that wait in the same call are one box; an arrow leads to those they wait for."
-    return section("waits", "Who waits for whom", picture, note=note) if picture else ""
+    drawn = f"<ul class=chains>{lines}</ul>{picture}" if lines else picture
+    return section("waits", "Who waits for whom", drawn, note=note) if picture else ""
+
+
+def _chain(line: str) -> str:
+    """Return a line about who waits for whom: what it is about, and the chain below it."""
+    about, colon, chain = line.partition(": ")
+    return f"<li><span class='small dim'>{breakable(about + colon, 400)}</span><br>{breakable(chain, 400)}</li>"
 
 
 def _stacks(page: IncidentPage, states: dict[int, RankState], inside: Sequence[str]) -> str:

@@ -117,6 +117,10 @@ RULES: dict[str, tuple[str, str]] = {
         "A send and a receive with different tags",
         "A rank sends to a peer that receives from it, with another tag: the two never meet, and each waits for the other.",
     ),
+    "lock_circle": (
+        "Threads hold each other’s locks",
+        "The rank's main thread waits for a lock whose owner waits for a lock that one of them holds: nothing can wake it.",
+    ),
     "nobody_sends": (
         "Nobody is left who could send",
         "A rank receives from any rank, and all that could send wait for it, directly or through others.",

@@ -131,6 +131,7 @@ background:var(--none)}
 .tree .who.s-culprit{background:var(--bad);color:var(--on-state)}.tree .who.s-suspect{background:var(--warn);color:var(--on-state)}
 .tree .who.s-waiting{background:var(--wait);color:var(--ink)}
 .tree .plumbing{color:var(--muted)}
+.chains{list-style:none;margin:0 0 1rem;padding:0;overflow-wrap:anywhere}.chains li{margin:0 0 .6rem}
 .graph{overflow-x:auto}.graph svg{max-width:none}
 .graph .box{fill:var(--paper);stroke:var(--line);stroke-width:1.5}.graph .box.s-waiting{stroke:var(--wait);fill:var(--paper)}
 .graph .box.s-culprit{fill:var(--bad-wash);stroke:var(--bad);stroke-width:2}

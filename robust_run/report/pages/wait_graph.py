@@ -25,6 +25,10 @@ MOST_BESIDE = 4
 _GUILTY = ("culprit", "suspect")
 
 _WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 300, 66, 28, 54, 6
+#: Room beside the boxes for arrows that lead back up.
+_BESIDE = 30
+#: Lines of a box, and characters of one, in bold and in plain type.
+_LINES, _BOLD, _PLAIN = 3, 30, 40
 
 
 class RankBox(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +166,9 @@ def wait_graph(graph: WaitDrawing) -> str:
     if not graph.boxes:
         return ""
     widest = max(len(layer) for layer in graph.layers)
-    width = widest * _WIDE + (widest - 1) * _GAP_X + 2 * _EDGE
+    level_of = {index: level for level, layer in enumerate(graph.layers) for index in layer}
+    leads_back = any(level_of[one] >= level_of[other] for one, other in graph.edges)
+    width = widest * _WIDE + (widest - 1) * _GAP_X + 2 * (_BESIDE if leads_back else _EDGE)
     height = len(graph.layers) * _HIGH + (len(graph.layers) - 1) * _GAP_Y + 2 * _EDGE
     places: dict[int, tuple[float, float]] = {}
     for level, layer in enumerate(graph.layers):
@@ -198,41 +204,54 @@ def _edge(one: tuple[float, float], other: tuple[float, float]) -> str:
 
 
 def _box(box: RankBox, x: float, y: float) -> str:
-    who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
-    who = box.name or who
     guilty = box.state in _GUILTY
-    first = box.name or (
-        f"{who}: {STATE_WORDS[box.state]}"
-        if guilty or not box.what
-        else f"{who} wait{'' if len(box.ranks) > 1 else 's'}"
-    )
-    second = f"in {box.what}" if box.what else box.doing
-    third = ""
-    if box.what:
-        third = (
-            f"for {'rank' if len(box.awaited) == 1 else 'ranks'} {span(box.awaited)}"
-            if box.awaited
-            else "though all have come"
-        )
-        third += f", since {box.since_s:.1f} s"
-    elif len(second) > 44:
-        second, third = _broken(second)
+    lines = _told(box)
+    strong = len(_wrapped(lines[0], _BOLD))
+    shown = [each for at, line in enumerate(lines) for each in _wrapped(line, _BOLD if at == 0 else _PLAIN)]
+    if len(shown) > _LINES:
+        shown = [*shown[: _LINES - 1], f"{shown[_LINES - 1][: _BOLD - 1]}…"]
     ink = f" s-{box.state}-ink" if guilty else ""
-    full = "; ".join(
-        part for part in (first, f"in {box.what}" if box.what else box.doing, third if box.what else "") if part
-    )
+    # Texts stand in a picture of their own, whose edges nothing can leave: no font is sure to be as narrow as we think.
     return (
-        f'<g><title>{text(full, 400)}</title><rect class="box s-{box.state}" x="{x:g}" y="{y:g}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
-        f'<text class="strong{ink}" x="{x + 12:g}" y="{y + 21:g}">{text(_cut(first))}</text>'
-        f'<text class=dim x="{x + 12:g}" y="{y + 39:g}">{text(_cut(second))}</text>'
-        f'<text class=dim x="{x + 12:g}" y="{y + 56:g}">{text(_cut(third))}</text></g>'
+        f"<g><title>{text('; '.join(lines), 400)}</title>"
+        f'<rect class="box s-{box.state}" x="{x:g}" y="{y:g}" width="{_WIDE}" height="{_HIGH}" rx="7"/>'
+        f'<svg x="{x:g}" y="{y:g}" width="{_WIDE - 6}" height="{_HIGH}">'
+        + "".join(
+            f'<text class="{f"strong{ink}" if at < strong else "dim"}" x=12 y={height}>{text(line)}</text>'
+            for at, (line, height) in enumerate(zip(shown, (21, 39, 56), strict=False))
+        )
+        + "</svg></g>"
     )
 
 
-def _broken(line: str) -> tuple[str, str]:
-    at = line.rfind(" ", 0, 44)
-    return (line[:at], line[at + 1 :]) if at > 0 else (line[:44], line[44:])
+def _told(box: RankBox) -> list[str]:
+    """Return what is said of a box: who it is, what it waits in or does, and for whom it waits."""
+    if box.name:
+        return [box.name, *filter(None, [box.doing])]
+    who = count(len(box.ranks), "rank") + f" ({span(box.ranks)})" if len(box.ranks) > 1 else f"rank {box.ranks[0]}"
+    if box.state in _GUILTY or not box.what:
+        who = f"{who}: {STATE_WORDS[box.state]}"
+    else:
+        who = f"{who} wait{'' if len(box.ranks) > 1 else 's'}"
+    if not box.what:
+        return [who, *filter(None, [box.doing])]
+    awaited = (
+        f"for {'rank' if len(box.awaited) == 1 else 'ranks'} {span(box.awaited)}"
+        if box.awaited
+        else "though all have come"
+    )
+    return [who, _cut(f"in {box.what}"), _cut(f"{awaited}, since {box.since_s:.1f} s")]
 
 
-def _cut(line: str, most: int = 46) -> str:
+def _wrapped(line: str, most: int) -> list[str]:
+    """Return a line as several that are not too long, broken at spaces where there are any."""
+    found: list[str] = []
+    while len(line) > most:
+        at = line.rfind(" ", 1, most + 1)
+        found.append(line[:at] if at > 0 else line[:most])
+        line = line[at + 1 :] if at > 0 else line[most:]
+    return [*found, line]
+
+
+def _cut(line: str, most: int = _PLAIN) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"

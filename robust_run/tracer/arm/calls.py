@@ -84,12 +84,17 @@ def sends(arguments: Any) -> tuple[int, Any, int]:
     return *size(arguments[0]), int(arguments[1])
 
 
-def meets_by_tag(distributed: Any, process_group: Any) -> bool:
-    """Whether sends and receives of tensors on the CPU meet by their tags: gloo's do; NCCL's have none, MPI has one for any."""
+def backends_of(distributed: Any, process_group: Any) -> str:
+    """Return what moves the tensors of a group, by device: `cpu:gloo,cuda:nccl`; "" where torch does not know the group."""
     try:
-        return "cpu:gloo" in distributed.get_backend_config(process_group)
-    except Exception:  # a group that torch does not know by now
-        return False
+        return str(distributed.get_backend_config(process_group))
+    except Exception:
+        return ""
+
+
+def meets_by_tag(backends: str) -> bool:
+    """Whether sends and receives of tensors on the CPU meet by their tags: gloo's do; NCCL's have none, MPI has one for any."""
+    return "cpu:gloo" in backends
 
 
 def tag_of(arguments: Any) -> int:

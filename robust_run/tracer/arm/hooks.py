@@ -128,7 +128,9 @@ class Hooks:
             key = id(process_group)
             self.known[key] = weakref.ref(process_group, lambda _: self.known.pop(key, None)), group
             self.ring.table.limit(group, limits.of_group(process_group))
-            group.has_tags = calls.meets_by_tag(self.distributed, process_group)
+            backends = calls.backends_of(self.distributed, process_group)
+            group.has_tags = calls.meets_by_tag(backends)
+            self.ring.table.backends(group, backends)
         return group
 
     def begin(self, process_group: Any, op: int, describe: Describe, arguments: Any, state: int = ENTERED) -> int:

@@ -24,12 +24,13 @@ USER, PACKAGE, MACHINERY = range(3)
 class GroupEntry:
     """A process group, as far as its calls need it."""
 
-    __slots__ = ("has_tags", "index", "limit_ms", "next_number", "ranks", "turns")
+    __slots__ = ("has_backends", "has_tags", "index", "limit_ms", "next_number", "ranks", "turns")
 
     def __init__(self, index: int, ranks: Sequence[int]) -> None:
         self.index = index
         self.ranks = ranks
         self.has_tags = False  # calls of tensors on the CPU meet by their tags
+        self.has_backends = False  # they are written down
         self.limit_ms = 0  # of its calls, as written down; 0: not known
         self.next_number = count(1).__next__  # of its collectives
         self.turns: dict[tuple[int, int, int], int] = {}  # point-to-point calls so far, by direction, peer and tag
@@ -118,6 +119,11 @@ class Table:
             return
         group.limit_ms = limit_ms
         self.add("t", group.index, str(limit_ms))
+
+    def backends(self, group: GroupEntry, backends: str) -> None:
+        """Enter what moves the tensors of a group, once."""
+        if backends and not group.has_backends and group.index and self.may_write():
+            group.has_backends = self.add("b", group.index, backends)
 
     def entry(self, kind: str, *fields: str, limit: int = 1 << 31) -> int:
         """Add a line with a new index to the table, and return the index; 0, unknown, if there is no room for it."""

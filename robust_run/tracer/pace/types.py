@@ -64,6 +64,15 @@ class NodePace(msgspec.Struct, frozen=True, array_like=True):
     """Those of its ranks that made steps."""
 
 
+class CpuShort(msgspec.Struct, frozen=True, array_like=True):
+    """How short CPU time was on a node in a round."""
+
+    held_share: float = 0.0
+    """Of the round in which the CPU limit of the ranks' cgroup held them back."""
+    pressure_percent: float = 0.0
+    """Of the last ten seconds in which some work of the node waited for a CPU."""
+
+
 class SlowRank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that stood out in a round. Times are medians over its slow steps."""
 

@@ -16,8 +16,10 @@ from robust_run.tracer.sight.links import StuckConnections
 from robust_run.tracer.sight.spy import Spy, find_spy
 from robust_run.tracer.sight.target_view import SightWorld, TargetView, read_ring, sight_without_looking
 from robust_run.tracer.sight.targets import Target
+from robust_run.tracer.sight.wake.sockets import quiet_times_s
 from robust_run.tracer.stacks.activity import LOOK_S
 from robust_run.tracer.types import RankSight
+from robust_run.tracer.wake.types import WakeReading
 
 SAMPLES = 3
 GAP_S = LOOK_S / (SAMPLES - 1)
@@ -57,11 +59,21 @@ async def collect(
         if number < last:
             for view in views:
                 view.rest()
+    quiet_s = quiet_times_s((view.rank_pid for view in views), world.root)
     wakes = await asyncio.gather(*(view.ask_kernel() for view in views))
     known = await asyncio.gather(*(view.ask_recorder() for view in views))
     return tuple(
-        _with_nccl(msgspec.structs.replace(view.sight(entries, links), wake=wake), readings)
-        for view, entries, wake, readings in zip(views, known, wakes, inside.found(flows, ops), strict=True)
+        _with_nccl(
+            _with_wake(view.sight(entries, links), kernel, quiet_s.get(view.rank_pid)),
+            readings,
+        )
+        for view, entries, kernel, readings in zip(views, known, wakes, inside.found(flows, ops), strict=True)
+    )
+
+
+def _with_wake(sight: RankSight, readings: tuple[WakeReading, ...], quiet_s: float | None) -> RankSight:
+    return msgspec.structs.replace(
+        sight, wake=readings[-1] if readings else None, wake_before=readings[:-1], quiet_s=quiet_s
     )
 
 

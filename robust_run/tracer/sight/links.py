@@ -66,7 +66,7 @@ class StuckConnections:
         known = self._stuck.get(self._namespaces.get(pid, ""))
         if not known:
             return ()  # nearly always; the descriptors need not be searched
-        held = [known[inode] for inode in _sockets(pid, self._root) & known.keys()]
+        held = [known[inode] for inode in sockets_of(pid, self._root) & known.keys()]
         return tuple(sorted(held, key=lambda link: (-link.retries, link.here, link.there))[:LINKS])
 
     def _namespace(self, pid: int) -> str:
@@ -112,7 +112,7 @@ def _still(before: dict[str, StuckConnection], now: dict[str, StuckConnection]) 
     return kept
 
 
-def _sockets(pid: int, root: str) -> set[str]:
+def sockets_of(pid: int, root: str) -> set[str]:
     """Return the inodes of the sockets that a process holds."""
     found: set[str] = set()
     try:

@@ -12,10 +12,12 @@ import msgspec
 from robust_run.tracer.sight import processes
 from robust_run.tracer.sight.fault_signal import StacksFile
 from robust_run.tracer.sight.flight_recorder import recorded
+from robust_run.tracer.sight.freezer import MOUNTS, frozen_by
 from robust_run.tracer.sight.links import StuckConnections
 from robust_run.tracer.sight.spy import Spy
 from robust_run.tracer.sight.targets import Target
-from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading
+from robust_run.tracer.sight.wake.access import why_hidden
+from robust_run.tracer.sight.wake.asking import needs_chain, wake_readings
 from robust_run.tracer.stacks.activity import LOOK_S
 from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
 from robust_run.tracer.wake.types import WakeReading
@@ -31,6 +33,7 @@ class SightWorld(msgspec.Struct, frozen=True, kw_only=True):
     """What looking needs of the world; tests hand over their own."""
 
     root: str = "/proc"
+    cgroups: str = MOUNTS
     spy: str | None = None
     """Path of py-spy, "" to look for it, None to do without."""
     monotonic_s: Callable[[], float] = time.monotonic
@@ -52,6 +55,7 @@ class TargetView:
         self._first: dict[int, processes.ProcessLook] = {}
         self._last: dict[int, processes.ProcessLook] = {}
         self._main: list[processes.ProcessLook] = []
+        self._frozen: dict[int, str] = {}
         self._measured_s: list[float] = []
         self._written_before: dict[int, int] = {}
         self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
@@ -64,6 +68,11 @@ class TargetView:
     def pids(self) -> list[int]:
         """Return the processes that there were at the last measurement."""
         return list(self._last)
+
+    @property
+    def rank_pid(self) -> int:
+        """Return the process that is the rank."""
+        return self._rank_pid
 
     def measure(self) -> None:
         """Read CPU, I/O and state of all processes of the target."""
@@ -82,8 +91,15 @@ class TargetView:
             self._rank_pid = recorder if recorder in seen else self._target.pid
         self._last = {pid: look for pid, look in seen.items() if look.start_ticks == self._first[pid].start_ticks}
         self._written_before = dict(self._asked.written)
+        self._look_for_frozen(first)
         main = processes.look_at_main_thread(self._rank_pid, root)
         self._main = [*self._main, main] if main is not None else []
+
+    def _look_for_frozen(self, first: bool) -> None:
+        """Note which processes a cgroup keeps frozen, from the first look on."""
+        asked = self._last if first else self._frozen
+        found = {pid: frozen_by(pid, self._world.root, self._world.cgroups) for pid in asked if pid in self._last}
+        self._frozen = {pid: file for pid, file in found.items() if file}
 
     def rest(self) -> None:
         """Note for how long threads have waited for a CPU until now, when the process has answered us."""
@@ -116,7 +132,7 @@ class TargetView:
         """Ask one process after the other by signal, and return those that gave nothing."""
         rest = []
         for look in self._last.values():
-            if look.is_gone:
+            if look.is_gone or look.pid in self._frozen:
                 continue
             stacks = await self._asked.stacks(look, look.pid == self._rank_pid) if self._target.steps_file else ()
             if stacks:
@@ -132,17 +148,30 @@ class TargetView:
         if stacks:
             self._stacks.setdefault(look.pid, []).append(stacks)
 
-    async def ask_kernel(self) -> WakeReading | None:
-        """Return what the rank waits for, where its ring does not tell."""
+    async def ask_kernel(self) -> tuple[WakeReading, ...]:
+        """Return what the rank waits for, where its ring does not tell; several times where that might be a proof."""
         rank = self._last.get(self._rank_pid)
-        if rank is None or rank.is_gone or not needs_chain(read_ring(self._target, self._ops)):
-            return None
-        return await wake_reading(self._rank_pid, self._world.root)
+        if (
+            rank is None
+            or rank.is_gone
+            or rank.pid in self._frozen
+            or not needs_chain(read_ring(self._target, self._ops))
+        ):
+            return ()
+        return await wake_readings(self._rank_pid, self._world.root, self._world.sleep)
+
+    def _why_hidden(self) -> str:
+        """Return why the kernel does not tell what the rank waits for, where its ring does not either."""
+        rank = self._last.get(self._rank_pid)
+        is_gone = not self._target.is_there or (rank is not None and rank.is_gone)
+        if is_gone or self._rank_pid in self._frozen or not needs_chain(read_ring(self._target, self._ops)):
+            return ""
+        return why_hidden(self._rank_pid, self._world.root)
 
     async def ask_recorder(self) -> tuple[Op, ...]:
         """Return what torch's flight recorder knows."""
         rank = self._last.get(self._rank_pid)
-        if rank is None or rank.state not in "RSD" or not self._target.steps_file:
+        if rank is None or rank.state not in "RSD" or rank.pid in self._frozen or not self._target.steps_file:
             return ()  # a stopped one would only cost the time-out
         return await recorded(self._target.steps_file, self._world.monotonic_s, self._world.unix_s)
 
@@ -153,6 +182,7 @@ class TargetView:
             recorded=entries,
             processes=tuple(self._process(first, links) for first in self._first.values()),
             lost_children=self._lost(),
+            hidden=self._why_hidden(),
         )
 
     def _process(self, first: processes.ProcessLook, links: StuckConnections) -> ProcessSight:
@@ -174,6 +204,7 @@ class TargetView:
             stacks=tuple(self._stacks.get(first.pid, ())),
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
             links=links.of(first.pid) if last is not None else (),
+            frozen_by=self._frozen.get(first.pid, ""),
         )
 
     def _used(self, first: processes.ProcessLook, last: processes.ProcessLook | None) -> tuple[float, int]:

@@ -71,6 +71,8 @@ def activity_of(sight: RankSight) -> Activity:
         return Activity("idle", "its process is gone")
     if rank_process.state == "t":
         return Activity("working", f"in a debugger{_in(where)}")
+    if rank_process.frozen_by:
+        return Activity("idle", f"frozen by its cgroup{_in(where)}")
     if rank_process.state == "T":
         return Activity("idle", f"stopped{_in(where)}")
     told = heard(sight.wake, known_long)

@@ -20,7 +20,7 @@ from robust_run.tracer.words import duration
 #: A connection on which data came so lately brings the rank on.
 COMES_S = 1.0
 #: One on which none has come for so long does not: that it is in a download says nothing any more.
-SILENT_S = 10.0
+SILENT_S = 5.0
 #: Places that take long because data come. Whoever sits in a debugger waits for a person.
 _FETCHES = frozenset({"a download", "a transfer", A_PROGRAM})
 

@@ -13,6 +13,7 @@ import msgspec
 from robust_run.tracer.types import Scene, Wait
 from robust_run.tracer.verdict import nccl
 from robust_run.tracer.verdict.after import post_mortem
+from robust_run.tracer.verdict.chains import RankChain, RankChains, all_chains
 from robust_run.tracer.verdict.decide import look, look_at_leftovers
 from robust_run.tracer.verdict.draft import describe, waits_of
 from robust_run.tracer.verdict.graph import sinks
@@ -23,8 +24,11 @@ from robust_run.tracer.wake.types import WakeChain
 
 __all__ = [
     "ParallelGroup",
+    "RankChain",
+    "RankChains",
     "RankPatience",
     "SceneView",
+    "chains",
     "communicator_names",
     "describe_inside",
     "describe_waits",
@@ -55,6 +59,8 @@ class SceneView(msgspec.Struct, frozen=True, kw_only=True):
     """Lines about what stands still inside NCCL."""
     chains: tuple[tuple[int, WakeChain], ...] = ()
     """What ranks wait for that others wait for, and that wait in no call."""
+    lines: tuple[str, ...] = ()
+    """Who waits for whom, over ranks and hosts, to what is waited for in the end: a line for each that is waited for."""
 
 
 def seen(scene: Scene, limit: int = 20) -> SceneView:
@@ -65,7 +71,13 @@ def seen(scene: Scene, limit: int = 20) -> SceneView:
         groups=_groups_of(picture),
         inside=tuple(nccl.lines(picture, limit)),
         chains=chains_of(picture, sorted(sinks(picture))),
+        lines=tuple(all_chains(picture).lines),
     )
+
+
+def chains(scene: Scene) -> RankChains:
+    """Return who waits for whom, over ranks and hosts, to what is waited for in the end."""
+    return all_chains(Picture(scene))
 
 
 def waits(scene: Scene) -> tuple[Wait, ...]:

@@ -20,6 +20,7 @@ from robust_run.tracer.verdict.graph import dependents, sinks
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.types import RankPatience
 from robust_run.tracer.verdict.wake import wake_clause
+from robust_run.tracer.wake.chain import chain_of
 
 #: Of very many ranks that are waited for, so many are looked at; the first ones say enough.
 _LOOKED_AT = 64
@@ -167,7 +168,16 @@ def judge(picture: Picture, found: list[SuspectRank]) -> TraceVerdict | None:
         here=first.here,
         over_evicted=ranks if rule == "unlogged_wait" and len(ranks) > 1 else (),
     )
-    return msgspec.structs.replace(found_hang, at_work=all(one.working for one in due))
+    return msgspec.structs.replace(
+        found_hang,
+        at_work=all(one.working for one in due),
+        for_person=any(_waits_for_person(picture.sights.get(one.rank)) for one in due),
+    )
+
+
+def _waits_for_person(sight: RankSight | None) -> bool:
+    chain = chain_of(sight.wake) if sight is not None and sight.wake is not None else None
+    return chain is not None and any(waker.kind == "person" for waker in chain.links[-1].wait.wakers)
 
 
 def _sentence(picture: Picture, due: list[SuspectRank], lost: str) -> str:
@@ -190,7 +200,7 @@ def _sentence(picture: Picture, due: list[SuspectRank], lost: str) -> str:
         ends = f"; {first.doing}" if first.doing.startswith("its ") else f"; {subject} {first.doing}"
     if lost:
         ends = f"; it waits for a child that is gone: {lost}" + (f" (in {where})" if where else "")
-    return f"{picture.who(ranks)} {_omission(picture, first.here)} ({waits}){ends}"
+    return f"{picture.who(ranks)} {omission(picture, first.here)} ({waits}){ends}"
 
 
 def _has_begun(sight: RankSight | None, here: WaitPlace) -> bool:
@@ -199,7 +209,7 @@ def _has_begun(sight: RankSight | None, here: WaitPlace) -> bool:
     return any(op.op == BACKWARD and op.seq == here.seq and op.group == here.group.name for op in ops)
 
 
-def _omission(picture: Picture, here: WaitPlace) -> str:
+def omission(picture: Picture, here: WaitPlace) -> str:
     """Say what was not done: `never joined all_reduce #482 of group dp_1`."""
     if here.op in LIFECYCLE:
         return f"never came to {here.op}"

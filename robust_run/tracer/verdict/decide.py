@@ -8,11 +8,19 @@ from collections.abc import Mapping
 import msgspec
 
 from robust_run.tracer.ras.rules import second_opinion
+from robust_run.tracer.stacks.activity import LOOK_S
 from robust_run.tracer.types import Scene, SceneLook, TraceVerdict
-from robust_run.tracer.verdict import absent, after, ended, graph, links, nccl, order, pairs, signatures, stall
+from robust_run.tracer.verdict import absent, after, ended, graph, links, locks, nccl, order, pairs, signatures, stall
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.quiet import with_quiet
 from robust_run.tracer.verdict.types import RankPatience
+
+#: Faults inside NCCL that a GPU which computes something else first does not look like.
+OF_NETWORKS = frozenset({"network", "proxy"})
+#: Rules that prove a circle of ranks by what all their threads are in: that has to be seen twice, so far from each other.
+TWICE = frozenset({"order", "cycle", "tag"})
+TWICE_S = 2.0
 
 
 def look(
@@ -44,9 +52,20 @@ def _look(scene: Scene, patience: RankPatience, previous: Scene | None, worked: 
     if longest_s < needed_s:
         return SceneLook(verdict=nccl.slow(picture), reason="nobody waits for long any more")
     verdict = _definite(picture, patience, needed_s)
+    if verdict is not None and verdict.proven and verdict.rule in TWICE:
+        if previous is None:
+            return SceneLook(again_s=TWICE_S - LOOK_S, reason=verdict.sentence)
+        verdict = msgspec.structs.replace(verdict, proven=_stood_before(verdict, previous, scene, patience))
     if verdict is not None:
         return SceneLook(verdict=nccl.attested(picture, verdict, proven=True))
     return _patient(picture, patience, previous, longest_s, worked)
+
+
+def _stood_before(verdict: TraceVerdict, previous: Scene, scene: Scene, patience: RankPatience) -> bool:
+    """Whether the look before said the same, and is old enough."""
+    before = _definite(Picture(previous), patience, 0.0)
+    is_same = before is not None and before.proven and (before.rule, before.ranks) == (verdict.rule, verdict.ranks)
+    return is_same and scene.at_s - previous.at_s >= TWICE_S
 
 
 def _definite(picture: Picture, patience: RankPatience, needed_s: float) -> TraceVerdict | None:
@@ -59,8 +78,8 @@ def _definite(picture: Picture, patience: RankPatience, needed_s: float) -> Trac
         return signatures.judge(picture, mismatch)
     verdict = links.judge(picture, needed_s)
     if verdict is not None:
-        return verdict
-    verdict = pairs.judge(picture, needed_s)
+        return with_quiet(picture, verdict, stall.complete(picture, needed_s))
+    verdict = locks.judge(picture, needed_s) or pairs.judge(picture, needed_s)
     if verdict is not None:
         return verdict
     circle = graph.deadlocked(picture, needed_s, nccl.may_circle(picture))
@@ -75,15 +94,15 @@ def _patient(
     inside = nccl.leading(picture, patience, previous, worked)
     missed = tuple(one.rank for one in found if not one.here.inside and one.is_due(picture.scene.at_s))
     if inside is not None and inside.is_sure and inside.is_due:
-        return SceneLook(verdict=nccl.judge(picture, inside, missed))
+        return SceneLook(verdict=_inside_nccl(picture, inside, missed))
     verdict = absent.judge(picture, found)
     if verdict is not None:
         return SceneLook(verdict=nccl.attested(picture, verdict, proven=False))
     if inside is not None and inside.is_due:
-        return SceneLook(verdict=nccl.judge(picture, inside, missed))
+        return SceneLook(verdict=_inside_nccl(picture, inside, missed))
     stalls = stall.stalled(picture, patience) if inside is None or not inside.fault.ranks else []
     if stalls:
-        return SceneLook(verdict=stall.judge(picture, stalls))
+        return SceneLook(verdict=with_quiet(picture, stall.judge(picture, stalls), stalls))
     if inside is not None and inside.working:
         waited = picture.wait_words(len(inside.fault.waiting), inside.waited_s)
         seen = tuple((rank, picture.scene.at_s) for rank in inside.working)
@@ -98,6 +117,14 @@ def _patient(
         seen = tuple((one.rank, one.worked_at_s) for one in found if math.isfinite(one.worked_at_s))
         return SceneLook(again_s=patience.look_again_s * (2 if most.working else 1), reason=reason, worked=seen)
     return SceneLook(again_s=patience.look_again_s, reason="all have come, communication may still be going on")
+
+
+def _inside_nccl(picture: Picture, found: nccl.Leading, missed: tuple[int, ...]) -> TraceVerdict:
+    """Return what NCCL's traces say; of a network that stands still, since when."""
+    verdict = nccl.judge(picture, found, missed)
+    if missed or not found.is_sure or found.fault.kind not in OF_NETWORKS:
+        return verdict
+    return with_quiet(picture, verdict, [here for here in picture.places if here.inside and here.waiters])
 
 
 def _unknown(picture: Picture, longest_s: float) -> TraceVerdict:

@@ -7,10 +7,9 @@ from typing import Literal
 from robust_run.tracer.stacks.normal import main_stacks, telling_frames
 from robust_run.tracer.types import TraceKind, TraceVerdict, Wait
 from robust_run.tracer.verdict.alike import Part, parts_of
-from robust_run.tracer.verdict.graph import sinks
+from robust_run.tracer.verdict.chains import all_chains, chains_to
 from robust_run.tracer.verdict.limits import expires_s
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
-from robust_run.tracer.verdict.wake import wake_lines
 from robust_run.tracer.words import SENTENCE_CHARACTERS, one_line, op_name, span
 
 Confidence = Literal["high", "medium", "low"]
@@ -38,8 +37,8 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
     """Complete a verdict with what follows from the picture."""
     lines = [
         *evidence,
+        *chains_to(picture, sorted(ranks)).lines,
         *_waiting_lines(picture)[:12],
-        *wake_lines(picture, sorted(ranks)),
         *_stack_lines(picture, ranks),
     ]
     if onset_s is None:
@@ -99,7 +98,11 @@ def _waiting_lines(picture: Picture) -> list[str]:
             here = part.here
             if here.waiters:
                 verb = "waits" if len(here.waiters) == 1 else "wait"
-                awaited = f"for {span(here.missing)}" if here.missing else "though all have come"
+                awaited = (
+                    f"for rank{'s' if len(here.missing) > 1 else ''} {span(here.missing)}"
+                    if here.missing
+                    else "though all have come"
+                )
                 plural = "s" if len(here.waiters) > 1 else ""
                 lines.append(
                     f"rank{plural} {span(here.waiters)} {verb} in {_what(picture, part)} {awaited}, "
@@ -122,8 +125,8 @@ def _stack_lines(picture: Picture, ranks: tuple[int, ...]) -> list[str]:
 
 
 def describe(picture: Picture, limit: int) -> list[str]:
-    """Return lines for people: who waits where, for whom; at most `limit`."""
-    lines = [*_waiting_lines(picture), *wake_lines(picture, sorted(sinks(picture)))]
+    """Return lines for people: who is waited for in the end, and who waits where, for whom; at most `limit`."""
+    lines = [*all_chains(picture).lines, *_waiting_lines(picture)]
     if len(lines) > limit:
         return [*lines[: max(0, limit - 1)], f"and {len(lines) - limit + 1} more"]
     return lines

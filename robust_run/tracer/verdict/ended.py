@@ -12,6 +12,7 @@ import msgspec
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import LIFECYCLE, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.frozen import freezer_of, frozen_word, thawing
 from robust_run.tracer.verdict.graph import dependents
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.types import RankPatience
@@ -111,8 +112,8 @@ def _stayed(picture: Picture, here: WaitPlace, gone: tuple[int, ...]) -> TraceVe
 
 
 def stopped(picture: Picture, patience: RankPatience) -> TraceVerdict | None:
-    """Name ranks whose process is stopped (SIGSTOP) or a zombie while others wait. One in a debugger has a person beside it."""
-    ranks = tuple(sight.rank for sight in picture.scene.ranks if _state(sight) in ("T", "Z"))
+    """Name ranks whose process is stopped (SIGSTOP), frozen or a zombie while others wait. A debugger has a person beside it."""
+    ranks = tuple(sight.rank for sight in picture.scene.ranks if _state(sight) in ("T", "Z") or freezer_of(sight))
     others = [
         here
         for here in picture.places
@@ -132,6 +133,7 @@ def stopped(picture: Picture, patience: RankPatience) -> TraceVerdict | None:
         f"{_waiting_for(picture, here, len(waiters))}",
         confidence="high",
         here=here,
+        evidence=thawing(picture.sights[rank] for rank in ranks),
         proven=_is_stopped_alone(picture, ranks),
     )
 
@@ -143,7 +145,7 @@ def _is_stopped_alone(picture: Picture, ranks: tuple[int, ...]) -> bool:
     """
     if len(ranks) != 1 or picture.scene.silent_nodes or len(picture.sights) < picture.scene.world_size:
         return False
-    if any(_state(sight) == "t" for sight in picture.scene.ranks):
+    if any(_state(sight) == "t" or freezer_of(sight) for sight in picture.scene.ranks):
         return False
     return any(
         process.is_rank and process.state == "T" and process.stopped_by == SIGSTOP and process.cpu == 0.0
@@ -198,7 +200,12 @@ def _waiting_for(picture: Picture, here: WaitPlace, count: int) -> str:
 
 
 def _stop_word(picture: Picture, ranks: tuple[int, ...]) -> str:
+    files = [freezer_of(picture.sights[rank]) for rank in ranks]
+    if all(files):
+        return frozen_word(files)
     states = {_state(picture.sights[rank]) for rank in ranks}
+    if any(files):
+        return "stopped (SIGSTOP) or frozen by a cgroup"
     if states == {"Z"}:
         return "dead, but nobody has collected its process"
     if states == {"t"}:

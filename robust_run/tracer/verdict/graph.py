@@ -79,6 +79,8 @@ def nobody_sends(picture: Picture, older_than_s: float) -> tuple[tuple[int, ...]
     with a hope are taken out again and again is stuck (a deadlock in the AND-OR model of wait-for graphs).
     """
     places = [here for here in picture.places if here.missing and picture.waited_s(here) >= older_than_s]
+    if not any(here.any_sender for here in places):
+        return (), ()  # what follows takes a round for each stage of a pipeline
     stuck = {rank for here in places for rank in here.waiters}
     stuck -= {rank for rank in stuck if any(here not in places for here in picture.waiting.get(rank, ()))}
     while True:

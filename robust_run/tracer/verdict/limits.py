@@ -28,7 +28,7 @@ def _place_expires_s(picture: Picture, here: WaitPlace) -> float:
     limits = {_limit_s(picture.sights.get(rank), here) for rank in here.waiters}
     begun_s = max([here.since_s, *_arrivals_s(picture, here)])
     if here.op == BACKWARD:  # a backward pass computes first; the limit is that of the collectives in it
-        begun_s = max([begun_s, *(_newest_open_s(picture.sights.get(rank)) for rank in here.group.ranks)])
+        begun_s = max([begun_s, *(_newest_s(picture.sights.get(rank)) for rank in here.group.ranks)])
     return begun_s + min(limits)
 
 
@@ -63,7 +63,10 @@ def _are_one(one: Group, other: Group) -> bool:
     return ends[0] == ends[1]
 
 
-def _newest_open_s(sight: RankSight | None) -> float:
-    """Return when the newest collective began that torch's own records show under way; minus infinity without one."""
-    ops = sight.recorded if sight is not None else ()
-    return max((op.at_s for op in ops if op.state not in ("done", "failed")), default=float("-inf"))
+def _newest_s(sight: RankSight | None) -> float:
+    """Return when the newest collective began that torch's own records know of; minus infinity without one.
+
+    Also one that is done: gloo has few threads and begins to count when one is free for a call, so of a member that comes late to
+    one collective after the other each gives those that wait their time anew.
+    """
+    return max((op.at_s for op in sight.recorded), default=float("-inf")) if sight is not None else float("-inf")

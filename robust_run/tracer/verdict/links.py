@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks
 from robust_run.tracer.types import RankSight, StuckConnection, TraceVerdict
+from robust_run.tracer.verdict.addresses import address_of, nodes_by_address
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
@@ -82,7 +83,7 @@ def _held_up(picture: Picture, older_than_s: float) -> Iterator[tuple[int, WaitP
 
 def _dead_links(picture: Picture) -> list[DeadLink]:
     """Return all stuck connections between nodes of the job. Other services have addresses that no node has."""
-    known = _node_by_address(picture)
+    known = nodes_by_address(picture)
     stuck = [(sight, link) for sight in picture.scene.ranks for link in _links(sight)]
     # Where both ends are seen they need no address of a node: it may have several networks.
     ends: dict[tuple[str, str], set[str]] = {}
@@ -91,7 +92,7 @@ def _dead_links(picture: Picture) -> list[DeadLink]:
     found: dict[DeadLink, None] = {}  # a child holds what its parent had open
     for sight, link in stuck:
         seen = ends.get((link.here, link.there), set())
-        peer = next(iter(seen)) if len(seen) == 1 else known.get(_address(link.there), "")
+        peer = next(iter(seen)) if len(seen) == 1 else known.get(address_of(link.there), "")
         if peer and peer != sight.node:
             found[DeadLink(sight.rank, sight.node, peer, link)] = None
     return list(found)
@@ -100,34 +101,8 @@ def _dead_links(picture: Picture) -> list[DeadLink]:
 def _links(sight: RankSight) -> Iterator[StuckConnection]:
     for process in sight.processes:
         for link in process.links:
-            if link.retries >= RETRIES and link.unsent_bytes > 0 and _address(link.there):
+            if link.retries >= RETRIES and link.unsent_bytes > 0 and address_of(link.there):
                 yield link
-
-
-def _node_by_address(picture: Picture) -> dict[str, str]:
-    """Return which node has an address, without those that several have."""
-    nodes: dict[str, set[str]] = {}
-    for sight in picture.scene.ranks:
-        nodes.setdefault(_plain(sight.address), set()).add(sight.node)
-    return {address: names.pop() for address, names in nodes.items() if address and len(names) == 1}
-
-
-def _address(end: str) -> str:
-    """Return the address in `10.0.0.1:4000` or `[fd00::1]:4000`."""
-    return _plain(end.rpartition(":")[0].strip("[]"))
-
-
-def _plain(text: str) -> str:
-    """Write an address in the one way in which all are compared; "" if it is none, or of a machine's inside."""
-    import ipaddress
-
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return ""  # a name
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    address = mapped or address
-    return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
 def _verdict(picture: Picture, found: list[DeadLink], places: list[WaitPlace]) -> TraceVerdict:

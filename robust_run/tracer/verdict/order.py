@@ -14,7 +14,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import NamedTuple
 
-from robust_run.tracer.stacks.normal import is_waiting, main_stacks, origin
+from robust_run.tracer.stacks.normal import is_waiting, main_stacks
+from robust_run.tracer.stacks.side_threads import none_may_act
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, RankSight, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
@@ -124,7 +125,10 @@ def oddities(streams: CallStreams, ranks: tuple[int, ...]) -> list[Oddity]:
             counts = _passages(streams, members, length)
             before = _passages(streams, members, length - 1) if length > 1 else counts
             for rank in members:
-                position = _first_unique(streams.tokens[rank], counts, before, length) if rank in wanted else -1
+                stream = streams.tokens[rank]
+                position = _first_unique(stream, counts, before, length) if rank in wanted else -1
+                if length == 1 and len(members) == 1 and position >= 0 and stream[position].op in LIFECYCLE:
+                    continue  # a group is made once: that says nothing
                 if position >= 0:
                     found.append(Oddity(rank, position, length))
         if found and (length > 1 or len(found) < len(ranks)):
@@ -160,7 +164,7 @@ def _first_unique(
 def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     """Name the rank of a circle of waits that made its calls in another order, else the whole circle."""
     streams = CallStreams(picture)
-    odd = oddities(streams, circle)
+    odd = [] if _all_begin(streams, circle) else oddities(streams, circle)
     places = [here for here in picture.places if not set(here.waiters).isdisjoint(circle) and here.missing]
     here = min(places, key=lambda one: one.since_s)
     waited = f"{count_words(len(circle))} wait for each other since {picture.waited_s(here):.1f} s"
@@ -194,19 +198,21 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     )
 
 
+def _all_begin(streams: CallStreams, circle: tuple[int, ...]) -> bool:
+    """Whether all of a circle are in the first message of their lives, in the same direction: nobody has a usual peer yet."""
+    messages = [[op.op for op in streams.ops[rank] if op.op in P2P] for rank in circle]
+    return all(len(one) == 1 for one in messages) and len({one[0] for one in messages}) == 1
+
+
 def is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
     """Whether no thread of the ranks of a circle is free to make the call that another waits for."""
     return all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle)
 
 
 def _is_tied(sight: RankSight) -> bool:
-    """Whether the main thread of a rank stands in a call that waits for peers, and no other thread runs code of the program."""
+    """Whether the main thread of a rank stands in a call that waits for peers, and no other thread may make another."""
     stacks = main_stacks(sight)
-    if not stacks or not all(is_waiting(stack) for stack in stacks):
-        return False
-    process = next(process for process in sight.processes if process.is_rank)
-    others = (stack for sample in process.stacks for stack in sample if not stack.is_main)
-    return not any(origin(frame) == "user" for stack in others for frame in stack.frames)
+    return bool(stacks) and all(map(is_waiting, stacks)) and none_may_act(sight)
 
 
 def difference(picture: Picture, streams: CallStreams, odd: Oddity) -> str:

@@ -22,6 +22,14 @@ from robust_run.tracer.words import count_words, one_line, short_site
 #: Parts of different sizes are allowed by NCCL.
 _MAY_BE_UNEVEN = frozenset({"all_gather", "reduce_scatter"})
 
+#: By type of tensors.
+ITEM_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "bool"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "int16"), 2),
+    **dict.fromkeys(("float32", "int32"), 4),
+    **dict.fromkeys(("float64", "int64", "complex64"), 8),
+}
+
 Shift = Literal["", "skipped_op", "extra_op"]
 
 
@@ -91,16 +99,39 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
             one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}")
             for rank, call in sorted(found.wrong.items())[:8]
         ),
-        proven=_can_never_be(found),
+        proven=_can_never_be(found) and _counted_alike(picture, found.here),
     )
 
 
 def _can_never_be(found: Mismatch) -> bool:
     """Whether no backend would complete the calls. Some gather and scatter parts of uneven size, and wait for a rank to come."""
     calls = (found.right, *found.wrong.values())
+    if all(_moves_alike(one, calls[0]) for one in calls):
+        return False
     if any(one.op != calls[0].op or not fits(one._replace(numel=-1), calls[0]) for one in calls):
         return True
     return found.here.op not in _MAY_BE_UNEVEN
+
+
+def _moves_alike(one: Signature, other: Signature) -> bool:
+    """Whether two calls move as many bytes: gloo and NCCL do not compare types, so they complete, with what they make of it."""
+    sizes = [call.numel * ITEM_BYTES.get(call.dtype, 0) for call in (one, other)]
+    if (one.op, one.root) != (other.op, other.root):
+        return False
+    return one == other or (sizes[0] == sizes[1] if min(sizes) > 0 else one.numel == other.numel)
+
+
+def _counted_alike(picture: Picture, here: WaitPlace) -> bool:
+    """Whether torch's own records do not contradict the rings: a rank may make a call by a door that its ring does not see."""
+    ahead = set()
+    for rank in here.waiters:
+        sight = picture.sights.get(rank)
+        own = [op.seq for op in sight.recorded if op.group == here.group.name] if sight is not None else []
+        key = picture.sequence(rank, here.group.name, here.op)
+        last = picture.last.get(key, {}).get(rank)
+        if own and last is not None:
+            ahead.add(max(own) - last)
+    return len(ahead) <= 1
 
 
 def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mismatch:

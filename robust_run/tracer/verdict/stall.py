@@ -22,7 +22,7 @@ def stalled(picture: Picture, patience: RankPatience) -> list[WaitPlace]:
     Gigabytes over a slow network take long, and a backward pass computes: where anything may move, there is more time.
     """
     late = complete(picture, patience.working_s)
-    return [here for here in complete(picture, patience.spinning_s) if here in late or not _may_move(picture, here)]
+    return [here for here in complete(picture, patience.spinning_s) if here in late or not may_move(picture, here)]
 
 
 def complete(picture: Picture, older_than_s: float) -> list[WaitPlace]:
@@ -30,12 +30,12 @@ def complete(picture: Picture, older_than_s: float) -> list[WaitPlace]:
     found = [
         here
         for here in picture.places
-        if here.waiters and not here.missing and picture.scene.at_s - _complete_at_s(picture, here) >= older_than_s
+        if here.waiters and not here.missing and picture.scene.at_s - complete_at_s(picture, here) >= older_than_s
     ]
     return sorted(found, key=lambda one: one.since_s)
 
 
-def _may_move(picture: Picture, here: WaitPlace) -> bool:
+def may_move(picture: Picture, here: WaitPlace) -> bool:
     """Whether a member of a call uses CPU or I/O, or is in a backward pass without a collective that is under way."""
     for rank in members(here):
         sight = picture.sights.get(rank)
@@ -55,7 +55,7 @@ def members(here: WaitPlace) -> tuple[int, ...]:
     return (*here.waiters, here.peer) if here.op in P2P and here.peer >= 0 else here.group.ranks
 
 
-def _complete_at_s(picture: Picture, here: WaitPlace) -> float:
+def complete_at_s(picture: Picture, here: WaitPlace) -> float:
     """Return since when all have been there and one has waited: before that nothing could move."""
     if here.inside:
         return here.since_s

@@ -47,6 +47,8 @@ def _next_pid(wait: ThreadWait, processes: Mapping[int, ProcessReading]) -> int:
 def _telling_wait(reading: WakeReading, process: ProcessReading) -> ThreadWait:
     """Return what the main thread waits for; where that is another thread, and one of them alone tells why, its wait."""
     main = wait_of(reading, process, process.threads[0])
+    if owner_of(main):
+        return _held(reading, process, main)
     if not any(waker.kind == "thread" for waker in main.wakers) or process.hidden_threads:
         return main
     others = [wait_of(reading, process, thread) for thread in process.threads[1:]]
@@ -54,10 +56,31 @@ def _telling_wait(reading: WakeReading, process: ProcessReading) -> ThreadWait:
         return _deeper(main, "another of its threads runs", main)
     telling = [wait for wait in others if _tells(wait)]
     if len(telling) != 1:
-        telling = telling or [wait for wait in others if wait.until_s is not None]
+        telling = telling or [wait for wait in others if wait.until_s is not None and len(wait.wakers) == 1]
     if len(telling) != 1:
         return main
     return _deeper(main, f"another of its threads {telling[0].doing}", telling[0])
+
+
+def owner_of(wait: ThreadWait) -> int:
+    """Return the thread that holds the lock that a wait is for; 0 if it is for no lock, or the owner is not known."""
+    return next((waker.thread for waker in wait.wakers if waker.thread), 0)
+
+
+def _held(reading: WakeReading, process: ProcessReading, main: ThreadWait) -> ThreadWait:
+    """Return the main thread's wait told by those of the threads that hold one lock after the other."""
+    threads = {thread.tid: thread for thread in process.threads}
+    doing, wait, seen = [main.doing], main, {process.pid}
+    while (owner := owner_of(wait)) in threads and owner not in seen:
+        seen.add(owner)
+        wait = wait_of(reading, process, threads[owner])
+        doing.append(wait.doing)
+    return ThreadWait(
+        doing=", which ".join(doing),
+        call=main.call,
+        wakers=main.wakers if wait is main else (*main.wakers, *wait.wakers),
+        until_s=main.until_s,
+    )
 
 
 def _tells(wait: ThreadWait) -> bool:

@@ -10,6 +10,7 @@ import struct
 from robust_run.tracer.wake.syscalls import (
     FUTEX_COMMAND,
     FUTEX_LOCKS,
+    FUTEX_PRIVATE,
     FUTEX_REALTIME,
     FUTEX_WAIT,
     FUTEX_WAIT_BITSET,
@@ -21,6 +22,10 @@ from robust_run.tracer.wake.types import Access, ProcessReading, ThreadReading, 
 _POLL_READ, _POLL_WRITE = 0x0001 | 0x0002 | 0x0040, 0x0004 | 0x0100
 _SET_LOCK_WAIT = frozenset({7, 38})
 _ABSOLUTE = 1
+#: Of a mutex of glibc: it is held, and others wait.
+_CONTENDED = 2
+#: Normal, recursive, checking, adaptive; no shared ones, nor those that survive their owner or lend it their priority.
+_MUTEX_KINDS = frozenset({0, 1, 2, 3})
 _P_PID, _P_PIDFD = 1, 3
 _REALTIME, _MONOTONIC, _BOOTTIME = 0, 1, 7
 #: Longer is for ever: `sleep infinity`.
@@ -87,6 +92,34 @@ def awaited_children(process: ProcessReading, thread: ThreadReading) -> tuple[in
         return (thread.arguments[1],) if thread.arguments[0] == _P_PID else process.children
     child = signed(thread.arguments[0])
     return (child,) if child > 0 else process.children
+
+
+def lock_owner(process: ProcessReading, thread: ThreadReading) -> int:
+    """Return the thread that holds the lock in memory that a thread waits for without a time limit; 0 if that is not known.
+
+    glibc notes the owner in its mutexes, CPython in an RLock. Others (semaphores, condition variables, CPython's plain locks)
+    name none: any thread may post them.
+    """
+    call = blocking_call(process.machine, thread.call)
+    if call is None or call.kind != "futex" or not thread.arguments:
+        return 0
+    word, operation, value, limit = thread.arguments[:4]
+    command = operation & FUTEX_COMMAND
+    if not operation & FUTEX_PRIVATE or limit or command not in (FUTEX_WAIT, FUTEX_WAIT_BITSET):
+        return 0
+    held = next((one for one in process.held_locks if (one.waiter, one.word) == (thread.tid, word)), None)
+    if held is not None:
+        return held.owner
+    return _mutex_owner(process, pointed(thread, 0)) if command == FUTEX_WAIT and value == _CONTENDED else 0
+
+
+def _mutex_owner(process: ProcessReading, data: bytes) -> int:
+    """Return the owner in a `pthread_mutex_t` that others wait for; 0 if it is none, or one that works otherwise."""
+    if len(data) < 20:
+        return 0
+    state, _, owner, users, kind = struct.unpack_from("<IIiIi", data)
+    is_mutex = state == _CONTENDED and users > 0 and kind in _MUTEX_KINDS
+    return owner if is_mutex and any(one.tid == owner for one in process.threads) else 0
 
 
 def limit_s(reading: WakeReading, process: ProcessReading, thread: ThreadReading) -> tuple[float | None, bool]:

@@ -23,6 +23,8 @@ class ThreadReading(msgspec.Struct, frozen=True, kw_only=True):
     call: int | None = None
     """Number of the system call that it is in; None: in none, or it cannot be read."""
     arguments: tuple[int, ...] = ()
+    stack: int = 0
+    """Where its stack ended when it made the call; 0: not known."""
     pointed: tuple[tuple[int, bytes], ...] = ()
     """What arguments point to, by their position: times, descriptors to wait for, a path."""
     waits_in: str = ""
@@ -51,6 +53,17 @@ class DescriptorReading(msgspec.Struct, frozen=True, kw_only=True):
     """Type of the file system that a file lies in: `ext4`, `nfs4`, `fuse.sshfs`."""
 
 
+class HeldLockReading(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock of Python that a thread waits for and that names its owner: a `threading.RLock`."""
+
+    waiter: int
+    """The thread that waits."""
+    word: int
+    """Address of the futex that it waits at."""
+    owner: int
+    """The thread that holds it; nobody else can release it."""
+
+
 class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     """One process at one moment."""
 
@@ -72,6 +85,10 @@ class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: tuple[DescriptorReading, ...] = ()
     """Those that its threads wait for."""
     children: tuple[int, ...] = ()
+    held_locks: tuple[HeldLockReading, ...] = ()
+    """Locks that its threads wait for, where memory tells the owner."""
+    caught_signals: int | None = None
+    """Signals that it handles, a bit each, the lowest for signal 1; None: not known."""
 
 
 class HolderReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +153,8 @@ class Waker(msgspec.Struct, frozen=True, kw_only=True):
     kind: WakerKind
     pid: int = 0
     """Of a process."""
+    thread: int = 0
+    """Of a thread that is known to be the one; 0: not known."""
     words: str = ""
     """Who it is, for people: `its child 4711 (curl)`, `10.0.0.3:443, no byte for 12 s`."""
 

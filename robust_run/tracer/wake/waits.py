@@ -89,11 +89,23 @@ def _of_futex(process: ProcessReading, thread: ThreadReading) -> tuple[Waker, ..
     """Return who may post a lock: another thread, and of shared memory any process that has it mapped too."""
     if not thread.arguments[1] & FUTEX_PRIVATE:
         return (Waker(kind="unknown", words="any process that shares the memory of the lock"),)
+    owner = decode.lock_owner(process, thread)
+    if owner:
+        words = f"a lock that {thread_words(process, owner)} holds"
+        return (Waker(kind="thread", pid=process.pid, thread=owner, words=words),)
     others = len(process.threads) + process.hidden_threads - 1
     if not others:
         return (_UNKNOWN,)
     who = "the other thread" if others == 1 else f"one of its {others} other threads"
     return (Waker(kind="thread", pid=process.pid, words=who),)
+
+
+def thread_words(process: ProcessReading, tid: int) -> str:
+    """Name a thread."""
+    if tid == process.pid:
+        return "the main thread"
+    name = next((thread.name for thread in process.threads if thread.tid == tid), "")
+    return f"its thread {tid}" + (f" ({_printable(name)})" if name and name != process.threads[0].name else "")
 
 
 def _children(reading: WakeReading, process: ProcessReading, thread: ThreadReading) -> tuple[Waker, ...]:

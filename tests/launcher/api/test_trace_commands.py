@@ -73,7 +73,9 @@ def served(serve: Serve) -> Any:
 
 def test_why_names_who_is_awaited_and_what_would_be_concluded(served: Any, robust: Robust) -> None:
     lines = done(robust("why")).splitlines()
-    assert "all_reduce #4" in lines[0]
+    assert lines[0] == (
+        "rank 1 is waited for in all_reduce #4 of the world since 6.0 s: ranks 0,2 ← rank 1 (gpu-1, data.py:88 get)"
+    )
     assert lines[-1].startswith("if this goes on: rank 1 (node gpu-1) never joined all_reduce #4")
     assert "data.py:88 get" in lines[-1]
     assert served.controller.samples == [3], "whether it moves shows only in several looks"
@@ -96,7 +98,11 @@ def test_stacks_of_one_rank_show_its_processes_and_threads(served: Any, robust: 
 
 
 def test_all_of_it_is_to_be_had_as_json(served: Any, robust: Robust) -> None:
-    assert msgspec.json.decode(done(robust("why", "--json")), type=Scene) == SCENE
+    why = done(robust("why", "--json"))
+    assert msgspec.json.decode(why, type=Scene) == SCENE
+    (chain,) = msgspec.json.decode(why)["chains"]
+    assert (chain["ranks"], chain["waiters"], chain["is_circle"]) == ([1], [0, 2], False)
+    assert chain["line"] == done(robust("why")).splitlines()[0]
     assert msgspec.json.decode(done(robust("stacks", "--json")), type=Scene) == SCENE
     assert msgspec.json.decode(done(robust("stacks", "--rank", "1", "--json")), type=RankSight) == SCENE.ranks[1]
 

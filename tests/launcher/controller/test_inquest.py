@@ -15,7 +15,7 @@ from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.model.actions import Collect, Inquire, RecordIncident
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.job import Paces, Sights, VerdictDraft
-from robust_run.tracer.pace.types import NodePace, RankPace
+from robust_run.tracer.pace.types import CpuShort, NodePace, RankPace
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene
 
 WORLD = Group(name="0", desc="default_pg", ranks=(0, 1, 2, 3))
@@ -163,6 +163,21 @@ def test_it_looks_again_until_there_is_a_verdict_and_says_so_once() -> None:
     assert "for rank 3 (node b)" in world.said[0]
 
 
+def test_that_the_kernel_hides_what_ranks_wait_for_is_said_once_in_a_job() -> None:
+    world = World()
+    for _ in range(2):
+        world.collector.begin(Inquire(attempt=0, after_s=5.0))
+        number = world.asked()[0][1].number
+        world.answers("a", number)
+        hidden = [msgspec.structs.replace(world.sight(rank), hidden="to trace is not allowed here") for rank in (2, 3)]
+        world.collector.take("b", Sights(attempt=0, number=number, sights=tuple(hidden)))
+    assert [type(event) for event in world.told] == [Inquired, Inquired]
+    (said,) = world.said
+    assert said.startswith(
+        "the kernel does not let robust-run see what ranks 2 and 3 wait for (to trace is not allowed here)"
+    )
+
+
 def test_who_is_slow_inside_nccl_is_told_and_the_question_is_answered() -> None:
     """Nobody is stuck: the next rank that waits for long must be asked about."""
     from tracer.nccl.simulate import Model, sights_of
@@ -272,6 +287,24 @@ def test_a_rank_that_is_slow_in_five_rounds_is_told_once() -> None:
     assert isinstance(found, Inquired)
     assert found.verdict is not None
     assert (found.verdict.kind, found.verdict.ranks, found.verdict.nodes) == ("slow", (2,), ("b",))
+
+
+def test_steps_that_take_many_times_what_they_took_are_said_and_nothing_is_done() -> None:
+    world = World()
+    for number, (count, length_ms) in enumerate([(60, 50.0), (60, 50.0), (6, 4000.0), (60, 50.0), (60, 50.0)]):
+        for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
+            rows = tuple(
+                RankPace(rank, "", 1 + 60 * number, (length_ms,) * count, (length_ms,) * count) for rank in ranks
+            )
+            said = Paces(
+                pace=NodePace(0, "", 10.0 * number, 10.0 * number + 10.0, rows), cpu=CpuShort(0.9 * (node == "b"))
+            )
+            world.pacing.take(node, said)
+    assert world.told == []
+    begun, over = world.said
+    assert begun.startswith("steps take 4.0 s instead of 0.05 s since 24 s; ")
+    assert "on b the CPU limit of their cgroup holds ranks back 90 % of the time" in begun
+    assert over == "steps take 0.05 s again; they were slow for 24 s"
 
 
 def test_a_round_counts_when_all_nodes_have_spoken_and_the_attempt_goes_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from stories import Story, ending, evidence, one_node, several_nodes, told_to_end
 
 from robust_run.launcher.model.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say, WakeAt
@@ -293,6 +294,66 @@ def test_a_wait_at_the_same_line_is_given_twice_as_long_each_time_and_after_thre
     assert judged(story, stuck(where="data.py:88 get")) == [EndAttempt(attempt=3, signal=15, grace_s=3)], (
         "proven is no wait"
     )
+
+
+def inside(since_s: float, patience_s: float, **more: object) -> TraceVerdict:
+    """All have come to a call, and nothing has moved in it since then."""
+    more = {"kind": "comm_stall", "rule": "all_arrived", **more}
+    return waits(inside_since_s=since_s, inside_patience_s=patience_s, **more)
+
+
+def test_where_nothing_moves_in_a_call_the_network_is_given_its_time_and_not_torch_s() -> None:
+    story = one_node()
+    suspected(story)
+    incident, wake = judged(story, inside(3.0, 120.0))
+    assert incident.action == "report" and incident.reason.endswith("when nothing has moved for 2 min 0 s")
+    assert wake == WakeAt(123.0)
+    story.happens(Tick(), 123.0 - story.now_s)
+    assert judged(story, inside(3.0, 120.0)) == [BY_SIGTERM]
+
+
+def test_what_has_moved_meanwhile_begins_the_network_s_time_anew() -> None:
+    story = one_node()
+    suspected(story)
+    judged(story, inside(3.0, 120.0))
+    story.happens(Tick(), 123.0 - story.now_s)
+    judged(story, inside(100.0, 120.0))
+    assert story.state.act_at_s == 220.0
+    story.happens(Tick(), 220.0 - story.now_s)
+    judged(story, waits(kind="comm_stall", rule="all_arrived"))  # it cannot be told any more: torch's own time
+    assert story.state.act_at_s == 1771.0 and not story.state.traced
+
+
+def test_a_network_that_stands_still_at_one_line_again_and_again_is_given_twice_as_long_each_time() -> None:
+    story = one_node(max_restarts=10)
+    for patience_s in (120.0, 240.0, 480.0):
+        verdict = inside(story.now_s, 120.0, onset_s=story.now_s, where="train.py:7 step")
+        assert acted_on_after(story, verdict) == patience_s
+        ended_for(story, verdict)
+    suspected(story)
+    (incident,) = judged(story, inside(story.now_s, 120.0, onset_s=story.now_s, where="train.py:7 step"))
+    assert incident.act_at_s is None and "3 times" in incident.reason
+
+
+def test_torch_s_own_limit_comes_before_the_network_s_time_where_it_is_shorter() -> None:
+    assert acted_on_after(one_node(), inside(3.0, 120.0, limit_s=60.0)) == 54.0
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 600.0])
+def test_a_patience_of_his_own_goes_before_the_network_s_time(patience_s: float) -> None:
+    assert acted_on_after(one_node(hang_patience_s=patience_s), inside(3.0, 120.0)) == patience_s
+
+
+@pytest.mark.parametrize("patience_s", [None, 60.0])
+def test_nobody_is_ended_who_waits_for_a_person(patience_s: float | None) -> None:
+    story = one_node(hang_patience_s=patience_s)
+    suspected(story)
+    (incident,) = judged(story, waits(for_person=True))
+    assert (incident.action, incident.act_at_s) == ("report", None)
+    assert incident.reason == "somebody at a terminal or a debugger may go on with it"
+    story.happens(Tick(), 3600.0)
+    suspected(story)
+    assert judged(story, waits(for_person=True, onset_s=1.0)) == []
 
 
 def test_a_node_is_evicted_for_what_may_be_a_wait_when_its_time_is_over_not_before() -> None:

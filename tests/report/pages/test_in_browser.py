@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from page_ground import DONE, RUNS, incident, incident_page, job_page, look_at, scene
 
@@ -11,8 +12,28 @@ from robust_run.report.heat import Heat
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.types import Evidence
+from robust_run.tracer.types import Op, Scene
+from tests.tracer.wake import readings
 
 LONG = "a_name_without_any_place_to_break_it_that_goes_on_and_on_and_on_and_on_and_on_and_on_and_on"
+
+
+def scene_with(chain: bool = False, circle: bool = False) -> Scene:
+    """The usual scene: its culprit waits for programs with long names, or ranks wait in a circle."""
+    sights = list(scene().ranks)
+    if chain:
+        family = [
+            readings.process(readings.thread("wait4", pid + 1, tid=pid), pid=pid, children=(pid + 1,), command=LONG)
+            for pid in (105, 106, 107)
+        ]
+        path = readings.thread("openat", tid=108, at1=f"/{LONG}/{LONG}".encode())
+        wake = readings.reading(*family, readings.process(path, pid=108, command=LONG[:60]))
+        sights[5] = msgspec.structs.replace(sights[5], wake=wake)
+    for rank in (0, 1, 2) if circle else ():
+        call = Op(group="d0", op="recv", seq=1, state="waiting", at_s=95.0, peer=(rank + 1) % 3)
+        trace = msgspec.structs.replace(sights[rank].trace, ops=(call,))
+        sights[rank] = msgspec.structs.replace(sights[rank], trace=trace)
+    return msgspec.structs.replace(scene(), ranks=tuple(sights))
 
 
 def pages() -> dict[str, str]:
@@ -25,6 +46,8 @@ def pages() -> dict[str, str]:
     return {
         "incident": incident_html(incident_page()),
         "wordy": incident_html(incident_page(incident=wordy, run=f"/runs/{LONG}", drawn=RUNS)),
+        "chain": incident_html(incident_page(scene=scene_with(chain=True))),
+        "circle": incident_html(incident_page(scene=scene_with(circle=True))),
         "no-scene": incident_html(incident_page(scene=None)),
         "job": job_html(job_page(drawn=DONE, heat=heat)),
         "wordy-job": job_html(
@@ -35,7 +58,7 @@ def pages() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["incident", "wordy", "no-scene", "job", "wordy-job"])
+@pytest.mark.parametrize("name", ["incident", "wordy", "chain", "circle", "no-scene", "job", "wordy-job"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: int) -> None:
     (tmp_path / "page.html").write_text(pages()[name])
@@ -43,6 +66,27 @@ def test_a_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: 
     assert not seen["bad"], "no error, and nothing that its own policy forbids"
     assert not seen["console"], seen["console"]
     assert seen["width"] <= width, f"wider than the window: {seen['wide']}"
+
+
+@pytest.mark.parametrize("name", ["incident", "chain", "circle"])
+def test_nothing_of_the_drawing_of_waits_is_cut_off(tmp_path: Path, name: str) -> None:
+    """Words end within their box, arrows within the picture."""
+    (tmp_path / "page.html").write_text(pages()[name])
+    script = """
+        const inside = (one, other) => one.left >= other.left - 1 && one.right <= other.right + 1
+            && one.top >= other.top - 1 && one.bottom <= other.bottom + 1;
+        const all = (from, what) => Array.from(from.querySelectorAll(what));
+        const svg = d.querySelector('.graph > svg'), whole = svg.getBoundingClientRect();
+        const out = all(svg, '.edge, .box').filter(one => !inside(one.getBoundingClientRect(), whole)).map(one => one.outerHTML);
+        for (const g of all(svg, 'g')) {
+            const box = g.querySelector('.box').getBoundingClientRect();
+            for (const said of all(g, 'text')) if (!inside(said.getBoundingClientRect(), box)) out.push(said.textContent);
+        }
+        return {out, boxes: all(svg, '.box').length};
+    """
+    found = look_at(tmp_path, "page.html", script, width=1280)["found"]
+    assert found["boxes"] > 2
+    assert found["out"] == []
 
 
 def test_ranks_are_walked_through_with_the_keyboard(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,11 +16,14 @@ from pathlib import Path
 import pytest
 from jobs import wait_for
 
-from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading
+from robust_run.tracer.sight.wake.asking import needs_chain, wake_reading, wake_readings
 from robust_run.tracer.sight.wake.reading import read
+from robust_run.tracer.sight.wake.sockets import quiet_times_s
 from robust_run.tracer.sight.wake.tables import lock_owner, machine_of
 from robust_run.tracer.types import Op, RankTrace
 from robust_run.tracer.wake.chain import chain_of
+from robust_run.tracer.wake.proof import is_proven, lock_circle
+from robust_run.tracer.wake.syscalls import blocking_call
 from robust_run.tracer.wake.types import WakeReading
 
 #: What programs wait in, and how the chain begins and ends.
@@ -110,6 +114,111 @@ with a: time.sleep(0.2); b.acquire()
         )
 
 
+CIRCLE = """
+import ctypes, signal, threading, time
+{before}
+def other():
+    {take_b}
+    time.sleep(0.3)
+    {wait_a}
+threading.Thread(target=other, daemon=True).start()
+{take_a}
+time.sleep(0.2)
+{wait_b}
+"""
+RLOCKS = {
+    "before": "a, b = threading.RLock(), threading.RLock()",
+    "take_a": "a.acquire()",
+    "take_b": "b.acquire()",
+    "wait_a": "a.acquire()",
+    "wait_b": "b.acquire()",
+}
+MUTEXES = {
+    "before": "libc = ctypes.CDLL(None); a, b = ctypes.create_string_buffer(40), ctypes.create_string_buffer(40)",
+    "take_a": "libc.pthread_mutex_lock(a)",
+    "take_b": "libc.pthread_mutex_lock(b)",
+    "wait_a": "libc.pthread_mutex_lock(a)",
+    "wait_b": "libc.pthread_mutex_lock(b)",
+}
+BEHIND = (
+    RLOCKS["before"]
+    + """
+def third():
+    b.acquire(); time.sleep(0.3); c.acquire()
+c = threading.RLock(); threading.Thread(target=third, daemon=True).start(); time.sleep(0.1)
+"""
+)
+#: Programs whose main thread waits in a circle of locks, or for one, for ever.
+CIRCLES = {
+    "of RLocks": RLOCKS,
+    "of mutexes": MUTEXES,
+    "of both": {
+        **RLOCKS,
+        "before": f"{RLOCKS['before']}; {MUTEXES['before'].replace('a, b', 'c, d')}",
+        "take_a": "libc.pthread_mutex_lock(c)",
+        "wait_a": "libc.pthread_mutex_lock(c)",
+    },
+    "of a mutex with itself": {**MUTEXES, "take_b": "", "wait_a": "", "wait_b": "libc.pthread_mutex_lock(a)"},
+    "of others": {**RLOCKS, "before": BEHIND, "take_a": "", "take_b": "c.acquire()", "wait_a": "b.acquire()"},
+}
+#: The same, but something does or may take a thread out of its wait.
+NO_CIRCLES = {
+    "a time limit": {**RLOCKS, "wait_b": "b.acquire(timeout=60)"},
+    "a poller": {**RLOCKS, "wait_a": "while not a.acquire(timeout=0.5): pass"},
+    "an alarm that raises": {
+        **RLOCKS,
+        "before": f"{RLOCKS['before']}; signal.signal(signal.SIGALRM, lambda *_: 1 / 0)",
+    },
+    "an owner that sleeps": {**RLOCKS, "wait_a": "time.sleep(60)"},
+    "an owner that has ended": {**RLOCKS, "wait_a": ""},
+    "plain locks": {**RLOCKS, "before": "a, b = threading.Lock(), threading.Lock()"},
+}
+
+
+def three_readings(pid: int, root: str = "/proc") -> tuple[WakeReading, ...]:
+    return asyncio.run(wake_readings(pid, root, asyncio.sleep, lambda pid, root: read(pid, root, budget_s=10.0)))
+
+
+@pytest.mark.parametrize("name", list(CIRCLES))
+def test_a_circle_of_locks_with_owners_is_proven(name: str, tmp_path: Path) -> None:
+    with program(CIRCLE.format(**CIRCLES[name]), tmp_path) as pid:
+        wait_for(lambda: lock_circle(read(pid, budget_s=10.0)), f"a circle {name}", 60.0)
+        found = three_readings(pid)
+    assert len(found) == 3 and is_proven(found)
+    chain = chain_of(found[-1])
+    assert (
+        chain is not None and chain.sentence.startswith("waits for a lock that ") and chain.sentence.endswith(" holds")
+    )
+
+
+@pytest.mark.parametrize("name", list(NO_CIRCLES))
+def test_what_may_still_go_on_is_never_a_proof(name: str, tmp_path: Path) -> None:
+    with program(CIRCLE.format(**NO_CIRCLES[name]), tmp_path) as pid:
+        wait_for(lambda: in_futexes(read(pid, budget_s=10.0)), f"locks with {name}", 60.0)
+        assert not is_proven([read(pid, budget_s=10.0) for _ in range(3)])
+        found = three_readings(pid)
+    assert len(found) == 1 or not is_proven(found), found
+
+
+def in_futexes(reading: WakeReading) -> bool:
+    """Whether the main thread waits for a lock, and the other does so, too, or sleeps, or has ended."""
+    rank = reading.processes[0]
+    calls = [blocking_call(rank.machine, thread.call) for thread in rank.threads]
+    kinds = [call.kind if call is not None else "" for call in calls]
+    return kinds[0] == "futex" and set(kinds) <= {"futex", "sleep"}
+
+
+def test_a_lock_of_python_is_told_by_who_holds_it_and_what_that_thread_waits_for(tmp_path: Path) -> None:
+    with program(CIRCLE.format(**NO_CIRCLES["an owner that sleeps"]), tmp_path) as pid:
+
+        def told() -> bool:
+            chain = chain_of(read(pid, budget_s=10.0))
+            sentence = chain.sentence if chain is not None else ""
+            return sentence.startswith("waits for a lock that its thread ") and " holds, which sleeps for " in sentence
+
+        wait_for(told, "the owner and its sleep", 60.0)
+
+
 def test_who_owns_a_lock_is_the_line_above_those_that_wait() -> None:
     table = (
         "1: POSIX  ADVISORY  WRITE 10 08:01:5 0 EOF\n"
@@ -180,3 +289,32 @@ def test_a_rank_that_waits_for_its_peers_needs_no_chain() -> None:
     assert not needs_chain(trace(waiting))
     assert needs_chain(None) and needs_chain(trace())
     assert needs_chain(trace(Op(group="0", op="all_reduce", seq=1, state="waiting", at_s=0.0, thread=1)))
+
+
+def test_for_how_long_no_byte_has_come_is_counted_over_all_connections_of_a_process(tmp_path: Path) -> None:
+    text = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0))
+quiet = socket.create_connection(server.getsockname()); quiet_end, _ = server.accept()
+busy = socket.create_connection(server.getsockname()); busy_end, _ = server.accept()
+quiet_end.send(b"x")
+time.sleep({pause})
+for _ in range({messages}):
+    busy_end.send(b"x"); busy.recv(1); time.sleep(0.2)
+time.sleep(60)
+"""
+    with program(text.format(pause=2, messages=0), tmp_path) as pid:
+        wait_for(lambda: quiet_times_s([pid]).get(pid, 0.0) > 1.5, "a silence of its own", 60.0)
+    with program(text.format(pause=0, messages=300), tmp_path) as pid:
+        wait_for(lambda: pid in quiet_times_s([pid]), "its connections", 60.0)
+        until_s = time.monotonic() + 1.5
+        while time.monotonic() < until_s:
+            assert quiet_times_s([pid])[pid] < 5.0, "bytes come on one of them"
+            time.sleep(0.1)
+
+
+def test_of_a_process_without_connections_or_without_rights_no_silence_is_known(tmp_path: Path) -> None:
+    with program("import time; time.sleep(60)", tmp_path) as pid:
+        assert quiet_times_s([pid]) == {}
+    assert quiet_times_s([pid, os.getpid()], str(tmp_path)) == {}
+    assert quiet_times_s([]) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tracer.verdict.looking import settled
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, Fault, Layout, World, faulty, flat, spots
 
 from robust_run.tracer.types import TraceVerdict
@@ -13,7 +14,7 @@ from robust_run.tracer.verdict import RankPatience, look
 
 def verdict_on(world: World, **scene: float) -> TraceVerdict:
     assert world.stuck, "the fault stopped nobody"
-    found = look(world.scene(**scene), RankPatience()).verdict
+    found = settled(world.scene(**scene))
     assert found is not None
     assert len(found.sentence) <= 250 and "\n" not in found.sentence
     assert len(found.evidence) <= 40
@@ -148,3 +149,16 @@ def test_larger_worlds(size: int) -> None:
     for name in ("sleep", "size", "skipped"):
         found = verdict_on(faulty(layout, FAULTS[name], size - 2, 2, step=3, steps=5))
         assert (found.kind, found.ranks) == (FAULTS[name].kind, (size - 2,)), found.sentence
+
+
+@pytest.mark.parametrize("collectives", [3, 30])
+def test_of_a_circle_in_which_all_do_the_same_nobody_is_the_odd_one(collectives: int) -> None:
+    groups = {"0": ((0, 1, 2, 3), "default_pg")}
+
+    def program(rank: int) -> list[Call]:
+        receives = [Call("recv", peer=(rank + 1) % 3)] if rank < 3 else []
+        calls = [Call("collective", op="all_reduce")] * collectives
+        return [Call("init"), *calls, *receives, Call("collective", op="all_reduce")]
+
+    found = verdict_on(World(groups, [program(rank) for rank in range(4)]).run())
+    assert (found.rule, found.ranks) == ("cycle", (0, 1, 2))

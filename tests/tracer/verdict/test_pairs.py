@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from seen_ranks import TORCH, process, sight, stack
+from tracer.verdict.looking import settled
 
 from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene, TraceVerdict
-from robust_run.tracer.verdict import RankPatience, look
+from robust_run.tracer.verdict import RankPatience
 
 WORLD = Group(name="0", desc="default_pg", ranks=(0, 1, 2))
 IN_TORCH = stack(
@@ -36,7 +37,7 @@ def rank(number: int, *ops: Op, at=IN_TORCH, beside=()) -> RankSight:
 
 def verdict_on(*ranks: RankSight, at_s: float = 20.0) -> TraceVerdict | None:
     scene = Scene(at_s=at_s, attempt=0, world_size=3, ranks=ranks)
-    return look(scene, RankPatience(after_s=5.0)).verdict
+    return settled(scene, RankPatience(after_s=5.0))
 
 
 MEETS = (waits("all_reduce"), waits("all_reduce"))
@@ -49,7 +50,7 @@ def test_a_send_and_a_receive_with_other_tags_never_meet() -> None:
     assert found is not None
     assert (found.kind, found.rule, found.ranks, found.proven) == ("mismatch", "tag", (0, 1), True)
     assert found.sentence == (
-        "rank 0 sends to rank 1 with tag 5, and rank 1 receives from it with tag 6: 2 ranks wait since 10.0 s for each other"
+        "rank 0 sends to rank 1 with tag 5, and rank 1 receives from it with tag 6: 2 ranks wait since 12.5 s for each other"
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tracer.verdict.looking import settled
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, ended, faulty, flat, seen_as
 
 from robust_run.tracer.types import Frame, Group, Op, ProcessSight, Scene, ThreadStack, TraceVerdict
@@ -15,7 +16,7 @@ SIGSTOP, SIGTSTP, SIGTTIN = 19, 20, 21
 
 
 def verdict_on(scene: Scene) -> TraceVerdict:
-    found = look(scene, RankPatience()).verdict
+    found = settled(scene)
     assert found is not None
     return found
 
@@ -121,6 +122,49 @@ def test_uneven_parts_of_a_gather_are_allowed_and_prove_nothing(op: str) -> None
     assert (found.kind, found.proven) == ("mismatch", False)
 
 
+def retyped(scene: Scene, rank: int, dtype: str, times: int) -> Scene:
+    """The same scene; the newest call of a rank is of this type and so many times as long."""
+    sight = scene.ranks[rank]
+    assert sight.trace is not None
+    *before, last = sight.trace.ops
+    trace = msgspec.structs.replace(
+        sight.trace, ops=(*before, msgspec.structs.replace(last, dtype=dtype, numel=times * last.numel))
+    )
+    ranks = list(scene.ranks)
+    ranks[rank] = msgspec.structs.replace(sight, trace=trace)
+    return msgspec.structs.replace(scene, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "times", "proven"), [("int32", 1, False), ("float16", 2, False), ("float16", 1, True)]
+)
+def test_backends_do_not_compare_types_so_calls_that_move_as_many_bytes_go_through(
+    dtype: str, times: int, proven: bool
+) -> None:
+    scene = retyped(scene_of("sleep", rank=3), 0, dtype, times)
+    found = verdict_on(scene)
+    assert (found.kind, found.proven) == ("mismatch", proven)
+
+
+def test_rings_that_torch_s_own_records_contradict_prove_nothing() -> None:
+    scene = scene_of("skipped")
+    assert verdict_on(scene).proven
+    for ahead, proven in (((5, 5, 5, 5), True), ((0, 1, 0, 0), False)):
+        ranks = [
+            msgspec.structs.replace(
+                sight,
+                recorded=tuple(
+                    Op(group=op.group, op=op.op, seq=op.seq + more, state="issued", at_s=op.at_s)
+                    for op in (sight.trace.ops if sight.trace is not None else ())
+                    if op.op == "all_reduce"
+                ),
+            )
+            for sight, more in zip(scene.ranks, ahead, strict=True)
+        ]
+        found = verdict_on(msgspec.structs.replace(scene, ranks=tuple(ranks)))
+        assert found.proven is proven, ahead
+
+
 # --- circles
 
 
@@ -139,8 +183,47 @@ def test_a_circle_of_ranks_is_proven() -> None:
 def test_a_circle_that_another_thread_of_the_program_may_break_is_not() -> None:
     mine = Frame("send_soon", "/home/me/train.py", 70)
     assert not verdict_on(with_thread(circle(), 0, mine)).proven
-    library = Frame("wait", "/v/lib/python3.11/threading.py", 300)
-    assert verdict_on(with_thread(circle(), 0, library)).proven, "a thread of the standard library alone sends nothing"
+
+
+STANDARD, PACKAGES = "/v/lib/python3.11", "/v/lib/python3.11/site-packages"
+BOOT = (Frame("run", f"{STANDARD}/threading.py", 975), Frame("_bootstrap", f"{STANDARD}/threading.py", 1002))
+MAY_ACT = {
+    "a timer, whose function is not seen before it runs": (Frame("wait", f"{STANDARD}/threading.py", 300), *BOOT),
+    "a server of the standard library": (
+        Frame("select", f"{STANDARD}/selectors.py", 415),
+        Frame("serve_forever", f"{STANDARD}/socketserver.py", 232),
+    ),
+    "a library's": (Frame("poll", f"{PACKAGES}/somelib/agent.py", 7), *BOOT),
+    "a task of a pool": (
+        Frame("sleep", f"{STANDARD}/x.py", 1),
+        Frame("_worker", f"{STANDARD}/concurrent/futures/thread.py", 58),
+    ),
+    "a feeder that runs code of the program": (
+        Frame("__getstate__", "/home/me/train.py", 3),
+        Frame("_feed", f"{STANDARD}/multiprocessing/queues.py", 244),
+    ),
+}
+DO_ONE_THING = {
+    "of a pool, idle": (Frame("_worker", f"{STANDARD}/concurrent/futures/thread.py", 81), *BOOT),
+    "feeding a queue": (
+        Frame("wait", f"{STANDARD}/threading.py", 320),
+        Frame("_feed", f"{STANDARD}/multiprocessing/queues.py", 231),
+    ),
+    "pinning batches": (
+        Frame("_pin_memory_loop", f"{PACKAGES}/torch/utils/data/_utils/pin_memory.py", 55),
+        *BOOT,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MAY_ACT)
+def test_whatever_thread_runs_python_may_break_a_circle(what: str) -> None:
+    assert not verdict_on(with_thread(circle(), 0, *MAY_ACT[what])).proven
+
+
+@pytest.mark.parametrize("what", DO_ONE_THING)
+def test_but_for_those_that_are_known_to_do_one_thing(what: str) -> None:
+    assert verdict_on(with_thread(circle(), 0, *DO_ONE_THING[what])).proven
 
 
 def test_a_circle_of_ranks_that_are_elsewhere_is_none() -> None:
@@ -241,14 +324,15 @@ def test_who_came_last_began_the_time_anew(now: str) -> None:
     assert found.expires_s == pytest.approx(late_s + 60.0)
 
 
-def test_in_a_backward_pass_the_time_begins_with_its_collective() -> None:
+@pytest.mark.parametrize("newest", ["issued", "done"])
+def test_in_a_backward_pass_the_time_begins_with_its_newest_collective_on_any_member(newest: str) -> None:
     scene = limited(scene_of("sleep"), 60.0)
     sights = []
     for sight in scene.ranks:
         ops = tuple(
             msgspec.structs.replace(op, op="ddp_backward") if op.state == "waiting" else op for op in sight.trace.ops
         )
-        started = Op(group="0", op="all_reduce", seq=9, state="issued", at_s=scene.at_s - 1.0)
+        started = Op(group="0", op="all_reduce", seq=9, state=newest, at_s=scene.at_s - 1.0)  # type: ignore[arg-type]
         trace = msgspec.structs.replace(sight.trace, ops=ops)
         sights.append(msgspec.structs.replace(sight, trace=trace, recorded=(started,) if sight.rank != 1 else ()))
     found = verdict_on(msgspec.structs.replace(scene, ranks=tuple(sights)))
@@ -323,3 +407,24 @@ def test_a_child_that_works_keeps_a_rank_at_work() -> None:
     found = look_at_leftovers(msgspec.structs.replace(scene, ranks=(busy, *scene.ranks[1:])), 5.0).verdict
     assert found is not None
     assert found.at_work
+
+
+def test_a_circle_of_ranks_is_proven_by_two_looks_that_agree() -> None:
+    scene = circle()
+    first = look(scene, RankPatience())
+    assert first.verdict is None and first.again_s is not None
+    soon, later = (msgspec.structs.replace(scene, at_s=scene.at_s + after_s) for after_s in (1.0, 2.5))
+    near = look(soon, RankPatience(), previous=scene).verdict
+    apart = look(later, RankPatience(), previous=scene).verdict
+    assert near is not None and apart is not None
+    assert (near.proven, apart.proven) == (False, True)
+
+
+def test_a_circle_that_was_open_at_the_look_before_is_said_and_not_proven() -> None:
+    scene = circle()
+    closed = settled(scene)
+    assert closed is not None and closed.proven
+    open_then = with_thread(scene, 0, Frame(function="receive", file="/work/train.py", line=7))
+    later = msgspec.structs.replace(scene, at_s=scene.at_s + 2.5)
+    found = look(later, RankPatience(), previous=open_then).verdict
+    assert found is not None and not found.proven

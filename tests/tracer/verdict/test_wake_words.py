@@ -43,18 +43,18 @@ def test_the_sentence_ends_with_what_the_culprit_waits_for() -> None:
         "it is in data.py:88 get, waits for its child 200 (curl), which sleeps for 9.0 s more"
     )
     assert not found.proven
-    arrows = "what rank 0 waits for: pid 100 python train.py ← pid 200 curl sleeps for 9.0 s more"
-    assert arrows in found.evidence
+    assert found.evidence[0] == (
+        "rank 0 is waited for in all_reduce #1 of the world since 10.0 s: "
+        "ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for 9.0 s more"
+    )
 
 
 def test_what_could_not_be_read_is_said() -> None:
     hidden = msgspec.structs.replace(
         reading(readings.process(thread())), unread=("pid 100: its system calls are not ours to read",)
     )
-    (line,) = [
-        line for line in describe_waits(scene(with_wake(rank(0, at=ELSEWHERE), wake=hidden))) if "rank 0 waits" in line
-    ]
-    assert line.endswith("waits (pid 100: its system calls are not ours to read)")
+    line = describe_waits(scene(with_wake(rank(0, at=ELSEWHERE), wake=hidden)))[0]
+    assert line.endswith("rank 0 (data.py:88 get) waits (pid 100: its system calls are not ours to read)")
 
 
 def test_without_a_reading_it_is_said_where_it_is() -> None:
@@ -63,7 +63,9 @@ def test_without_a_reading_it_is_said_where_it_is() -> None:
 
 def test_why_and_the_page_have_the_chain_too() -> None:
     seen_so = scene(with_wake(rank(0, at=ELSEWHERE), wake=CHILD))
-    assert describe_waits(seen_so)[-1].startswith("what rank 0 waits for: pid 100")
+    (line,) = seen(seen_so).lines
+    assert describe_waits(seen_so)[0] == line
+    assert line.endswith("ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for 9.0 s more")
     ((number, chain),) = seen(seen_so).chains
     assert number == 0 and [link.pid for link in chain.links] == [100, 200]
 
@@ -100,3 +102,17 @@ def test_a_stuck_loader_worker_is_in_the_line_that_people_read(state: str, how: 
     worker = process(IN_THE_DATASET, pid=13524, is_rank=False, parent=100, state=state)
     found = verdict_on(with_wake(fetching, wake=CHILD, processes=(*fetching.processes, worker)))
     assert found.sentence.endswith(f"; its DataLoader worker 13524 is {how}in dl.py:11 __getitem__")
+
+
+def test_of_a_lock_without_an_owner_it_is_said_which_threads_run_python() -> None:
+    many = tuple(thread("futex", 64, 0x80, tid=100 + number) for number in range(1, 4))
+    locked = reading(readings.process(thread("futex", 64, 0x189), *many))
+    mine = stack(f"{STANDARD}/queue.py:171 get", "/app/side.py:9 run", main=False)
+    timer = stack(f"{STANDARD}/threading.py:331 wait", main=False)
+    for beside, words in (
+        ((), "waits for one of its 3 other threads, none of which runs Python"),
+        ((mine,), "waits for one of its 3 other threads, of which one runs Python: side.py:9 run"),
+        ((mine, timer), "of which 2 run Python: side.py:9 run, threading.py:331 wait"),
+        ((mine, timer, mine), "of which 3 run Python: side.py:9 run, threading.py:331 wait and 1 more"),
+    ):
+        assert verdict_on(with_wake(rank(0, at=ELSEWHERE, beside=beside), wake=locked)).sentence.endswith(words)

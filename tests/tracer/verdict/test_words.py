@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from tracer.verdict.looking import settled
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, faulty
 
 from robust_run.tracer.types import Group, RankSight, RankTrace, Scene
@@ -11,7 +12,7 @@ from robust_run.tracer.words import one_line, ranks_words, span
 
 
 def sentence(layout: str, fault: str, rank: int, at: int) -> str:
-    found = look(faulty(LAYOUTS[layout], FAULTS[fault], rank, at).scene(waited_s=6.1), RankPatience()).verdict
+    found = settled(faulty(LAYOUTS[layout], FAULTS[fault], rank, at).scene(waited_s=6.1))
     assert found is not None
     return found.sentence
 
@@ -75,7 +76,7 @@ def test_who_waits_for_whom() -> None:
     assert (3, (2,)) in edges and (0, (2,)) in edges
     lines = describe_waits(world)
     assert any(
-        line.startswith("rank 3 waits in all_reduce #16 of group TP (ranks 2-3) for 2, since 6.") for line in lines
+        line.startswith("rank 3 waits in all_reduce #16 of group TP (ranks 2-3) for rank 2, since 6.") for line in lines
     )
     assert len(describe_waits(world, limit=1)) == 1
 

@@ -2,8 +2,10 @@
 
 A wait is said at once and acted on by what is known. A healthy rank that sleeps, polls, or waits for a service, a person or a CPU
 looks like one that is stuck, so only what is proven is acted on at once: calls that can never be one call, a circle of ranks, a
-peer that has ended, one rank stopped alone. Everything else has the time that torch gives it, the timeout of the process group.
-Shortly before that is over the ranks are looked at again; if the wait goes on, the job starts anew, before torch aborts it.
+peer that has ended, one rank stopped alone, threads that hold each other's locks. Where all have come to a call and nothing moves
+in it, the network is given one or two minutes to come back. A wait for a person is never acted on. Everything else has the time
+that torch gives it, the timeout of the process group: shortly before that is over the ranks are looked at again; if the wait goes
+on, the job starts anew, before torch aborts it.
 What comes back meanwhile is left alone: evidence is always taken anew before something is done. Ranks that still run when the
 others have ended with exit code 0 are named, and the job is never started again for their sake: the training is done.
 """
@@ -123,6 +125,8 @@ def _wanted(
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
+    if asked == "auto" and verdict.for_person:
+        return "report", "somebody at a terminal or a debugger may go on with it"
     if asked == "auto":
         times = 0 if verdict.proven else state.unproven_ends.get(verdict.where, 0)
         if times >= MOST_UNPROVEN:
@@ -161,6 +165,10 @@ def _act_at_s(policy: CorePolicy, verdict: TraceVerdict, times: int, now_s: floa
     onset_s = verdict.onset_s if verdict.onset_s is not None else now_s
     expires_s = verdict.expires_s if verdict.expires_s is not None else onset_s + LIMIT_S
     limit_s = expires_s - min(MARGIN_S, MARGIN_SHARE * max(0.0, expires_s - onset_s))
+    if verdict.inside_since_s is not None and policy.hang_patience_s is None:
+        patience_s = verdict.inside_patience_s * BACK_OFF**times
+        if verdict.inside_since_s + patience_s < limit_s:
+            return verdict.inside_since_s + patience_s, f"when nothing has moved for {duration(patience_s)}"
     if policy.hang_patience_s is not None and not verdict.at_work:
         patience_s = policy.hang_patience_s * BACK_OFF**times
         if onset_s + patience_s < limit_s:

@@ -28,7 +28,7 @@ def why(as_json: bool, **which: str) -> int:
         return _why_it_died(about, as_json)
     scene = about.scene(samples=3)
     if as_json:
-        click.echo(msgspec.json.encode(scene))
+        click.echo(msgspec.json.encode(trace_show.explained(scene)))
         return 0
     show_lines(trace_show.why_lines(scene, _conclusion(scene)))
     return 0
@@ -46,7 +46,7 @@ def _why_it_died(about: Subject, as_json: bool) -> int:
         raise PlatformError("nothing runs, and there was no incident; robust status says how it was left")
     scene = about.scene_of(incidents[-1].id)
     if as_json:
-        click.echo(msgspec.json.encode(scene if scene is not None else incidents[-1]))
+        click.echo(msgspec.json.encode(trace_show.explained(scene) if scene is not None else incidents[-1]))
         return 0
     job, _ = about.job()
     if not job.outcome:  # it may live, and have healed long ago: what follows is no picture of now

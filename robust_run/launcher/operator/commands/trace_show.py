@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from robust_run.launcher.operator.views.show import age, clean, plural
 from robust_run.report.pages.next_steps import MOST_PIDS, stopped_in
 from robust_run.report.pages.states import is_older
@@ -13,7 +15,8 @@ from robust_run.tracer.nccl.words import in_flight_lines
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.stacks.cluster import Cluster, clusters
 from robust_run.tracer.types import ProcessSight, RankSight, Scene, ThreadStack
-from robust_run.tracer.verdict import describe_inside, describe_waits
+from robust_run.tracer.verdict import RankChain, chains, describe_inside, describe_waits
+from robust_run.tracer.verdict.frozen import thawing
 from robust_run.tracer.words import span
 
 #: Frames of a stack that a summary of all ranks shows; of one rank all are shown.
@@ -83,6 +86,17 @@ def _stack_lines(stack: ThreadStack) -> list[str]:
     ]
 
 
+class ExplainedScene(Scene, frozen=True, kw_only=True):
+    """A scene with who waits for whom in it: what `robust why --json` prints."""
+
+    chains: tuple[RankChain, ...] = ()
+
+
+def explained(scene: Scene) -> ExplainedScene:
+    """Return a scene with its chains."""
+    return ExplainedScene(**msgspec.structs.asdict(scene), chains=chains(scene).drawn)
+
+
 def why_lines(scene: Scene, conclusion: str) -> list[str]:
     """Return who waits for whom, and what a verdict would be now."""
     waits = describe_waits(scene, limit=SHOWN_WAITS)
@@ -97,7 +111,7 @@ def why_lines(scene: Scene, conclusion: str) -> list[str]:
         lines.append(f"not traced: {plural(len(untraced), 'rank')} ({span(untraced)}): {_WHY_NOT}")
     if conclusion:
         lines.append(clean(conclusion))
-    return [*lines, *_stopped(scene), *_silent(scene)]
+    return [*lines, *_stopped(scene), *map(clean, thawing(scene.ranks)), *_silent(scene)]
 
 
 def _stopped(scene: Scene) -> list[str]:

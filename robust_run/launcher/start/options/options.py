@@ -195,8 +195,8 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OWN,
         "hang-patience",
         "auto|TIME",
-        "With --on-hang auto: when a wait that is not proven to be a hang is acted on (90s, 5m, 2h). auto: shortly before "
-        "torch's own time limit.",
+        "With --on-hang auto: when a wait that is not proven to be a hang is acted on (90s, 5m, 2h). auto: after "
+        "2 min where all have come to a call and no byte moves, else shortly before torch's own time limit.",
     ),
     describe(
         OWN,

@@ -14,6 +14,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from robust_run.tracer.sight import processes
 from robust_run.tracer.sight.wake import descriptors, memory, tables
 from robust_run.tracer.sight.wake.sockets import connections
@@ -22,6 +24,7 @@ from robust_run.tracer.wake.syscalls import blocking_call
 from robust_run.tracer.wake.types import (
     Access,
     DescriptorReading,
+    HeldLockReading,
     HolderReading,
     LockReading,
     ProcessReading,
@@ -123,7 +126,7 @@ class _Reader:
         threads = [found for tid in names[:THREADS] if (found := self._thread(pid, tid, machine)) is not None]
         if not any(thread.call is not None or thread.state == "R" for thread in threads) and not look.is_gone:
             self.unread.append(f"pid {pid}: its system calls are not ours to read")
-        return ProcessReading(
+        process = ProcessReading(
             pid=pid,
             parent=look.parent,
             start_ticks=look.start_ticks,
@@ -135,7 +138,26 @@ class _Reader:
             hidden_threads=max(0, len(names) - THREADS),
             descriptors=tuple(self._descriptors(pid, machine, threads)),
             children=tuple(processes.children(pid, self._root)),
+            caught_signals=tables.signals_in(tables.field(f"{self._root}/{pid}/status", "SigCgt")),
         )
+        return msgspec.structs.replace(process, held_locks=tuple(self._held_locks(process)))
+
+    def _held_locks(self, process: ProcessReading) -> Iterator[HeldLockReading]:
+        """Yield the locks of Python that threads wait for one after the other, from the main thread on."""
+        rest = {thread.tid: thread for thread in process.threads}
+        tid = process.pid
+        while tid in rest:
+            thread = rest.pop(tid)
+            call = blocking_call(process.machine, thread.call)
+            if call is None or call.kind != "futex" or not thread.arguments:
+                return
+            self._check()
+            tid = decode.lock_owner(process, thread)
+            if not tid:
+                tids = [each.tid for each in process.threads]
+                tid = memory.rlock_owner(process.pid, process.machine, thread, tids, self._root)
+                if tid:
+                    yield HeldLockReading(waiter=thread.tid, word=thread.arguments[0], owner=tid)
 
     def _thread(self, pid: int, tid: int, machine: str) -> ThreadReading | None:
         self._check()
@@ -144,7 +166,8 @@ class _Reader:
         fields = stat.rpartition(")")[2].split()
         if not fields:
             return None
-        number, arguments = tables.call_in(tables.text(f"{task}/syscall"))
+        entered = tables.text(f"{task}/syscall")
+        number, arguments = tables.call_in(entered)
         call = blocking_call(machine, number)
         counted = [int(word) for word in tables.text(f"{task}/schedstat").split()[:2] if word.isdigit()]
         status = tables.text(f"{task}/status")
@@ -154,6 +177,7 @@ class _Reader:
             state=fields[0][:1],
             call=number,
             arguments=arguments,
+            stack=tables.stack_in(entered),
             pointed=memory.pointed(pid, call, arguments, self._root) if call is not None else (),
             waits_in=processes.waits_in(tid, self._root) if tid == pid else tables.text(f"{task}/wchan").strip(),
             run_ns=counted[0] if len(counted) == 2 else 0,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from robust_run.tracer.sight.links import TABLE_BYTES, spoken
+from robust_run.tracer.sight.links import TABLE_BYTES, sockets_of, spoken
 from robust_run.tracer.wake.types import SocketReading
 
 _SOCK_DIAG = 4
@@ -33,14 +33,35 @@ def connections(pid: int, inodes: Collection[int], root: str = "/proc") -> tuple
     """Return what is known of sockets of a process, by their inodes; those that are no TCP sockets are `other`."""
     found: dict[int, SocketReading] = {}
     try:
-        if os.readlink(f"{root}/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
-            for family in (socket.AF_INET, socket.AF_INET6):
-                found.update((one.inode, one) for one in _asked(family, inodes))
+        for family in (socket.AF_INET, socket.AF_INET6) if _is_in_our_network(pid, root) else ():
+            found.update((one.inode, one) for one in _asked(family, inodes))
     except OSError:
         pass  # the kernel answers no such questions, or not us
     if len(found) < len(inodes):
         found = {**{one.inode: one for one in _from_tables(pid, inodes, root)}, **found}
     return tuple(found.get(inode, SocketReading(inode=inode, kind="other")) for inode in sorted(inodes))
+
+
+def quiet_times_s(pids: Iterable[int], root: str = "/proc") -> dict[int, float]:
+    """Return for how long no byte has come on any TCP connection of a process; without those that have none, or hide it."""
+    near = [pid for pid in pids if _is_in_our_network(pid, root)]
+    held = {pid: {int(inode) for inode in sockets_of(pid, root) if inode.isdigit()} for pid in near}
+    wanted = frozenset(inode for inodes in held.values() for inode in inodes)
+    found = {one.inode: one for one in connections(next(iter(held)), wanted, root)} if wanted else {}
+    times_s: dict[int, float] = {}
+    for pid, inodes in held.items():
+        mine = [one for inode in inodes if (one := found[inode]).there]
+        quiet = [one.quiet_s for one in mine if one.quiet_s is not None]
+        if quiet and len(quiet) == len(mine):
+            times_s[pid] = min(quiet)
+    return times_s
+
+
+def _is_in_our_network(pid: int, root: str) -> bool:
+    try:
+        return os.readlink(f"{root}/{pid}/ns/net") == os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False
 
 
 def _asked(family: int, inodes: Collection[int]) -> Iterator[SocketReading]:

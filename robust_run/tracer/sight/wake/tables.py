@@ -70,6 +70,23 @@ def call_in(text: str) -> tuple[int | None, tuple[int, ...]]:
     return (number, arguments) if number >= 0 else (None, ())
 
 
+def stack_in(text: str) -> int:
+    """Return where the stack of a thread ends that is in a system call, from the text of `syscall`; 0 if that is not told."""
+    words = text.split()
+    try:
+        return int(words[7], 16) if len(words) == 9 and int(words[0]) >= 0 else 0
+    except ValueError:
+        return 0
+
+
+def signals_in(text: str) -> int | None:
+    """Return a set of signals as /proc writes it, in hexadecimal; None if there is none."""
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None
+
+
 def threads_of(pid: int, root: str) -> list[int]:
     """Return the threads of a process, the main thread first."""
     try:
