@@ -83,7 +83,7 @@ def try_waits(waits: Sequence[tuple[str, float]], load: float, work: Run | None 
 
 
 def _work(run: Run, load: float, folder: Path, number: int) -> Tried:
-    settings = Settings(negative_s=20.0, slow_round_s=2.0, start_s=90.0 + PER_LOAD_S / 2 * load)
+    settings = Settings(negative_s=20.0, slow_round_s=2.0, start_s=300.0 + PER_LOAD_S / 2 * load)
     folder.mkdir()
     try:
         went = how_it_worked(try_out(run, folder, settings))
