@@ -51,7 +51,9 @@ start_programs_that_can_be_ended()
 
 import skips  # noqa: E402 - lies below tests/
 import tiers  # noqa: E402
+import warm_ground  # noqa: E402
 from guarantees import TESTS_OF_GUARANTEES  # noqa: E402
+from warm_ground import warm_folder  # noqa: E402, F401 - a fixture
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,9 +89,12 @@ OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", 
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test must not depend on being run inside a job."""
     for name in list(os.environ):
         if name.startswith(OURS):
             monkeypatch.delenv(name)
     monkeypatch.setenv("ROBUST_WARM_DAEMON", "off")  # a developer's own warm process is none of a test's business
+    if warm_ground.fits(request.node):
+        monkeypatch.setenv("ROBUST_WARM_FOLDER", str(request.getfixturevalue("warm_folder")))
+        monkeypatch.setenv("ROBUST_WARM_DAEMON", warm_ground.PATIENT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def missing(wait: str) -> str:
 def waiting(wait: str, seconds: float, folder: Path) -> Iterator[Job]:
     """Start a job in a new folder in which rank 0 waits for so long."""
     folder.mkdir()
-    env = {"OMP_NUM_THREADS": "1", "ROBUST_WARM_DAEMON": "off"}
+    env = {"OMP_NUM_THREADS": "1", "ROBUST_WARM_DAEMON": os.environ.get("ROBUST_WARM_DAEMON", "off")}
     with running(folder, "--nproc-per-node", "2", PROGRAM, wait, f"{seconds:g}", cwd=folder, env=env) as job:
         yield job
 

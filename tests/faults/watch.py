@@ -134,7 +134,11 @@ def _options(run: Run, settings: Settings) -> list[str]:
 
 
 def _environment(run: Run, plan: Plan, folder: Path) -> dict[str, str]:
-    variables = {VARIABLE: plan.to_json(), "OMP_NUM_THREADS": "1", "ROBUST_WARM_DAEMON": "off"}
+    variables = {
+        VARIABLE: plan.to_json(),
+        "OMP_NUM_THREADS": "1",
+        "ROBUST_WARM_DAEMON": os.environ.get("ROBUST_WARM_DAEMON", "off"),
+    }
     if run.case.fault == "own_sitecustomize":
         site = folder / "site"
         site.mkdir()

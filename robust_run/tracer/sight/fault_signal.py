@@ -1,10 +1,15 @@
-"""Asks a process for its stacks with a signal that Python's faulthandler answers into a file.
+"""Asks a process for its stacks with a signal that Python's faulthandler answers into a file: where py-spy may not look.
 
-The cheapest way (0.1 ms) that needs no right to trace and works while C code holds the interpreter lock. Children by fork
-inherit handler and file, so one process is asked at a time, and what the file grew by is the answer.
+It needs no right to trace. But faulthandler walks frames that belong to running threads: a process that computes in Python dies
+of every hundredth signal (CPython 3.11: SIGSEGV in `dump_traceback`), and a signal ends what no handler may interrupt, as
+`signal.pause`. So the signal is sent only
 
-A process without a handler dies of the signal. It is sent only if the handler is there and the process holds the very file
-open, if the process is the one that was looked at, and if it is old enough not to be on its way from fork to exec.
+- to a process at rest: no thread of it has run for a while, nor runs now;
+- that catches no signal that it may be waiting for;
+- that has the handler, without which it would die, and holds the very file open;
+- if it is the one that was looked at, and old enough not to be on its way from fork to exec.
+
+Children by fork inherit handler and file, so one process is asked at a time, and what the file grew by is the answer.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from robust_run.tracer.sight import processes
+from robust_run.tracer.sight.rest import Rest, at_rest
 from robust_run.tracer.stacks.dumps import ends_whole, parse_dump
 from robust_run.tracer.types import ThreadStack
 
@@ -29,6 +35,14 @@ STILL_S = 0.04
 ANSWER_BYTES = 1024 * 1024
 #: The file is emptied before it is longer; writers append.
 FILE_BYTES = 4 * 1024 * 1024
+#: For so long a process has been at rest before it is asked.
+REST_S = 0.2
+#: Handled signals that nobody waits for: what ends a program and what Python, torch and faulthandler handle in any program.
+USUAL = frozenset(
+    {
+        signal.SIGINT, signal.SIGCHLD, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, 32, 33,
+    }
+)  # fmt: skip
 #: Between fork and exec a child still shows the handlers of its parent.
 CHILD_AGE_S = 1.0
 
@@ -50,20 +64,23 @@ class StacksFile:
         self._deaf: set[int] = set()
         """Did not answer: the signal waits for them, another one would only be added to it."""
 
-    async def stacks(self, seen: processes.ProcessLook, is_rank: bool) -> tuple[ThreadStack, ...]:
-        """Return the stacks of a process; none if it may not be asked or does not answer in time."""
-        if seen.pid in self._deaf or seen.state not in "RS" or not seen.state:
+    async def stacks(self, seen: processes.ProcessLook, rest: Rest | None, is_rank: bool) -> tuple[ThreadStack, ...]:
+        """Return the stacks of a process; none if it may not be asked or does not answer in time.
+
+        `rest`: what `at_rest` said of it `REST_S` ago.
+        """
+        if seen.pid in self._deaf or rest is None:
             return ()
         async with _lock_of(self.path):
-            return await self._ask(seen, is_rank)
+            return await self._ask(seen, rest, is_rank)
 
-    async def _ask(self, seen: processes.ProcessLook, is_rank: bool) -> tuple[ThreadStack, ...]:
+    async def _ask(self, seen: processes.ProcessLook, rest: Rest, is_rank: bool) -> tuple[ThreadStack, ...]:
         descriptor = self._open()
         if descriptor < 0:
             return ()
         try:
             start = os.fstat(descriptor).st_size
-            if not self._send(seen, is_rank):
+            if not self._send(seen, rest, is_rank):
                 return ()
             answer = await self._answer(descriptor, start)
         except OSError:
@@ -95,7 +112,7 @@ class StacksFile:
                 return -1
         return descriptor
 
-    def _send(self, seen: processes.ProcessLook, is_rank: bool) -> bool:
+    def _send(self, seen: processes.ProcessLook, rest: Rest, is_rank: bool) -> bool:
         """Send the signal if that cannot do harm."""
         if not is_rank and processes.age_s(seen) < CHILD_AGE_S:
             return False
@@ -104,10 +121,10 @@ class StacksFile:
         try:
             handle = os.pidfd_open(seen.pid)
         except (OSError, AttributeError):
-            return self._may(seen) and _kill(seen.pid, self._signal_number)
+            return self._may(seen, rest) and _kill(seen.pid, self._signal_number)
         try:
             # From here on the handle means the process that is examined now, whoever gets its pid later.
-            if not self._may(seen):
+            if not self._may(seen, rest):
                 return False
             signal.pidfd_send_signal(handle, self._signal_number)
         except OSError:
@@ -116,12 +133,15 @@ class StacksFile:
             os.close(handle)
         return True
 
-    def _may(self, seen: processes.ProcessLook) -> bool:
-        """Whether it is still the process that was looked at, and has a handler."""
+    def _may(self, seen: processes.ProcessLook, rest: Rest) -> bool:
+        """Whether it is still the process that was looked at, has a handler, and is at rest."""
         now = processes.look(seen.pid, self._root)
-        if now is None or now.start_ticks != seen.start_ticks or now.state not in "RSD":
+        if now is None or now.start_ticks != seen.start_ticks:
             return False
-        return processes.catches(seen.pid, self._signal_number, self._root)
+        caught = processes.caught(seen.pid, self._root)
+        if self._signal_number not in caught or caught - USUAL - {self._signal_number}:
+            return False
+        return at_rest(seen.pid, self._root) == rest
 
     async def _answer(self, descriptor: int, start: int) -> bytes:
         """Return what is added to the file from `start` on until it ends or time is up."""

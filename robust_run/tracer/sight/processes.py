@@ -22,6 +22,7 @@ THREADS = 256
 #: Of /proc/PID/stat, counted from the state: while a process is stopped, the signal that did it.
 EXIT_CODE_FIELD = 49
 DIGITS = 20
+SIGNALS = 64
 
 
 class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ def look_at_main_thread(pid: int, root: str = "/proc") -> ProcessLook | None:
 
 
 def _look(pid: int, folder: str, root: str) -> ProcessLook | None:
-    text = _read(f"{folder}/stat")
+    text = small_file(f"{folder}/stat")
     # The name, in brackets, may hold anything.
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20:
@@ -69,7 +70,7 @@ def _look(pid: int, folder: str, root: str) -> ProcessLook | None:
         cpu_ticks = int(fields[11]) + int(fields[12])
     except ValueError:
         return None
-    counted = _fields(_read(f"{folder}/io"))
+    counted = _fields(small_file(f"{folder}/io"))
     return ProcessLook(
         pid=pid,
         parent=parent,
@@ -107,7 +108,7 @@ def delays_s(pid: int, root: str = "/proc") -> dict[int, float]:
         return {}
     found = {}
     for thread in threads:
-        words = _read(f"{root}/{pid}/task/{thread}/schedstat").split()
+        words = small_file(f"{root}/{pid}/task/{thread}/schedstat").split()
         if len(words) > 1 and _is_number(words[1]):
             found[thread] = int(words[1]) / 1e9
     return found
@@ -133,15 +134,15 @@ def children(pid: int, root: str = "/proc") -> list[int]:
     except OSError:
         return found
     for task in tasks[:DESCRIPTORS]:
-        found += [int(word) for word in _read(f"{root}/{pid}/task/{task}/children").split() if _is_number(word)]
+        found += [int(word) for word in small_file(f"{root}/{pid}/task/{task}/children").split() if _is_number(word)]
     return found[:PROCESSES]
 
 
 def command_of(pid: int, root: str = "/proc") -> str:
     """Return what a process runs, short: program and script (`python train.py`), else its name in the kernel."""
-    words = [word for word in _read(f"{root}/{pid}/cmdline").split("\0") if word]
+    words = [word for word in small_file(f"{root}/{pid}/cmdline").split("\0") if word]
     if not words:
-        return _read(f"{root}/{pid}/comm").strip()[:COMMAND_CHARACTERS]
+        return small_file(f"{root}/{pid}/comm").strip()[:COMMAND_CHARACTERS]
     program = os.path.basename(words[0])
     script = next((os.path.basename(word) for word in words[1:] if not word.startswith("-")), "")
     if "-c" in words[1:3] or "/" in script:
@@ -151,17 +152,23 @@ def command_of(pid: int, root: str = "/proc") -> str:
 
 def waits_in(pid: int, root: str = "/proc") -> str:
     """Return the kernel function that a process sleeps in; "" if it runs or the kernel does not say."""
-    name = _read(f"{root}/{pid}/wchan").strip()
+    name = small_file(f"{root}/{pid}/wchan").strip()
     return "" if name == "0" else _printable(name)[:COMMAND_CHARACTERS]
 
 
 def catches(pid: int, signal_number: int, root: str = "/proc") -> bool:
     """Whether a process has a handler for a signal, which would otherwise end it."""
-    text = _fields(_read(f"{root}/{pid}/status")).get("SigCgt", "0")
+    return signal_number in caught(pid, root)
+
+
+def caught(pid: int, root: str = "/proc") -> frozenset[int]:
+    """Return the numbers of the signals that a process has handlers for; none if the kernel does not say."""
+    text = _fields(small_file(f"{root}/{pid}/status")).get("SigCgt", "0")
     try:
-        return bool(int(text, 16) >> (signal_number - 1) & 1)
+        mask = int(text, 16)
     except ValueError:
-        return False
+        return frozenset()
+    return frozenset(number for number in range(1, SIGNALS + 1) if mask >> (number - 1) & 1)
 
 
 def has_open(pid: int, path: str, root: str = "/proc") -> bool:
@@ -193,7 +200,7 @@ def age_s(seen: ProcessLook) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - seen.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _read(path: str) -> str:
+def small_file(path: str) -> str:
     """Return the beginning of a small file, "" if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:

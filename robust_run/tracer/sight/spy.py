@@ -1,7 +1,8 @@
-"""Asks py-spy for the stacks of a process that cannot answer: stopped, without a handler, or stuck in the kernel.
+"""Asks py-spy for the stacks of a process.
 
-py-spy reads the other process's memory; `--nonblocking` does not pause it, which also works on a stopped one. It needs the
-right to trace (same user, and where Yama is on, a target that allows it). Without py-spy there are simply no such stacks.
+py-spy reads the other process's memory: nothing happens in that process, whatever it does. `--nonblocking` does not pause it
+either, so now and then what changes while it is read makes no sense, and is read again. It needs the right to trace (same user,
+and where Yama is on, a target that allows it). Without py-spy a process at rest can be asked by a signal (`fault_signal`).
 
 It is run from a thread: the agent collects exit statuses of strangers too, which `subprocess` copes with, while asyncio's own
 watcher of children would warn about each that it missed.
@@ -22,6 +23,7 @@ from robust_run.tracer.types import ThreadStack
 
 TIMEOUT_S = 3.0
 END_S = 1.0
+TRIES = 3
 
 
 def find_spy() -> str | None:
@@ -46,9 +48,13 @@ class Spy:
         """Return the stacks of a process, none if they cannot be had. If cancelled, py-spy ends by its own time-out."""
         if self._program is None or pid in self._hopeless:
             return ()
+        argv = [self._program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
         async with self._places:
-            argv = [self._program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-            found = parse_spied(await asyncio.to_thread(_output, argv, self._timeout_s))
+            for _ in range(TRIES):
+                began_s = time.monotonic()
+                found = parse_spied(await asyncio.to_thread(_output, argv, self._timeout_s))
+                if found or time.monotonic() - began_s >= self._timeout_s:
+                    break
         if not found:
             self._hopeless.add(pid)
         return found

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from robust_run.tracer.sight import processes
-from robust_run.tracer.sight.fault_signal import StacksFile
+from robust_run.tracer.sight.fault_signal import REST_S, StacksFile
 from robust_run.tracer.sight.flight_recorder import recorded
 from robust_run.tracer.sight.freezer import MOUNTS, frozen_by
 from robust_run.tracer.sight.links import StuckConnections
+from robust_run.tracer.sight.rest import Rest, at_rest
 from robust_run.tracer.sight.spy import Spy
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.sight.wake.access import why_hidden
@@ -59,6 +60,10 @@ class TargetView:
         self._measured_s: list[float] = []
         self._written_before: dict[int, int] = {}
         self._stacks: dict[int, list[tuple[ThreadStack, ...]]] = {}
+        self._sampled: set[int] = set()
+        """Processes of which the sample that is being taken has stacks."""
+        self._rests: dict[int, Rest] = {}
+        """What `at_rest` said of processes just before the newest of their stacks was read."""
         self._rank_pid = target.pid
         self._rested: tuple[float, dict[int, dict[int, float]]] | None = None
         self._calm_s = 0.0
@@ -125,28 +130,40 @@ class TargetView:
         return round(min(1.0, longest_s / self._calm_s), 3) if self._calm_s > 0 else 0.0
 
     async def sample(self) -> None:
-        """Take a sample of the stacks of all processes."""
-        await asyncio.gather(*[self._spied(look) for look in await self._answers()])
-
-    async def _answers(self) -> list[processes.ProcessLook]:
-        """Ask one process after the other by signal, and return those that gave nothing."""
-        rest = []
-        for look in self._last.values():
-            if look.is_gone or look.pid in self._frozen:
-                continue
-            stacks = await self._asked.stacks(look, look.pid == self._rank_pid) if self._target.steps_file else ()
-            if stacks:
-                self._stacks.setdefault(look.pid, []).append(stacks)
-            else:
-                rest.append(look)
-        return rest
+        """Take a sample of the stacks of all processes: from outside, and by signal where that may not be."""
+        seen = [look for look in self._last.values() if not look.is_gone and look.pid not in self._frozen]
+        await asyncio.gather(*[self._spied(look) for look in seen])
+        await self._answers([look for look in seen if look.pid not in self._sampled])
+        self._sampled.clear()
 
     async def _spied(self, look: processes.ProcessLook) -> None:
-        if look.pid != self._rank_pid and not processes.is_python(look.pid, self._world.root):
+        """Note the stacks of a process, unless it must be asked. What has not run since the last sample is where it was."""
+        root = self._world.root
+        before, now = self._rests.pop(look.pid, None), at_rest(look.pid, root)
+        if now is not None and now == before:
+            self._note(look.pid, self._stacks[look.pid][-1], now)
+        elif look.pid == self._rank_pid or processes.is_python(look.pid, root):
+            self._note(look.pid, await self._spy.stacks(look.pid), now)
+
+    async def _answers(self, rest: Sequence[processes.ProcessLook]) -> None:
+        """Ask one process after the other by signal, those that may be asked."""
+        if not self._target.steps_file:
             return
-        stacks = await self._spy.stacks(look.pid)
-        if stacks:
-            self._stacks.setdefault(look.pid, []).append(stacks)
+        rests = {look.pid: found for look in rest if (found := at_rest(look.pid, self._world.root)) is not None}
+        if rests:
+            await self._world.sleep(REST_S)
+        for look in rest:
+            if look.pid in rests:
+                is_rank = look.pid == self._rank_pid
+                self._note(look.pid, await self._asked.stacks(look, rests[look.pid], is_rank), None)
+
+    def _note(self, pid: int, stacks: tuple[ThreadStack, ...], rest: Rest | None) -> None:
+        if not stacks:
+            return
+        self._stacks.setdefault(pid, []).append(stacks)
+        self._sampled.add(pid)
+        if rest is not None:
+            self._rests[pid] = rest
 
     async def ask_kernel(self) -> tuple[WakeReading, ...]:
         """Return what the rank waits for, where its ring does not tell; several times where that might be a proof."""

@@ -1,0 +1,57 @@
+"""Jobs of tests that start from one warm process for each process of tests, as where `robust warm start` was typed.
+
+Importing torch takes a CPU for some 1.5 s in every rank, more than all else that most tests do. So jobs of the files below, whose
+tests are of what comes after the start, are forked; those of the guarantee set start from nothing everywhere, and with
+TEST_WARM=off, as `make test-all` has it, all do. So do jobs that do not fit: simulated hosts, a PYTHONPATH of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+WANTED = os.environ.get("TEST_WARM") != "off"
+WARM = (sys.executable, "-c", "from robust_run.robust_cli import main; main()", "warm")
+FILES = frozenset(
+    """
+    examples/test_train_gpt.py
+    faults/test_matrix.py faults/test_waits.py
+    launcher/api/test_live_report.py launcher/api/test_prometheus.py
+    launcher/notify/test_jobs.py
+    launcher/test_code_jobs.py launcher/test_healing.py launcher/test_health_jobs.py launcher/test_ladder_jobs.py
+    launcher/test_nccl_jobs.py launcher/test_nccl_stall.py launcher/test_resume_jobs.py launcher/test_tracing.py
+    launcher/test_unseen_jobs.py
+    """.split()
+)
+"""Below tests/."""
+START_S = 170.0
+PATIENT_S = "30"
+"""So long a job waits for it: busy machines are none of a test's business."""
+
+
+@pytest.fixture(scope="session")
+def warm_folder() -> Iterator[Path]:
+    """The folder of a warm process, with a path that is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    env = {**os.environ, "ROBUST_WARM_FOLDER": str(folder)}
+    try:
+        subprocess.run(
+            [*WARM, "start", "--idle-limit", "20m"], env=env, check=True, timeout=START_S, stdout=subprocess.DEVNULL
+        )
+        yield folder
+    finally:
+        subprocess.run([*WARM, "stop", "--all"], env=env, timeout=START_S, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fits(test: pytest.Item) -> bool:
+    """Whether jobs of this test are to start from a warm process."""
+    place = Path(test.path).relative_to(Path(__file__).parent).as_posix()
+    return WANTED and place in FILES and test.get_closest_marker("guarantee") is None
