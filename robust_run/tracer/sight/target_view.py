@@ -131,9 +131,10 @@ class TargetView:
 
     async def sample(self) -> None:
         """Take a sample of the stacks of all processes: from outside, and by signal where that may not be."""
-        seen = [look for look in self._last.values() if not look.is_gone and look.pid not in self._frozen]
+        seen = [look for look in self._last.values() if not look.is_gone]
         await asyncio.gather(*[self._spied(look) for look in seen])
-        await self._answers([look for look in seen if look.pid not in self._sampled])
+        # A frozen one would only get the signal when it is thawed.
+        await self._answers([one for one in seen if one.pid not in self._sampled and one.pid not in self._frozen])
         self._sampled.clear()
 
     async def _spied(self, look: processes.ProcessLook) -> None:

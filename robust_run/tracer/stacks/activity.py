@@ -200,8 +200,10 @@ def stuck_loader(sight: RankSight) -> str:
         return ""
     for process in sight.processes:
         stack = newest_stack(process)
-        if stack is not None and role(process, stack) == LOADER_ROLE and not has_nothing_to_do(stack):
-            stopped = "stopped " if process.state == "T" else ""
+        if stack is None or role(process, stack) != LOADER_ROLE:
+            continue
+        stopped = "frozen by a cgroup " if process.frozen_by else "stopped " if process.state == "T" else ""
+        if stopped or not has_nothing_to_do(stack):
             return f"its {LOADER_ROLE} {process.pid} is {stopped}in {place(stack)}"
     return ""
 

@@ -52,8 +52,8 @@ def lock_circle(reading: WakeReading) -> LockCircle | None:
 
 
 def _is_undisturbed(process: ProcessReading) -> bool:
-    """Whether no signal handler and no debugger can take a thread out of its wait."""
-    if process.caught_signals is None or process.tracer:
+    """Whether no signal handler, no debugger and no thaw can take a thread out of its wait."""
+    if process.caught_signals is None or process.tracer or process.frozen_by:
         return False
     harmless = sum(1 << (number - 1) for number in {*_HARMLESS, stacks_signal()})
     return not process.caught_signals & ~harmless

@@ -89,6 +89,8 @@ class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):
     """Locks that its threads wait for, where memory tells the owner."""
     caught_signals: int | None = None
     """Signals that it handles, a bit each, the lowest for signal 1; None: not known."""
+    frozen_by: str = ""
+    """The file of the cgroup that keeps it frozen; "" if none does."""
 
 
 class HolderReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,6 +53,11 @@ def wait_of(reading: WakeReading, process: ProcessReading, thread: ThreadReading
 
 def _by_state(process: ProcessReading, thread: ThreadReading) -> ThreadWait | None:
     """Return what the state alone tells; None if it sleeps."""
+    if process.frozen_by and thread.state not in ("Z", "X"):
+        cgroup = process.frozen_by.rpartition("/")[0]
+        return ThreadWait(
+            doing=f"is frozen by the cgroup {cgroup}", wakers=(Waker(kind="unknown", words="whoever thaws that"),)
+        )
     if thread.state == "R":
         return ThreadWait(doing="runs", wakers=(Waker(kind="nothing"),))
     if thread.state == "T":

@@ -258,6 +258,12 @@ def test_where_a_data_loader_worker_is_stuck_is_told_of_the_rank_that_waits_for_
     assert told.kind == "idle"
     assert told.reason.endswith("; its DataLoader worker 12 is in data.py:5 __getitem__")
     assert "worker" not in activity_of(sight(process(GETS), *workers)).reason
+    for how, words in (
+        ({"state": "T"}, "stopped"),
+        ({"frozen_by": "/sys/fs/cgroup/a/cgroup.freeze"}, "frozen by a cgroup"),
+    ):
+        held = process(waits, pid=11, is_rank=False, **how)
+        assert f"; its DataLoader worker 11 is {words} in " in activity_of(sight(process(loads), held)).reason
 
 
 @pytest.mark.parametrize("used", [{"state": "R"}, {"starved": 0.8}])

@@ -121,6 +121,7 @@ NEVER: dict[str, Change] = {
     "a handler of SIGABRT, which another process may send": of_rank(caught_signals=signals(signal.SIGABRT)),
     "signals that could not be read": of_rank(caught_signals=None),
     "a debugger": of_rank(tracer=4711),
+    "a cgroup that keeps it frozen": of_rank(frozen_by="/sys/fs/cgroup/a/cgroup.freeze"),
     "another architecture": of_rank(machine="riscv64"),
     "32 bits": of_rank(machine=""),
     "a thread that runs": of_thread(1, state="R"),

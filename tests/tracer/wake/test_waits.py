@@ -171,6 +171,15 @@ def test_states_that_need_no_call(state: str, doing: str) -> None:
     assert judged(thread(state=state)).doing.startswith(doing)
 
 
+@pytest.mark.parametrize("state", ["S", "D", "R", "T"])
+def test_what_its_cgroup_keeps_frozen_waits_for_nothing_else(state: str) -> None:
+    one = thread("read", 4, state=state)
+    made = msgspec.structs.replace(process(one), frozen_by="/sys/fs/cgroup/job/loader/cgroup.freeze")
+    wait = wait_of(reading(made), made, one)
+    assert wait.doing == "is frozen by the cgroup /sys/fs/cgroup/job/loader"
+    assert [waker.words for waker in wait.wakers] == ["whoever thaws that"]
+
+
 @pytest.mark.parametrize("call", [219, 34, 449, 426])  # restart_syscall, pause, futex_waitv, io_uring_enter
 def test_calls_that_are_not_understood_are_unknown(call: int) -> None:
     one = ThreadReading(tid=PID, state="S", call=call, arguments=(0,) * 6, waits_in="somewhere")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from robust_run.tracer.sight import processes
+from robust_run.tracer.sight.freezer import MOUNTS, frozen_by
 from robust_run.tracer.sight.wake import descriptors, memory, tables
 from robust_run.tracer.sight.wake.sockets import connections
 from robust_run.tracer.wake import decode
@@ -139,6 +140,7 @@ class _Reader:
             descriptors=tuple(self._descriptors(pid, machine, threads)),
             children=tuple(processes.children(pid, self._root)),
             caught_signals=tables.signals_in(tables.field(f"{self._root}/{pid}/status", "SigCgt")),
+            frozen_by=frozen_by(pid, self._root, MOUNTS),
         )
         return msgspec.structs.replace(process, held_locks=tuple(self._held_locks(process)))
 
