@@ -29,9 +29,10 @@ test: $(STAMP) packages check compiled
 test-rest: $(STAMP) packages compiled
 	$(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
 
-# Everything: both, with all examples of property tests and all waits.
+# Everything: both, with all examples of property tests and all waits, and every job from nothing (`tests/warm_ground.py`).
 test-all: export TEST_EXAMPLES = all
 test-all: export TEST_WAITS = all
+test-all: export TEST_WARM = off
 test-all: test
 	$(MAKE) test-rest
 

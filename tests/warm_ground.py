@@ -21,13 +21,12 @@ WANTED = os.environ.get("TEST_WARM") != "off"
 WARM = (sys.executable, "-c", "from robust_run.robust_cli import main; main()", "warm")
 FILES = frozenset(
     """
-    examples/test_train_gpt.py
-    faults/test_matrix.py faults/test_waits.py
-    launcher/api/test_live_report.py launcher/api/test_prometheus.py
-    launcher/notify/test_jobs.py
-    launcher/test_code_jobs.py launcher/test_healing.py launcher/test_health_jobs.py launcher/test_ladder_jobs.py
-    launcher/test_nccl_jobs.py launcher/test_nccl_stall.py launcher/test_resume_jobs.py launcher/test_tracing.py
-    launcher/test_unseen_jobs.py
+    ckpt_io/mount/test_saving_jobs.py examples/test_train_gpt.py faults/test_matrix.py faults/test_waits.py
+    launcher/api/test_live_report.py launcher/api/test_prometheus.py launcher/controller/test_outlook.py
+    launcher/notify/test_jobs.py launcher/test_code_jobs.py launcher/test_endings.py launcher/test_healing.py
+    launcher/test_health_jobs.py launcher/test_ladder_jobs.py launcher/test_nccl_jobs.py launcher/test_nccl_stall.py
+    launcher/test_resume_jobs.py launcher/test_setup_jobs.py launcher/test_tracing.py launcher/test_unseen_jobs.py
+    test_warm_ground.py
     """.split()
 )
 """Below tests/."""

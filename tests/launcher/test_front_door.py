@@ -87,9 +87,7 @@ def test_a_python_that_cannot_be_run_is_said_before_anything_starts(tmp_path: Pa
     assert "/no/such/python" in result.stderr
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv to give up rights"
-)
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv to give up rights")
 def test_a_script_that_may_not_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
     """As root without the right to read everything: another user may not be let in to where Python or the tests lie."""
     secret = tmp_path / "secret.py"

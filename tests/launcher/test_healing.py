@@ -320,7 +320,7 @@ def store_pid(job: Job) -> int:
 
     def found() -> int | None:
         for line in job.leftovers():
-            if "store_process" in line:
+            if "store_process" in line or line.rstrip().endswith("robust-run: store"):
                 return int(line.partition(":")[0])
         return None
 

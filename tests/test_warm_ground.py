@@ -1,0 +1,31 @@
+"""Jobs of tests that start from a warm process: that they do where they should, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import warm_ground
+from jobs import run, script
+
+
+def test_jobs_of_these_files_start_from_the_warm_process_unless_that_is_switched_off(tmp_path: Path) -> None:
+    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, "print('hello')"))
+    assert (code, job.out.count("hello")) == (0, 2)
+    assert ("started from the warm process" in job.err) == warm_ground.WANTED
+
+
+def test_each_of_them_is_there_and_other_files_start_from_nothing(request: pytest.FixtureRequest) -> None:
+    tests = Path(warm_ground.__file__).parent
+    assert [place for place in warm_ground.FILES if not (tests / place).is_file()] == []
+    assert warm_ground.fits(request.node) == warm_ground.WANTED
+    assert not any(name.startswith("launcher/warm/") for name in warm_ground.FILES), (
+        "these start warm processes of their own"
+    )
+
+
+def test_what_a_developer_keeps_warm_is_not_used() -> None:
+    folder = os.environ.get("ROBUST_WARM_FOLDER")
+    assert (folder is not None) == warm_ground.WANTED
+    assert folder is None or Path(folder).name.startswith("rw-")
