@@ -21,7 +21,7 @@ from robust_run.tracer.sight.fault_signal import CHILD_AGE_S, FILE_BYTES
 from robust_run.tracer.sight.spy import find_spy
 from robust_run.tracer.sight.target_view import SightWorld
 from robust_run.tracer.sight.targets import Target
-from robust_run.tracer.stacks.activity import activity_of
+from robust_run.tracer.stacks.activity import activity_of, is_kept_waiting
 from robust_run.tracer.stacks.children import has_nothing_to_do, newest_stack
 from robust_run.tracer.stacks.normal import main_stacks, place
 from robust_run.tracer.types import ProcessSight, RankSight, ThreadStack
@@ -206,7 +206,9 @@ def test_a_rank_that_gets_no_cpu_is_not_taken_for_one_that_sleeps(tmp_path: Path
         with rank(tmp_path, SPINS) as target:
             os.sched_setaffinity(target.pid, {cpu})
             os.setpriority(os.PRIO_PROCESS, target.pid, 19)
-            sight = looked_at_until(target, lambda one: own(one).starved > 0.5 > own(one).cpu, "a rank without a CPU")
+            sight = looked_at_until(
+                target, lambda one: own(one).cpu < 0.5 and is_kept_waiting(own(one)), "a rank without a CPU"
+            )
             told = activity_of(sight)
             os.kill(target.pid, signal.SIGKILL)
     finally:
