@@ -7,6 +7,7 @@ I/O are those between the first and the last sample, without what answering us t
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -26,6 +27,8 @@ GAP_S = LOOK_S / (SAMPLES - 1)
 #: At least so long between two samples nothing is asked of the processes: what they do by themselves is seen then.
 CALM_S = 0.1
 OPS = 64
+BY_SIGNAL = "ROBUST_TRACE_SIGNAL"
+"""Set to 1: stacks are asked for by signal where py-spy tells nothing."""
 
 
 async def collect(
@@ -42,7 +45,7 @@ async def collect(
     `ops`: so many of the newest calls of each rank; `flows`: so many of NCCL's connections. Not to be called again for the same
     targets before it has returned.
     """
-    world = world or SightWorld(spy=find_spy())
+    world = world or SightWorld(spy=find_spy(), by_signal=os.environ.get(BY_SIGNAL) == "1")
     spy = Spy(world.spy)
     views = [TargetView(target, ops, world, spy) for target in targets]
     links, inside = StuckConnections(world.root), TracesOfRanks(targets)

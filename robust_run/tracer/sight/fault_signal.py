@@ -1,4 +1,4 @@
-"""Asks a process for its stacks with a signal that Python's faulthandler answers into a file: where py-spy may not look.
+"""Asks a process for its stacks with a signal that faulthandler answers into a file: on request, where py-spy may not look.
 
 It needs no right to trace. But faulthandler walks frames that belong to running threads: a process that computes in Python dies
 of every hundredth signal (CPython 3.11: SIGSEGV in `dump_traceback`), and a signal ends what no handler may interrupt, as

@@ -42,6 +42,8 @@ class ProcessLook(msgspec.Struct, frozen=True, kw_only=True):
 
     stopped_by: int = 0
     """The signal that stopped it, while it is stopped; 0: the kernel does not say."""
+    turns: str = ""
+    """How often its main thread was given a CPU so far; "" where the kernel does not count it."""
 
     @property
     def is_gone(self) -> bool:
@@ -80,6 +82,7 @@ def _look(pid: int, folder: str, root: str) -> ProcessLook | None:
         call_bytes=_number(counted, "rchar") + _number(counted, "wchar"),
         disk_bytes=_number(counted, "read_bytes") + _number(counted, "write_bytes"),
         stopped_by=_stopped_by(pid, fields, root) if fields[0] == "T" else 0,
+        turns=(small_file(f"{folder}/schedstat").split() or [""])[-1],
     )
 
 

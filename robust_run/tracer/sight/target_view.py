@@ -37,6 +37,8 @@ class SightWorld(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: str = MOUNTS
     spy: str | None = None
     """Path of py-spy, "" to look for it, None to do without."""
+    by_signal: bool = False
+    """Where py-spy tells nothing, processes at rest are asked by signal, which ends waits in C early: see `fault_signal`."""
     monotonic_s: Callable[[], float] = time.monotonic
     unix_s: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -148,7 +150,7 @@ class TargetView:
 
     async def _answers(self, rest: Sequence[processes.ProcessLook]) -> None:
         """Ask one process after the other by signal, those that may be asked."""
-        if not self._target.steps_file:
+        if not self._target.steps_file or not self._world.by_signal:
             return
         rests = {look.pid: found for look in rest if (found := at_rest(look.pid, self._world.root)) is not None}
         if rests:
@@ -218,7 +220,8 @@ class TargetView:
             io_bytes=io_bytes,
             starved=self._starved(first.pid),
             main=self._main_use() if first.pid == self._rank_pid else None,
-            stopped_by=last.stopped_by if last is not None and first.state == "T" else 0,
+            # One that is stopped and continued in turns, as cpulimit does it, is not stopped by anybody for good.
+            stopped_by=last.stopped_by if last is not None and (first.state, first.turns) == ("T", last.turns) else 0,
             stacks=tuple(self._stacks.get(first.pid, ())),
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
             links=links.of(first.pid) if last is not None else (),

@@ -119,14 +119,24 @@ def parse_spied(text: str | bytes) -> tuple[ThreadStack, ...]:
         threads = msgspec.json.decode(text, type=list[_SpiedThread], strict=False)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
+    main = _main_of(threads)
+    if len(threads) > THREADS:
+        threads.sort(key=lambda thread: thread is not main)  # it is the last to be left out
     return tuple(
         ThreadStack(
             name=(thread.thread_name or "")[:NAME_CHARACTERS],
-            is_main=thread.thread_name == "MainThread" or (thread.os_thread_id or 0) == thread.pid > 0,
+            is_main=thread is main,
             frames=tuple(_spied_frame(frame) for frame in thread.frames[:FRAMES]),
         )
         for thread in threads[:THREADS]
     )
+
+
+def _main_of(threads: list[_SpiedThread]) -> _SpiedThread | None:
+    """Return the main thread: by the kernel's number, else by its name, which another may have been given too: then none is."""
+    first = [thread for thread in threads if (thread.os_thread_id or 0) == thread.pid > 0]
+    named = first or [thread for thread in threads if thread.thread_name == "MainThread"]
+    return named[0] if len(named) == 1 else None
 
 
 def _spied_frame(frame: _SpiedFrame) -> Frame:

@@ -6,6 +6,7 @@ program, a library, or Python itself. So every thread that runs Python counts, b
 
 from __future__ import annotations
 
+from robust_run.tracer.stacks.dumps import THREADS
 from robust_run.tracer.stacks.normal import origin, short_path
 from robust_run.tracer.types import RankSight, ThreadStack
 
@@ -24,8 +25,8 @@ _IDLE = ("concurrent/futures/thread.py", "_worker")
 def none_may_act(sight: RankSight, besides: int = 0) -> bool:
     """Whether no thread beside the main one runs Python that may act, in any sample, but for so many that are known."""
     process = next((one for one in sight.processes if one.is_rank), None)
-    if process is None or not process.stacks:
-        return False
+    if process is None or not process.stacks or any(len(sample) >= THREADS for sample in process.stacks):
+        return False  # of too many threads some were left out
     return all(
         sum(not stack.is_main and bool(stack.frames) and not _is_harmless(stack) for stack in sample) <= besides
         for sample in process.stacks

@@ -93,7 +93,8 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         confidence="high",
         here=here,
         onset_s=min((_ended(picture.sights[rank]) for rank in ranks), default=None),
-        proven=here.op not in LIFECYCLE,  # who takes leave of a group may do so without the others
+        # Who takes leave of a group may do so without the others.
+        proven=here.op not in LIFECYCLE and all(picture.surely_missing(here, rank) for rank in ranks),
     )
 
 

@@ -205,12 +205,26 @@ def _all_begin(streams: CallStreams, circle: tuple[int, ...]) -> bool:
 
 
 def is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
-    """Whether no thread of the ranks of a circle is free to make the call that another waits for."""
-    return all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle)
+    """Whether no thread of the ranks of a circle is free to make the call that another waits for, and none has made it."""
+    awaited = [
+        (here, rank)
+        for here in picture.places
+        if not set(here.waiters).isdisjoint(circle)
+        for rank in here.missing
+        if rank in circle
+    ]
+    return all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle) and all(
+        picture.surely_missing(here, rank) for here, rank in awaited
+    )
 
 
 def _is_tied(sight: RankSight) -> bool:
-    """Whether the main thread of a rank stands in a call that waits for peers, and no other thread may make another."""
+    """Whether the main thread of a rank stands in a call that waits for peers, and no other thread may make another.
+
+    What follows a call that was issued and that nobody waits for (`Work.get_future().then`) may run in a thread of C++.
+    """
+    if sight.trace is None or any(op.state == "issued" for op in sight.trace.ops):
+        return False
     stacks = main_stacks(sight)
     return bool(stacks) and all(map(is_waiting, stacks)) and none_may_act(sight)
 

@@ -122,7 +122,10 @@ def _moves_alike(one: Signature, other: Signature) -> bool:
 
 
 def _counted_alike(picture: Picture, here: WaitPlace) -> bool:
-    """Whether torch's own records do not contradict the rings: a rank may make a call by a door that its ring does not see."""
+    """Whether torch's own records do not contradict the rings: a rank may make a call by a door that its ring does not see.
+
+    DDP is such a door, with `Join` for some ranks only: where it is used, records that are silent are no agreement.
+    """
     ahead = set()
     for rank in here.waiters:
         sight = picture.sights.get(rank)
@@ -131,6 +134,8 @@ def _counted_alike(picture: Picture, here: WaitPlace) -> bool:
         last = picture.last.get(key, {}).get(rank)
         if own and last is not None:
             ahead.add(max(own) - last)
+        elif sight is None or sight.trace is None or any(op.op == BACKWARD for op in sight.trace.ops):
+            return False
     return len(ahead) <= 1
 
 

@@ -95,7 +95,7 @@ while True:
     time.sleep(1)
 """
 
-no_spy = SightWorld(spy=None)
+no_spy = SightWorld(spy=None, by_signal=True)
 ANSWER_S = fault_signal.ANSWER_S
 
 

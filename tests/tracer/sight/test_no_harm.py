@@ -24,7 +24,7 @@ from robust_run.tracer.sight.target_view import SightWorld
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.types import RankSight
 
-NO_SPY = SightWorld(spy=None)
+NO_SPY = SightWorld(spy=None, by_signal=True)
 LOOKS = 40
 """Of those there were at most so many until one of the programs died; at three samples each."""
 COMPUTES = """
@@ -72,7 +72,7 @@ def samples(sight: RankSight) -> int:
 @pytest.mark.parametrize(("threads", "main"), [(0, "work()"), (3, "work()"), (2, "threading.Event().wait(600)")])
 @pytest.mark.parametrize("with_spy", [False, True], ids=["nobody may look", "py-spy"])
 def test_a_program_that_computes_survives_every_look(tmp_path: Path, threads: int, main: str, with_spy: bool):
-    world = SightWorld(spy=find_spy() if with_spy else None)
+    world = SightWorld(spy=find_spy() if with_spy else None, by_signal=True)
     with rank(tmp_path, COMPUTES % (threads, main)) as target:
         for number in range(LOOKS):
             looked_at(target, world, gap_s=0.001)
@@ -83,7 +83,7 @@ def test_a_program_that_computes_survives_every_look(tmp_path: Path, threads: in
 
 @pytest.mark.parametrize("with_spy", [False, True], ids=["nobody may look", "py-spy"])
 def test_a_wait_that_any_signal_ends_goes_on(tmp_path: Path, with_spy: bool):
-    world = SightWorld(spy=find_spy() if with_spy else None)
+    world = SightWorld(spy=find_spy() if with_spy else None, by_signal=True)
     with rank(tmp_path, PAUSES) as target:
         until(lambda: at_rest(target.pid) is not None, "it to pause")
         sight = looked_at(target, world)

@@ -1,5 +1,7 @@
 """What py-spy prints is read as the same threads and frames that faulthandler would give."""
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,3 +52,20 @@ def test_other_json_and_what_is_too_long_gives_nothing():
     assert parse_spied('{"error": "no such process"}') == ()
     assert parse_spied("[" * 100_000) == ()
     assert parse_spied(" " * TEXT_CHARACTERS + "[]") == ()
+
+
+def test_a_name_alone_that_two_threads_have_tells_no_main_thread() -> None:
+    """A thread may be called MainThread, too: whoever counts side threads must not leave it out."""
+    threads = json.loads(SPIED)
+    for thread in threads:
+        thread["thread_name"] = "MainThread"
+    assert [stack.is_main for stack in parse_spied(json.dumps(threads))] == [False, True], "the kernel's number decides"
+    for thread in threads:
+        thread["os_thread_id"] = None
+    assert not any(stack.is_main for stack in parse_spied(json.dumps(threads)))
+
+
+def test_of_too_many_threads_the_main_one_is_kept() -> None:
+    feeder, main = json.loads(SPIED)
+    found = parse_spied(json.dumps([feeder] * 200 + [main]))
+    assert len(found) == 128 and sum(stack.is_main for stack in found) == 1
