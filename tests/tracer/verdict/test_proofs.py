@@ -180,6 +180,35 @@ def test_a_circle_of_ranks_is_proven() -> None:
     assert (found.kind, found.proven) == ("desync", True)
 
 
+def with_calls(scene: Scene, rank: int, *more: Op) -> Scene:
+    """The same scene, with further calls of a rank at the end of its ring."""
+    sight = scene.ranks[rank]
+    assert sight.trace is not None
+    trace = msgspec.structs.replace(sight.trace, ops=(*sight.trace.ops, *more))
+    ranks = [msgspec.structs.replace(sight, trace=trace) if one is sight else one for one in scene.ranks]
+    return msgspec.structs.replace(scene, ranks=tuple(ranks))
+
+
+def test_a_circle_that_what_follows_an_asynchronous_call_may_break_is_not() -> None:
+    """`Work.get_future().then(send)` runs in a thread of C++, which no stack shows."""
+    issued = Op(group="side", op="all_reduce", seq=1, state="issued", at_s=0.5)
+    done = msgspec.structs.replace(issued, state="done", done_at_s=0.6)
+    assert not verdict_on(with_calls(circle(), 0, issued)).proven
+    assert verdict_on(with_calls(circle(), 0, done)).proven
+
+
+def test_who_left_after_many_other_calls_may_have_made_the_one_that_is_waited_for() -> None:
+    """Only the newest calls are looked at: a call of a group that they do not show was made before them, or never."""
+    scene = scene_of("exit 0")
+    sight = scene.ranks[1]
+    assert sight.trace is not None
+    others = tuple(Op(group="side", op="all_reduce", seq=seq, state="done", at_s=0.5) for seq in range(9, 300))
+    trace = msgspec.structs.replace(sight.trace, ops=others)
+    ranks = [msgspec.structs.replace(sight, trace=trace) if one is sight else one for one in scene.ranks]
+    found = look(msgspec.structs.replace(scene, ranks=tuple(ranks)), RankPatience()).verdict
+    assert found is None or not found.proven
+
+
 def test_a_circle_that_another_thread_of_the_program_may_break_is_not() -> None:
     mine = Frame("send_soon", "/home/me/train.py", 70)
     assert not verdict_on(with_thread(circle(), 0, mine)).proven
