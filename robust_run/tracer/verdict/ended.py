@@ -11,6 +11,7 @@ import msgspec
 
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import LIFECYCLE, RankSight, TraceVerdict
+from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.frozen import freezer_of, frozen_word, thawing
 from robust_run.tracer.verdict.graph import dependents
@@ -94,7 +95,7 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         here=here,
         onset_s=min((_ended(picture.sights[rank]) for rank in ranks), default=None),
         # Who takes leave of a group may do so without the others.
-        proven=here.op not in LIFECYCLE and all(picture.surely_missing(here, rank) for rank in ranks),
+        proven=here.op not in LIFECYCLE and surely_missing(picture, [(here, rank) for rank in ranks]),
     )
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks
 from robust_run.tracer.stacks.side_threads import none_may_act
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, RankSight, TraceVerdict
+from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.sequences import following
@@ -213,9 +214,8 @@ def is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
         for rank in here.missing
         if rank in circle
     ]
-    return all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle) and all(
-        picture.surely_missing(here, rank) for here, rank in awaited
-    )
+    tied = all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle)
+    return tied and surely_missing(picture, awaited)
 
 
 def _is_tied(sight: RankSight) -> bool:

@@ -17,8 +17,6 @@ from robust_run.tracer.words import count_words, op_name, ranks_words, span
 #: Descriptions that torch gives by itself.
 _NO_DESC = frozenset({"", "undefined", "default_pg", "default"})
 #: Of one group, so many different unfinished collectives are looked into; later waiters wait for those of the last as well.
-#: Who shows fewer calls than this has shown all that it made.
-FEWEST_KNOWN = 4
 _PLACES_PER_GROUP = 8
 _OPPOSITE = {"send": "recv", "recv": "send"}
 _GroupKey = tuple[str, int, int, int]
@@ -95,16 +93,6 @@ class Picture:
                 last = self.last[key]
                 known.append(tuple(rank for rank in self.group_of(key).ranks if last.get(rank, 0) < seq))
             yield self._group_place(key, seq, calls, known[-1])
-
-    def surely_missing(self, here: WaitPlace, rank: int) -> bool:
-        """Whether a rank has not made a call for sure. Of many calls only the newest are known: those of a group that it has not
-        used for long may be none of them, although it made them.
-        """
-        sight = self.sights.get(rank)
-        if sight is None or sight.trace is None:
-            return False
-        known = self.last.get(self.sequence(rank, here.group.name, here.op), {}).get(rank, 0)
-        return here.op in P2P or known > 0 or len(sight.trace.ops) < FEWEST_KNOWN
 
     def _unlogged_places(self) -> Iterator[WaitPlace]:
         """Yield calls that rings do not know: of ranks whose stack waits for peers, and whose own torch says in what."""

@@ -197,6 +197,55 @@ def test_a_circle_that_what_follows_an_asynchronous_call_may_break_is_not() -> N
     assert verdict_on(with_calls(circle(), 0, done)).proven
 
 
+def circle_through_a_group(*more: Group, record: int = 0) -> Scene:
+    """Rank 0 waits for rank 1 in a collective, and rank 1 for rank 0 in a `recv`. `record`: what torch counts of rank 1 there."""
+    side = Group(name="side", ranks=(0, 1))
+    groups = {"0": ((0, 1, 2, 3), "default_pg")}
+    stuck = [Call("init"), Call("stuck")]
+    scene = World(groups, [stuck, [Call("init"), Call("recv", peer=0)], stuck, stuck]).run().scene()
+    waits = Op(group="side", op="all_reduce", seq=2, state="waiting", at_s=5.0, waiting_at_s=5.0)
+    done = Op(group="side", op="all_reduce", seq=1, state="done", at_s=4.0)
+    scene = with_calls(with_calls(scene, 0, done, waits), 1, done)
+    ranks = []
+    for sight, count in zip(scene.ranks, (2, record, 0, 0), strict=True):
+        assert sight.trace is not None
+        trace = msgspec.structs.replace(sight.trace, groups=(*sight.trace.groups, side, *more))
+        recorded = (msgspec.structs.replace(waits, seq=count, state="issued"),) if count else ()
+        ranks.append(msgspec.structs.replace(sight, trace=trace, recorded=recorded))
+    in_a_call = scene.ranks[1].processes[0].stacks
+    return seen_as(msgspec.structs.replace(scene, at_s=20.0, ranks=tuple(ranks)), 0, stacks=in_a_call)
+
+
+@pytest.mark.parametrize(("record", "proven"), [(0, True), (1, True), (2, False)])
+def test_a_call_that_only_torch_s_own_record_knows_was_made(record: int, proven: bool) -> None:
+    """A functional collective that nobody waits for is not in the ring."""
+    assert verdict_on(circle_through_a_group(record=record)).proven is proven
+
+
+def test_groups_that_have_one_name_one_after_the_other_are_not_told_apart() -> None:
+    again = Group(name="side", ranks=(0, 2))
+    found = look(circle_through_a_group(again), RankPatience()).verdict
+    assert found is None or not found.proven
+    assert verdict_on(circle_through_a_group(Group(name="side", ranks=(4, 5)))).proven, (
+        "others may call theirs the same"
+    )
+
+
+def test_what_too_many_threads_do_is_not_known() -> None:
+    scene = circle()
+    process = scene.ranks[0].processes[0]
+    idle = ThreadStack(frames=())
+    many = tuple((*sample, *[idle] * 128) for sample in process.stacks)
+    assert not verdict_on(seen_as(scene, 0, stacks=many)).proven
+
+
+def test_where_ddp_is_used_records_that_are_silent_are_no_agreement() -> None:
+    """A rank that is through with `Join` makes calls of its own that others make in C++."""
+    scene = scene_of("skipped")
+    passed = Op(group="0", op="ddp_backward", seq=1, state="done", at_s=0.1)
+    assert not verdict_on(with_calls(scene, 0, passed)).proven
+
+
 def test_who_left_after_many_other_calls_may_have_made_the_one_that_is_waited_for() -> None:
     """Only the newest calls are looked at: a call of a group that they do not show was made before them, or never."""
     scene = scene_of("exit 0")

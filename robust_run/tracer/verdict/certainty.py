@@ -1,0 +1,60 @@
+"""Whether ranks have not made a call for sure: what rings show may be less than what was done. Pure.
+
+A proof needs it; that a rank is only not seen in a call is enough to say so, and to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from robust_run.tracer.types import P2P
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
+
+#: Who shows fewer calls than this has shown all that it made.
+FEWEST_KNOWN = 4
+
+
+def surely_missing(picture: Picture, awaited: Sequence[tuple[WaitPlace, int]]) -> bool:
+    """Whether none of these ranks has made the call that others wait for it in."""
+    shared = _names_of_several(picture, {here.group.name for here, _ in awaited})
+    return all(here.group.name not in shared and _is_missing(picture, here, rank) for here, rank in awaited)
+
+
+def _names_of_several(picture: Picture, names: Iterable[str]) -> set[str]:
+    """Return the names that groups with a common member have: one was destroyed, and its name given anew."""
+    members: dict[str, set[tuple[int, ...]]] = {name: set() for name in names}
+    for sight in picture.scene.ranks:
+        for group in sight.trace.groups if sight.trace is not None else ():
+            if group.name in members:
+                members[group.name].add(group.ranks)
+    return {
+        name
+        for name, known in members.items()
+        if any(not set(one).isdisjoint(other) for one, other in combinations(known, 2))
+    }
+
+
+def _is_missing(picture: Picture, here: WaitPlace, rank: int) -> bool:
+    """Whether a rank has not made a call.
+
+    Of many calls only the newest are known: those of a group that it has not used for long may be none of them, although it made
+    them. And there are calls that a ring does not see, but torch's own record: functional collectives.
+    """
+    sight = picture.sights.get(rank)
+    if sight is None or sight.trace is None:
+        return False
+    if here.op in P2P:
+        return True
+    known = picture.last.get(picture.sequence(rank, here.group.name, here.op), {}).get(rank, 0)
+    if not known and len(sight.trace.ops) >= FEWEST_KNOWN:
+        return False
+    come = _recorded(picture, here, rank)
+    return not come or come < max(_recorded(picture, here, waiter) for waiter in here.waiters)
+
+
+def _recorded(picture: Picture, here: WaitPlace, rank: int) -> int:
+    """Return how many calls of a group a rank has made as torch counts them; 0 if its record does not say."""
+    sight = picture.sights.get(rank)
+    own = [op.seq for op in sight.recorded if op.group == here.group.name] if sight is not None else []
+    return max(own, default=0)
