@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def start_programs_that_can_be_ended() -> None:
 
 start_programs_that_can_be_ended()
 
-import skips  # noqa: E402 - lies below tests/
+import order  # noqa: E402 - lies below tests/
+import skips  # noqa: E402
 import tiers  # noqa: E402
 import warm_ground  # noqa: E402
 from guarantees import TESTS_OF_GUARANTEES  # noqa: E402
@@ -74,15 +76,26 @@ def draw_fewer(test: object) -> None:
         setattr(test, "draws_fewer", True)  # noqa: B010 - a function, as far as types know
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests before any of them is selected by its marks."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Mark tests before any of them is selected by its marks; then put what is left in the order in which it is shared."""
     for item in items:
         if isinstance(item, pytest.Function):
             if not ALL_EXAMPLES:
                 draw_fewer(item.function)
             for mark in tiers.marks_of(item, TESTS_OF_GUARANTEES):
                 item.add_marker(mark)
+    result = yield
+    if shares := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = [items[place] for place in order.dealt([in_short(*each) for each in enumerate(items)], shares)]
+    return result
+
+
+def in_short(place: int, item: pytest.Item) -> order.Test:
+    """What the order needs to know of a test."""
+    tier = next((each for each in tiers.TIERS if item.get_closest_marker(each)), "")
+    file = Path(item.path).relative_to(Path(__file__).parent).as_posix()
+    return order.Test(place, file, item.name.partition("[")[0], tier)
 
 
 OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")

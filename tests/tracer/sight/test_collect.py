@@ -226,6 +226,28 @@ def test_a_stopped_rank_is_seen_with_the_signal_that_stopped_it(tmp_path: Path):
     assert (own(sight).state, own(sight).stopped_by) == ("T", signal.SIGSTOP), "also when py-spy has looked at it"
 
 
+def test_a_rank_that_is_stopped_and_continued_in_turns_is_not_stopped_for_good(tmp_path: Path):
+    over = threading.Event()
+
+    def in_turns(pid: int) -> None:
+        """As cpulimit does it."""
+        while not over.wait(0.02):
+            os.kill(pid, signal.SIGCONT)
+            over.wait(0.01)
+            os.kill(pid, signal.SIGSTOP)
+
+    with rank(tmp_path, SPINS) as target:
+        limiter = threading.Thread(target=in_turns, args=(target.pid,))
+        limiter.start()
+        try:
+            looked_at_until(
+                target, lambda sight: (own(sight).state, own(sight).stopped_by) == ("T", 0), "a stop, but not for good"
+            )
+        finally:
+            over.set()
+            limiter.join()
+
+
 def test_writing_is_seen_by_its_bytes(tmp_path: Path):
     with rank(tmp_path, WRITES) as target:
         sight = looked_at_until(target, lambda sight: own(sight).io_bytes > 1 << 19, "it to write")

@@ -1,0 +1,71 @@
+"""The order of tests where several processes share them: what takes long begins first, so that nobody waits for it at the end.
+
+pytest-xdist gives each process an equal share of consecutive tests; who is done takes from the end of another's. So each share begins
+with what is costly, dealt out so that all have about as much of it, and ends with what is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+COST_S = {"": 0.1, "torch": 1.0, "job": 4.0, "hosts": 10.0, "cluster": 15.0}
+"""About what a test of a tier takes."""
+LONG_S = 60.0
+LONG = frozenset(
+    """
+    tracer/sight/test_collect.py::test_a_rank_that_gets_no_cpu_is_not_taken_for_one_that_sleeps
+    launcher/core/test_job_property.py::test_all_ranks_of_an_attempt_start_from_one_point_whatever_happens
+    launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place
+    launcher/test_image_jobs.py::test_where_a_damaged_block_cannot_be_fetched_again_the_cache_is_in_the_cause
+    launcher/test_tracing.py::test_the_stuck_rank_is_named_and_has_until_shortly_before_torch_would_end_it
+    launcher/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each
+    store/test_hdfs.py::test_a_datanode_that_dies_while_a_file_is_written_costs_nothing
+    health/checks/test_fleet.py::test_a_node_that_stands_still_is_told_from_those_that_wait_for_it
+    launcher/many/test_code_updates.py::test_four_nodes_go_back_from_whatever_is_bad
+    launcher/many/test_training_heals.py::test_a_power_loss_does_not_change_a_bit_of_the_weights
+    launcher/warm/test_libraries.py::test_torch_compiles_with_backward
+    """.split()
+)
+"""Tests that take half a minute or more, by file below tests/ and function."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is known of a test: its place in the order of before, its file and function, and its tier, empty if it has none."""
+
+    place: int
+    file: str
+    function: str
+    tier: str
+
+    __test__ = False
+
+    @property
+    def cost_s(self) -> float:
+        """About how long it takes."""
+        return LONG_S if f"{self.file}::{self.function}" in LONG else COST_S[self.tier]
+
+
+def dealt(tests: Sequence[Test], shares: int) -> list[int]:
+    """Return the places of tests in the order in which to share them: as many equal shares, each with the costly first.
+
+    Tests of a file stay together as long as they cost the same: they may share a cluster.
+    """
+    costly = sorted((test for test in tests if test.cost_s >= COST_S["job"]), key=lambda test: -test.cost_s)
+    cheap = sorted((test for test in tests if test.cost_s < COST_S["job"]), key=lambda test: -test.cost_s)
+    hands: list[list[int]] = [[] for _ in range(shares)]
+    took_s = [0.0] * shares
+    for (_, cost_s), group in groupby(costly, key=lambda test: (test.file, test.cost_s)):
+        for unit in [[test] for test in group] if cost_s == LONG_S else [list(group)]:
+            least = took_s.index(min(took_s))
+            hands[least] += [test.place for test in unit]
+            took_s[least] += cost_s * len(unit)
+    left = [test.place for test in cheap]
+    for number, hand in enumerate(hands):
+        size = (len(tests) - sum(map(len, hands[:number]))) // (shares - number)
+        wanted = max(0, size - len(hand))
+        hand += left[:wanted]
+        del left[:wanted]
+    return [place for hand in hands for place in hand] + left
