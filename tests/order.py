@@ -1,7 +1,7 @@
 """The order of tests where several processes share them: what takes long begins first, so that nobody waits for it at the end.
 
-pytest-xdist gives each process an equal share of consecutive tests; who is done takes from the end of another's. So each share begins
-with what is costly, dealt out so that all have about as much of it, and ends with what is cheap.
+pytest-xdist gives each process an equal share of consecutive tests; who is done takes from the end of another's. So each share
+begins with what is costly, dealt out so that all have about as much of it, and ends with what is cheap.
 """
 
 from __future__ import annotations
