@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-all test-thrice soak soak-waits compiled check format bench packages clean
+.PHONY: demo test test-first test-rest test-all test-thrice soak soak-waits compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -21,8 +21,10 @@ demo: $(STAMP)
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q -j 0 robust_run
 
-# About 6 minutes on 2 cores.
-test: $(STAMP) packages check compiled
+# About 6 minutes on 2 cores. `make -j2 -O test` checks and tests at the same time.
+test: check test-first
+
+test-first: $(STAMP) packages compiled
 	$(PYTEST) -n $(JOBS) -m '$(FIRST)'
 
 # What `make test` leaves out: real jobs, simulated hosts, Slurm, HDFS.

@@ -73,9 +73,13 @@ class Skips:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail if a skip was not expected."""
-        if self.unexpected and session.exitstatus == pytest.ExitCode.OK:
+        """Fail if a skip was not expected, and keep it for `.ci/run`: no test that is run again mends it."""
+        if not self.unexpected:
+            return
+        if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if cache := getattr(session.config, "cache", None):
+            cache.set("skips/unexpected", sorted(self.unexpected))
 
 
 def watch(config: pytest.Config) -> None:

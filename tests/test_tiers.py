@@ -143,6 +143,7 @@ def test_a_skip_that_is_not_fails_the_run_and_says_whose(tmp_path: Path) -> None
     done = run_with(tmp_path, NO_GPU, "no jars of Hadoop")
     assert done.returncode == 1, done.stdout
     assert "1 NOT EXPECTED: no jars of Hadoop: test_case.py::test_one[no jars of Hadoop]" in done.stdout
+    assert "no jars of Hadoop" in (tmp_path / ".pytest_cache/v/skips/unexpected").read_text(), "where .ci/run looks"
 
 
 def test_a_run_that_does_not_ask_for_it_lets_all_pass(tmp_path: Path) -> None:
