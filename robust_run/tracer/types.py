@@ -96,6 +96,8 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
     marks: tuple[StepMark, ...] = ()
     """Of the newest steps, oldest first; the last belongs to step number `steps`."""
+    doubts: tuple[str, ...] = ()
+    """Why what the calls look like proves nothing, as clauses whose subject is the rank."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -165,6 +167,8 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel says it sleeps in, where that is known (`pipe_read`, `futex_wait_queue`, ...)."""
     links: tuple[StuckConnection, ...] = ()
     """Its connections that were stuck during the whole look, the most stuck first."""
+    turns: str = ""
+    """How often its main thread was given a CPU; "": not known."""
     frozen_by: str = ""
     """The file of the cgroup by which it was frozen during the whole look, and can be thawed; "": it is not frozen."""
 
@@ -184,6 +188,9 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """None: not traced (ROBUST_TRACE=0, no Python, no torch yet, a damaged ring)."""
     recorded: tuple[Op, ...] = ()
     """Collectives that torch's own flight recorder knows of, also those started in C++; newest last."""
+    is_silent: bool = False
+    """torch's own flight recorder was asked and knows of no collective, although there were some: it did not answer in time, or
+    is off."""
     processes: tuple[ProcessSight, ...] = ()
     lost_children: tuple[str, ...] = ()
     """Children that ended badly while it waited for them, in words."""

@@ -17,6 +17,7 @@ from worker_side import load_worker_side
 
 from robust_run.tracer.files import ring, steps
 from robust_run.tracer.files.arming import arm_environment
+from robust_run.tracer.files.ring_format import DOUBTS
 from robust_run.tracer.types import Op, RankTrace
 
 
@@ -40,6 +41,10 @@ class Limited:
 
     def __init__(self) -> None:
         self.backends = {"cpu": Backend(600.0)}
+        self.number = 0
+
+    def rank(self) -> int:
+        return self.number
 
     @property
     def _device_types(self) -> list[str]:
@@ -321,6 +326,53 @@ def test_making_and_ending_groups_is_recorded_where_all_ranks_must_do_it(torch: 
     ]
     assert torch.served == [None]
     assert torch.inits == 1
+
+
+def test_nothing_speaks_against_a_program_as_most_are(torch: FakeTorch) -> None:
+    torch.distributed.init_process_group()
+    torch.group.allreduce([Tensor(1)]).wait()
+    torch.distributed.destroy_process_group()
+    assert torch.trace.doubts == ()
+
+
+def test_a_group_that_is_made_is_listed_before_it_is_used(torch: FakeTorch) -> None:
+    torch.distributed.init_process_group()
+    assert [group.ranks for group in torch.trace.groups if group.name == "7"] == [(3, 7)]
+
+
+def test_who_has_another_number_in_torch_is_in_doubt(torch: FakeTorch) -> None:
+    torch.group.number = 1  # the launcher's rank 3 is rank 7 in torch
+    torch.distributed.init_process_group()
+    assert torch.trace.doubts == (DOUBTS[0],)
+
+
+def test_who_gives_a_call_less_time_than_its_group_has_is_in_doubt(torch: FakeTorch) -> None:
+    torch.group.monitored_barrier(timedelta(hours=2))
+    assert torch.trace.doubts == ()
+    torch.group.monitored_barrier(timedelta(seconds=15))
+    assert torch.trace.doubts == (DOUBTS[1],)
+
+
+def test_who_gives_a_wait_a_time_limit_is_in_doubt(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)]).wait(timedelta(seconds=15))
+    assert torch.trace.doubts == (DOUBTS[1],)
+
+
+def test_who_goes_on_after_a_call_that_failed_is_in_doubt(torch: FakeTorch) -> None:
+    def fail() -> None:
+        raise RuntimeError("timed out")
+
+    torch.Work.action = staticmethod(fail)
+    with pytest.raises(RuntimeError, match="timed out"):
+        torch.group.allreduce([Tensor(1)]).wait()
+    assert torch.trace.doubts == (DOUBTS[2],)
+
+
+def test_who_makes_the_world_anew_is_in_doubt(torch: FakeTorch) -> None:
+    torch.distributed.init_process_group()
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group()
+    assert torch.trace.doubts == (DOUBTS[3],)
 
 
 def limit_s(torch: FakeTorch) -> float:

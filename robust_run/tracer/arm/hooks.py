@@ -16,7 +16,7 @@ import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -51,6 +51,7 @@ class Hooks:
         self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
         self.inside_lifecycle = False
         self.late_done = False
+        self.has_ended = False
 
     def install(self) -> None:
         """Wrap what exists as soon as torch.distributed does."""
@@ -121,7 +122,7 @@ class Hooks:
         if known is not None:
             return known[1]
         ranks = self.distributed._world.pg_group_ranks.get(process_group)
-        members = sorted(ranks, key=ranks.get) if ranks else ()
+        members: Sequence[int] = sorted(ranks, key=ranks.get) if ranks else ()
         desc = str(getattr(process_group, "group_desc", ""))
         group = self.ring.table.group(str(process_group.group_name), "" if desc == "undefined" else desc, members)
         if ranks:  # a group that is not registered yet may get its ranks still
@@ -131,6 +132,10 @@ class Hooks:
             backends = calls.backends_of(self.distributed, process_group)
             group.has_tags = calls.meets_by_tag(backends)
             self.ring.table.backends(group, backends)
+            # What calls itself rank 0 of another world, or of a service with us, is not the launcher's rank 0.
+            own = process_group.rank() if hasattr(process_group, "rank") else -1
+            if (own >= 0 and members[own] != self.ring.rank) or max(members) >= self.ring.world_size:
+                self.ring.doubt(recorder.FOREIGN)
         return group
 
     def begin(self, process_group: Any, op: int, describe: Describe, arguments: Any, state: int = ENTERED) -> int:
@@ -213,10 +218,13 @@ class Hooks:
     def wait(self, original: Any) -> Any:
         """Wrap Work.wait."""
         pop, begin_wait, end_wait = self.links.pop, self.ring.begin_wait, self.ring.end_wait
+        limited = limits.Notes(self).note_wait
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             linked, state = pop(id(work), -1), FAILED
+            if args or kwargs:
+                limited(args, kwargs)
             try:
                 begin_wait(linked)
                 result = original(work, *args, **kwargs)
@@ -297,8 +305,7 @@ class Hooks:
                 result = self.waiting(index, original, args, kwargs)
             finally:
                 self.inside_lifecycle = False
-            if name == "init_process_group":
-                self.after_init()
+            self.after_lifecycle(name, result)
             return result
 
         return lifecycle
@@ -330,11 +337,21 @@ class Hooks:
             return group is None or group is self.distributed.GroupMember.WORLD
         return True
 
-    def after_init(self) -> None:
-        """Start the second witness, once."""
+    def after_lifecycle(self, name: str, made: Any) -> None:
+        """Note the group that was made, also if it is never used, and start the second witness, once."""
         try:
-            served, self.served = self.served, lambda: None
-            if not self.ring.stopped:
+            if self.ring.stopped:
+                return
+            if name == "destroy_process_group":
+                self.has_ended = True
+                return
+            if name == "init_process_group":
+                made = self.distributed.GroupMember.WORLD
+                if self.has_ended:
+                    self.ring.doubt(recorder.REBORN)
+                served, self.served = self.served, lambda: None
                 served()
+            if hasattr(made, "group_name"):
+                self.group_of(made)
         except Exception as error:
             self.ring.stop(error)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Note = Callable[[Any, Any], None]
 
 LONGEST_MS = 9_999_999_999  # what fits the ring's table
+LIMITED = 2  # as `recorder` has it
 DEFAULT_MS = 1_800_000  # torch's own for gloo, taken by readers where a group's is not known
 
 
@@ -104,6 +105,14 @@ class Notes:
         """Note that all groups have more time for their next calls; when that is over cannot be seen."""
         self.note_limits((), {}, milliseconds(kwargs.get("timeout", args[0] if args else None)))
 
+    def note_wait(self, args: Any, kwargs: Any) -> None:
+        """Note that a wait ends by itself, sooner than its group's: the program is ready for it."""
+        try:
+            if milliseconds(kwargs.get("timeout", args[0] if args else None)):
+                self.hooks.ring.doubt(LIMITED)
+        except Exception as error:
+            self.hooks.ring.stop(error)
+
     def note_barrier(self, args: Any, kwargs: Any) -> None:
         """Note the limit that a barrier was given, if its group's is shorter: it is that of the group from then on."""
         limit_ms = of_barrier(args[1:], kwargs)
@@ -111,3 +120,5 @@ class Notes:
             group = self.hooks.group_of(args[0])
             if limit_ms > (group.limit_ms or DEFAULT_MS):
                 self.hooks.ring.table.limit(group, limit_ms)
+            elif limit_ms < (group.limit_ms or DEFAULT_MS):
+                self.hooks.ring.doubt(LIMITED)

@@ -49,7 +49,9 @@ SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
     WAITING_INDEX_CELL,
     TABLE_BYTES_CELL,
     STATE_CELL,
-) = range(13)
+    DOUBT_CELL,
+) = range(14)
+FOREIGN, LIMITED, SURVIVED, REBORN = 1, 2, 4, 8  # bits of the doubt cell
 UNARMED, ARMED, GIVEN_UP = range(3)
 STATES = ("entered", "issued", "waiting", "done", "failed")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
@@ -90,6 +92,7 @@ class Ring:
         if bytes(self.octets[:8]) != MAGIC or self.cells[VERSION_CELL] != VERSION:
             raise ValueError(f"{path} is not a ring of version {VERSION}")
         self.give_up = give_up
+        self.rank, self.world_size = self.cells[RANK_CELL], self.cells[WORLD_CELL]  # as the launcher has them
         self.pid = os.getpid()
         self.main_thread = get_ident()
         self.recording = False  # begins with the first event
@@ -124,6 +127,7 @@ class Ring:
                 self.stopped = True
                 return False
             cells[TABLE_BYTES_CELL] = cells[STEPS_CELL] = cells[HEAD_CELL] = cells[BLOCKED_CELL] = 0
+            cells[DOUBT_CELL] = 0
             self.octets[SLOTS_AT:MARKS_AT] = bytes(MARKS_AT - SLOTS_AT)
         cells[PID_CELL] = self.pid
         cells[STATE_CELL] = ARMED
@@ -158,6 +162,8 @@ class Ring:
         """Note the state of the call or the calls that a work stands for, where their slots are still their own."""
         cells = self.cells
         cells[LAST_EVENT_CELL] = now
+        if state == FAILED:
+            cells[DOUBT_CELL] |= SURVIVED
         if linked == UNKNOWN:
             return
         for index in linked if isinstance(linked, list) else (linked,):
@@ -166,6 +172,11 @@ class Ring:
                 if state >= WAITING:
                     cells[place + (1 if state == WAITING else 2)] = now
                 self.octets[(place << 3) + STATE_AT] = state
+
+    def doubt(self, why: int) -> None:
+        """Note why the calls of this process prove nothing, from now on."""
+        if self.recording or self.claim():
+            self.cells[DOUBT_CELL] |= why
 
     def set_state(self, linked: int | list[int], state: int) -> None:
         """Note the state of calls, now."""

@@ -25,6 +25,8 @@ from robust_run.tracer.files.ring_content import (
 )
 from robust_run.tracer.files.ring_format import (
     BLOCKED_CELL,
+    DOUBT_CELL,
+    DOUBTS,
     GIVEN_UP,
     HEAD_CELL,
     HEADER_CELLS,
@@ -119,6 +121,7 @@ class RingReader:
             ops=tuple(to_op(slot, names, sites) for slot in raw),
             groups=tuple(groups.values()),
             marks=self._marks(cells[STEPS_CELL]),
+            doubts=tuple(why for bit, why in enumerate(DOUBTS) if cells[DOUBT_CELL] >> bit & 1),
         )
 
     def close(self) -> None:

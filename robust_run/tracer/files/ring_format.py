@@ -53,9 +53,17 @@ FILE_BYTES = TABLE_AT + TABLE_BYTES
     WAITING_INDEX_CELL,  # of the call it waits for, + 1; 0: of an unrecorded one
     TABLE_BYTES_CELL,
     STATE_CELL,  # UNARMED, ARMED or GIVEN_UP
-) = range(13)
-HEADER_CELLS = 13
+    DOUBT_CELL,  # bits of DOUBTS: why what the calls look like proves nothing
+) = range(14)
+HEADER_CELLS = 14
 UNARMED, ARMED, GIVEN_UP = range(3)
+#: By bit, as clauses whose subject is a rank.
+DOUBTS = (
+    "has another number or a smaller world in torch than robust-run gave it",
+    "gave a call a time limit of its own",
+    "went on after a call that failed",
+    "ended its process groups and made them anew",
+)
 
 #: What the slots' codes mean; 0 is unknown. The recorder has the same tables: a test keeps the two equal.
 OPS = (

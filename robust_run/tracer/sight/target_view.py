@@ -20,7 +20,7 @@ from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.sight.wake.access import why_hidden
 from robust_run.tracer.sight.wake.asking import needs_chain, wake_readings
 from robust_run.tracer.stacks.activity import LOOK_S
-from robust_run.tracer.types import Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
+from robust_run.tracer.types import LIFECYCLE, P2P, Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
 from robust_run.tracer.wake.types import WakeReading
 
 RING_SUFFIX = ".ring"
@@ -197,9 +197,16 @@ class TargetView:
 
     def sight(self, entries: tuple[Op, ...], links: StuckConnections) -> RankSight:
         """Return all that was seen."""
+        known = sight_without_looking(self._target, read_ring(self._target, self._ops))
+        made = (
+            any(op.op not in P2P and op.op not in LIFECYCLE for op in known.trace.ops)
+            if known.trace is not None
+            else False
+        )
         return msgspec.structs.replace(
-            sight_without_looking(self._target, read_ring(self._target, self._ops)),
+            known,
             recorded=entries,
+            is_silent=made and not entries,
             processes=tuple(self._process(first, links) for first in self._first.values()),
             lost_children=self._lost(),
             hidden=self._why_hidden(),
@@ -221,6 +228,7 @@ class TargetView:
             starved=self._starved(first.pid),
             main=self._main_use() if first.pid == self._rank_pid else None,
             # One that is stopped and continued in turns, as cpulimit does it, is not stopped by anybody for good.
+            turns=last.turns if last is not None else "",
             stopped_by=last.stopped_by if last is not None and (first.state, first.turns) == ("T", last.turns) else 0,
             stacks=tuple(self._stacks.get(first.pid, ())),
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
@@ -277,8 +285,16 @@ def recording_pid(target: Target) -> int:
     return header.pid if header is not None else 0
 
 
+def is_another(recording: int, started: int) -> bool:
+    """Whether the process that records is not the one that was started, and is there."""
+    return recording not in (0, started) and os.path.isdir(f"/proc/{recording}")
+
+
 def sight_without_looking(target: Target, trace: RankTrace | None) -> RankSight:
     """Return a sight of what is known without looking."""
+    # A wrapper that has ended may have left the program running.
+    if target.exit_code is not None and trace is not None and is_another(trace.pid, target.pid):
+        trace = msgspec.structs.replace(trace, doubts=(*trace.doubts, f"has a process {trace.pid} that goes on"))
     return RankSight(
         rank=target.rank,
         node=target.node,

@@ -8,15 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from robust_run.tracer.types import P2P
+from robust_run.tracer.types import LIFECYCLE, P2P
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 #: Who shows fewer calls than this has shown all that it made.
 FEWEST_KNOWN = 4
 
 
+def in_doubt(picture: Picture) -> str:
+    """Return why calls prove nothing in this job, as a clause; "" if nothing speaks against it.
+
+    One rank is enough: who has another number in torch than in robust-run may be any of the others to its peers.
+    """
+    for sight in picture.scene.ranks:
+        for why in sight.trace.doubts if sight.trace is not None else ():
+            return f"rank {sight.rank} {why}"
+    return ""
+
+
 def surely_missing(picture: Picture, awaited: Sequence[tuple[WaitPlace, int]]) -> bool:
     """Whether none of these ranks has made the call that others wait for it in."""
+    if in_doubt(picture):
+        return False
     shared = _names_of_several(picture, {here.group.name for here, _ in awaited})
     return all(here.group.name not in shared and _is_missing(picture, here, rank) for here, rank in awaited)
 
@@ -44,10 +57,17 @@ def _is_missing(picture: Picture, here: WaitPlace, rank: int) -> bool:
     sight = picture.sights.get(rank)
     if sight is None or sight.trace is None:
         return False
+    # Of a group that it has not listed it may be no member: numbers of ranks are those of another world there.
+    if here.op not in LIFECYCLE and not any(
+        (group.name, group.ranks) == (here.group.name, here.group.ranks) for group in sight.trace.groups
+    ):
+        return False
     if here.op in P2P:
         return True
     known = picture.last.get(picture.sequence(rank, here.group.name, here.op), {}).get(rank, 0)
     if not known and len(sight.trace.ops) >= FEWEST_KNOWN:
+        return False
+    if sight.is_silent:
         return False
     come = _recorded(picture, here, rank)
     return not come or come < max(_recorded(picture, here, waiter) for waiter in here.waiters)

@@ -18,9 +18,9 @@ from robust_run.tracer.verdict.types import RankPatience
 
 #: Faults inside NCCL that a GPU which computes something else first does not look like.
 OF_NETWORKS = frozenset({"network", "proxy"})
-#: Rules that prove a circle of ranks by what all their threads are in: that has to be seen twice, so far from each other.
-TWICE = frozenset({"order", "cycle", "tag"})
-TWICE_S = 2.0
+#: Rules whose proof has to be seen twice, so far from each other: a circle of ranks by what all their threads are in, and a rank
+#: that is stopped, which others wait for since longer than it may have been.
+TWICE_S = {"order": 2.0, "cycle": 2.0, "tag": 2.0, ended.STATE: 5.0}
 
 
 def look(
@@ -52,9 +52,9 @@ def _look(scene: Scene, patience: RankPatience, previous: Scene | None, worked: 
     if longest_s < needed_s:
         return SceneLook(verdict=nccl.slow(picture), reason="nobody waits for long any more")
     verdict = _definite(picture, patience, needed_s)
-    if verdict is not None and verdict.proven and verdict.rule in TWICE:
+    if verdict is not None and verdict.proven and verdict.rule in TWICE_S:
         if previous is None:
-            return SceneLook(again_s=TWICE_S - LOOK_S, reason=verdict.sentence)
+            return SceneLook(again_s=TWICE_S[verdict.rule] - LOOK_S, reason=verdict.sentence)
         verdict = msgspec.structs.replace(verdict, proven=_stood_before(verdict, previous, scene, patience))
     if verdict is not None:
         return SceneLook(verdict=nccl.attested(picture, verdict, proven=True))
@@ -65,7 +65,8 @@ def _stood_before(verdict: TraceVerdict, previous: Scene, scene: Scene, patience
     """Whether the look before said the same, and is old enough."""
     before = _definite(Picture(previous), patience, 0.0)
     is_same = before is not None and before.proven and (before.rule, before.ranks) == (verdict.rule, verdict.ranks)
-    return is_same and scene.at_s - previous.at_s >= TWICE_S
+    is_same = is_same and (verdict.rule != ended.STATE or ended.never_ran(verdict.ranks, previous, scene))
+    return is_same and scene.at_s - previous.at_s >= TWICE_S[verdict.rule]
 
 
 def _definite(picture: Picture, patience: RankPatience, needed_s: float) -> TraceVerdict | None:

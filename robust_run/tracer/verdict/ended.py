@@ -10,7 +10,7 @@ import math
 import msgspec
 
 from robust_run.tracer.stacks.activity import activity_of
-from robust_run.tracer.types import LIFECYCLE, RankSight, TraceVerdict
+from robust_run.tracer.types import LIFECYCLE, RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.frozen import freezer_of, frozen_word, thawing
@@ -21,6 +21,8 @@ from robust_run.tracer.verdict.wake import wake_clause
 
 #: The rule that names ranks which others have left behind.
 LEFTOVER = "leftover"
+#: The rule of ranks that are stopped.
+STATE = "state"
 #: Clocks of nodes and the looks themselves differ by a little.
 NEARLY = 0.95
 SIGSTOP = 19
@@ -130,7 +132,7 @@ def stopped(picture: Picture, patience: RankPatience) -> TraceVerdict | None:
         picture,
         kind="stopped",
         ranks=ranks,
-        rule="state",
+        rule=STATE,
         sentence=f"{picture.who(ranks)} {'is' if len(ranks) == 1 else 'are'} {_stop_word(picture, ranks)}; "
         f"{_waiting_for(picture, here, len(waiters))}",
         confidence="high",
@@ -153,6 +155,15 @@ def _is_stopped_alone(picture: Picture, ranks: tuple[int, ...]) -> bool:
         process.is_rank and process.state == "T" and process.stopped_by == SIGSTOP and process.cpu == 0.0
         for process in picture.sights[ranks[0]].processes
     )
+
+
+def never_ran(ranks: tuple[int, ...], before: Scene, now: Scene) -> bool:
+    """Whether ranks were not given a CPU between two looks: who is stopped and continued in turns is stopped by a throttle."""
+    turns = [
+        {sight.rank: process.turns for sight in scene.ranks for process in sight.processes if process.is_rank}
+        for scene in (before, now)
+    ]
+    return all(rank in turns[0] and turns[0][rank] == turns[1].get(rank) for rank in ranks)
 
 
 def leftover(picture: Picture, older_than_s: float) -> TraceVerdict | None:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
 from robust_run.tracer.verdict.alike import Signature, differ, finished, fits, signature, tolerated
+from robust_run.tracer.verdict.certainty import in_doubt
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.sequences import following
@@ -99,7 +100,7 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
             one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}")
             for rank, call in sorted(found.wrong.items())[:8]
         ),
-        proven=_can_never_be(found) and _counted_alike(picture, found.here),
+        proven=_can_never_be(found) and _is_waited_in(picture, found.here) and _counted_alike(picture, found.here),
     )
 
 
@@ -121,11 +122,19 @@ def _moves_alike(one: Signature, other: Signature) -> bool:
     return one == other or (sizes[0] == sizes[1] if min(sizes) > 0 else one.numel == other.numel)
 
 
+def _is_waited_in(picture: Picture, here: WaitPlace) -> bool:
+    """Whether a rank is in the call: one that ended in an error that the program caught, or that nobody waits for, is history."""
+    calls = picture.collectives.get(picture.sequence(here.waiters[0], here.group.name, here.op), {}).get(here.seq, {})
+    return any(op.state in picture.blocking for op in calls.values())
+
+
 def _counted_alike(picture: Picture, here: WaitPlace) -> bool:
     """Whether torch's own records do not contradict the rings: a rank may make a call by a door that its ring does not see.
 
     DDP is such a door, with `Join` for some ranks only: where it is used, records that are silent are no agreement.
     """
+    if in_doubt(picture):
+        return False
     ahead = set()
     for rank in here.waiters:
         sight = picture.sights.get(rank)
@@ -134,7 +143,9 @@ def _counted_alike(picture: Picture, here: WaitPlace) -> bool:
         last = picture.last.get(key, {}).get(rank)
         if own and last is not None:
             ahead.add(max(own) - last)
-        elif sight is None or sight.trace is None or any(op.op == BACKWARD for op in sight.trace.ops):
+        elif (
+            sight is None or sight.trace is None or sight.is_silent or any(op.op == BACKWARD for op in sight.trace.ops)
+        ):
             return False
     return len(ahead) <= 1
 

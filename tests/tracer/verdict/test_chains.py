@@ -165,7 +165,7 @@ def test_a_circle_of_groups_is_drawn_by_its_parts_and_a_long_one_is_cut() -> Non
 
 def test_a_rank_that_was_stopped_where_all_have_come_holds_up_the_others() -> None:
     seen = seen_as(World({"0": ((0, 1, 2), "")}, [[ALL]] * 3, frozen={1}).run().scene(), 1, state="T", stopped_by=19)
-    found = look(seen, RankPatience(after_s=5.0)).verdict
+    found = settled(seen, RankPatience(after_s=5.0))
     assert found is not None
     (line,) = [line for line in found.evidence if "←" in line]
     assert line.endswith(" is stopped ← whoever sends it SIGCONT")

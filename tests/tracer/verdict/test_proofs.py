@@ -9,7 +9,8 @@ import pytest
 from tracer.verdict.looking import settled
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, ended, faulty, flat, seen_as
 
-from robust_run.tracer.types import Frame, Group, Op, ProcessSight, Scene, ThreadStack, TraceVerdict
+from robust_run.tracer.files.ring_format import DOUBTS
+from robust_run.tracer.types import Frame, Group, Op, ProcessSight, RankTrace, Scene, ThreadStack, TraceVerdict
 from robust_run.tracer.verdict import RankPatience, look, look_at_leftovers
 
 SIGSTOP, SIGTSTP, SIGTTIN = 19, 20, 21
@@ -69,6 +70,19 @@ def test_one_rank_that_is_stopped_alone_is_proven() -> None:
     assert (found.kind, found.ranks, found.proven) == ("stopped", (1,), True)
 
 
+def test_a_rank_that_is_stopped_in_turns_is_not_stopped_for_good() -> None:
+    """Two looks 5 s apart see it stopped; it ran in between."""
+    first = seen_as(scene_of("stop"), 1, turns="7")
+    asked = look(first, RankPatience())
+    assert asked.verdict is None
+    assert asked.again_s is not None
+    later = msgspec.structs.replace(first, at_s=first.at_s + 5.5)
+    for turns, proven in (("7", True), ("8", False)):
+        found = look(seen_as(later, 1, turns=turns), RankPatience(), previous=first).verdict
+        assert found is not None
+        assert (found.kind, found.proven) == ("stopped", proven)
+
+
 @pytest.mark.parametrize("by", [SIGTSTP, SIGTTIN, 0])
 def test_a_rank_that_a_terminal_stopped_waits_for_a_person(by: int) -> None:
     found = verdict_on(seen_as(scene_of("stop"), 1, stopped_by=by))
@@ -122,14 +136,72 @@ def test_uneven_parts_of_a_gather_are_allowed_and_prove_nothing(op: str) -> None
     assert (found.kind, found.proven) == ("mismatch", False)
 
 
+@pytest.mark.parametrize("fault", ["size", "operation", "skipped", "exit 0"])
+def test_where_ranks_are_not_what_they_seem_their_calls_prove_nothing(fault: str) -> None:
+    """One rank is enough: a world of its own, a time limit of its own, an error that it caught, groups made anew."""
+    scene = scene_of(fault)
+    assert verdict_on(scene).proven
+    for doubt in DOUBTS:
+        found = verdict_on(with_trace(scene, 3, doubts=(doubt,)))
+        assert not found.proven, doubt
+
+
+def test_torchs_own_record_that_does_not_answer_is_no_agreement() -> None:
+    scene = scene_of("skipped")
+    assert verdict_on(scene).proven
+    ranks = [msgspec.structs.replace(sight, is_silent=sight.rank == 1) for sight in scene.ranks]
+    assert not verdict_on(msgspec.structs.replace(scene, ranks=tuple(ranks))).proven
+
+
+@pytest.mark.parametrize("state", ["failed", "issued"])
+def test_a_call_that_nobody_waits_in_any_more_is_history(state: str) -> None:
+    """Calls differed, and the program caught the error, or never asks for the result. Later ranks wait for a late one."""
+    scene = scene_of("size")
+    place = max(op.seq for op in traced(scene, 0).ops if op.state == "waiting")
+    for sight in scene.ranks:
+        ops = [
+            msgspec.structs.replace(op, state=state) if op.seq == place and op.state == "waiting" else op
+            for op in traced(scene, sight.rank).ops
+        ]
+        scene = with_trace(scene, sight.rank, ops=tuple(ops))
+    found = look(scene, RankPatience()).verdict
+    assert found is None or not found.proven
+
+
+def test_a_peer_that_does_not_list_the_group_may_be_no_member_of_it() -> None:
+    """Rank 0 trains, and shares a group with a service that calls itself rank 1 there."""
+    groups = {"0": ((0, 1), "default_pg"), "1": ((0, 1), "service")}
+    programs = [[Call("recv", group="1", peer=1)], [Call("collective", group="0", op="all_reduce")]]
+    circle = World(groups, programs).run().scene()
+    assert verdict_on(circle).proven
+    own = tuple(group for group in traced(circle, 1).groups if group.name == "0")
+    found = settled(with_trace(circle, 1, groups=own))
+    assert found is None or not found.proven
+
+
+def traced(scene: Scene, rank: int) -> RankTrace:
+    trace = scene.ranks[rank].trace
+    assert trace is not None
+    return trace
+
+
+def with_trace(scene: Scene, rank: int, **changes: Any) -> Scene:
+    """The same scene; a rank's ring has this instead."""
+    ranks = list(scene.ranks)
+    ranks[rank] = msgspec.structs.replace(ranks[rank], trace=msgspec.structs.replace(traced(scene, rank), **changes))
+    return msgspec.structs.replace(scene, ranks=tuple(ranks))
+
+
 def retyped(scene: Scene, rank: int, dtype: str, times: int) -> Scene:
-    """The same scene; the newest call of a rank is of this type and so many times as long."""
+    """The same scene; the call that a rank waits in is of this type and so many times as long."""
     sight = scene.ranks[rank]
     assert sight.trace is not None
-    *before, last = sight.trace.ops
-    trace = msgspec.structs.replace(
-        sight.trace, ops=(*before, msgspec.structs.replace(last, dtype=dtype, numel=times * last.numel))
-    )
+    ops = [
+        msgspec.structs.replace(op, dtype=dtype, numel=times * op.numel) if op.state == "waiting" else op
+        for op in sight.trace.ops
+    ]
+    assert ops != list(sight.trace.ops)
+    trace = msgspec.structs.replace(sight.trace, ops=tuple(ops))
     ranks = list(scene.ranks)
     ranks[rank] = msgspec.structs.replace(sight, trace=trace)
     return msgspec.structs.replace(scene, ranks=tuple(ranks))

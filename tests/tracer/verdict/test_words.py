@@ -33,7 +33,7 @@ def test_a_message_that_never_comes() -> None:
 
 
 def test_a_stopped_rank() -> None:
-    assert "rank 2 is stopped (SIGSTOP); 3 ranks wait since 6." in sentence("DP4", "stop", 2, 1)
+    assert "rank 2 is stopped (SIGSTOP); 3 ranks wait since 11." in sentence("DP4", "stop", 2, 1)
 
 
 def test_a_mismatch() -> None:
