@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
-from robust_run.tracer.verdict.alike import Signature, differ, finished, fits, signature, tolerated
+from robust_run.tracer.verdict.alike import Signature, differ, fits, signature, tolerated
 from robust_run.tracer.verdict.certainty import in_doubt
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
@@ -53,7 +53,7 @@ def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
             continue
         for seq in sorted(places):
             calls = places[seq]
-            if len(calls) < 2 or finished(calls) or not differ(calls):
+            if len(calls) < 2 or _is_over(picture, calls) or not differ(calls):
                 continue
             if not tolerated(places, seq):
                 begun_s = max(op.at_s for op in calls.values())
@@ -64,6 +64,11 @@ def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
         return None
     _, key, seq = min(found)
     return _explain(picture, key, seq)
+
+
+def _is_over(picture: Picture, calls: dict[int, Op]) -> bool:
+    """Whether nobody is in some calls, nor may come back to them: also those that ended in an error which was caught."""
+    return all(op.state != "issued" and op.state not in picture.blocking for op in calls.values())
 
 
 def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
