@@ -81,6 +81,10 @@ class StepMark(msgspec.Struct, frozen=True, array_like=True):
     """For how long, all in all, the main thread had been waiting for peers by then."""
 
 
+#: One of the doubts of a ring: of an attempt that is over it says nothing, since no rank went on.
+WENT_ON = "went on after a call that failed"
+
+
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank's ring holds."""
 

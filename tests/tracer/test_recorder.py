@@ -17,7 +17,7 @@ from worker_side import load_worker_side
 
 from robust_run.tracer.files import ring, steps
 from robust_run.tracer.files.arming import arm_environment
-from robust_run.tracer.files.ring_format import DOUBTS
+from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, LIMITED, REBORN, SURVIVED
 from robust_run.tracer.types import Op, RankTrace
 
 
@@ -343,19 +343,19 @@ def test_a_group_that_is_made_is_listed_before_it_is_used(torch: FakeTorch) -> N
 def test_who_has_another_number_in_torch_is_in_doubt(torch: FakeTorch) -> None:
     torch.group.number = 1  # the launcher's rank 3 is rank 7 in torch
     torch.distributed.init_process_group()
-    assert torch.trace.doubts == (DOUBTS[0],)
+    assert torch.trace.doubts == (DOUBTS[FOREIGN],)
 
 
 def test_who_gives_a_call_less_time_than_its_group_has_is_in_doubt(torch: FakeTorch) -> None:
     torch.group.monitored_barrier(timedelta(hours=2))
     assert torch.trace.doubts == ()
     torch.group.monitored_barrier(timedelta(seconds=15))
-    assert torch.trace.doubts == (DOUBTS[1],)
+    assert torch.trace.doubts == (DOUBTS[LIMITED],)
 
 
 def test_who_gives_a_wait_a_time_limit_is_in_doubt(torch: FakeTorch) -> None:
     torch.group.allreduce([Tensor(1)]).wait(timedelta(seconds=15))
-    assert torch.trace.doubts == (DOUBTS[1],)
+    assert torch.trace.doubts == (DOUBTS[LIMITED],)
 
 
 def test_who_goes_on_after_a_call_that_failed_is_in_doubt(torch: FakeTorch) -> None:
@@ -365,14 +365,14 @@ def test_who_goes_on_after_a_call_that_failed_is_in_doubt(torch: FakeTorch) -> N
     torch.Work.action = staticmethod(fail)
     with pytest.raises(RuntimeError, match="timed out"):
         torch.group.allreduce([Tensor(1)]).wait()
-    assert torch.trace.doubts == (DOUBTS[2],)
+    assert torch.trace.doubts == (DOUBTS[SURVIVED],)
 
 
 def test_who_makes_the_world_anew_is_in_doubt(torch: FakeTorch) -> None:
     torch.distributed.init_process_group()
     torch.distributed.destroy_process_group()
     torch.distributed.init_process_group()
-    assert torch.trace.doubts == (DOUBTS[3],)
+    assert torch.trace.doubts == (DOUBTS[REBORN],)
 
 
 def limit_s(torch: FakeTorch) -> float:

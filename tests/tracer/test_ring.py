@@ -48,11 +48,12 @@ def begin(written, number: int, *, state: int = 3) -> int:
 
 
 def test_both_sides_have_the_same_layout(worker_side: ModuleType) -> None:
-    recorder, table, witness = (worker_side.load(name) for name in ("recorder", "table", "witness"))
+    recorder, table, witness, limits = (worker_side.load(each) for each in ("recorder", "table", "witness", "limits"))
     names = [name for name in dir(ring_format) if name.isupper() and hasattr(recorder, name)]
     assert {"OPS", "STATES", "DTYPES", "SLOT_FORMAT", "FILE_BYTES", "STATE_CELL"} <= set(names)
     assert {name: getattr(recorder, name) for name in names} == {name: getattr(ring_format, name) for name in names}
     assert table.TABLE_BYTES_CELL == ring_format.TABLE_BYTES_CELL
+    assert limits.LIMITED == ring_format.LIMITED
     assert witness.STACKS_SIGNAL_BELOW_MAX == ring_format.STACKS_SIGNAL_BELOW_MAX
 
 

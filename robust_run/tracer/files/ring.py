@@ -121,7 +121,7 @@ class RingReader:
             ops=tuple(to_op(slot, names, sites) for slot in raw),
             groups=tuple(groups.values()),
             marks=self._marks(cells[STEPS_CELL]),
-            doubts=tuple(why for bit, why in enumerate(DOUBTS) if cells[DOUBT_CELL] >> bit & 1),
+            doubts=tuple(why for bit, why in DOUBTS.items() if cells[DOUBT_CELL] & bit),
         )
 
     def close(self) -> None:

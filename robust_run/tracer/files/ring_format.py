@@ -23,7 +23,7 @@ import os
 import sys
 from contextlib import suppress
 
-from robust_run.tracer.types import OpState
+from robust_run.tracer.types import WENT_ON, OpState
 
 MAGIC = b"RBRING\n\0"
 VERSION = 1
@@ -57,13 +57,14 @@ FILE_BYTES = TABLE_AT + TABLE_BYTES
 ) = range(14)
 HEADER_CELLS = 14
 UNARMED, ARMED, GIVEN_UP = range(3)
-#: By bit, as clauses whose subject is a rank.
-DOUBTS = (
-    "has another number or a smaller world in torch than robust-run gave it",
-    "gave a call a time limit of its own",
-    "went on after a call that failed",
-    "ended its process groups and made them anew",
-)
+FOREIGN, LIMITED, SURVIVED, REBORN = 1, 2, 4, 8
+#: What the bits of the doubt cell mean, as clauses whose subject is a rank.
+DOUBTS = {
+    FOREIGN: "has another number or a smaller world in torch than robust-run gave it",
+    LIMITED: "gave a call a time limit of its own",
+    SURVIVED: WENT_ON,
+    REBORN: "ended its process groups and made them anew",
+}
 
 #: What the slots' codes mean; 0 is unknown. The recorder has the same tables: a test keeps the two equal.
 OPS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from robust_run.tracer.types import LIFECYCLE, P2P
+from robust_run.tracer.types import LIFECYCLE, P2P, WENT_ON
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 #: Who shows fewer calls than this has shown all that it made.
@@ -18,11 +18,13 @@ FEWEST_KNOWN = 4
 def in_doubt(picture: Picture) -> str:
     """Return why calls prove nothing in this job, as a clause; "" if nothing speaks against it.
 
-    One rank is enough: who has another number in torch than in robust-run may be any of the others to its peers.
+    One rank is enough: who has another number in torch than in robust-run may be any of the others to its peers. A call that
+    failed is no doubt where nobody went on after it.
     """
     for sight in picture.scene.ranks:
         for why in sight.trace.doubts if sight.trace is not None else ():
-            return f"rank {sight.rank} {why}"
+            if why != WENT_ON or not (picture.takes_failed or sight.exit_code):
+                return f"rank {sight.rank} {why}"
     return ""
 
 

@@ -33,6 +33,7 @@ class Picture:
     def __init__(self, scene: Scene, *, failed: bool = False) -> None:
         self.scene = scene
         self.sights = {sight.rank: sight for sight in scene.ranks}
+        self.takes_failed = failed
         self.blocking = frozenset({"entered", "waiting", "failed"} if failed else {"entered", "waiting"})
         self.several_nodes = len({sight.node for sight in scene.ranks} | set(scene.silent_nodes)) > 1
         self._groups, self._by_name = _collect_groups(scene)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tracer.verdict.scenes import FAULTS, LAYOUTS, ended, faulty
 
 from robust_run.health.types import Finding
-from robust_run.tracer.types import Scene
+from robust_run.tracer.types import WENT_ON, Scene
 from robust_run.tracer.verdict import RankPatience, look, post_mortem
 
 LOST_PEER = Finding(kind="peer_connection", line="RuntimeError: Connection closed by peer")
@@ -85,3 +86,15 @@ def test_after_a_time_limit_of_the_communication_the_absent_rank_is_named() -> N
 
 def test_a_crash_of_its_own_in_native_code_adds_nothing() -> None:
     assert post_mortem(dead("sleep", 2, 2, ABORTED, code=-6)) is None
+
+
+def test_that_calls_failed_is_no_doubt_where_nobody_went_on() -> None:
+    scene = dead("size", 2, 3, ABORTED)
+    ranks = [
+        msgspec.structs.replace(sight, trace=msgspec.structs.replace(sight.trace, doubts=(WENT_ON,)))
+        for sight in scene.ranks
+        if sight.trace is not None
+    ]
+    found = post_mortem(msgspec.structs.replace(scene, ranks=tuple(ranks)))
+    assert found is not None
+    assert (found.kind, found.ranks, found.proven) == ("mismatch", (2,), True)

@@ -141,7 +141,7 @@ def test_where_ranks_are_not_what_they_seem_their_calls_prove_nothing(fault: str
     """One rank is enough: a world of its own, a time limit of its own, an error that it caught, groups made anew."""
     scene = scene_of(fault)
     assert verdict_on(scene).proven
-    for doubt in DOUBTS:
+    for doubt in DOUBTS.values():
         found = verdict_on(with_trace(scene, 3, doubts=(doubt,)))
         assert not found.proven, doubt
 
