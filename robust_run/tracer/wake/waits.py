@@ -43,7 +43,9 @@ def wait_of(reading: WakeReading, process: ProcessReading, thread: ThreadReading
     if until_s is not None:
         wakers = (Waker(kind="itself"), *wakers)
     return ThreadWait(
-        doing=_words(reading, call, wakers, until_s),
+        doing=_sleep_words(reading, until_s, is_exact)
+        if call.kind == "sleep"
+        else _words(reading, call, wakers, until_s),
         call=call.name,
         wakers=wakers or (_UNKNOWN,),
         until_s=until_s,
@@ -184,11 +186,17 @@ def _quiet(found: SocketReading) -> str:
     return f", no byte for {duration(found.quiet_s)}"
 
 
+def _sleep_words(reading: WakeReading, until_s: float | None, is_exact: bool) -> str:
+    """Say how long a thread still sleeps; at most, where the kernel tells the length of its sleep and not when that began."""
+    if until_s is None:
+        return "sleeps"
+    most = "" if is_exact else "at most "
+    return f"sleeps for {most}{duration(max(0.0, until_s - reading.at_s))} more"
+
+
 def _words(reading: WakeReading, call: BlockingCall, wakers: tuple[Waker, ...], until_s: float | None) -> str:
     """Say what a thread waits for, and until when."""
     left_s = max(0.0, until_s - reading.at_s) if until_s is not None else None
-    if call.kind == "sleep":
-        return "sleeps" if left_s is None else f"sleeps for {duration(left_s)} more"
     named = [waker.words for waker in wakers if waker.words]
     who = _listed(named)
     most = f", for {duration(left_s)} at most" if left_s is not None and left_s >= SOON_S else ""

@@ -96,7 +96,7 @@ def test_a_pipeline_is_followed_from_stage_to_stage() -> None:
     (line,) = lines(read(scene([STUCK], [recv(0)], [recv(1)], [recv(2)]), r0=reading(readings.process(sleeps(9)))))
     assert line == (
         "rank 0 is waited for in recv #1 from rank 0 since 6.0 s: "
-        "rank 3 ← rank 2 ← rank 1 ← rank 0 (data.py:88 get) sleeps for 9.0 s more"
+        "rank 3 ← rank 2 ← rank 1 ← rank 0 (data.py:88 get) sleeps for at most 9.0 s more"
     )
 
 
@@ -117,7 +117,7 @@ def test_two_that_are_alike_are_one_end_and_others_have_a_line_each() -> None:
     seen = read(seen, r0=curl(SERVICE), r1=reading(readings.process(sleeps(9))))
     assert [line.partition(": ")[2] for line in lines(seen)] == [
         "ranks 2-3 ← rank 0 (data.py:88 get) ← pid 200 curl ← 10.9.9.9:443, no byte for 12 s",
-        "ranks 2-3 ← rank 1 (data.py:88 get) sleeps for 9.0 s more",
+        "ranks 2-3 ← rank 1 (data.py:88 get) sleeps for at most 9.0 s more",
     ]
     other = socket("10.0.0.1:5001", "10.9.9.9:443", quiet_s=90.0)
     seen = read(seen, r0=curl(SERVICE), r1=curl(other))

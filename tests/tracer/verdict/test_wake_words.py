@@ -40,12 +40,12 @@ def with_wake(sight: RankSight, **more: object) -> RankSight:
 def test_the_sentence_ends_with_what_the_culprit_waits_for() -> None:
     found = verdict_on(with_wake(rank(0, at=ELSEWHERE), wake=CHILD))
     assert found.sentence.endswith(
-        "it is in data.py:88 get, waits for its child 200 (curl), which sleeps for 9.0 s more"
+        "it is in data.py:88 get, waits for its child 200 (curl), which sleeps for at most 9.0 s more"
     )
     assert not found.proven
     assert found.evidence[0] == (
         "rank 0 is waited for in all_reduce #1 of the world since 10.0 s: "
-        "ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for 9.0 s more"
+        "ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for at most 9.0 s more"
     )
 
 
@@ -65,7 +65,7 @@ def test_why_and_the_page_have_the_chain_too() -> None:
     seen_so = scene(with_wake(rank(0, at=ELSEWHERE), wake=CHILD))
     (line,) = seen(seen_so).lines
     assert describe_waits(seen_so)[0] == line
-    assert line.endswith("ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for 9.0 s more")
+    assert line.endswith("ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for at most 9.0 s more")
     ((number, chain),) = seen(seen_so).chains
     assert number == 0 and [link.pid for link in chain.links] == [100, 200]
 
@@ -89,7 +89,7 @@ def test_a_rank_that_is_left_behind_is_told_with_what_it_waits_for() -> None:
     ended = [msgspec.structs.replace(rank(n), exit_code=0, ended_at_s=10.0, processes=()) for n in (1, 2)]
     found = look_at_leftovers(Scene(at_s=20.0, attempt=0, world_size=3, ranks=(left, *ended)), 5.0).verdict
     assert found is not None
-    assert found.sentence.endswith("waits for its child 200 (curl), which sleeps for 9.0 s more")
+    assert found.sentence.endswith("waits for its child 200 (curl), which sleeps for at most 9.0 s more")
 
 
 FETCHES = stack(f"{TORCH}/utils/data/dataloader.py:1251 _try_get_data", "/app/train.py:40 <module>")

@@ -223,7 +223,7 @@ def test_of_a_family_that_holds_a_pipe_the_eldest_is_asked() -> None:
     rank = process(thread("read", 5), descriptors=(end,))
     shell = process(thread("wait4", 201, tid=200), pid=200, parent=PID, command="sh", children=(201,))
     worker = process(thread("nanosleep", 64, tid=201, at0=time_at(5)), pid=201, parent=200, command="sleep")
-    assert chain(rank, shell, worker, holders=holders).endswith("which sleeps for 5.0 s more")
+    assert chain(rank, shell, worker, holders=holders).endswith("which sleeps for at most 5.0 s more")
 
 
 def test_two_that_wait_for_each_other_end_the_chain() -> None:
