@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-first test-rest test-all test-thrice soak soak-waits compiled check format bench packages clean
+.PHONY: demo test test-first test-rest test-all test-thrice soak soak-waits soak-chaos compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -58,6 +58,11 @@ soak: $(STAMP) packages compiled
 # All waits at each length and load alone; those that HOURS do not suffice for are not tried, and the page says how many were.
 soak-waits: $(STAMP) packages compiled
 	$(SOAK) $(EVERY_WAIT) --hours $(HOURS)
+
+# Random faults over several hosts, CHAOS schedules of them, about a minute each.
+CHAOS ?= 100
+soak-chaos: $(STAMP) packages compiled
+	$(SOAK) --chaos $(CHAOS) --hours $(HOURS) --page docs/soak-chaos.md
 
 check: $(STAMP)
 	$(BIN)/ruff check .
