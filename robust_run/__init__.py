@@ -9,7 +9,7 @@ Public, with a promise to keep it (`docs/python.md`):
     robust_run.ckpt_io.catalog                              the checkpoints in a folder: list, latest, prune
     robust_run.ckpt_io.errors, robust_run.errors            what these raise
 
-and of these the names in `__all__`. Everything else is private, whatever its name: it may change with any version.
+and of these the names in `__all__`. Everything else is private, also without a leading underscore: any version may change it.
 """
 
 from robust_run.version import __version__

@@ -20,9 +20,9 @@ def main() -> None:
 
 
 def _start_clean() -> None:
-    """Be ready for whatever the parent left us with: closed standard streams, ignored SIGCHLD.
+    """Undo what a parent may leave us with: closed standard streams, ignored SIGCHLD.
 
-    A closed descriptor is filled with /dev/null, so that no log file or socket becomes somebody's stdout. A Ctrl-C before
+    A closed descriptor is filled with /dev/null, so that no log file or socket becomes a program's stdout. A Ctrl-C before
     anything runs ends us as it ends any program, without a traceback of our imports.
     """
     for descriptor in (0, 1, 2):

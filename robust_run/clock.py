@@ -1,4 +1,4 @@
-"""Time as an argument: whoever needs the time is handed a `Clock`, so tests hand over one they turn by hand."""
+"""Time as an argument: code that needs the time is handed a `Clock`, so tests hand over one they turn by hand."""
 
 from __future__ import annotations
 

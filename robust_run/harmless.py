@@ -1,4 +1,4 @@
-"""For what a job can do without: a mistake of ours in it must not end training."""
+"""Fault isolation for what a job can do without: a mistake of ours in it must not end training."""
 
 from __future__ import annotations
 

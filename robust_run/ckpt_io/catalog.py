@@ -222,7 +222,7 @@ def _remove_leftover(url: str, path: str, stores: StoreOpener) -> None:
 
 
 def _remove_checkpoint(found: RootEntry, roots: Sequence[str], stores: StoreOpener) -> None:
-    """Copies first, then the manifest, then the parts: whatever of it is seen meanwhile is whole, or is no checkpoint."""
+    """Copies first, then the manifest, then the parts: what a reader sees meanwhile is whole, or is no checkpoint."""
     where = address.Address(address.join(roots[0], found.name), tuple(roots[1:]))
     try:
         with closing(stores(where.url)) as store:

@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint. All are faults of the platform: of a disk, a network, or of what somebody wrote there.
+"""What can be wrong with a checkpoint. All are faults of the platform: of a disk, a network, or of what others wrote there.
 
 ==================  ====================================================  =========================================
 class               what it means                                         what to do
@@ -7,7 +7,7 @@ class               what it means                                         what t
 `ManifestRefused`   there is a manifest that says what cannot be          `robust ckpt repair`, or another checkpoint
 `Damaged`           one unit is not what was saved                        `robust ckpt repair` from a second copy
 `TargetLost`        a target does not answer, or is another's             bring it back, or name it with `also`
-`Replaced`          somebody saved over what was being read               open it again
+`Replaced`          another save took the place of what was being read    open it again
 `Mixed`             ranks of one load opened different checkpoints        have all of them open the same
 `OutOfOrder`        a file of a mount was written elsewhere than at its end  write it beside, and copy it
 `NotWhole`          a file of a mount was closed and is not whole         see what ended its writer; save it again

@@ -119,7 +119,7 @@ def saved(root: str) -> list[tuple[float, int | None]]:
 
 
 def written_by(job: str, version: str) -> str:
-    """Return how a checkpoint says which version of which job's code wrote it; empty where nobody knows."""
+    """Return how a checkpoint says which version of which job's code wrote it; empty where that is not known."""
     text = f"{job} {version}"[:_FACT_CHARACTERS]
     return text if version and text.isprintable() else ""
 
@@ -178,5 +178,5 @@ def _is_sound(brief: Brief) -> bool:
 
 
 def _as_text(name: str) -> str:
-    """Return a file's name as text, whatever bytes it is made of."""
+    """Return a file's name as text, of any bytes."""
     return name.encode(errors="backslashreplace").decode()

@@ -174,7 +174,7 @@ def write_parts(job: PartsJob, threads: int, progress: Progress | None) -> None:
 
 @dataclass(frozen=True)
 class _UnitWrite:
-    """One unit of a part whose units may be written in any order. Whoever writes the last one of a part finishes the part."""
+    """One unit of a part whose units may be written in any order. The thread that writes the last one finishes the part."""
 
     job: PartsJob
     unit: int

@@ -37,7 +37,7 @@ def refuse_link(url: str) -> None:
 def remove_if_empty(url: str, stores: StoreOpener) -> None:
     """Remove a checkpoint's folder if it has nothing in it (any more). Raises StoreError."""
     if paths.scheme_of(url) in ("", "file"):
-        with suppress(OSError):  # in one step: somebody else may be filling it
+        with suppress(OSError):  # in one step: another save may be filling it
             os.rmdir(local_path(url))
         return
     with closing(stores(url)) as store:

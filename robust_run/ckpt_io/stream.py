@@ -1,4 +1,4 @@
-"""Writing a logical file whose length nobody knows yet: a stream, cut into units as it comes."""
+"""Streaming writer of a logical file whose length is not known yet: cut into units as it comes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class FileStream:
 
 
 class _Lane:
-    """One target's part: its thread takes units in order, all of them, also after a failure: so nobody waits for it."""
+    """One target's part: its thread takes units in order, all of them, also after a failure: so the writer is never blocked."""
 
     def __init__(self, plan: SavePlan, index: int, target: int, store: Store, stream: FileStream) -> None:
         self._plan, self._path, self._store, self._stream = plan, part_path(plan.uuid, index, target), store, stream

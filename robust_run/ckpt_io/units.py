@@ -1,7 +1,7 @@
 """What is stored of a unit: its bytes as they are, or encoded, and the digest of that. Pure.
 
 The digest is xxh3_128 of what is *stored*: a unit is vouched for before a decoder sees it. It guards against accidents, not
-against somebody who can write the manifest. A unit that does not get smaller is stored as it is.
+against a user who can write the manifest. A unit that does not get smaller is stored as it is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def encode(codec: Codec, item_bytes: int, buffers: Sequence[Buffer]) -> Encoded:
 def decode(codec: Codec, item_bytes: int, stored: Buffer, size_bytes: int) -> bytes | bytearray:
     """Return the unit that `stored` (not stored as it is) stands for; it must have `size_bytes`.
 
-    No more than that is ever allocated for it, whatever `stored` claims.
+    No more than that is ever allocated for it, also if `stored` claims more.
 
     Raises:
         ValueError: It is not what the codec writes, or of another size.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 #: Nothing of an image is shown in these, nor in their stead.
 _CLOSED = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
-#: Nor in the stead of these; folders in them are for everybody's own.
+#: Nor in the stead of these; in them, users have folders of their own.
 _SHARED = frozenset(
     "/data /home /media /mnt /opt /root /run /run/user /scratch /srv /tmp /usr/local /var /var/cache /var/lib /var/log /var/run"
     " /var/spool /var/tmp /usr/local/bin /usr/local/etc /usr/local/include /usr/local/lib /usr/local/lib64 /usr/local/libexec"

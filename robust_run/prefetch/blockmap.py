@@ -121,7 +121,7 @@ def encode(block_map: BlockMap) -> bytes:
 def decode(data: bytes, name: str = "block map") -> BlockMap:
     """Return the map in a sidecar's bytes. `name` is for the message.
 
-    Raises `BlockMapRefused` for whatever is wrong with it.
+    Raises `BlockMapRefused` for all that can be wrong with it.
     """
     if len(data) > LARGEST_MAP_BYTES:
         raise BlockMapRefused(f"{name}: {len(data)} bytes; at most {LARGEST_MAP_BYTES} are read")

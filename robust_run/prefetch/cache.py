@@ -4,7 +4,7 @@
                                    have     64 bytes of head, then one byte per block
                                    sums     what the bytes must be; see `sums`
                                    map.json the block map, for people and `prune`
-                                   in_use   locked (shared) by whoever uses the folder
+                                   in_use   locked (shared) by each process that uses the folder
                                    setup    locked (alone) while the files are opened or made
 
 A block's byte is set after its data was written, with one write of one byte, so neither servers that are killed nor servers that

@@ -22,7 +22,7 @@ def this_boot() -> bytes:
 
 
 def open_own(path: str) -> int:
-    """Open a plain file of ours for reading and writing; a link, a device or somebody else's file is refused.
+    """Open a plain file of ours for reading and writing; a link, a device or another user's file is refused.
 
     Raises `CacheRefused`, OSError.
     """
@@ -55,7 +55,7 @@ def write_map(folder: str, block_map: BlockMap) -> None:
 #
 # The block map has a sha256 for each block. To hold every read against it, 1 MiB would have to be read and hashed for 4 KiB that
 # are asked for (measured: 1.7 ms). So when a block is kept, after it was held against the map, xxh3 of its pieces is noted beside
-# it (measured: 3 us for a piece). That finds whatever disks, crashes and programs do to a file; it is no protection from who can
+# it (measured: 3 us for a piece). That finds all that disks, crashes and programs do to a file; it is no protection from who can
 # write the folder, who is us. Sums that are missing or wrong cost a look at the block map and nothing else: it alone says what is
 # right.
 

@@ -48,7 +48,7 @@ def record(
 @bind_option
 @cache_option
 def mount(image: str, command: tuple[str, ...], binds: tuple[str, ...], cache_root: str | None) -> int:
-    """Run COMMAND, or a shell, inside IMAGE. The mount is private and ends with it; nobody else sees it."""
+    """Run COMMAND, or a shell, inside IMAGE. The mount is private and ends with it; no other process sees it."""
     from robust_run.prefetch.running import run_inside
 
     program = _program(command) or (os.environ.get("SHELL", "/bin/sh"),)

@@ -99,7 +99,7 @@ class HotStore:
                     store.write_all(name, data, durable=False)
                     return f"{store.url.rstrip('/')}/{name}"
             except StoreError:
-                continue  # the image is often in a folder of somebody else's
+                continue  # the image is often in a folder of another user
         store = open_store(last)
         store.write_all(name, data, durable=False)
         return f"{store.url.rstrip('/')}/{name}"

@@ -164,7 +164,7 @@ def default_cache(env: Callable[[str], str | None]) -> str:
 def own_folder(path: str) -> str:
     """Make the folder for blocks where it is not there, and return its absolute path.
 
-    Raises `CacheRefused` if it is not ours, or others can write it: in /var/tmp, somebody may have made it before us.
+    Raises `CacheRefused` if it is not ours, or others can write it: in /var/tmp, another user may have made it before us.
     """
     path = os.path.abspath(path)
     try:

@@ -77,7 +77,7 @@ def _remove_leftovers(root: str) -> None:
 
 
 def _remove(folder: str) -> bool:
-    """Remove an image's folder if nobody uses it. It is renamed first: who opens it now makes a new one."""
+    """Remove an image's folder if no process uses it. It is renamed first: who opens it now makes a new one."""
     try:
         lock = os.open(os.path.join(folder, "in_use"), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

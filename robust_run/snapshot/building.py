@@ -26,7 +26,7 @@ from robust_run.snapshot.rules.types import Compression, Key, SnapshotManifest, 
 from robust_run.store.errors import AlreadyExists, NotFound, StoreError
 from robust_run.store.types import Store
 
-#: A work folder this old belongs to a build that was killed, whatever its lock says: none takes so long.
+#: A work folder this old belongs to a build that was killed, also if it seems locked: none takes so long.
 SWEPT_AFTER_S = 2 * 86400.0
 
 
@@ -110,7 +110,7 @@ def described(plan: BuildPlan, captured: Captured, packed: Packed, now_unix_s: f
 
 # --- Putting a snapshot into a store: the image first, under the name of its content; then the manifest: now it is a snapshot.
 #
-# Whoever is killed in between leaves an image that nobody reads. Of two builders the first manifest stays.
+# A builder that is killed in between leaves an image that no manifest names. Of two builders the first manifest stays.
 
 _PIECE_BYTES = 8 << 20
 

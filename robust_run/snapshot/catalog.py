@@ -72,7 +72,7 @@ def stored(store: Store) -> list[StoredFolder]:
         except SnapshotRefused:
             manifest = None
         except NotFound:
-            continue  # somebody else prunes, too
+            continue  # another process prunes, too
         times = [entry.modified_s for entry in entries if entry.modified_s is not None]
         built_unix_s = manifest.built_unix_s if manifest is not None else None
         touched_unix_s = max([*times, built_unix_s or 0.0])
@@ -103,6 +103,6 @@ def resolve(store: Store, text: str) -> str:
 
 
 def remove(store: Store, key: str) -> None:
-    """Remove a snapshot: the manifest first, so that nobody begins to use what is going. Raises `StoreError`."""
+    """Remove a snapshot: the manifest first, so that no node begins to use what is going. Raises `StoreError`."""
     store.remove(manifest_path(key))
     store.remove(checked_key(key))

@@ -57,7 +57,7 @@ def key(explain: bool, as_json: bool, **typed: Any) -> None:
 @_store
 @_token
 @click.option("--refresh", is_flag=True, help="Build it although it is there.")
-@click.option("--allow-outside", is_flag=True, help="Only note what was changed where nobody captures.")
+@click.option("--allow-outside", is_flag=True, help="Only note what was changed outside the captured folders.")
 @_as_json
 def build(
     url: str | None, token_file: str | None, refresh: bool, allow_outside: bool, as_json: bool, **typed: Any
@@ -188,7 +188,7 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @_as_json
 def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, as_json: bool) -> None:
-    """Remove snapshots that nobody used for a while, and what killed builds left."""
+    """Remove snapshots that were not used for a while, and what killed builds left."""
     from robust_run.clock import SystemClock
     from robust_run.snapshot import catalog
     from robust_run.snapshot.rules import expiry

@@ -7,7 +7,7 @@ class                  what it means                                       what 
 `SetupFailed`          a set-up command failed                             see its output; mend the command
 `CaptureRefused`       what the commands changed cannot be captured        another way to capture, or capture more folders
 `SnapshotRefused`      a manifest or image is damaged, forged or foreign   build it again: `--refresh-setup`
-`SnapshotDamaged`      the same, and nobody forged it                      it is built anew where that is possible
+`SnapshotDamaged`      the same, and it is not forged                      it is built anew where that is possible
 `RestoreRefused`       this way to restore does not work here              the next rung of the ladder
 `ToolMissing`          a program that is needed is not installed           install it
 =====================  ==================================================  ================================================
@@ -31,7 +31,7 @@ class SetupFailed(SnapshotError):  # noqa: N818
 
 
 class CaptureRefused(SnapshotError):  # noqa: N818
-    """What the commands changed cannot be captured exactly, or lies where nobody captures."""
+    """What the commands changed cannot be captured exactly, or lies outside the captured folders."""
 
 
 class SnapshotRefused(SnapshotError):  # noqa: N818

@@ -200,7 +200,7 @@ def _ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _sweep(target: str) -> None:
-    """Remove what a process that was killed has left. We hold the lock, so nobody is writing one."""
+    """Remove what a process that was killed has left. We hold the lock, so no other process is writing one."""
     folder, name = os.path.split(target)
     for item in list(os.scandir(folder)):
         if item.name.startswith(name + ".") and item.name.endswith(".part"):

@@ -56,7 +56,7 @@ class Holder:
         self._progress = line
 
     def is_ours(self) -> bool:
-        """Whether nobody has taken over. Raises `StoreError`."""
+        """Whether no other builder has taken over. Raises `StoreError`."""
         return lease.is_ours(look(self._store, self._key, self.term), self.term)
 
     def end(self, state: lease.State | None = None, why: str = "") -> None:
@@ -97,9 +97,9 @@ def obtain(  # noqa: PLR0913 - the world is an argument
     refresh: bool = False,
     limit_s: float = 24 * 3600.0,
 ) -> SnapshotManifest:
-    """Return the manifest of a key, building it if nobody has and nobody does. `on_wait` hears what the builder does.
+    """Return the manifest of a key, building it if no other builder has or does. `on_wait` hears what the builder does.
 
-    `refresh`: build it although it is there; one that somebody else builds meanwhile will do.
+    `refresh`: build it although it is there; one that another builder makes meanwhile will do.
 
     Raises `SetupFailed` if the builder's commands fail, here or elsewhere; `SnapshotRefused` for what is in the store and cannot
     be used; `StoreError`; `SnapshotError` after the limit.
@@ -163,7 +163,7 @@ def look(store: Store, key: str, from_term: int = 1) -> StoreSight:
 
 
 def _shown(beat: BuilderHeartbeat) -> BuilderHeartbeat:
-    """Return a heartbeat whose texts can be shown: whoever can write to the store may have written them."""
+    """Return a heartbeat whose texts can be shown: any user who can write to the store may have written them."""
     return msgspec.structs.replace(beat, builder=_plain(beat.builder), progress=_plain(beat.progress))
 
 
@@ -172,7 +172,7 @@ def _plain(text: str) -> str:
 
 
 def claim(store: Store, key: str, term: int, name: str) -> bool:
-    """Claim a term. False: somebody else has. Raises `StoreError`."""
+    """Claim a term. False: another builder has. Raises `StoreError`."""
     try:
         store.write_all(catalog.lease_path(key, term, "claim"), msgspec.json.encode({"builder": name}), replace=False)
     except AlreadyExists:

@@ -1,4 +1,4 @@
-"""A restored environment, as whoever starts workers sees it: how to start a program in it, what it takes along, when it ends."""
+"""A restored environment, as the process that starts workers sees it: how programs start in it, what it takes along, its end."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The node that is to build calls with `may_build`; others wait for it, and take over only where they may build, too. A restart of
 workers on a node that runs already needs nothing of this: what was restored stays. A node that joins later is given the manifest
-of the job, so that all nodes have the same environment even if somebody refreshes it meanwhile.
+of the job, so that all nodes have the same environment even if another job refreshes it meanwhile.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def find(  # noqa: PLR0913 - the world is an argument
 
     A damaged snapshot is built anew.
 
-    Raises `SetupFailed`; `SnapshotRefused` for what cannot be used; `StoreError`; where this node must not build and nobody does,
-    `SnapshotError`. For `CaptureRefused` and `ToolMissing`, see `must_run_commands`.
+    Raises `SetupFailed`; `SnapshotRefused` for what cannot be used; `StoreError`; where this node must not build and no other
+    does, `SnapshotError`. For `CaptureRefused` and `ToolMissing`, see `must_run_commands`.
     """
     there, is_damaged = _there(store, plan, token, asked, say)
     if there is not None and _will_do(there, asked, clock, say):
@@ -135,7 +135,7 @@ def must_run_commands(error: PlatformError) -> bool:
 def _mended(
     store: Store, plan: BuildPlan, token: str | None, damaged: SnapshotManifest | None
 ) -> SnapshotManifest | None:
-    """Return what somebody has put in the place of a damaged snapshot before it was our turn. None: nobody has."""
+    """Return what another builder has put in the place of a damaged snapshot before it was our turn. None: nothing is there."""
     with suppress(SnapshotDamaged):
         found = catalog.load(store, plan.key.digest, token)
         return found if found != damaged else None
@@ -145,7 +145,7 @@ def _mended(
 def _leave_to_others(
     store: Store, key: str, asked: RestoreRequest, clock: Clock, sleep: Callable[[float], None]
 ) -> None:
-    """Wait until somebody builds, or the head start is over."""
+    """Wait until another node builds, or the head start is over."""
     began_s = clock.monotonic_s()
     while clock.monotonic_s() - began_s < asked.head_start_s:
         seen = holding.look(store, key)

@@ -1,4 +1,4 @@
-"""From whatever a checkpoint is to one of ours: striped, encoded and verified anew."""
+"""Conversion of a checkpoint of any kind to one of ours: striped, encoded and verified anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, of whatever kind: told without running anything of it."""
+"""Inspection of a checkpoint of any kind: what is in it, told without running anything of it."""
 
 from __future__ import annotations
 

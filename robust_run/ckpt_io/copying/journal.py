@@ -1,7 +1,7 @@
-"""Which units of a copy are done: a file beside it, to which a record is appended when a unit's bytes have been written.
+"""Journal of a copy, to resume it: a file beside it, to which a record is appended when a unit's bytes have been written.
 
 A record says what the bytes should be, so nothing that it names is believed: who goes on reads the bytes again, which
-is far cheaper than to fetch them. Files are known by numbers that stay theirs, whatever else comes or goes.
+is far cheaper than to fetch them. Files are known by numbers that stay theirs, also if others come or go.
 """
 
 from __future__ import annotations

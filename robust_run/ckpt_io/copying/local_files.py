@@ -1,6 +1,6 @@
 """Files of this machine that are filled piece by piece.
 
-Their names can be guessed, so nothing is written through a link that somebody put there: O_NOFOLLOW, and regular files only.
+Their names can be guessed, so nothing is written through a link that another user put there: O_NOFOLLOW, and regular files only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What lies where a checkpoint is to be restored to. One that was committed is never made worse.
 
 Parts have the save's uuid in their names, so another save's are not touched before the commit. Those of the same save have the
-same names, whatever layout they are in: where a manifest says that they are in use, they must be in the very same layout.
+same names in any layout: where a manifest says that they are in use, they must be in the very same layout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def local_parts(source: Checkpoint) -> tuple[str, ...]:
 
 
 def check_not_source(written: Iterable[str], source: Iterable[str]) -> None:
-    """Raise UserError if a file to be written is one of the source's, by whatever name."""
+    """Raise UserError if a file to be written is one of the source's, by any name."""
     of_source = {identity: path for path in source if (identity := _identity(path)) is not None}
     for path in written:
         if (identity := _identity(path)) in of_source:
@@ -56,7 +56,7 @@ def check_way(plan: CopyPlan) -> None:
 
     Raises:
         UserError: A folder where a file is to be, or the other way round.
-        PlatformError: A link among the folders that things are put into: it leads to files of somebody else.
+        PlatformError: A link among the folders that things are put into: it leads to files elsewhere.
     """
     into = set(plan.folders) | {os.path.dirname(path) for path in (*plan.sizes, *plan.links)}
     for folder in sorted(into):
@@ -91,7 +91,7 @@ def check_free(here: Manifest, folders: Sequence[str]) -> bool:
     """Return whether the checkpoint of `here` was committed in these folders already, in that layout.
 
     Raises:
-        UserError: It was, in another layout; or its manifest is damaged, so that nobody knows in which.
+        UserError: It was, in another layout; or its manifest is damaged, so that the layout is not known.
     """
     committed = False
     for folder in folders:

@@ -46,7 +46,7 @@ def plan_of_plain(source: PlainSource, destination: str) -> CopyPlan:
         threads=source.store.threads,
         go_on=copy.go_on,
         check_unchanged=lambda: source.check_unchanged(
-            "Nothing was put in place; type it again when nobody writes there any more: what has not changed is kept"
+            "Nothing was put in place; type it again when no program writes there any more: what has not changed is kept"
         ),
         commit_record=os.path.join(destination, METADATA_PATH) if source.kind == "dcp" else "",
         final_of={copy.temporary[file.path]: copy.final(file) for file in source.files},

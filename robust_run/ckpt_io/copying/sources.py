@@ -87,7 +87,7 @@ class PlainSource:
 def open_source(
     text: str, also: Sequence[str] = (), *, links: Links = "refuse", stores: StoreOpener = open_store
 ) -> Checkpoint | PlainSource:
-    """Open whatever lies at an address; a folder with everything below it. With "/" at its end, it is a folder.
+    """Open what lies at an address, of any kind; a folder with everything below it. With "/" at its end, it is a folder.
 
     Raises:
         CheckpointError, StoreError: It is nothing that we know, cannot be reached, or not all of it can be copied.

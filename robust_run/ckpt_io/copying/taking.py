@@ -16,7 +16,7 @@ from robust_run.store.types import Store
 
 #: Files of one unit or less that are taken over at a time.
 _SMALL_FILES = 8
-UNCHANGED = "Nothing was saved; convert it when nobody writes there any more"
+UNCHANGED = "Nothing was saved; convert it when no program writes there any more"
 
 
 @dataclass(frozen=True)

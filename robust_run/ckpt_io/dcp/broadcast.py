@@ -2,10 +2,10 @@
 
 All ranks of the group go through the same rounds: in each, every rank reads its share (`shares`) into a stage, verified, and
 broadcasts it; the others take out of it what they want. The share of the next round is read meanwhile. Memory: two stages
-and one buffer for what comes in, each of `ROUND_BYTES`, whatever the size of the checkpoint.
+and one buffer for what comes in, each of `ROUND_BYTES`, for a checkpoint of any size.
 
 An owner that cannot read says so in the last byte of its broadcast. All ranks see that at the same place and stop there; a rank
-that is in trouble of its own goes on to take part, and raises at the end. So nobody waits for one who has left.
+that is in trouble of its own goes on to take part, and raises at the end. So no rank waits for one that has left.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Exchange:
             self._deliver(units, buffer)
 
     def _take_alone(self, units: Sequence[UnitId]) -> None:
-        """Read what nobody else wants; nobody waits for it."""
+        """Read what no other rank wants; no rank waits for it."""
         begin = 0
         while begin < len(units):
             end = begin + 1

@@ -2,7 +2,7 @@
 
 `torch.distributed.checkpoint` collects the errors of all ranks in a `CheckpointException`, which derives from BaseException:
 `except Exception` around `dcp.load` does not catch it. `save` and `load` of this package raise one of the errors in it instead,
-the same on every rank. Whoever calls `dcp.save` and `dcp.load` with a writer or reader of ours finds them in `.failures`.
+the same on every rank. A program that calls `dcp.save` and `dcp.load` with a writer or reader of ours finds them in `.failures`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ R = TypeVar("R")
 
 
 class ObjectRefused(CheckpointError):  # noqa: N818 - a state of the world, named as such
-    """Something in the checkpoint is not what it may be read as: an object that runs code, a dtype nobody knows.
+    """Something in the checkpoint is not what it may be read as: an object that runs code, an unknown dtype.
 
-    If you trust whoever wrote the checkpoint as much as your own program, load it with `trust_objects=True`.
+    If you trust the checkpoint's author as much as your own program, load it with `trust_objects=True`.
     """
 
 

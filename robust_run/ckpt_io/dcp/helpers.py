@@ -49,7 +49,7 @@ def save(  # noqa: PLR0913 - options, all by name and with a default
     Raises:
         CheckpointError, StoreError: A target failed. A checkpoint that had the name before is as it was.
         UserError: The address is none, or something cannot be saved.
-        Exception: whatever the program's own objects raised, on some rank.
+        Exception: what the program's own objects raised, on some rank.
     """
     writer = RobustWriter(
         url,
@@ -164,7 +164,7 @@ def load_whole(
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Return all of a checkpoint as a nested state dict on the CPU; for one process, whatever group it is in.
+    """Return all of a checkpoint as a nested state dict on the CPU; for one process, in any group or none.
 
     Tuples of the state dict that was saved come back as lists, and keys that were numbers as text: DCP keeps no more.
 

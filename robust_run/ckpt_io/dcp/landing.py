@@ -66,7 +66,7 @@ class Landing:
             at_bytes += size
 
     def own_memory(self) -> torch.Tensor:
-        """Return the target's memory as bytes, on whatever device it is. Only of a direct landing."""
+        """Return the target's memory as bytes, on its own device. Only of a direct landing."""
         return self.target.reshape(-1).view(torch.uint8)
 
     def settle(self, scratch: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""DCP's metadata, to and from a manifest. No pickle: torch's own `.metadata` file is one, and runs whatever it contains.
+"""DCP's metadata, to and from a manifest. No pickle: torch's own `.metadata` file is one, and runs all that it contains.
 
 DCP's `Metadata` has the tensors with their chunks, the keys of objects, and in `planner_data` where a flattened key belongs in
 the nested state dict. All of it is plain text and numbers, and the manifest has a place for each.

@@ -53,7 +53,7 @@ class SavedItem:
 
 
 def resolve(items: Sequence[WriteItem], planner: SavePlanner) -> list[SavedItem]:
-    """Return what the plan's items are. The dtype that counts is that of the tensor the planner gives, whatever it planned."""
+    """Return what the plan's items are. The dtype that counts is that of the tensor the planner gives, not the planned one."""
     sources = []
     for item in items:
         value = planner.resolve_data(item)

@@ -59,7 +59,7 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
     if size_bytes == 0:
         return memoryview(bytearray())
     memory = (ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr())
-    memory.tensor = tensor  # whoever has the view has the tensor
+    memory.tensor = tensor  # the view keeps the tensor alive
     return memoryview(memory).cast("B")
 
 
@@ -82,7 +82,7 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 # --- Objects of a state dict that are no tensors: bytes of torch.save, which are pickle.
 #
-# DCP's planner loads them without restriction, so that whoever can write a checkpoint can run code wherever it is loaded. Here
+# DCP's planner loads them without restriction, so that a user who can write a checkpoint can run code wherever it is loaded. Here
 # an object first goes through `torch.load(weights_only=True)`, which builds plain values only, and what comes out is written
 # anew: what the planner loads is our own pickle, not the checkpoint's.
 
@@ -103,7 +103,7 @@ def vouched(data: bytes, name: str, url: str, *, trusted: bool) -> io.BytesIO:
             (line.strip() for line in str(error).splitlines() if "global" in line.lower()), type(error).__name__
         )
         raise ObjectRefused(
-            f"object {name!r:.200} of {url} is more than plain values ({reason:.200}); if you trust whoever wrote it, "
+            f"object {name!r:.200} of {url} is more than plain values ({reason:.200}); if you trust its author, "
             "load it with trust_objects=True, or allow its class with torch.serialization.add_safe_globals"
         ) from error
     fresh = io.BytesIO()

@@ -100,7 +100,7 @@ def read_metadata(data: bytes) -> UnpickledRecord:
         found = _Unpickler(data).load()
     except CheckpointError:
         raise
-    except Exception as error:  # whatever a damaged pickle makes of itself
+    except Exception as error:  # a damaged pickle can raise any
         raise CheckpointError(f"its metadata is damaged: {type(error).__name__}: {error}"[:300]) from error
     if not isinstance(found, UnpickledRecord) or found.kind != "Metadata":
         raise CheckpointError("its metadata is no record of torch.distributed.checkpoint")

@@ -3,7 +3,7 @@ here.
 
 A file has an *author* in each process that opened it or wrote to it. It is whole when every author has closed it: with `close`,
 or by ending with exit code 0, which is how many programs close their standard output. One that was killed by a signal has not
-finished it, whatever the others do: then it is given up. So has not who opened it and ended with another exit code, or executed
+finished it, also if the others do: then it is given up. So has not who opened it and ended with another exit code, or executed
 another program meanwhile; if a child of its did that, it is up to the opener, who is told. Processes that only hold a copy of a
 descriptor (children that were forked during a save) are no authors.
 
@@ -20,8 +20,8 @@ from robust_run.ckpt_io.foreign.ends import End
 from robust_run.ckpt_io.mount.callers import Caller
 
 Verdict = Literal["wait", "commit", "give up", "refuse", "keep aside"]
-"""wait: somebody else is not done, or nothing is to be done. give up: what was written since the last commit is no file.
-refuse: the caller is told that it is not known to be whole. keep aside: the last descriptor is gone, and still nobody knows."""
+"""wait: another author is not done, or nothing is to be done. give up: what was written since the last commit is no file.
+refuse: the caller is told that it is not known to be whole. keep aside: the last descriptor is gone, and that is not known."""
 
 
 class Authors:
@@ -71,7 +71,7 @@ class Authors:
         return "wait" if self._writing else "commit"
 
     def _answers_for_it(self, caller: Caller) -> bool:
-        """Whether nobody else hears how it ended, and may do something about the file."""
+        """Whether no other process hears how it ended, and may do something about the file."""
         return caller.process == self._opener or self._opener not in self._writing
 
     def released(self, *, has_bytes: bool, end: End, is_new: bool) -> Verdict:

@@ -76,7 +76,7 @@ class ClosingOperations(ReadOnlyOperations):
         self.saving = saving
         self.callers = callers or Callers()
         self._written: dict[str, tuple[Written, ...]] = {}
-        """Files that somebody is writing, by path, in the order in which they were begun."""
+        """Files that are being written, by path, in the order in which they were begun."""
         self._made: dict[str, float] = {}
         """Folders that were made and hold nothing yet: stores know no empty folders."""
 
@@ -178,7 +178,7 @@ class ClosingOperations(ReadOnlyOperations):
         return 0
 
     def destroy(self, path: str) -> None:
-        """The mount is gone: what nobody closed was not saved."""
+        """The mount is gone: what was not closed was not saved."""
         for written in [each for all_of_them in self._written.values() for each in all_of_them]:
             written.file.abort()
         super().destroy(path)

@@ -1,4 +1,4 @@
-"""Which of our mounts the kernel knows, which of them nobody serves any more, and how to take one away."""
+"""Which of our mounts the kernel knows, which of them no process serves any more, and how to take one away."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def state_of(point: str, ask_for: Callable[[str], object] = os.statvfs) -> State
         except OSError as error:
             found.append("stale" if error.errno in (errno.ENOTCONN, errno.ECONNABORTED) else "served")
 
-    asking = threading.Thread(target=ask, daemon=True)
+    asking = threading.Thread(target=ask, daemon=True)  # a call to a silent mount never returns
     asking.start()
     asking.join(_ANSWER_S)
     return found[0] if found else "silent"

@@ -1,6 +1,6 @@
 """A checkpoint of one file gets another name: saved there from links to its parts, or from a copy where there are no links.
 
-It is there under its old name until it is there under the new one, whatever dies in between. So do parts that no manifest names
+It is there under its old name until it is there under the new one, also after a crash. So do parts that no manifest names
 yet, of a file that is kept aside.
 """
 

@@ -37,13 +37,13 @@ _ERRNOS: tuple[tuple[type[Exception], int], ...] = (
 
 
 def log(message: str) -> None:
-    """Say something to whoever reads the mount's log: a program that reads files only sees an error number."""
+    """Say something in the mount's log: a program that reads files only sees an error number."""
     sys.stderr.write(f"robust: {message}\n")
     sys.stderr.flush()
 
 
 class ReadHandle:
-    """A file that somebody has open for reading."""
+    """A file that a process has open for reading."""
 
     def __init__(self, opened: OpenCheckpoint, reader: ViewReader) -> None:
         self.opened = opened
@@ -202,7 +202,7 @@ class ReadOnlyOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore
 
 
 def error_number(error: BaseException) -> int:
-    """Return the error number that a program is given for one of ours: a full disk or quota, whatever that led to, by its own."""
+    """Return the error number that a program is given for one of ours: a full disk or quota, also as a cause, by its own."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):

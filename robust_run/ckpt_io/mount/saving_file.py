@@ -79,7 +79,7 @@ class SavingFile:
             return "unknown" if self._length_bytes > self._written_bytes else self._ends.end
 
     def write(self, data: memoryview, offset_bytes: int) -> int:
-        """Take bytes. Raises OutOfOrder for any place but the end: the file has failed then, whoever closes it."""
+        """Take bytes. Raises OutOfOrder for any place but the end: the file has failed then, for all that close it."""
         with self._lock:
             if self._is_forgotten:
                 return len(data)

@@ -1,7 +1,7 @@
 """What the kernel asks of a mount that takes new files, and our answers.
 
 Each file is a checkpoint of one logical file. It is there once it is closed in good order (see `closing`), and as a whole: until
-then, whoever opens its name sees what was there before.
+then, a process that opens its name sees what was there before.
 """
 
 from __future__ import annotations

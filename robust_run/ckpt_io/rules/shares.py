@@ -41,7 +41,7 @@ class Shares:
 
     rounds: list[ReadRound] = field(default_factory=list)
     alone: list[list[UnitId]] = field(default_factory=list)
-    """By rank: what only this rank wants. It reads it, and gives it to nobody."""
+    """By rank: what only this rank wants. It reads it, and gives it to no other."""
     loads_bytes: list[int] = field(default_factory=list)
     """What each rank reads in all."""
 
@@ -49,7 +49,7 @@ class Shares:
 def share_out(wants: Sequence[Sequence[UnitInterval]], unit_bytes: Callable[[UnitId], int], round_bytes: int) -> Shares:
     """Return who reads which unit, given what each rank wants; the same on every rank that asks.
 
-    A unit is read by one of those who want it, by whoever has read least so far. No rank reads more than `round_bytes` in a
+    A unit is read by one of those who want it: the rank that has read least so far. No rank reads more than `round_bytes` in a
     round, except a single unit that is larger.
     """
     ranks = len(wants)

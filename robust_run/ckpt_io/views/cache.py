@@ -110,6 +110,7 @@ class UnitCache:
 
     def _new_slot(self, key: UnitKey, size_bytes: int, *, beyond_limit: bool) -> _Slot | None:
         """Make a slot; where all the room is lent, None or, for one who cannot wait, a buffer more."""
+        # A power of two: buffers are of few sizes, so that one that is free fits the next unit.
         buffer = self._buffer(1 << max(size_bytes - 1, 4095).bit_length(), beyond_limit)
         if buffer is None:
             return None
@@ -149,7 +150,7 @@ class UnitCache:
         try:
             load(slot.view)
             self.loads += 1
-        except Exception as error:  # of whatever kind: whoever waits must learn of it
+        except Exception as error:  # of any kind: the readers that wait must learn of it
             self._forget(key, slot, error)
         finally:
             slot.ready.set()

@@ -66,7 +66,7 @@ class ViewFile(io.RawIOBase):
         return got
 
     def close(self) -> None:
-        """Close; with whoever opened the checkpoint for this file alone, the checkpoint too."""
+        """Close; where the checkpoint was opened for this file alone, the checkpoint too."""
         if not self.closed:
             super().close()
             if self._on_close is not None:

@@ -33,7 +33,7 @@ class Sink(Protocol):
 
 @dataclass
 class BufferSink:
-    """Somebody's buffer."""
+    """A buffer of the caller's."""
 
     buffer: memoryview
 

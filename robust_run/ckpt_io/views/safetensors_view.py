@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as one safetensors file that nobody wrote: a header of ours, then each tensor where it lies.
+"""A checkpoint's tensors as a virtual safetensors file: a header of ours, then each tensor where it lies.
 
 The layout is the one of the format's description (github.com/huggingface/safetensors, "Format"): 8 bytes with the header's
 length, a JSON object, the tensors' bytes without holes. Wider elements come first, so that each tensor is aligned.

@@ -18,7 +18,7 @@ from robust_run.store.types import Store
 
 #: Of a manifest: its first line, with the digest of the rest.
 _HEAD_BYTES = 64
-#: So many are kept open though nobody reads them.
+#: So many are kept open though no process reads them.
 KEPT = 32
 
 
@@ -100,7 +100,7 @@ class Shelf:
             return opened
 
     def changed(self, url: str) -> None:
-        """Look again the next time, whatever was seen a moment ago."""
+        """Look again the next time, in spite of what was seen a moment ago."""
         with self._lock:
             self._absent.clear()
             if url in self._opened:

@@ -336,7 +336,7 @@ class Agent:
         return self.attempt
 
     def fence(self, silent_s: float) -> None:
-        """End the workers at once: the controller has been silent, and somebody else may be about to take our place."""
+        """End the workers at once: the controller has been silent, and another node may be about to take our place."""
         self._pending_start = None  # if it still holds, it is said again
         self._end_checks()
         if self.is_running and self.attempt is not None and self._loop is not None:

@@ -182,7 +182,7 @@ class Attempt:
         return [worker.rank for worker in self.workers if worker.pass_on(number)]
 
     def tell_resized(self) -> None:
-        """Say SIGWINCH to the workers: their terminals are nobody's controlling terminal, so the kernel does not."""
+        """Say SIGWINCH to the workers: their terminals are no process's controlling terminal, so the kernel does not."""
         for worker in self.workers:
             if worker.exit_code is None:
                 send_group(worker.pid, signal.SIGWINCH)
@@ -263,8 +263,8 @@ class Attempt:
         self._node.looking.run(tell)
 
     def _put_away(self, ranks: tuple[RankEvidence, ...]) -> None:
-        """Keep the ranks' records where one ended badly, or the job is small, and clear the memory: when everybody who waits
-        has been told.
+        """Keep the ranks' records where one ended badly, or the job is small, and clear the memory: when all who wait have
+        been told.
         """
         watch = self._watch
         if watch is None:

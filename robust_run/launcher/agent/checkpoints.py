@@ -91,7 +91,7 @@ class AgentCheckpoints:
             if order is not None and call_soon is not None:
                 try:
                     call_soon(self._hand_over)
-                except RuntimeError:  # the loop is closed: nobody wants to know any more
+                except RuntimeError:  # the loop is closed: the agent does not want to know any more
                     return
             if is_done:
                 return

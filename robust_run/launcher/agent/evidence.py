@@ -50,7 +50,7 @@ def gather(
 def is_outlived(finding: Finding, exit_code: int | None, spoke_at_s: float | None, ended_at_s: float) -> bool:
     """Whether the program went on after what it said: then that is not why it ended.
 
-    Nobody who raises dies of SIGKILL for it, and with any end but Python's own (1) a traceback must be recent.
+    A program that raises does not die of SIGKILL for it, and with any end but Python's own (1) a traceback must be recent.
     """
     if exit_code == 1 or finding.kind in ("usage", "native_crash", "peer_connection"):
         return False

@@ -160,7 +160,7 @@ class AgentHealth:
     def explain(self, rank: RankEvidence) -> RankEvidence:
         """Return what is known of a rank with the kernel's word, if it was killed for memory: such a rank says nothing.
 
-        One that failed by itself is known by what it reported last, too: nobody may have read that yet.
+        One that failed by itself is known by what it reported last, too: the agent may not have read that yet.
         """
         if rank.signalled_at_s is None and rank.exit_code is not None and rank.exit_code > 0 and self._reports:
             known = [rank]

@@ -124,7 +124,7 @@ class Node:
         self.router.say(f"robust-run: {text}")
 
     def _nccl_arming(self) -> NcclArming | None:
-        """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and nobody insists."""
+        """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and no `on` insists."""
         spec = self.spec
         cannot_tell = not self.workplace.has_our_torch or not has_nvidia(RealFiles(), self.env)  # which NCCL there is
         if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and cannot_tell):
@@ -165,7 +165,7 @@ class Node:
         return self._listener.address, self._listener.port
 
     def close_store(self) -> None:
-        """Give up a listening socket that nobody was told of."""
+        """Give up a listening socket that no worker was told of."""
         if self._listener is not None:
             self._listener.socket.close()
             self._listener = None
@@ -261,7 +261,7 @@ class Node:
             self.starter.launch_warm(self._twin)
 
     def warm_up(self) -> None:
-        """Start the warm process while this node waits for its first attempt: nobody needs its cores."""
+        """Start the warm process while this node waits for its first attempt: no worker needs its cores."""
         if self._twin is None:
             place = RankPlace(attempt=0, address=self.address, port=0, world_size=self.spec.nproc)
             env = self._environment(place, 0)
@@ -284,7 +284,7 @@ class Node:
             self._nccl.build_beside(own_python(), age_s)
         imports_itself = (
             attempt == 0 and not self.daemon_pid
-        )  # and takes so long that the standby workers are in nobody's way
+        )  # and takes so long that the standby workers are in no worker's way
         if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt, self._first_rank) is not None:
             self.starter.restock(self._twin)
             self._prepare_store()
@@ -358,7 +358,7 @@ class Node:
         self.starter.close()
         if self._nccl is not None:
             self._nccl.close()
-        give_up_at_s = time.monotonic() + 5.0
+        give_up_at_s = time.monotonic() + 5.0  # killed, they are gone at once, unless one hangs in the kernel
         for helper in self._helpers:
             helper.signal(signal.SIGKILL, self.clock.monotonic_s())
         while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:

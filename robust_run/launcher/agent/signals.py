@@ -1,4 +1,4 @@
-"""Signal handling of an agent: which of them end the job, which are the workers' business, and when somebody asks again."""
+"""Signal handling of an agent: which of them end the job, which are the workers' business, and when a sender asks again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.model.links import ControllerLink
 
-#: Signals that end the job whatever `--signals-to-handle` says.
+#: Signals that always end the job, with any `--signals-to-handle`.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that are the workers' business unless the user lists them as ending ones.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -113,7 +113,7 @@ class AgentSignals:
             self._pass_on(number)
 
     def _is_asked_again(self, source: str) -> bool:
-        """Whether somebody has waited and asks once more; `timeout` and schedulers send a signal twice in one breath."""
+        """Whether the sender has waited and asks once more; `timeout` and schedulers send a signal twice in one breath."""
         now_s = self._clock.monotonic_s()
         first_at_s = self._asked.setdefault(source, now_s)
         return now_s - first_at_s >= SAME_BREATH_S

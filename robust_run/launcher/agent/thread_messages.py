@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+#: Lines that wait for the next flush; beyond that the oldest are lost, so that no thread can fill the memory.
 _MOST_LINES = 100
 
 

@@ -5,5 +5,5 @@
     starting  how a worker is made to note which files it opens; what a launch does: warm what is known, in the order of first
               use; record; say what it brought
 
-**Invariant:** the program runs as it would without us, whatever goes wrong here.
+**Invariant:** the program runs as it would without us, also if something goes wrong here.
 """

@@ -97,7 +97,7 @@ def _is_text(path: str) -> bool:
 
 
 def decode(data: bytes, name: str = "hot files") -> HotFiles:
-    """Return the list in a file's bytes. Raises `HotListRefused` for whatever is wrong with it."""
+    """Return the list in a file's bytes. Raises `HotListRefused` for all that can be wrong with it."""
     try:
         if len(data) > LARGEST_RECORDING_BYTES:
             raise ValueError(f"{len(data)} bytes; at most {LARGEST_RECORDING_BYTES} are read")

@@ -84,7 +84,7 @@ class Reads:
         return ready
 
     def lose(self, block: int) -> tuple[list[ImageRead], list[int]]:
-        """Forget the reads that wait for a block. Return them, and the blocks that nobody waits for any more."""
+        """Forget the reads that wait for a block. Return them, and the blocks that no read waits for any more."""
         lost = self._waiting.pop(block, [])
         free = [block]
         for read in lost:

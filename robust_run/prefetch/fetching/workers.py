@@ -178,7 +178,7 @@ class Fetcher:
             job = self._queue.next(now_s)
             if job is not None:
                 self._requests[job] = Cancellation()
-                self._work.notify()  # somebody must be awake for what comes next, were it only to ask a second time
+                self._work.notify()  # a thread must be awake for what comes next, were it only to ask a second time
                 return job
             wait_s = self._queue.wake_s - now_s
             self._work.wait(None if wait_s == float("inf") else max(0.001, wait_s))
@@ -207,7 +207,7 @@ class Fetcher:
         source = self._sources[job.source]
         try:
             source.read_into(blocks[0] * self._map.block_bytes, buffers, self._requests[job])
-        except Exception as error:  # a source may be anything; whatever it raises is its failure
+        except Exception as error:  # a source may be anything; each exception it raises is its failure
             words = _words(error)
             reason = words if words.startswith(source.name) else f"{source.name}: {words}"
             self._failed_at(job, reason, final=not may_work_later(error))
@@ -303,7 +303,7 @@ class Fetcher:
             self._answer(read, data, "")
 
     def _fetch_again(self, read: ImageRead, blocks: Sequence[int], how: str) -> None:
-        """Take cached blocks for absent, and have a read wait for them; or end it, if the cache spoils whatever it is given.
+        """Take cached blocks for absent, and have a read wait for them; or end it, if the cache spoils all that it is given.
 
         Another thread or server may have put them right since they were read: then they are read again.
         """

@@ -1,4 +1,4 @@
-"""A folder or an OCI layout → one squashfs and its block map. The same tree gives the same bytes, whoever builds it.
+"""Reproducible builds of images: a folder or an OCI layout → one squashfs and its block map. The same tree gives the same bytes.
 
 mksquashfs does the work: every file belongs to root and has no extended attributes (why: `losses`). Files keep their times of
 modification: a .pyc counts only where its source has the time that is noted in it, and without them each start would compile all

@@ -32,7 +32,7 @@ _CHECK_FREE_EVERY_BYTES = 64 << 20
 
 
 class Extraction:
-    """One image's folder while its layers are applied to it. Use from one thread; nobody else may write the folder."""
+    """One image's folder while its layers are applied to it. Use from one thread; no other process may write the folder."""
 
     def __init__(self, folder: str, limits: LayerLimits) -> None:
         self.folder = os.path.realpath(folder)

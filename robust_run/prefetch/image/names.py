@@ -81,7 +81,7 @@ def whiteouts_in(
 ) -> list[Whiteout]:
     """Return the whiteouts of a layer, in its order. Its bytes are not verified: who applies it sees that it has these.
 
-    `stopping`: nobody wants to know any more. Raises `ImageRefused`.
+    `stopping`: the caller does not want to know any more. Raises `ImageRefused`.
     """
 
     def go_on(_count: int) -> None:

@@ -90,7 +90,7 @@ def extract(
     limits: LayerLimits | None = None,
     progress: _Progress | None = None,
 ) -> Survey:
-    """Write an image's root file system into an empty folder that nobody else writes. `machine`: as `uname -m` says it.
+    """Write an image's root file system into an empty folder that no other process writes. `machine`: as `uname -m` says it.
 
     Returns what the folder does not show, and what is not kept. `tag` chooses among several images
     (`org.opencontainers.image.ref.name`); `progress` gets bytes of layers since the last call.

@@ -88,7 +88,7 @@ def original_of(member: tarfile.TarInfo) -> Original:
 
 
 def shown_mode(original: Original) -> int:
-    """Return the permissions that an entry has while the folder is ours: we can read it, and it runs as nobody else."""
+    """Return the permissions that an entry has while the folder is ours: we can read it, and it runs as no other user."""
     return original.mode & 0o777 | 0o400
 
 

@@ -1,6 +1,6 @@
 """Where a path leads inside a folder that acts as a root: symbolic links are followed within it and nowhere else.
 
-For folders that nobody else writes while we look: a rootfs being built in a private folder, or a read-only image.
+For folders that no other process writes while we look: a rootfs being built in a private folder, or a read-only image.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class ForwardReader:
 
 @contextmanager
 def opened_tar(reader: ForwardReader, sha256: str) -> Iterator[tarfile.TarFile]:
-    """Open a layer's tar. Whatever goes wrong while it is read becomes `ImageRefused`; `sha256` is for the message."""
+    """Open a layer's tar. All that goes wrong while it is read becomes `ImageRefused`; `sha256` is for the message."""
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:", errorlevel=2, encoding="utf-8") as tar:
             yield tar

@@ -5,7 +5,7 @@
       └── inside.command(argv) ──► enter ──► the program, in them
 
 The agent itself stays outside. The namespaces live as long as a process or a descriptor is in them: when the agent and its
-workers are gone, whatever ended them, nothing is mounted any more.
+workers are gone, also if they were killed, nothing is mounted any more.
 
 **Invariant:** no program of the image runs before the view is complete, and none outside of it.
 """

@@ -91,7 +91,7 @@ def _whole(plan: InsidePlan, troubles: Troubles) -> Cache | None:
     """Return the cache where the whole image is in it, for a machine on which no block server can show it.
 
     What reads it then verifies nothing, so all of it is verified now: that takes as long as to read it. With a block server, each
-    block is verified when it is read, and nobody waits for the others.
+    block is verified when it is read, and no read waits for the others.
     """
     cache = Cache(plan.cache_root, plan.block_map)
     if cache.complete:

@@ -43,7 +43,7 @@ class Troubles:
         self._tell(Problem(sentence, is_note=True))
 
     def reader_ended(self, wait: Callable[[], int]) -> None:
-        """Wait for the end of the process that shows the image, which nobody can replace."""
+        """Wait for the end of the process that shows the image, which cannot be replaced."""
         code = wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         self._tell(Problem(f"squashfuse {how}: what reads the image from now on gets errors", is_lost=True))

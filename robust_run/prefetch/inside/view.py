@@ -192,7 +192,7 @@ def _bind(bind: Bind) -> None:
 
 
 def _hide_stage(bind: Bind) -> None:
-    """Where a bind shows the folder in which our stage is mounted, take the stage away there: it is nobody's business."""
+    """Where a bind shows the folder in which our stage is mounted, take the stage away there: programs have no use for it."""
     stage = os.getcwd()
     source = os.path.realpath(bind.source)
     if stage.startswith(source.rstrip("/") + "/"):

@@ -1,4 +1,4 @@
-"""Nodes of a job give each other blocks, so that the origin is asked for each of them once or twice and not by every node.
+"""Peer-to-peer block transfer between nodes of a job: the origin is asked for each block once or twice, not by every node.
 
     assignment  pure: which nodes fetch a group of blocks from the origin
     standing    pure: which peers are asked, how long one waits for them, who got what from us
@@ -6,9 +6,9 @@
     serving     HTTP: ranges of the cache for who knows the job's token; what is not there is fetched first
     together    puts these into a block server
 
-Nobody announces what he has. A group's owner is asked; it fetches what it lacks and remembers who got the group from it, and
+No node announces what it has. A group's owner is asked; it fetches what it lacks and remembers who got the group from it, and
 sends the next ones there while it is busy itself: copies spread as a tree.
 
-**Invariant:** what a peer sends is compared with the block map before it is kept or handed on, and nobody waits for a peer
+**Invariant:** what a peer sends is compared with the block map before it is kept or handed on, and no wait for a peer is
 without a limit.
 """

@@ -27,6 +27,7 @@ from robust_run.prefetch.rules.types import BlockMap
 
 #: How long one request waits for a fetch; less than the silence that ends it at the other side.
 _WAIT_S = 1.5
+#: How often the members are looked for within that: they come from another thread, which wakes no request.
 _LOOKS = 15
 #: A peer that takes longer to take what it asked for is hung up on.
 _SEND_LIMIT_S = 30.0
@@ -71,7 +72,7 @@ class PeerServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up on everybody. Once, after `start`."""
+        """Hang up on all peers. Once, after `start`."""
         with suppress(RuntimeError):  # it ended by itself: the loop is closed
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_STOP_S)
@@ -168,7 +169,7 @@ class PeerServer:
                 future.set_result(data)
 
         def came(data: bytes | None, _why: str) -> None:
-            with suppress(RuntimeError):  # nobody is given anything any more
+            with suppress(RuntimeError):  # the loop is closed: no peer is given anything any more
                 loop.call_soon_threadsafe(tell, data)
 
         try:

@@ -57,7 +57,7 @@ class PeerSource:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Asks nobody before it knows members; see `meet`."""
+        """Asks no peer before it knows members; see `meet`."""
         self._map, self._options, self._clock = block_map, options, clock
         self._identity = blockmap.identity(block_map)
         self._stall_s = max(limits.stall_s, options.demand_wait_s)
@@ -80,7 +80,7 @@ class PeerSource:
                         f"peers: {own[:80]!r} is not among the {len(known)} members: they are not asked"
                     )
                 return
-            # In an order that is everybody's, so that numbers mean the same everywhere.
+            # In an order that all nodes share, so that numbers mean the same everywhere.
             self._assignment = GroupOwners(self._identity, sorted(set(known)), self._options.origins)
             self._own = self._assignment.members.index(own)
             self._peers = Peers()

@@ -63,7 +63,7 @@ class Together:
         self._stop = server.stop
 
     def close(self) -> None:
-        """Ask nobody any more, and give nobody anything. Once."""
+        """Ask no peer any more, and give none anything. Once."""
         self._source.close()
         self._stop()
 

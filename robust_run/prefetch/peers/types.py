@@ -21,7 +21,7 @@ class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
     bind: str = "0.0.0.0:0"
     """Where to listen, as host:port; port 0: any. Numbers, no names."""
     members: tuple[str, ...] = ()
-    """All nodes as host:port, this one too, in any order. May be told later (`AskPeers`): until then nobody is asked."""
+    """All nodes as host:port, this one too, in any order. May be told later (`AskPeers`): until then no peer is asked."""
     own: str = ""
     """Which of them this node is."""
     origins: int = 2
@@ -33,7 +33,7 @@ class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
     members_wait_s: float = 0.0
     """How long to prefetch nothing while `members` are not known yet. Reads do not wait for that."""
     uploads: int = 16
-    """Requests that are answered at once; while there are more, who asks is sent to somebody who has it already."""
+    """Requests that are answered at once; while there are more, who asks is sent to a peer that has it already."""
 
 
 class PeerCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,7 +157,7 @@ def encode(hot: HotList) -> bytes:
 
 
 def decode(data: bytes, name: str = "hot list") -> HotList:
-    """Return the list in a file's bytes. `name` is for the message. Raises `HotListRefused` for whatever is wrong with it."""
+    """Return the list in a file's bytes. `name` is for the message. Raises `HotListRefused` for all that can be wrong with it."""
     if len(data) > LARGEST_LIST_BYTES:
         raise HotListRefused(f"{name}: {len(data)} bytes; at most {LARGEST_LIST_BYTES} are read")
     try:

@@ -76,7 +76,7 @@ class FetchQueue:
         return refusal
 
     def satisfied(self, block: int) -> None:
-        """Nobody waits for a block any more."""
+        """No read waits for a block any more."""
         self._demands.pop(block, None)
 
     def prefetch(self, runs: Iterable[BlockRun]) -> int:

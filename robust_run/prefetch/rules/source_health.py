@@ -39,7 +39,7 @@ class Health:
         return self._records[source].quiet_until_s
 
     def is_shunned(self, source: int, now_s: float) -> bool:
-        """Whether it has lied lately: it is asked only where nobody else has the block."""
+        """Whether it has lied lately: it is asked only where no other source has the block."""
         return self._records[source].shunned_until_s > now_s
 
     def came(self, source: int, good_bytes: int, wrong_blocks: int, now_s: float) -> None:

@@ -23,7 +23,7 @@ class Priority(IntEnum):
     HOT = 1
     """An earlier launch read it."""
     BACKGROUND = 2
-    """Nobody asked; it is part of the image."""
+    """No read asked; it is part of the image."""
 
 
 class BlockMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,4 +197,4 @@ class Status(FetchCounts, frozen=True, kw_only=True):
     window_open: bool
     """Whether touches are still recorded."""
     peers: PeerCounts | None = None
-    """None: this server shares with nobody."""
+    """None: this server shares with no peer."""

@@ -7,4 +7,4 @@ from robust_run.prefetch.server.process import main
 
 _code = main()
 sys.stderr.flush()
-os._exit(_code)  # threads may be within a read that nobody can end; the kernel takes what is left
+os._exit(_code)  # threads may be within a read that cannot be ended; the kernel takes what is left

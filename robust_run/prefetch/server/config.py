@@ -13,7 +13,7 @@ LARGEST_CONFIG_BYTES = 192 << 20
 
 
 class Background(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the rest of the image is fetched while nobody asks for it."""
+    """Whether the rest of the image is fetched while no read asks for it."""
 
     width: int = 0
     """Requests at once; 0: not at all."""
@@ -31,7 +31,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     peers: PeerOptions | None = None
     """Other nodes of the job, with whom blocks are shared; None: there are none."""
     max_readahead_bytes: int = 128 << 10
-    """What the kernel may read ahead. Small, or the record lists what nobody needed (measured: 3.6 times too much)."""
+    """What the kernel may read ahead. Small, or the record lists what no program needed (measured: 3.6 times too much)."""
     start_limit_s: float = 60.0
     """How long the beginning of the image may take to be read."""
     grace_s: float = 10.0

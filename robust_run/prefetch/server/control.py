@@ -178,7 +178,7 @@ class Control:
             return self._carry_out(msgspec.json.decode(line, type=Request))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return Refused(f"the request cannot be understood: {' '.join(str(error).split())[:300]}")
-        except Exception as error:  # the server goes on, whatever a request ran into
+        except Exception as error:  # the server goes on, also if a request fails
             return Refused(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 

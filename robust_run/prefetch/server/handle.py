@@ -96,7 +96,7 @@ def _learn_not_to_flush(path: str) -> None:
     Else the keeper could never replace a dead one: its new process closes the files that it inherits before it becomes a server,
     and to close one of this mount it would wait for itself. (Since Linux 5.16 the kernel is told so with each open file.)
     """
-    with contextlib.suppress(OSError):  # whatever it is, the first reader will see it too
+    with contextlib.suppress(OSError):  # the first reader will see the error too
         os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
@@ -167,7 +167,7 @@ class ServerHandle:
 
 
 def _new_control_path(cache_root: str) -> str:
-    """Return a new name in the cache's folder of sockets, and remove those there that nobody listens at any more."""
+    """Return a new name in the cache's folder of sockets, and remove those there that no server listens at any more."""
     folder = os.path.join(cache_root, "control")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -50,7 +50,7 @@ def mount(device: int, folder: str) -> int:
 
 
 def unmount_if_idle(folder: str, mounted: int) -> bool:
-    """Take our mount away if nobody uses it. Return whether it is gone. `mounted`: its device number."""
+    """Take our mount away if no process uses it. Return whether it is gone. `mounted`: its device number."""
     return device_number(folder) != mounted or _is_unmounted(folder)
 
 

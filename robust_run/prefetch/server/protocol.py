@@ -28,10 +28,12 @@ _INIT_OUT = struct.Struct("=IIIIHHIIHH32x")
 _READ_IN = struct.Struct("=QQI")
 _ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 _ENTRY = struct.Struct("=QQQQII")
+#: How long the kernel may keep names and attributes: neither changes while the image is mounted.
 _FOREVER_S = 86_400
 _ASYNC_READ, _MAX_PAGES = 1 << 0, 1 << 22
 _KEEP_CACHE, _NO_FLUSH = 1 << 1, 1 << 5
 _MOST_BACKGROUND = 64
+#: So the kernel may ask for a block of the default size, 1 MiB, in one request; without it, for 32 pages at most.
 _MOST_PAGES = 256
 _IMAGE_MODE, _FOLDER_MODE = stat.S_IFREG | 0o444, stat.S_IFDIR | 0o555
 

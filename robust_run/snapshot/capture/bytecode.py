@@ -1,4 +1,4 @@
-"""Bytecode that is valid whatever the time stamps: compiled once here, so that no restore pays for it.
+"""Bytecode that is valid with any time stamps: compiled once here, so that no restore pays for it.
 
 The usual kind is bound to its source's time stamp, which a snapshot does not keep; "unchecked-hash" (PEP 552) is not looked at.
 """
@@ -85,7 +85,7 @@ def compile_all(
             "-i",
             listed,
         ]
-        # What `main` returns is no exit code here: of sources that cannot be compiled, nobody need know.
+        # What `main` returns is no exit code here: sources that cannot be compiled need not be reported.
         commands.append(f"import compileall, sys; sys.argv[1:] = {argv!r}; compileall.main()")
     # In the process in which commands run, so that its processes end with this one.
     order = CaptureOrder(

@@ -18,7 +18,7 @@ from robust_run.snapshot.errors import CaptureRefused
 from robust_run.snapshot.roots import is_within
 from robust_run.snapshot.rules.types import Item, Method, Root
 
-#: Installers need not compile, as that is done for all at the end; nobody is there to answer questions.
+#: Installers need not compile, as that is done for all at the end; no user is there to answer questions.
 _SETTINGS = {
     "PIP_COMPILE": "0",
     "PIP_NO_INPUT": "1",
@@ -27,7 +27,7 @@ _SETTINGS = {
 }
 #: A set-up that runs out of room half-way is worse than another way to capture. /dev/shm of a container is often this small.
 LEAST_FREE_BYTES = 1 << 30
-#: Variables that name folders in which installers write what nobody needs afterwards.
+#: Variables that name folders in which installers write what no job needs afterwards.
 _CACHES = ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR", "TORCH_EXTENSIONS_DIR")
 
 

@@ -1,4 +1,4 @@
-"""Running something so that nothing of it can outlive this process, however this process ends.
+"""Process containment (a PID namespace): nothing that is run can outlive this process, however this process ends.
 
 What it starts is in a process namespace: when the first process of that ends, the kernel ends all others, and the first one ends
 with us. No signal, session or orphan gets out of it. (pid_namespaces(7); containers are ended in this way, too.)
@@ -84,7 +84,7 @@ def _first(work: Callable[[], Sequence[int]], writer: int, lifeline: int) -> Non
 
 
 def _die_with(lifeline: int) -> None:
-    """Be killed when the parent ends; also if it has ended already, which shows as nobody holding the other end."""
+    """Be killed when the parent ends; also if it has ended already, which shows as no process holding the other end."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     syscalls.die_with_parent()
     poll = select.poll()

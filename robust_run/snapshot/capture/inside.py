@@ -2,7 +2,7 @@
 
 Started as `python -m robust_run.snapshot.capture.inside ORDER REPORT`; it ends all of that, too, when its parent ends (then it
 also removes the folder of the order) or on SIGTERM. If it is killed itself, the kernel ends the rest, where it is allowed to
-enclose them (see `enclosed`). Its mounts nobody else sees; they end with it. The commands' output goes to its own.
+enclose them (see `enclosed`). No other process sees its mounts; they end with it. The commands' output goes to its own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def main(order_path: str, report_path: str) -> int:
     signal.signal(signal.SIGTERM, _stop)
     syscalls.die_with_parent(signal_number=signal.SIGTERM)
     syscalls.adopt_orphans()
-    # Whoever starts us may hold signals back, and children inherit that: nothing but SIGKILL would end them.
+    # The process that starts us may block signals, and children inherit that: nothing but SIGKILL would end them.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     with open(order_path, "rb") as file:
         order = msgspec.json.decode(file.read(), type=CaptureOrder)
-    if os.getppid() != order.parent:
+    if os.getppid() != order.parent:  # it ended before `die_with_parent`: its signal does not come any more
         return 1
     try:
         report = _carry_out(order)
@@ -115,7 +115,7 @@ def _stop(_number: int, _frame: object) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove the work folder: whoever would have done it is gone."""
+    """Remove the work folder: the builder, which would have done it, is gone."""
     from robust_run.snapshot.capture.work import remove_work
 
     remove_work(folder)

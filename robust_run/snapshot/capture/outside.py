@@ -1,4 +1,4 @@
-"""What set-up commands changed where nobody captures: another node would not have it, so it is named.
+"""What set-up commands changed outside the captured folders: another node would not have it, so it is named.
 
 Best by overlays over the folders that installers write to: then it is known exactly and this machine stays as it was. Where that
 is not possible, by time stamps: a file whose change time is not before the start. In the user's home that proves little, as other

@@ -23,9 +23,10 @@ _STOP_S = 10.0
 _LINE_BYTES = 64 << 10
 #: In the environment of all that the commands start: the folder of their order, by which they are known.
 MARK = "_ROBUST_SETUP_WORK"
-#: How often whoever hears the output is asked meanwhile whether to go on.
+#: How often the listener of the output is asked meanwhile whether to go on.
 _TICK_S = 0.2
 _REPORT_BYTES = 1 << 20
+#: Rounds of killing, 10 ms apart: 2 s for what is killed to leave the kernel.
 _LOOKS = 200
 _START = "import json,sys; sys.path[:]=json.loads(sys.argv[1]); from robust_run.snapshot.capture import inside; "
 
@@ -89,7 +90,7 @@ def _pass_on(
 ) -> None:
     """Give what is written line by line, until the end. What `on_output` raises ends the commands.
 
-    `is_over`: whether whoever runs them has ended; those that it left may have the descriptor for long.
+    `is_over`: whether the process that runs them has ended; those that it left may have the descriptor for long.
     """
     check = on_output.check if isinstance(on_output, Heard) else _nothing
     rest = b""
@@ -111,7 +112,7 @@ def _pass_on(
 
 
 def _end_marked(folder: str) -> None:
-    """Kill what was started by the commands of a folder, which nobody else does where they were not enclosed."""
+    """Kill what was started by the commands of a folder, which no other process does where they were not enclosed."""
     mark = f"{MARK}={folder}".encode()
     for _ in range(_LOOKS):  # one that is killed may be long in leaving the kernel
         found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has_mark(pid, mark)]

@@ -25,7 +25,7 @@ class CaptureOrder(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     cwd: str
     private: tuple[str, ...]
-    """Folders of the user in which changes are nobody's business: home, caches, temporary files."""
+    """Folders of the user in which changes are not looked at: home, caches, temporary files."""
     parent: int
     """Process without which nothing is to be run."""
     shell: str = "/bin/sh"

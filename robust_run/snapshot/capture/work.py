@@ -1,4 +1,4 @@
-"""Folders in which builds work. Each is locked by its builder, so that whoever comes next can tell that it was killed.
+"""Work folders of builds. Each is locked by its builder, so that the next builder can tell that it was killed.
 
 The kernel gives a lock back when its holder ends, however it ends. Where there are no locks, and for builders under another
 kernel (a folder of several machines, or from before a reboot), age tells.
@@ -62,7 +62,7 @@ def sweep(parent: str, older_than_s: float, now_unix_s: float) -> list[str]:
     for item in list(os.scandir(parent)):
         if not item.name.startswith(PREFIX) or not item.is_dir(follow_symlinks=False):
             continue
-        with suppress(OSError):  # somebody else removes it, or it is another user's
+        with suppress(OSError):  # another process removes it, or it is another user's
             if _is_left(item.path, item.stat(follow_symlinks=False).st_mtime, older_than_s, now_unix_s):
                 remove_work(item.path)
                 found.append(item.path)
@@ -70,7 +70,7 @@ def sweep(parent: str, older_than_s: float, now_unix_s: float) -> list[str]:
 
 
 def _is_left(folder: str, modified_s: float, older_than_s: float, now_unix_s: float) -> bool:
-    """Whether nobody works in a folder."""
+    """Whether no builder works in a folder."""
     is_old = now_unix_s - modified_s > older_than_s
     if is_old or folder.endswith(_NEW):
         return is_old

@@ -1,4 +1,4 @@
-"""A program that can write below one folder only, whatever the archive tells it: Landlock (Linux 5.13, no privilege needed).
+"""Sandbox for unpacking hostile archives: a program can write below one folder only (Landlock: Linux 5.13, no privilege).
 
 Sources: landlock(7), linux/landlock.h.
 """

@@ -63,7 +63,7 @@ def hold(order: PlaceOrder) -> Held | None:
 
 
 def _make(order: PlaceOrder, rung: Rung, made: list[Held]) -> None:
-    """In a thread, which the kernel takes its namespace away from when it ends, unless somebody has a descriptor of it."""
+    """In a thread, which the kernel takes its namespace away from when it ends, unless a process has a descriptor of it."""
     place = StagePlace(order, order.stage, as_user=False, writable=order.writable)
     try:
         namespace.enter(as_user=False)

@@ -2,7 +2,7 @@
 
 `unsquashfs` unpacks, on all processors, into a new folder that it cannot leave (Landlock; without that, only a version that
 refuses names with "/" and ".."). What it wrote is held against the listing, file by file; then comes the mark that all is
-there, then the final name. A process that is killed leaves a folder that nobody uses and the next one removes.
+there, then the final name. A process that is killed leaves an unused folder, which the next one removes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from robust_run.store.digests import digest
 MARK = ".robust-snapshot.json"
 _PART = ".robust-part"
 _THREADS = 4
-#: What a container writes to: gone with it, and nobody else's.
+#: What a container writes to: gone with it, and no other container's.
 _OWN_FILE_SYSTEMS = frozenset(("overlay", "tmpfs", "ramfs"))
 
 

@@ -163,7 +163,7 @@ def check(manifest: SnapshotManifest, image_at: str, *, is_lazy: bool) -> None:
     The image as a whole was verified before; what could be wrong is what was made of it.
     """
     if is_lazy:
-        return  # each block is verified as it comes, and looking would wait for blocks that nobody else needs
+        return  # each block is verified as it comes, and looking would wait for blocks that no program needs
     tops = [root.path for root in manifest.roots]
     unread = _READ
     for item in sample(os.path.join(image_at, listing.NAME), _PLACES, _NEIGHBOURS):

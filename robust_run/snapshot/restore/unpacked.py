@@ -1,8 +1,8 @@
 """Where images are unpacked on a node, who uses what, and what can go.
 
 Memory is the better place for many small files: making them is what takes time on a disk. It is chosen where the environment is
-small beside what is free. Whoever uses what is unpacked holds a shared lock of the kernel's, which ends with him; what nobody
-uses is removed from memory when something else is unpacked there. On disk it stays for the next job.
+small beside what is free. A process that uses what is unpacked holds a shared lock of the kernel's, which ends with it; what is
+not used is removed from memory when something else is unpacked there. On disk it stays for the next job.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 def own_folder(path: str, *, unique: bool = False) -> str:
     """Make a folder that only we can write, and return it; `unique`: a new one in it. Raises `RestoreRefused`.
 
-    In /var/tmp somebody else may have made it, or the folder above it, before us.
+    In /var/tmp another user may have made it, or the folder above it, before us.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -115,14 +115,14 @@ def unpack(manifest: SnapshotManifest, image: str, folders: tuple[Folder, ...]) 
 
 
 def sweep(folder: str, keep: str = "") -> list[str]:
-    """Remove what is unpacked in a folder and used by nobody, and return the names."""
+    """Remove what is unpacked in a folder and used by no process, and return the names."""
     removed = []
     top = os.path.join(folder, "unpacked")
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(top)):
             if len(name) != 64 or name == keep:
                 continue
-            with suppress(OSError):  # somebody uses it, or somebody else removes it
+            with suppress(OSError):  # a process uses it, or removes it
                 use = _using(os.path.join(top, name), fcntl.LOCK_EX)
                 shutil.rmtree(os.path.join(top, name), ignore_errors=True)
                 os.close(use)

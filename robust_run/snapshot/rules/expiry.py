@@ -66,9 +66,9 @@ def prune_plan(
     keep_keys: Iterable[str] = (),
     abandoned_s: float = 86400.0,
 ) -> list[FolderRemoval]:
-    """Return what to remove, oldest first: what nobody touched for so long, and what killed builders left.
+    """Return what to remove, oldest first: what was not touched for so long, and what killed builders left.
 
-    `keep_latest`: so many of the latest built stay whatever their age; `keep_keys` always stay.
+    `keep_latest`: so many of the latest built stay at any age; `keep_keys` always stay.
     """
     ordered = sorted(stored, key=lambda item: (item.built_unix_s or 0.0, item.key))
     whole = [item.key for item in ordered if item.built_unix_s is not None]

@@ -39,7 +39,7 @@ def blanked(text: str) -> str:
 
 
 def make(ingredients: Iterable[Ingredient]) -> Key:
-    """Return the key of ingredients, in whatever order they come. Raises `SetupRefused` for two of one name."""
+    """Return the key of ingredients, the same in any order. Raises `SetupRefused` for two of one name."""
     ordered = tuple(sorted(ingredients, key=lambda item: item.name))
     for one, other in itertools.pairwise(ordered):
         if one.name == other.name:

@@ -1,4 +1,4 @@
-"""One builder per key: who builds, who waits, who takes over. Pure; `holding` does what is decided here.
+"""Leader election by a lease: one builder per key, who waits, who takes over. Pure; `holding` does what is decided here.
 
 A builder claims a *term* by creating its file, which only one can, and then writes its heartbeat again and again. A term whose
 heartbeat has not changed for the lease's time, by the watcher's own clock, is over: its builder is dead or cut off, and anybody
@@ -76,7 +76,7 @@ def decide(watch: LeaseWatch, now_s: float, lease_s: float = LEASE_S) -> LeaseDe
     if seen.is_published:
         return LeaseDecision(act="restore")
     if seen.term == 0:
-        return LeaseDecision(act="claim", term=1, reason="nobody builds it yet")
+        return LeaseDecision(act="claim", term=1, reason="no node builds it yet")
     if seen.term >= MOST_TERMS:
         return LeaseDecision(act="fail", reason=f"{seen.term} builders have tried; remove the key: robust env prune")
     beat = seen.beat

@@ -29,7 +29,7 @@ def encode(items: Sequence[Item]) -> bytes:
 
 
 def decode(data: bytes, manifest: SnapshotManifest) -> list[Item]:
-    """Return the items. Raises `SnapshotRefused` for whatever is wrong with them; never anything else."""
+    """Return the items. Raises `SnapshotRefused` for all that can be wrong with them; never anything else."""
     digest = hashlib.sha256(data).hexdigest()
     if digest != manifest.listing_sha256:
         raise SnapshotRefused(f"{NAME}: its sha256 is {digest}, the manifest says {manifest.listing_sha256}")

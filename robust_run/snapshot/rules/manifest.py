@@ -1,4 +1,4 @@
-"""A manifest as bytes, whether what it says can be, and whether somebody who knows the store's token said it. Pure."""
+"""A manifest as bytes: encoding, validation, and whether it is signed with the store's token. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def encode(manifest: SnapshotManifest, token: str | None = None) -> bytes:
 def decode(data: bytes, *, token: str | None = None, name: str = NAME) -> SnapshotManifest:
     """Read a manifest. With a token, one that is not signed with it is refused. `name` is for the message.
 
-    Raises `SnapshotRefused` for whatever is wrong with it (`SnapshotDamaged` for all but a signature); never anything else.
+    Raises `SnapshotRefused` for all that can be wrong with it (`SnapshotDamaged` for all but a signature); never anything else.
     """
     if len(data) > LARGEST_BYTES:
         raise SnapshotDamaged(f"{name}: {len(data)} bytes; at most {LARGEST_BYTES} are read")

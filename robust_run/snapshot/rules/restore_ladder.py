@@ -6,7 +6,7 @@ rung       what it is
 mount      root: the kernel reads the image; an overlay of it over each captured folder, at the same path
 userns     the same without root: squashfuse_ll in a user namespace
 extract    the image is unpacked to memory or local disk, once per node; an overlay of that, at the same path
-in-place   it is unpacked and copied over an environment that nobody else has, such as a container's own
+in-place   it is unpacked and copied over an environment that no other job has, such as a container's own
 target     it is unpacked and put before the environment on `sys.path`; not all snapshots allow that
 commands   the set-up commands are run
 =========  ================================================================================================

@@ -2,11 +2,11 @@
 
 `--code auto`      in the user's folder as long as that is, file by file, the version that shall run; else from a copy
 `--code copy`      always from a copy in the run directory
-`--code in-place`  always in the user's folder, whatever it holds
+`--code in-place`  always in the user's folder, as it is
 
 In a copy, what is no code (data, outputs, environments) is a link to where it was left. The working directory stays the
-user's. Modules are redirected in the worker (`tracer.arm.redirect`), so that whatever on `sys.path` leads into the user's
-folder leads into the copy instead.
+user's. Modules are redirected in the worker (`tracer.arm.redirect`), so that each entry of `sys.path` that leads into the
+user's folder leads into the copy instead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CodeSource(msgspec.Struct, frozen=True, kw_only=True):
     root: str = ""
     """The user's folder that it stands for."""
     steady: str = ""
-    """Links to what the user's folder held; empty: workers run from a copy, or in place whatever happens there."""
+    """Links to what the user's folder held; empty: workers run from a copy, or in place, also if that is edited."""
 
 
 class CodeSeen(NamedTuple):
@@ -188,7 +188,7 @@ class CodePlace:
         return CodeSource(use=use, copy=copy, root=root.folder)
 
     def _keep_steady(self, tree_id: str, scan: Scan) -> None:
-        """Have the workers that run in the user's folder import what that holds now, whatever is edited from now on."""
+        """Have the workers that run in the user's folder import what that holds now, in spite of edits from now on."""
         if self._mode == "auto" and self._root is not None:
             self.store.lead_to_kept(self.steady, self._root.folder, tree_id, scan)
 

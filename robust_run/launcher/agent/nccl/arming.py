@@ -36,7 +36,7 @@ _BUILD = (
 )
 
 Weight = Literal["silent", "noted", "said"]
-"""silent: nobody asked. noted: in the journal and in `robust status`. said: on the terminal, too."""
+"""silent: the user did not ask. noted: in the journal and in `robust status`. said: on the terminal, too."""
 
 
 class ArmingDecision(msgspec.Struct, frozen=True, kw_only=True):

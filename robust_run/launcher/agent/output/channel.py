@@ -50,7 +50,7 @@ class SharedStream:
 
     def _offer(self, owner: object, data: bytes) -> None:
         if not self._writer.offer(data):
-            # The notice about the gap ends whatever line was begun.
+            # The notice about the gap ends a line that was begun.
             self._unfinished_by = None
             return
         self._unfinished_by = None if data.endswith(b"\n") else owner

@@ -1,7 +1,7 @@
 """Reads what all workers of a job print, in the event loop, and sends it on its ways.
 
 The first workers are spawned before asyncio is imported: `OutputRouter.open_rank` needs no loop, `attach` brings one.
-Reading never waits for whoever reads us: a worker is never slowed down by a terminal, a pager or a disk.
+Reading never waits for our own readers: a worker is never slowed down by a terminal, a pager or a disk.
 """
 
 from __future__ import annotations
@@ -238,5 +238,5 @@ def _resolve_from_thread(loop: asyncio.AbstractEventLoop, future: asyncio.Future
         if not future.done():
             future.set_result(None)
 
-    with suppress(RuntimeError):  # The loop was closed: nobody waits any more.
+    with suppress(RuntimeError):  # The loop was closed: no task waits any more.
         loop.call_soon_threadsafe(resolve)

@@ -70,7 +70,7 @@ class BoundedWriter:
         return self._is_broken
 
     def offer(self, data: bytes) -> bool:
-        """Hand over a block; never waits. False: it was dropped, whole, and counted (or nobody can read any more)."""
+        """Hand over a block; never waits. False: it was dropped, whole, and counted (or nothing can be written any more)."""
         if not data:
             return True
         with self._changed:
@@ -157,7 +157,7 @@ class BoundedWriter:
             try:
                 count = self._write(self.fd, view[position : position + WRITE_BYTES])
             except BlockingIOError:
-                # Whoever shares the descriptor with us made it non-blocking; it must stay so for them.
+                # A process that shares the descriptor with us made it non-blocking; it must stay so for that one.
                 self._wait_until_writable()
                 continue
             except OSError as error:

@@ -214,7 +214,7 @@ def make_pipe(capacity_bytes: int = PIPE_BYTES) -> tuple[int, int]:
 def make_pty(window_size_of_fd: int) -> tuple[int, int]:
     """Return (master, slave) of a pseudo-terminal that passes every byte unchanged; the master never blocks.
 
-    The worker sees a terminal as large as the one behind `window_size_of_fd`. It is nobody's controlling terminal (the
+    The worker sees a terminal as large as the one behind `window_size_of_fd`. It is no process's controlling terminal (the
     C library opens it so), hence no key and no hang-up reaches workers through it. Raises OSError if none is left.
     """
     master_fd, slave_fd = os.openpty()

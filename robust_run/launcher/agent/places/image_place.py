@@ -98,7 +98,7 @@ class ImagePlace(HeldPlace[MadeImage]):
         if os.environ.get("PYTHON_EXEC"):
             return self._spec.argv[0]
         ready = self._made.inside.ready
-        # That of a virtual environment is a link to one of this machine, which nobody finds by looking at the image alone.
+        # That of a virtual environment is a link to one of this machine, which is not found by looking at the image alone.
         return ready.python or (os.path.join(ready.mount_at, "bin", "python") if ready.mount_at else "")
 
     def program(self, argv: Sequence[str]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class ImageWarmth:
         start_helper: StartsHelpers,
         where: str,
     ) -> None:
-        """`where`: for messages. `starter.off` may hold a reason of its own already: then nobody asks."""
+        """`where`: for messages. `starter.off` may hold a reason of its own already: then the image is not asked."""
         self._starter, self._enter, self._start_helper, self._where = starter, enter, start_helper, where
         self._answer: int | None = None
         """Descriptor where the answer arrives."""

@@ -214,7 +214,7 @@ class HeldPlace(ABC, Generic[MadeT]):
             self._begin_anew(made)
 
     def note(self, sentence: str) -> None:
-        """Something is worth knowing; from any thread. It is said, and is nobody's reason for failing."""
+        """Something is worth knowing; from any thread. It is said, and is never the reason of a failure."""
         self._say(f"{self.name}: {sentence}")
 
     def _begin_anew(self, lost: MadeT) -> None:

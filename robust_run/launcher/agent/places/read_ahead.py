@@ -1,6 +1,6 @@
 """Read-ahead for workers that run where the agent does: files of their environment (`--prefetch-env`), or an image we are in.
 
-Both are hints: the job runs as it would without them, whatever goes wrong here.
+Both are hints: the job runs as it would without them, also if something goes wrong here.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class SetupPlace(HeldPlace[RestoredEnvironment]):
         self._brought = brought
         self.uses = ("setup", "setup-built") if brought.was_built else ("setup",)
         self.snapshot = manifests.encode(brought.manifest) if brought.manifest is not None else b""
-        """For other nodes of the job; empty: there is none. It keeps no signature: whoever sends it is known."""
+        """For other nodes of the job; empty: there is none. It keeps no signature: the sender is known."""
         packages = brought.manifest.packages if brought.manifest is not None else ()
         self.has_our_torch = not any(each.name.lower().startswith(_OF_TORCH) for each in packages)
 

@@ -53,7 +53,7 @@ def open_setup(
 
 
 class _Relay:
-    """Keeps what is heard until somebody listens."""
+    """Buffer of sentences: keeps what is heard until there is a listener."""
 
     def __init__(self) -> None:
         self._kept: list[str] = []
@@ -149,7 +149,7 @@ class _Opening:
         return found.manifest, found.was_built
 
     def _wait_for_news(self) -> bytes | None:
-        """Wait until the first node has refreshed the set-up; None: nobody has begun to in the time that it has for that."""
+        """Wait until the first node has refreshed the set-up; None: it has not in the time that it has for that."""
         self._progress.doing = "waiting for the first node, which refreshes it"
         limit_s = self._spec.many.join_timeout_s if self._spec.many is not None else 0.0
         while self._clock.monotonic_s() - self._progress.began_s < limit_s:

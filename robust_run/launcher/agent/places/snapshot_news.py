@@ -16,7 +16,7 @@ class News(Protocol):
         ...
 
     def ask(self) -> bytes | None:
-        """Return the manifest that the job has; empty: the commands were run on every node. None: nobody knows."""
+        """Return the manifest that the job has; empty: the commands were run on every node. None: it is not known yet."""
         ...
 
 

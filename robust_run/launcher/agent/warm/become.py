@@ -28,7 +28,7 @@ from robust_run.launcher.agent.warm.identity import Identity, frozen_changes
 AT_START = dict(os.environ)
 
 
-#: Signals of a worker that are in their default state whatever came before: SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU. SIGINT has
+#: Signals of a worker that are reset to their default state in any case: SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU. SIGINT has
 #: Python's own handler.
 RESET_SIGNALS = (3, 15, 21, 22)
 

@@ -76,7 +76,7 @@ def choose(now: StartSituation) -> StartChoice:
 
 
 def why_never(spec: JobSpec, python: str, env: Mapping[str, str]) -> str:
-    """Return why no fork can run this job's workers, whatever it is forked from; empty if one can.
+    """Return why no fork of any process can run this job's workers; empty if one can.
 
     `python` is the interpreter that a warm process would be.
     """

@@ -1,6 +1,6 @@
 """Fork safety check: whether a process may be forked and its child used as if it were fresh. Looks, and changes nothing.
 
-A fork copies one thread. Whatever lived in the others is gone in the child with its locks held, and a CUDA context does not
+A fork copies one thread. The others are gone in the child, and the locks that they held stay held; a CUDA context does not
 survive at all. So before every fork: one thread, no CUDA context, no children, no sockets or pipes but our own. The one
 exception are threads that take care of themselves across a fork.
 """

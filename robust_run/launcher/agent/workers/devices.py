@@ -1,6 +1,6 @@
 """Device count behind `--nproc-per-node auto|cpu|gpu|xpu`, without importing torch where the machine can tell.
 
-NVIDIA's driver lists its GPUs under /proc/driver/nvidia/gpus, and CUDA_VISIBLE_DEVICES chooses among them. Whatever
+NVIDIA's driver lists its GPUs under /proc/driver/nvidia/gpus, and CUDA_VISIBLE_DEVICES chooses among them. What
 that does not settle (MIG slices, a container that hides devices, accelerators of others, a torch built without CUDA) is
 asked of torch in a process of its own.
 """

@@ -29,7 +29,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     code: CodeUse | None = None
     """The version that all its workers run; None: what is in the user's folder."""
     resume: ResumePoint | None = None
-    """Where its ranks start from; None: nobody was given a folder of checkpoints."""
+    """Where its ranks start from; None: the job has no folder of checkpoints."""
     resume_path: str = ""
     """The same as a path of this node; empty: from the beginning."""
     replay_steps: int = 0
@@ -98,7 +98,7 @@ def worker_environment(
     if place.replay_steps:  # see docs/ladder.md: it is not to save anything
         env.update(ROBUST_REPLAY="1", ROBUST_REPLAY_STEPS=str(place.replay_steps))
     if spec.ckpt_dir is not None or place.resume is not None:
-        env.pop("ROBUST_RESUME", None)  # somebody else's
+        env.pop("ROBUST_RESUME", None)  # another job's
         env.pop("ROBUST_RESUME_STEP", None)
         env.pop("ROBUST_RESUME_OWN", None)
     if place.resume is not None and place.resume_path:

@@ -1,7 +1,7 @@
 """The processes of this machine as /proc shows them, and how to end all of a tree, escaped grandchildren included.
 
 Every supervisor here makes itself a subreaper, so a process whose parent dies becomes its child instead of init's: nothing
-that a worker starts can leave the tree, whatever sessions it opens. Ending a tree is therefore: kill, look again, until
+that a worker starts can leave the tree, also in a session of its own. Ending a tree is therefore: kill, look again, until
 nothing is left.
 """
 
@@ -27,7 +27,7 @@ EMPTY_LOOKS = 3
 CLEANERS_S = 1.0
 #: How long SIGKILLed processes may take to vanish before they are reported (uninterruptible sleep, another user's).
 KILL_S = 10.0
-#: How long a killed one is waited for: where it hangs in the kernel (a dead file system), nobody can end it.
+#: How long a killed one is waited for: where it hangs in the kernel (a dead file system), no signal ends it.
 GROUP_GONE_S = 5.0
 #: Rounds of killing one by one after which groups are killed.
 STUBBORN_ROUNDS = 50
@@ -149,7 +149,7 @@ def reap(pid: int) -> None:
 class Sweep:
     """Ends what is left of a tree, a round at a time, so that the caller decides how to wait between rounds.
 
-    `spare` gives the processes whose subtrees must live; `owned` those whose exit statuses belong to somebody else.
+    `spare` gives the processes whose subtrees must live; `owned` those whose exit statuses another component collects.
     """
 
     def __init__(self, root: int, spare: Callable[[], Collection[int]], owned: Callable[[], Collection[int]]) -> None:
@@ -234,7 +234,7 @@ class Killing:
         self._rounds += 1
         left = self._sweep.kill(cleaners=now_s >= self._cleaners_end_at_s)
         if left and not all(is_cleaner(status.pid) for status in left) and self._rounds > STUBBORN_ROUNDS:
-            self._cleaners_end_at_s = now_s  # whole groups from now on, whoever else is in them
+            self._cleaners_end_at_s = now_s  # whole groups from now on, also with others in them
         return left, bool(left) and now_s < self._give_up_at_s
 
 

@@ -80,7 +80,7 @@ class Starter:
         self._failures: dict[int, str] = {}
         self.enter: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple
         """Makes a worker's command line one that runs it where workers run: inside an image."""
-        self._umask = os.umask(0)
+        self._umask = os.umask(0)  # which can only be read by setting it
         os.umask(self._umask)
 
     @staticmethod

@@ -1,7 +1,7 @@
 """The agent's side of the workers' TCPStore: a listening socket of its own for every attempt, served by a child process.
 
-The agent binds and listens before any worker starts, so MASTER_PORT is known and connectable at once, nobody races for it,
-and a worker that is early waits in the backlog instead of backing off. A dead attempt's keys die with its port.
+The agent binds and listens before any worker starts, so MASTER_PORT is known and connectable at once, no process races for
+it, and a worker that is early waits in the backlog instead of backing off. A dead attempt's keys die with its port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from robust_run.errors import PlatformError
 #: Connections that may wait before the store's process is up: far more than the ranks of a node.
 BACKLOG = 4096
 
-#: What is said of a process that hung up; whoever started it may know more.
+#: What is said of a process that hung up; the node, which has its exit code, may know more.
 DIED = "the store's process died"
 
 _BOOT = "import sys; del sys.path[0]; from robust_run.launcher.agent.workers.store_process import main; main(int(sys.argv[1]))"
@@ -89,7 +89,7 @@ def _bound(address: str, port: int) -> socket.socket:
 class StoreHost:
     """Starts the store's process with the first attempt and hands it a listening socket per attempt.
 
-    `on_lost(attempt, detail)` is called once if the process fails or dies while it serves an attempt; one that nobody needs
+    `on_lost(attempt, detail)` is called once if the process fails or dies while it serves an attempt; one that no attempt needs
     is replaced in silence when the next store is asked for.
     """
 
@@ -121,7 +121,7 @@ class StoreHost:
             listener.socket.close()
 
     def retire(self, newest: int) -> None:
-        """Note which attempt is the newest: what becomes of the store of an earlier one is nobody's concern."""
+        """Note which attempt is the newest: what becomes of the store of an earlier one is not reported."""
         if self._attempt is not None and self._attempt < newest:
             self._attempt = None
 
@@ -174,7 +174,7 @@ class StoreHost:
             self._on_lost(attempt, detail)
 
     def close(self) -> None:
-        """End the process's life by hanging up; whoever started it waits for it."""
+        """End the process's life by hanging up; its parent waits for it."""
         if self._control is not None:
             self._control.close()
             self._control = None

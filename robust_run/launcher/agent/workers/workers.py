@@ -1,7 +1,7 @@
 """Starts worker processes, sees their ends, signals them. Knows nothing of why.
 
 A worker is the leader of its own session; everything it starts is in our tree, because we are a subreaper. It dies with us
-(PR_SET_PDEATHSIG), whatever kills us. Its end is seen through a pidfd, not by polling.
+(PR_SET_PDEATHSIG), also if we are killed. Its end is seen through a pidfd, not by polling.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from robust_run.launcher.agent.workers.process_tree import (
     send_group,
 )
 
-#: Signals that workers start with in their default state, whatever the launcher or the shell before it did with them.
+#: Signals that workers start with in their default state, also if the launcher or the shell before it changed them.
 RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTTOU, signal.SIGTTIN)
 MAY_IGNORE = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -169,7 +169,7 @@ def _exit_code_of(pid: int) -> int | None:
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return 128 + signal.SIGKILL  # somebody collected it; it is gone, and not well
+        return 128 + signal.SIGKILL  # another waiter collected it; it is gone, and not well
     return os.waitstatus_to_exitcode(status) if ended else None
 
 

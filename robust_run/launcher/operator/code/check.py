@@ -97,7 +97,7 @@ def _refuse(folder: str, errors: Sequence[tuple[str, int, str]]) -> None:
 def smoke(command: str, folder: str, limit_s: float, env: Mapping[str, str]) -> None:
     """Run a command in the folder of a version; no shell. Raises CodeError unless it ends with 0 in time.
 
-    Whatever it has started ends with it, daemons too.
+    All that it has started ends with it, daemons too.
     """
     try:
         argv = shlex.split(command)
@@ -143,7 +143,7 @@ def _supervised(argv: Sequence[str], folder: str, limit_s: float, env: Mapping[s
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         return _Result(None, "", error=f"what watches over it ended with {process.returncode}: {''.join(last)}")
     finally:
-        if process.poll() is None:  # somebody loses patience: it still ends what it has started
+        if process.poll() is None:  # the time is over, or the user's patience: it still ends what it has started
             process.terminate()
             try:
                 process.wait(SUPERVISOR_S)

@@ -207,7 +207,7 @@ def diff(old: int, new: int, as_json: bool, **which: str) -> int:
 
 @code.command()
 @click.option("--to", default=0, metavar="VERSION", help="Which one; else the one that was trusted before.")
-@click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
+@click.option("--reason", default="", metavar="TEXT", help="For the journal, and for later questions.")
 @about_a_run
 def rollback(to: int, reason: str, as_json: bool, **which: str) -> int:
     """Take an update back: the attempt ends, and the next runs the version before. Only versions that were trusted."""

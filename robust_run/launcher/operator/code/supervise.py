@@ -1,4 +1,4 @@
-"""Runs one command for `check` and ends all that it has started, whatever sessions that has opened. A program of its own.
+"""Supervisor of one command for `check`: ends all that it has started, in any session. A program of its own.
 
 It is a subreaper, so what the command leaves behind becomes its child: no daemon of a check outlives the check. It reads what
 the command prints, without end if need be, and keeps the last of it.

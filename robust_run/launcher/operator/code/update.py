@@ -1,6 +1,6 @@
 """Makes an update: takes the code, merges it into what is newest, checks it, sends it, has it staged. For `robust update`.
 
-Whoever comes second merges: if another version was staged while this one was made, it is made again from that.
+Optimistic concurrency: if another version was staged while this one was made, it is made again from that.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from robust_run.launcher.records.code.settings import check_variables
 from robust_run.launcher.records.code.tree_store import TreeStore, links_to
 from robust_run.launcher.records.code.types import CodeFile, CodeTree, Left
 
-#: How often an update is made anew because somebody else's came first.
+#: How often an update is made anew because another one came first.
 MOST_TRIES = 8
 
 
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants."""
+    """What a user wants of an update."""
 
     ref: str = ""
     folder: str = ""

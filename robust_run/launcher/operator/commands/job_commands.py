@@ -134,7 +134,7 @@ def _past(about: Subject, after: int = 1) -> Iterator[EventsView]:
 
 @click.command()
 @click.argument("node", callback=_named)
-@click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
+@click.option("--reason", default="", metavar="TEXT", help="For the journal, and for later questions.")
 @click.option("--force", is_flag=True, help="Also a host that has not joined: it will not be used.")
 @about_a_run
 def evict(node: str, reason: str, force: bool, as_json: bool, **which: str) -> int:
@@ -155,7 +155,7 @@ def readmit(node: str, as_json: bool, **which: str) -> int:
 
 
 @click.command()
-@click.option("--reason", default="", metavar="TEXT", help="For the journal, and whoever asks later.")
+@click.option("--reason", default="", metavar="TEXT", help="For the journal, and for later questions.")
 @about_a_run
 def restart(reason: str, as_json: bool, **which: str) -> int:
     """End the attempt that runs and start the next; it does not count as a failure."""

@@ -182,7 +182,7 @@ def _code_words(subject: e.Event | a.Action) -> str:
         case c.UpdateStaged(version=version, now=now):
             return f"{words(version)} is staged{' and put in place at once' if now else ''}"
         case c.UpdateRefused(reason=reason, by=by):
-            return f"an update by {by or 'nobody known'} was not taken: {reason}"
+            return f"an update by {by or 'an unknown user'} was not taken: {reason}"
         case c.UpdateDue(number=number):
             return f"version {number} has waited for a failure long enough"
         case c.RollbackAsked(to=to, by=by, reason=reason):

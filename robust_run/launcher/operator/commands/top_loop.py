@@ -61,7 +61,7 @@ class ScreenFetcher:
 
 
 def watch(fetch: Fetch, console: Console, descriptor: int) -> None:
-    """Show a job until somebody presses q. `descriptor`: the terminal of the keys. Raises RobustRunError at the first look."""
+    """Show a job until the user presses q. `descriptor`: the terminal of the keys. Raises RobustRunError at the first look."""
     looking = Looking()
     fetcher = ScreenFetcher(fetch, fetch(0, 100))
     try:

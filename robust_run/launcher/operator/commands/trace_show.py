@@ -105,7 +105,7 @@ def why_lines(scene: Scene, conclusion: str) -> list[str]:
     ]
     if scene.ranks and len(untraced) == len(scene.ranks):
         return [f"no rank is traced: {_WHY_NOT}; robust stacks shows what they do", *_silent(scene)]
-    lines = [clean(line) for line in waits] or ["nobody waits for anybody at this moment"]
+    lines = [clean(line) for line in waits] or ["no rank waits for another at this moment"]
     lines += [clean(line) for line in describe_inside(scene)]
     if untraced:
         lines.append(f"not traced: {plural(len(untraced), 'rank')} ({span(untraced)}): {_WHY_NOT}")

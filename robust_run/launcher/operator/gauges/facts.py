@@ -22,7 +22,7 @@ class NewestCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GaugeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a job when somebody asks for metrics."""
+    """What is known of a job when it is asked for metrics."""
 
     job: JobView
     incidents: Sequence[Incident] = ()

@@ -1,8 +1,8 @@
 """Background drawing of pages beside a job: an incident's a moment after it was recorded and again
 when training went on, the job's when it is over.
 
-It is done in a thread that exists only meanwhile, after the next attempt has been started: nothing waits for a page, and whatever
-goes wrong with one ends nothing.
+It is done in a thread that exists only meanwhile, after the next attempt has been started: nothing waits for a page, and the
+failure of one ends nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of a job's nodes for whoever types `robust check --node NAME | --all`: asked of the controller, shown as they go."""
+"""Client of `robust check --node NAME | --all`: checks of a job's nodes, asked of the controller, shown as they go."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def remote(url: str, token_file: str, tls_ca: str, env: Mapping[str, str]) -> Ap
 
 
 class ClientMachine(msgspec.Struct, frozen=True):
-    """The machine where somebody asks."""
+    """The machine where the command runs."""
 
     host: str
     boot: str = ""
@@ -172,8 +172,8 @@ def this_machine() -> ClientMachine:
 def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, str], here: ClientMachine) -> ApiTarget:
     """Return a way to the controller of a run directory on which it answers.
 
-    The run directory may be shared with other machines, where its Unix socket refuses whoever lives: there nobody but the web
-    server tells anything, and its silence or refusal (a firewall's, perhaps) proves nothing. Raises NoAnswerError.
+    The run directory may be shared with other machines, where its Unix socket refuses also if the controller lives: there only
+    the web server tells anything, and its silence or refusal (a firewall's, perhaps) proves nothing. Raises NoAnswerError.
     """
     try:
         place = read_place(run_directory)
@@ -239,7 +239,7 @@ def _token_of(path: str) -> str:
 
 def _tls(tls_ca: str) -> ssl.SSLContext:
     """Return what checks the server. What was given for this job, a CA or the very certificate, vouches for its machines
-    whatever they are called.
+    under any name.
     """
     try:
         context = ssl.create_default_context(cafile=tls_ca or None)
@@ -247,7 +247,7 @@ def _tls(tls_ca: str) -> ssl.SSLContext:
         raise UserError(f"--tls-ca {tls_ca!r} cannot be used: {_reason(error)}") from error
     if tls_ca:
         context.check_hostname = False
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is enough, without its CA
     return context
 
 

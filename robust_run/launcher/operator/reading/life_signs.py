@@ -37,7 +37,7 @@ def signs_of(dead: DeadJob, run_directory: str, silence: NoAnswerError | None) -
         says, is_refused = f"its controller runs or ran on {host}, which cannot be asked from here", False
     is_this_host = host == here.host and (place is None or here.has(place))
     if place is not None and host == here.host and not is_this_host and is_local(run_directory):
-        # Nobody else writes to a disk of this machine: it was this one, before it was started anew.
+        # No other machine writes to a disk of this one: it was this one, before it was started anew.
         says, is_refused, is_this_host = f"{host} was started anew since its controller ran", True, True
     began_on, pid = dead.first_process
     is_first = place is None and began_on == here.host and may_be(pid, dead.started_unix_s)

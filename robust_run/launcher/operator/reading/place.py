@@ -104,7 +104,7 @@ def listen_unix(path: str) -> socket.socket:
     try:
         with short_address(path) as address:
             listener.bind(address)
-            os.chmod(address, 0o600)  # nobody can have connected: it does not listen yet
+            os.chmod(address, 0o600)  # no process can have connected: it does not listen yet
         listener.listen(64)
         listener.setblocking(False)
     except OSError:

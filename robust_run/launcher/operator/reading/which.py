@@ -43,7 +43,7 @@ class Subject:
         self._run_directory = run_directory
         self._target = target
         self._silence = silence
-        """Why nobody answers."""
+        """Why no controller answers."""
         self._pages: JournalPages | None = None
 
     @property
@@ -85,7 +85,7 @@ class Subject:
         return nodes, msgspec.json.encode(nodes)
 
     def live(self, first: int = 0, count: int = 100) -> LiveView:
-        """Return what somebody who watches is shown, with `count` nodes from place `first` on."""
+        """Return what a user who watches is shown, with `count` nodes from place `first` on."""
         if self._target is not None:
             return _decoded(self._target.get("/v1/live", {"first": first, "count": count}), LiveView)
         from robust_run.launcher.operator.views.live import live_nodes, live_view
@@ -108,7 +108,7 @@ class Subject:
         return read_incidents(self._run_directory)
 
     def scene(self, samples: int = 1) -> Scene:
-        """Return what all ranks do now. Raises PlatformError where none runs, or nobody answers."""
+        """Return what all ranks do now. Raises PlatformError where none runs, or no controller answers."""
         if self._target is None:
             why = f": {self._silence}" if self._silence is not None else ""
             left = "robust incident shows what was seen" if self.incidents() else "robust status says how it was left"
@@ -233,7 +233,7 @@ def _has_just_begun(path: str, host: str) -> bool:
 
 
 def _how_it_ended(path: str, silence: NoAnswerError) -> str:
-    """Return how a job ended that nobody answers for; empty if it did not, or its journal cannot be read."""
+    """Return how a job ended that no controller answers for; empty if it did not, or its journal cannot be read."""
     from robust_run.launcher.operator.reading.dead import read_dead
 
     try:

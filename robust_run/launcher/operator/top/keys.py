@@ -42,7 +42,7 @@ _LONGEST = max(map(len, _SEQUENCES))
 
 
 class Looking(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody looks at."""
+    """What the user looks at."""
 
     pane: Literal["nodes", "incidents", "help"] = "nodes"
     first: int = 0

@@ -10,7 +10,7 @@ from robust_run.launcher.operator.views.status_types import IncidentView, JobVie
 LATE_STEPS, LATE_S = 5.0, 10.0
 #: Nodes say once in a round what step they are at, so the newest step is up to so much older than it looks.
 ROUND_S = 20.0
-#: Below this share of training time somebody should look where the rest went.
+#: Below this share of training time the user should look where the rest went.
 LOW_ETTR = 0.9
 #: Younger jobs are still starting.
 SETTLED_S = 600.0
@@ -21,7 +21,7 @@ NAMED = 4
 
 
 def next_step(job: JobView) -> str:
-    """Return what somebody who reads this should type next; empty: nothing, all is well."""
+    """Return what the reader should type next; empty: nothing, all is well."""
     if job.outcome:
         return _after_the_end(job)
     if not job.alive:

@@ -16,6 +16,7 @@ from robust_run.launcher.operator.views.operations import Granted, OperationRefu
 from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.settings import MOST_SETTINGS, check_variables
 
+# Limits of what a user may ask for: all of it goes into the journal.
 LONGEST_DUE_S = 366 * 86400.0
 MOST_VERSIONS = 10_000
 MOST_LEFT_OUT = 32

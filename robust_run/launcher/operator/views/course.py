@@ -180,7 +180,7 @@ class Course:
     # --- questions
 
     def until_s(self, now_unix_s: float, *, alive: bool) -> float:
-        """Return up to when the course is known: now, or the end of a job that is over or that nobody controls."""
+        """Return up to when the course is known: now, or the end of a job that is over or has no controller."""
         if self.over_s is not None:
             return self.over_s
         return now_unix_s if alive else self.last_s

@@ -1,4 +1,4 @@
-"""Reads a journal into a `Course` while it grows: a piece at a time, so that whoever reads can do other things between pieces."""
+"""Incremental reader of a journal into a `Course`: a piece at a time, so that the caller can do other things between pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health view of a job's nodes: what is wrong, and what nobody can see. Pure."""
+"""Health view of a job's nodes: what is wrong, and what no sensor can see. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Liveness of a job, as far as it can be known where somebody asks: from its end on record, its controller's answer or
+"""Liveness of a job, as far as it can be known where the command runs: from its end on record, its controller's answer or
 silence, and the lock on its journal. Pure.
 
 `--resume` starts a second training where the first one lives, so it is advised only where `robust-run --resume` itself would

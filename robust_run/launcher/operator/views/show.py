@@ -127,7 +127,7 @@ def tone(job: JobView) -> str:
 
 
 def headline(job: JobView, *, brief: bool = False) -> str:
-    """Return what somebody woken at night must know, as one line. `brief`: without the last incident of a job that lives."""
+    """Return what an operator woken at night must know, as one line. `brief`: without the last incident of a job that lives."""
     if job.outcome:
         why = f": {job.reason}" if job.reason else ""
         if job.outcome == "failed" and job.last_incident is not None:
@@ -140,7 +140,7 @@ def headline(job: JobView, *, brief: bool = False) -> str:
         return clean(f"{job.outcome} with exit code {job.exit_code} after {tries}{when}{why}")
     if not job.alive:
         mend = f"; robust-run --resume {shlex.quote(job.run_directory)} continues it" if job.resumable else ""
-        return clean(f"{job.note or 'nobody answers'}; last known: {_doing(job)}{mend}")
+        return clean(f"{job.note or 'no controller answers'}; last known: {_doing(job)}{mend}")
     past = _past(msgspec.structs.replace(job, last_incident=None) if brief else job)
     return clean(f"{_doing(job)}{_others(job)}{past}")
 

@@ -99,7 +99,7 @@ def incident_view(incident: Incident) -> IncidentView:
 def node_views(
     state: JobState, silent_s: Callable[[str], float | None] = lambda _: None, now_s: float | None = None
 ) -> NodesView:
-    """Return all nodes. `now_s` is the controller's monotonic clock; None where nobody knows it any more."""
+    """Return all nodes. `now_s` is the controller's monotonic clock; None where it is not known any more."""
     views = [_node_view(state, member, silent_s, now_s) for member in _current(state)]
     known = {view.name for view in views}
     views += [
@@ -115,7 +115,7 @@ def _node_view(
 ) -> NodeView:
     info = member.info
     standing = state.standing(member)
-    if state.finish is not None and standing == "standby":  # nobody stands by for a job that is over
+    if state.finish is not None and standing == "standby":  # no node stands by for a job that is over
         standing = "left"
     ranks, group_rank = "", None
     if state.is_in_world(info.id) and not member.gone:

@@ -64,7 +64,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
     """A controller answered; else this is what the journal says."""
     note: str = ""
-    """Why nobody answers, if the journal does not say how it ended."""
+    """Why no controller answers, if the journal does not say how it ended."""
     resumable: bool = False
     """It has not ended, and no controller runs: `robust-run --resume` continues it, typed on this machine."""
     todo: str = ""
@@ -89,7 +89,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Names, at most 20."""
     started_unix_s: float
     now_unix_s: float
-    """When this was looked at: ages are reckoned from here, whatever the reader's clock says."""
+    """When this was looked at: ages are reckoned from here, not by the reader's clock."""
     ended_unix_s: float | None = None
     host: str
     """Where the controller runs or ran."""
@@ -107,7 +107,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     blind_count: int = 0
     """How many there are."""
     nccl: str = ""
-    """Whether NCCL is traced, and why not; empty: nobody asked."""
+    """Whether NCCL is traced, and why not; empty: the user did not ask."""
     code: str = ""
     """Which version of the code runs, and what waits; empty: only one was ever there."""
     attempts: tuple[AttemptView, ...] = ()
@@ -117,7 +117,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     ettr_hour: float | None = None
     """The same of the last hour."""
     step: int | None = None
-    """Newest optimizer step of the attempt; None: not counted, or nobody has said yet."""
+    """Newest optimizer step of the attempt; None: not counted, or no node has said yet."""
     step_age_s: float | None = None
     """How long ago that was."""
     step_s: float | None = None
@@ -149,7 +149,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, as somebody who watches wants it."""
+    """One node, as a user who watches wants it."""
 
     name: str
     standing: str

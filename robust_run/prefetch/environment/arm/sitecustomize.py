@@ -71,7 +71,7 @@ def give_up(reason: Exception) -> None:
     try:
         sys.stderr.write(f"robust-run: --prefetch-env is off in this worker: {type(reason).__name__}: {reason}\n")
         sys.stderr.flush()
-    except Exception:  # noqa: S110 - a worker without stderr has nobody to tell
+    except Exception:  # noqa: S110 - a worker without stderr has no place to say it
         pass
 
 

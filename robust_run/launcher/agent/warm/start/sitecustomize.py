@@ -25,7 +25,7 @@ def undo_start() -> list[str]:
 
 
 def warm(name: str, *arguments: str) -> None:
-    """Call the warm process's function. Whatever goes wrong ends this process: it must never run the user's program."""
+    """Call the warm process's function. Any failure ends this process: it must never run the user's program."""
     done = False
     # Importers in other threads must not wait for these two, whose import ends only when this process is a worker.
     waiting = [sys.modules[module].__spec__ for module in ("site", "sitecustomize")]
