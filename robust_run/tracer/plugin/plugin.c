@@ -335,7 +335,7 @@ static uint64_t take_row(Trace *t, uint64_t key, uint64_t origin) {
     STORE(flow_origin[index], origin);
     return index + 1;
 }
-/* A row is taken before its place in the hash is claimed, so no thread waits for another; the loser of a race leaves its row empty. */
+/* A row is taken before its place in the hash is claimed, so no thread waits; the loser of a race leaves its row empty. */
 static Flow *flow_of(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
     uint64_t place = (key ^ origin << 7) * 0x9e3779b97f4a7c15u >> 32, taken = 0;
     for (int i = 0; i < PROBES; i++, place++) {
