@@ -39,7 +39,7 @@ _SOCKET = re.compile(
     r"|Connection timed out|Broken pipe|Socket [Tt]imeout|Socket [Cc]losed|No route to host|wait timeout after"
 )
 _TORCH_NETWORK = re.compile(r"\bgloo\b|/gloo/|\bc10d\b|TCPStore|\bNCCL\b|nccl[A-Z]|ProcessGroup")
-#: The worker could not open its own socket or name its own host: nobody else is to blame.
+#: The worker could not open its own socket or name its own host: no peer is to blame.
 _OWN_SOCKET = re.compile(r"EADDRINUSE|[Aa]ddress already in use|server socket has failed|cannot be retrieved. err=")
 _NCCL_LOCAL = re.compile(r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|unhandled (?:cuda|system) error")
 

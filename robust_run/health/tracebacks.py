@@ -82,7 +82,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """How the exception before it led to this one."""
     origin: Origin
     logged: bool
-    """Whether a log message stands directly before it: then somebody caught it."""
+    """Whether a log message stands directly before it: then the program caught it."""
     inner: Raised | None = None
     """The exception of another process or thread that this one carries."""
 

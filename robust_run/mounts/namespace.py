@@ -12,8 +12,8 @@ from robust_run.mounts.errors import MountRefused
 def enter(*, as_user: bool) -> None:
     """Give this process a mount namespace, and with `as_user` a user namespace around it. For a process with one thread.
 
-    In the user namespace we are root: the one user and group that exist there are ours. Files of others belong to nobody.
-    Mounts of the host still arrive. Raises `MountRefused`.
+    In the user namespace we are root: the one user and group that exist there are ours. Files of other users
+    show as owned by `nobody`. Mounts of the host still arrive. Raises `MountRefused`.
     """
     _enter(0, 0, syscalls.follow_only, as_user=as_user)
 

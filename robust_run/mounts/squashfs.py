@@ -17,6 +17,7 @@ from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import device_number
 
 _TOOLS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin:/usr/local/bin"
+#: Mounting reads the first blocks, which a remote image has to fetch; without a limit a dead source would hold up the start.
 _LIMIT_S = 120.0
 _LOOK_EVERY_S = 0.005
 

@@ -70,7 +70,7 @@ def unmount(folder: str, flags: int = 0) -> None:
 
 
 def detach(folder: str) -> None:
-    """Take a mount away at once; it ends when nobody uses it any more."""
+    """Unmount lazily: the folder is free at once, the mount ends when no process uses it any more."""
     unmount(folder, DETACH)
 
 
@@ -95,7 +95,7 @@ def adopt_orphans() -> None:
 
 
 def keep_right_to_mount() -> None:
-    """Have programs that this process executes keep the right to mount in its user namespace, whatever its user."""
+    """Have programs that this process executes keep the right to mount in its user namespace, as any user."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()
     if _libc.capget(header, sets):

@@ -42,7 +42,7 @@ class MetricFamily(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
     buckets: tuple[tuple[str, int], ...] = ()
-    """Of a histogram: upper ends, rising to `+Inf`, and how many numbers are at most as large; empty: nobody knows yet."""
+    """Of a histogram: upper ends, rising to `+Inf`, and how many numbers are at most as large; empty: not known yet."""
     total: float = 0.0
     """Of a histogram: the sum of its numbers."""
 

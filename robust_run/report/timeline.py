@@ -1,7 +1,7 @@
 """The timeline of all ranks in Chrome's trace-event format, as Perfetto (ui.perfetto.dev) and chrome://tracing open it. Pure.
 
 A rank is a process; its steps are the first track, then come its threads, one track each, and one more for each call that
-overlaps another of its thread (begun and waited for later). A call that nobody waited for has no end of its own: it lasts until
+overlaps another of its thread (begun and waited for later). A call that is never waited for has no end of its own: it lasts until
 a later call of its group was done. Times are microseconds since the earliest event, to the nanosecond.
 
 Format: "Trace Event Format", Google: X is a span (`ts`, `dur`), M names a process or thread.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Cancellation:
-    """Tells a read that nobody waits for it any more. Used once."""
+    """A cancellation token: tells a read that its caller does not wait for it any more. Used once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class Cancellation:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Call it off: whoever has asked to be told is told, from this thread."""
+        """Call it off: all callbacks of `calling` are called, from this thread."""
         with self._lock:
             self._cancelled = True
             for interrupt in self._interrupts:

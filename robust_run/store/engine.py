@@ -19,6 +19,7 @@ from robust_run.store.jobs import Hedge, HedgedJob, Retry, TransferJob, Transfer
 
 __all__ = ["Hedge", "HedgedJob", "Retry", "TransferJob", "Transferred", "transfer"]
 
+#: `stop` is an event of the caller's, which cannot wake our condition: it is looked at so often.
 _STOP_POLL_S = 0.05
 _NOTHING = object()
 

@@ -51,7 +51,7 @@ class AccessDenied(StoreError):  # noqa: N818 (reads as what happened)
 
 
 class ReadOnly(StoreError):  # noqa: N818 (reads as what happened)
-    """Nothing can be written there, whoever asks."""
+    """Nothing can be written there, by any user."""
 
 
 class NoSpace(StoreError):  # noqa: N818 (reads as what happened)

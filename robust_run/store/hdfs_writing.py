@@ -1,8 +1,8 @@
 """Writing one file to HDFS: in order, under a name of its own, renamed at the end.
 
 A DataNode that dies ends a write of hdfs-native for good, and the NameNode goes on offering it for minutes. While all that was
-written is still at hand it is written again, elsewhere; later the error is `Unavailable`, and whoever has the data must begin
-the file again.
+written is still at hand it is written again, elsewhere; later the error is `Unavailable`, and the caller must begin the file
+again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from hdfs_native import Client, FileWriter, WriteOptions
 
 _PIECE_BYTES = 4 << 20
+#: So much of a file is kept in memory, to be written again elsewhere.
 _AT_HAND_BYTES = 16 << 20
 #: Attempts, quick ones: on a small cluster the NameNode may offer the dead DataNode several times in a row.
 _PATIENCE = 20
+#: Of these attempts: a stall is no quick one, it takes `stall_s`.
 _COST_OF_A_STALL = 5
 
 
@@ -166,4 +168,4 @@ def _open(client: Client, name: str, options: WriteOptions) -> tuple[FileWriter,
 
 
 def _nothing() -> None:
-    """Close a file that has not been opened, or that nobody wants closed."""
+    """Close nothing: no file is open, or it is to be closed by its writer alone."""

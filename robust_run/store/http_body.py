@@ -38,7 +38,7 @@ class Reply(http.client.HTTPResponse):
         return at
 
     def interrupt(self) -> None:
-        """Wake whoever reads it, from another thread."""
+        """Wake the thread that reads it, from another one."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 

@@ -212,7 +212,7 @@ class Connections:
 
 
 def interrupt(connection: http.client.HTTPConnection) -> None:
-    """Wake whoever reads from a connection, from another thread."""
+    """Wake the thread that reads from a connection, from another one."""
     sock = connection.sock
     if sock is not None:
         with suppress(OSError):

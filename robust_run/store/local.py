@@ -138,7 +138,7 @@ class LocalStore:
         """Nothing is kept open."""
 
     def _refuse_links_above(self, path: str) -> None:
-        """Raise StoreError if a folder in a path, below the root, is a link: what lies there may be somebody else's."""
+        """Raise StoreError if a folder in a path, below the root, is a link: what lies there may be no part of this store."""
         place = self._root
         for part in paths.clean(path, self.url).split("/")[:-1]:
             place = os.path.join(place, part)

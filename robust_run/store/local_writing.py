@@ -213,7 +213,7 @@ def _that_exists(folder: str) -> str:
 def make_folders(folder: str, *, durable: bool) -> None:
     """Make a folder and all above it; with `durable`, so that they are there after a power loss. Raises OSError."""
     for _ in range(_TRIES):
-        with suppress(FileNotFoundError):  # somebody removes one that is empty so far
+        with suppress(FileNotFoundError):  # another process removes one that is empty so far
             _make_folders(folder, durable=durable)
             return
     _make_folders(folder, durable=durable)
@@ -225,7 +225,7 @@ def _make_folders(folder: str, *, durable: bool) -> None:
         missing.append(folder)
         folder = os.path.dirname(folder)
     for place in reversed(missing):
-        with suppress(FileExistsError):  # somebody else makes them, too; what is no folder shows right below
+        with suppress(FileExistsError):  # another process makes them, too; what is no folder shows right below
             os.mkdir(place)
         if durable:
             sync_folder(os.path.dirname(place))

@@ -13,7 +13,7 @@ _DEFAULTS = StoreOptions()
 
 
 def open_store(url: str, options: StoreOptions = _DEFAULTS) -> Store:
-    """Return the store of a folder: a plain path, file://, http(s)://, hdfs://, viewfs://, or whatever fsspec opens.
+    """Return the store of a folder: a plain path, file://, http(s)://, hdfs://, viewfs://, or any that fsspec opens.
 
     Opening looks at nothing yet: a folder that is not there shows at the first call. Raises `UserError` for a URL that cannot
     be one, and where a library for it is missing.

@@ -1,4 +1,4 @@
-"""Whatever fsspec opens: S3, GCS, Azure, SFTP, memory... Calls are watched, as many of its file systems know no time limit."""
+"""The file systems of fsspec: S3, GCS, Azure, SFTP, memory... Calls are watched, as many of them know no time limit."""
 
 from __future__ import annotations
 

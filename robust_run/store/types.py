@@ -63,7 +63,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer(Protocol):
-    """A file that is being written, and that nobody sees before `finish`.
+    """A file that is being written, and that no reader sees before `finish`.
 
     Raises of all methods but `abort`: `StoreError`. After an error only `abort` may be called.
     """

@@ -19,8 +19,8 @@ from robust_run.store.errors import Cancelled, Stalled
 T = TypeVar("T")
 
 
-class _GivenUp(Exception):  # noqa: N818 (ends a thread that nobody waits for)
-    """Nobody waits for this call any more."""
+class _GivenUp(Exception):  # noqa: N818 (ends an abandoned thread)
+    """The caller does not wait for this call any more."""
 
 
 class CallProgress:

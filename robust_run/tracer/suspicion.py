@@ -1,8 +1,8 @@
 """When a wait is longer than usual. Pure: an agent feeds what it reads in the rings' headers, four times a second.
 
 How long ranks wait for each other depends on the job: microseconds in one, a minute in another whose stages differ. So the
-threshold follows each rank's own gaps between two signs of progress, and has a floor; before the first step, when everybody
-loads and compiles, the floor is higher. That a wait is long is no verdict. It is when evidence is collected.
+threshold follows each rank's own gaps between two signs of progress, and has a floor; before the first step, when all ranks
+load and compile, the floor is higher. That a wait is long is no verdict. It is when evidence is collected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RingHeartbeat(msgspec.Struct, frozen=True):
     """What a rank's ring says at one moment; times are monotonic seconds."""
 
     events: int
-    """Counts whatever it did."""
+    """Counts all that it did."""
     steps: int
     waiting_since_s: float | None
     """Since when its longest wait for peers has been going on."""

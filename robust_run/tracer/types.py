@@ -16,8 +16,8 @@ from robust_run.tracer.ras.types import RasReport
 from robust_run.tracer.wake.types import WakeReading
 
 OpState = Literal["entered", "issued", "waiting", "done", "failed"]
-"""entered: inside the call that begins it. issued: the call returned, nobody waits for it (yet). waiting: its thread is blocked
-until it is done. done: a wait for it returned, or it was seen to have completed. failed: the call or the wait raised."""
+"""entered: inside the call that begins it. issued: the call returned, no thread waits for it (yet). waiting: its thread is
+blocked until it is done. done: a wait for it returned, or it was seen to have completed. failed: the call or the wait raised."""
 
 #: Operations that are no collectives of a group: a member that is not in one is waited for by the peer alone.
 P2P = frozenset({"send", "recv", "recv_any"})
@@ -213,7 +213,7 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     wake: WakeReading | None = None
     """What its process was in, where no call of its ring tells it, and who might wake it; None: not read."""
     wake_before: tuple[WakeReading, ...] = ()
-    """The same a little earlier in the same look, oldest first, where it might prove that nobody can."""
+    """The same a little earlier in the same look, oldest first, where it might prove that nothing can."""
     quiet_s: float | None = None
     """For how long no byte has come on any of its TCP connections; None: it has none, or the kernel does not say."""
     hidden: str = ""
@@ -268,14 +268,14 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Those of `ranks` that are named only because no single one is certain."""
     waits: tuple[Wait, ...] = ()
     evidence: tuple[str, ...] = ()
-    """Further lines for whoever wants to check: stacks of the culprit, what others wait in. At most 40."""
+    """Further lines, for readers who want to check: stacks of the culprit, what others wait in. At most 40."""
     onset_s: float | None = None
     """Since when (controller's monotonic clock)."""
     proven: bool = False
     """Nothing that a rank may still do ends it: no healthy job looks like this, so it may be acted on at once. All else may be a
     wait that ends by itself."""
     expires_s: float | None = None
-    """When torch itself ends the first of the waits by a time limit (controller's monotonic clock); None: nobody waits."""
+    """When torch itself ends the first of the waits by a time limit (controller's monotonic clock); None: no rank waits."""
     inside_since_s: float | None = None
     """Since when nothing has moved in the calls that ranks wait in, though all have come (controller's monotonic clock): only the
     network may end that by itself. None: something moves, or that cannot be told."""
@@ -284,7 +284,7 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
     """Where the first of the ranks at fault is: `data.py:88 get`; "": not known."""
     for_person: bool = False
-    """The ranks at fault wait for somebody at a terminal or a debugger."""
+    """The ranks at fault wait for a person at a terminal or a debugger."""
     at_work: bool = False
     """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
 

@@ -1,6 +1,6 @@
 """Outputs that must be equal bit by bit: between passes of a device, between devices of a kind, and with the past. Pure.
 
-Silent corruption is intermittent: a device whose passes differ is at fault whatever the others say. A device that is wrong in
+Silent corruption is intermittent: a device whose passes differ is at fault by that alone. A device that is wrong in
 the same way each time is found by the majority of its kind, so it takes three; two that differ cannot tell which is wrong,
 unless this fleet's history knows what is right.
 """

@@ -1,4 +1,4 @@
-"""Whoever can have checks carried out on nodes, and the loop that does it."""
+"""The protocol of a fleet, whose nodes carry checks out, and the loop that runs checks on it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks of several nodes at once: from bad groups to the node that explains them. Pure.
 
 A group is bad if a member hung, died or said why it could not, if data arrived wrong, or if it was too slow. Members that
-are known to be bad explain it. Of the others, whoever did well in another group is cleared; who is left explains it.
+are known to be bad explain it. Of the others, a member that did well in another group is cleared; those left explain it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def broken_members(results: Iterable[Result]) -> list[SuspectNode]:
     """Return members that hung or died while others of their group only said that they lost them.
 
     Who hangs until it is killed is worse than who dies, for a library may abort a program that waits for its peers in vain.
-    A group in which all did the same accuses nobody by itself.
+    A group in which all did the same accuses no member by itself.
     """
     found = []
     for each in _by_group(results).values():

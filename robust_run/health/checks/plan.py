@@ -61,7 +61,7 @@ class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Checks that make no sense here, a sentence each."""
     expected_s: float
     limit_s: float
-    """It is over by then, whatever happens."""
+    """It is over by then, in any case."""
 
 
 class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Checks of several nodes, a round at a time, without doing anything: whoever drives it carries the rounds out. Pure.
+"""Checks of several nodes, a round at a time, as a state machine: the caller carries the rounds out. Pure.
 
     session = Session(facts, wish, history)
     while (made := session.next_round()) is not None:
@@ -67,7 +67,7 @@ class Session:
         self.results += [each for each in found if self._counts(each)]
 
     def _counts(self, result: Result) -> bool:
-        """Whether a result says something of its node: what fails where somebody went does not."""
+        """Whether a result says something of its node: what fails where a node went does not."""
         members = result.group or (result.node,)
         return (
             bool(result.wrong)
@@ -124,7 +124,7 @@ class Session:
 
 
 def _belonging(made: CheckRound, group: tuple[str, ...], result: Result) -> Result:
-    """Return a result as one of this round: that much is known here, whatever a node says."""
+    """Return a result as one of this round: that much is known here, and not taken from the node."""
     return msgspec.structs.replace(result, check=made.check, round=made.number, group=group if len(group) > 1 else ())
 
 

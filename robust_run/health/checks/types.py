@@ -96,8 +96,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     problem: Line = ""
     """Why there is no measurement."""
     group: Annotated[tuple[Name, ...], Meta(max_length=MOST_RANKS)] = ()
-    """All nodes that took part, where it was a check of several; this one among them. Whoever gave the orders fills it in:
-    nobody need believe it of a node, nor send it for each of 100 ranks."""
+    """All nodes that took part, where it was a check of several; this one among them. `Session` fills it in: a node
+    need not be believed, nor send it for each of 100 ranks."""
     round: Annotated[int, Meta(ge=0, le=1000)] = 0
     took_s: float = 0.0
     injected: bool = False
@@ -157,7 +157,7 @@ class CheckJudgement(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.suspects or self.ambiguous or self.unchecked)
 
 
-# --- what goes between a node's runner and whoever started it ---------------------------------------------------------
+# --- what goes between a node's runner and its parent -----------------------------------------------------------------
 
 
 class NodeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FleetFinder:
-    """Finds the nodes of a job; whoever can reach jobs puts one into click's context (`context.obj`)."""
+    """Finds the nodes of a job; a caller that can reach jobs puts one into click's context (`context.obj`)."""
 
     def __init__(self, find: Callable[[str, Sequence[str]], CheckFleet]) -> None:
         self.find = find

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     default=150.0,
     show_default=True,
     metavar="SECONDS",
-    help="Nobody is accused before: what is usual is learnt.",
+    help="No machine is accused before: what is usual is learnt.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def outliers(
@@ -129,7 +129,7 @@ def verdicts_of(
         raise UserError("there is no row with a value")
     if readings * interval_s < limits.settle_s:
         oddities.said.append(
-            f"only {readings * interval_s:.0f} s of readings; nobody is accused in the first {limits.settle_s:.0f} s"
+            f"only {readings * interval_s:.0f} s of readings; no machine is accused in the first {limits.settle_s:.0f} s"
         )
     if not (watch.fleet.machines and max(map(watch.fleet.roles.count, set(watch.fleet.roles))) > 2):
         oddities.said.append(f"{len(watch.fleet.machines)} machines; telling the odd one needs three that do the same")

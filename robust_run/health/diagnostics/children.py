@@ -1,6 +1,6 @@
 """Check programs as children: started together, each killed at its limit, nothing of them left. For the runner alone.
 
-The runner is a subreaper: whatever a program starts becomes its child when that program ends, and is found there.
+The runner is a subreaper: all that a program starts becomes its child when that program ends, and is found there.
 """
 
 from __future__ import annotations

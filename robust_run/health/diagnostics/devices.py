@@ -13,7 +13,7 @@ from typing import Any
 
 from robust_run.health.diagnostics.program import RefusedError, one_line
 
-#: cuBLAS takes one workspace per stream and does not share it; oneMKL chooses one code path whatever the alignment.
+#: cuBLAS takes one workspace per stream and does not share it; oneMKL chooses one code path for any alignment.
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "MKL_CBWR": "AUTO,STRICT", "NVIDIA_TF32_OVERRIDE": "0"}
 
 
@@ -57,7 +57,7 @@ class Device:
 def open_device(name: str, *, threads: int | None = 1) -> Device:
     """Import torch and return the device. Raises RefusedError where there is no such device, or no torch.
 
-    `threads`: of a CPU. One makes results the same whatever the number of cores; None leaves it to torch.
+    `threads`: of a CPU. One makes results the same on any number of cores; None leaves it to torch.
     """
     prepare(os.environ)
     try:

@@ -17,8 +17,8 @@ from robust_run.health.diagnostics.program import PassCounter, Rate, RefusedErro
 
 #: Each rank sends so much at a time.
 CPU_BYTES, CUDA_BYTES = 4 << 20, 256 << 20
-#: Whoever waits for a peer gives up and says so at this part of the limit, before it is itself taken for the one that hangs: on a
-#: busy node that takes seconds.
+#: A rank that waits for a peer gives up and says so at this part of the limit, before it is itself taken for the one that hangs:
+#: on a busy node that takes seconds.
 GIVE_UP_AT = 0.75
 #: Sentences about wrong data that are kept.
 MOST_WRONG = 4

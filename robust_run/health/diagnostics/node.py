@@ -1,7 +1,7 @@
 """The runner of one node: `python -m robust_run.health.diagnostics.node`, a `NodeOrder` on stdin, lines of `Said` on stdout.
 
-A process of its own, so that whoever needs checks (an agent, a command) has one child to watch and to end: with it ends all
-that it started. SIGTERM ends everything at once; what was measured until then has been said.
+A process of its own, so that its parent (an agent, a command) has one child to watch and to end: with it ends all that it
+started. SIGTERM ends everything at once; what was measured until then has been said.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read(data: bytes) -> NodeOrder:
 
 
 def say(said: Said) -> None:
-    """Write one line. Nobody who listens any more is no reason to leave processes behind."""
+    """Write one line. A reader that is gone is no reason to leave processes behind."""
     data = msgspec.json.encode(said) + b"\n"
     try:
         while data:

@@ -1,7 +1,7 @@
 """What all check programs share: an order on stdin, one line of JSON on stdout, an end.
 
-Whatever goes wrong becomes a result too. Libraries that print to stdout write to stderr instead. The program dies with
-whoever started it, and leaves without teardown: communication libraries may hang there after an error.
+Every error becomes a result too. Libraries that print to stdout write to stderr instead. The program dies with its parent,
+and leaves without teardown: communication libraries may hang there after an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from robust_run.health.checks.types import CheckName, CheckProgramOrder, Result
 from robust_run.health.diagnostics.faults import Faults, faults_for
 
 PR_SET_PDEATHSIG = 1
-#: Variable with the pid of whoever started us: by the time we ask for our parent, it may be another.
+#: Variable with the pid of the process that started us: by the time we ask for our parent, it may be another.
 PARENT = "ROBUST_CHECK_PARENT"
 #: An order is no longer than this.
 MOST_ORDER_BYTES = 16 << 20
@@ -72,7 +72,7 @@ def read_order(data: bytes, check: CheckName) -> CheckProgramOrder:
 
 
 def carry_out(order: CheckProgramOrder, measure: Measure, find_faults: Callable[[], Faults]) -> Result:
-    """Measure, and return the result whatever happens."""
+    """Measure, and return the result, also of a failure."""
     started_at_s = time.monotonic()
     faults = Faults()
     try:

@@ -103,7 +103,7 @@ def _diagnosed(policy: LadderPolicy, state: State, event: Diagnosed) -> tuple[St
         if len(suspects) <= allowed(policy, state):
             return _decide(state, event.at_s, "evict", "suspects_evicted", said, nodes=suspects)
         certain = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence == "high"))
-        if 0 < len(certain) <= allowed(policy, state):  # who is only perhaps at fault saves nobody
+        if 0 < len(certain) <= allowed(policy, state):  # less certain ones are no reason to keep these
             named = "; ".join([each.sentence for each in judged.suspects if each.confidence == "high"][:MOST_SAID])
             rest = ", ".join([name for name in suspects if name not in certain][:MOST_SAID])
             why = f"{named}; {allowed(policy, state)} may be evicted, so these stay, which are less certain: {rest}"
@@ -128,7 +128,7 @@ def _diagnosed(policy: LadderPolicy, state: State, event: Diagnosed) -> tuple[St
 
 
 def _lone(state: State, event: Diagnosed, said: str) -> tuple[State, LadderDecision]:
-    """Nobody can take over: the job ends where the fault is certain, and else goes on as it is."""
+    """No node can take over: the job ends where the fault is certain, and else goes on as it is."""
     if any(each.confidence == "high" for each in event.judgement.suspects):
         return _stop(state, event.at_s, "lone_node")
     return _decide(state, event.at_s, "reattempt", "nothing_certain", said)

@@ -61,7 +61,7 @@ class Reporter:
             try:
                 number = float(value)  # type: ignore[arg-type]
                 VALUE.pack_into(slot, VALUES_AT + count * VALUE.size, name.encode()[:NAME_BYTES], number)
-            except Exception as error:  # whatever the program's own types raise
+            except Exception as error:  # the program's own types may raise anything
                 self._leave_out(name, error)
                 continue
             count += 1
@@ -165,7 +165,7 @@ def report(
     """Tell robust-run how training goes: NaN, jumps and a loss of speed are noticed and acted upon.
 
     Call it once a step, from any rank; `step` counts optimizer steps. `others` are further numbers by name (at most 12,
-    names of at most 24 bytes). Takes numbers and whatever `float()` takes; of a tensor on a GPU that waits for the GPU, so
+    names of at most 24 bytes). Takes numbers and all that `float()` takes; of a tensor on a GPU that waits for the GPU, so
     hand over what you have on the host anyway. Never raises; without robust-run it does nothing.
     """
     if _State.off_in and _State.off_in == os.getpid():

@@ -2,7 +2,7 @@
 
 A worker creates it with its first report, and maps it; each attempt has a folder of them. All in the machine's byte order:
 
-    header, 64 bytes    magic   version, slots (32 bits each)   pid of the writer; 0: nobody has written
+    header, 64 bytes    magic   version, slots (32 bits each)   pid of the writer; 0: not written yet
     slots, 512 bytes    sequence   CRC-32 of all after it   number of values   unix time   monotonic time   step
                         then 14 values: name (24 bytes of UTF-8, padded with zeros), number
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 MOST_GAIN = 0.25
-"""Evidence of one reading: however far apart readings are, nobody is accused for fewer than four."""
+"""Evidence of one reading: however far apart readings are, fewer than four accuse no machine."""
 SETTLE_READINGS = 30
-"""However far apart readings are, so many are needed before anybody is accused (none if `OutlierLimits.settle_s` is 0)."""
+"""However far apart readings are, so many are needed before a machine is accused (none if `OutlierLimits.settle_s` is 0)."""
 MOST_STRENGTH = 4.0
 """Farther apart than so many times what is needed makes no verdict any surer."""
 
@@ -89,7 +89,7 @@ def _evidence(
     strength = np.nan_to_num(np.abs(spreads) / limits.apart)
     apart = strength >= 1
     farthest = strength
-    # Few are a fault, many are an event. Of four peers one may be apart, whatever the share.
+    # Few are a fault, many are an event. One of few peers may be apart, also where that exceeds the share.
     if len(state.groups.sizes):
         member = state.groups.member
         many = np.where(member[:, :, None] >= 0, apart[member], False).sum(axis=1)

@@ -31,6 +31,7 @@ MOST_READING = 20.0
 OWN_SPREAD = 1.5
 """A machine may stray so many times more than its peers usually do; beyond that it does not excuse itself."""
 MEAN_TO_SIGMA = 1.25
+"""Of normal noise: the standard deviation by the mean absolute deviation."""
 
 
 @dataclass(frozen=True, slots=True)

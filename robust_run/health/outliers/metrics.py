@@ -38,7 +38,7 @@ _RATE_ENDINGS = ("_per_s", "_per_second", "_rate", "_bytes", "_packets")
 
 
 def metric_named(name: str) -> Metric:
-    """Return what is known of a metric; for a name nobody has heard of, cautious assumptions."""
+    """Return what is known of a metric; for an unknown name, cautious assumptions."""
     known = _BY_NAME.get(name)
     if known is not None:
         return known

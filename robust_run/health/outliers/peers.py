@@ -16,6 +16,7 @@ LEAST_PEERS = 4
 makes them comparable. Of three, one odd machine is still told apart; of two it is not."""
 LEAST_GROUP = 3
 MAD_TO_SIGMA = 1.4826
+"""Of normal noise: the standard deviation by the median absolute deviation."""
 
 
 @dataclass(frozen=True, slots=True)

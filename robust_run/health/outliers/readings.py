@@ -1,4 +1,4 @@
-"""From rows to readings of the whole fleet: rows of one interval are one reading, whatever order they come in."""
+"""From rows to readings of the whole fleet: rows of one interval are one reading, in any order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FIRST_INTERVALS = 5
 LATE_INTERVALS = 2
 """A reading waits so long for rows that come late."""
 LONGEST_GAP = 600
-"""Intervals without a row from anybody; after more, everything starts again."""
+"""Intervals without a row from any machine; after more, everything starts again."""
 
 MOST_AHEAD = 30
-"""Intervals: rows farther ahead of what a second machine says are left out. One wrong clock moves nobody's time."""
+"""Intervals: rows farther ahead of what a second machine says are left out. One wrong clock moves no other machine's time."""
 
 _Collected = dict[str, dict[str, float]]
 """By machine, by metric."""
@@ -103,7 +103,7 @@ class Readings:
                 if missing > LONGEST_GAP:
                     self._oddities.skipped_s += missing * self._interval_s
                     fleet = self._assemble()
-                else:  # nobody reported: time passes all the same
+                else:  # no machine reported: time passes all the same
                     for passed in range(self._closed + 1, moment):
                         yield fleet, self._reading(fleet, passed, {})
             self._closed = moment

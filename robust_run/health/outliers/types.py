@@ -94,7 +94,7 @@ class OutlierLimits(msgspec.Struct, frozen=True, kw_only=True):
     silence_s: float = 20.0
     """A machine from which nothing comes for so long, while half of the fleet reports, is accused of it."""
     settle_s: float = 150.0
-    """At the beginning nobody is accused for so long: what is usual is learnt in that time."""
+    """At the beginning no machine is accused for so long: what is usual is learnt in that time."""
 
 
 class OutlierVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ def parse(text: str, path: str = "rules.toml") -> Book:
 
 
 def _shown(text: str) -> str:
-    """Return a message as it may be shown on a terminal, on one line: names in the file are somebody else's to choose."""
+    """Return a message as it may be shown on a terminal, on one line: names in the file are untrusted."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

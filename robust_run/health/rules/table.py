@@ -5,7 +5,7 @@
 - What a wrong program makes too (an illegal memory access: two times out of three) never evicts by itself.
 - NaN, a loss or gradient norm 5 times what it was: tests.
 - A user's exception: the code, not the machine.
-- What shows only that somebody else failed (a broken connection) is no cause.
+- What shows only that a peer failed (a broken connection) is no cause.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ _HOST: dict[str, HealthRule] = {
     "memory.oom_kill": HealthRule(
         confidence="medium", rung="relaunch", why="the program needs more memory than it may have; not the node's fault"
     ),
-    "memory.oom_kill_in_cgroup": _report("a cgroup that others are in, too: perhaps somebody else's process"),
-    "memory.oom_kill_on_node": _report("somebody else's process"),
+    "memory.oom_kill_in_cgroup": _report("a cgroup that others are in, too: perhaps not the job's process"),
+    "memory.oom_kill_on_node": _report("a process that is not the job's"),
     "memory": _report("a shortage, not a fault"),
     "cpu": _report("ByteRobust table 1: CPU overload; people decide whose work goes"),
     "clock": _report("no fault of training"),
@@ -143,7 +143,7 @@ _WORKERS: dict[str, HealthRule] = {
         confidence="low", rung="relaunch", why="ByteRobust table 1: HDFS error; the store's fault"
     ),
     "worker.native_crash": _doubt("code or machine: the tests tell"),
-    "worker.peer": _report("shows that somebody else failed"),
+    "worker.peer": _report("shows that a peer failed"),
 }
 
 

@@ -54,7 +54,7 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hold: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
     """Factor: 2 waits twice as long before a node is named."""
     settle_s: Annotated[float, Meta(ge=0, le=86400)] = 150.0
-    """From the first step on nobody is named for so long: what is usual is learnt in that time, from 30 readings at least."""
+    """From the first step on no node is named for so long: what is usual is learnt in that time, from 30 readings at least."""
 
 
 class Book(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from one event. Whoever carries it out writes it to the journal with its rule."""
+    """What follows from one event. The caller carries it out, and writes it to the journal with its rule."""
 
     rung: Rung
     rule: str

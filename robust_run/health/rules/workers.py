@@ -36,7 +36,7 @@ def event_of(
             is_sure = kill.number == pid or (is_at_once and kill.name == COUNTED[0])
             why = "the kernel killed it because memory ran out" if is_sure else PERHAPS
             when = "" if is_at_once or is_sure else f", {at_s - kill.at_s:.1f} s before"
-            when += "" if is_sure else "; or somebody sent the signal"
+            when += "" if is_sure else "; or a process sent the signal"
             detail = f"{why}: {kill.detail.partition('; ')[0]}{when}"  # the kernel's own line stands in the evidence
             return _event("worker.host_memory", rank, detail, at_s, pid)
     if finding is None or not finding.trouble:
@@ -45,9 +45,9 @@ def event_of(
 
 
 def _killed_for_memory(pid: int, seen: Sequence[Event], at_s: float) -> Event | None:
-    """The kernel's log names the process; a cgroup's counter only says that there was one, of whoever is in it.
+    """The kernel's log names the process; a cgroup's counter only says that there was one, of any process in it.
 
-    Kills that the log names of others (as an alert of the job's, as a note of somebody else's) are theirs, and not counted again.
+    Kills that the log names of others (as an alert of the job's, as a note of another job's) are theirs, and not counted again.
     """
     kills = [event for event in seen if event.name == "memory.oom_kill" and event.kind == "alert"]
     named = next((event for event in kills if event.number == pid), None)

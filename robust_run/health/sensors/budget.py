@@ -10,7 +10,7 @@ from robust_run.health.sensors.types import Event
 
 #: One sensor says at most so much in a minute; what a tree or a log makes it say beyond that is counted.
 MOST_EVENTS_PER_MINUTE = 60
-#: Whatever else is said, the first of each name are, for so many names: a file of rules may evict for any of them.
+#: In any case the first of each name are said, for so many names: a file of rules may evict for any of them.
 FIRST_OF_A_NAME, MOST_NAMES = 5, 64
 
 

@@ -1,7 +1,7 @@
 """Times a small durable write (4 KiB, then fsync) in each folder of the job.
 
-One sensor for each: a folder that hangs hides no other. The file has no name (O_TMPFILE), so nothing is left behind,
-whatever happens.
+One sensor for each: a folder that hangs hides no other. The file has no name (O_TMPFILE), so nothing is left behind
+in any case.
 """
 
 from __future__ import annotations

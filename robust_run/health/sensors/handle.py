@@ -99,7 +99,7 @@ class SensorsHandle:
         self._send(attempt_line(attempt))
 
     def end(self) -> None:
-        """Let the process end; what it says from now on is not heard. Whoever starts children buries it."""
+        """Let the process end; what it says from now on is not heard. The agent reaps it, as all its children."""
         if self._again is not None:
             self._again.cancel()
             self._again = None

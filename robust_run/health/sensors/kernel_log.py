@@ -30,6 +30,7 @@ LOST = "kernel_log.lost"
 IMAGE = "image.error"
 #: What is about one process, whose number it has.
 _OF_PROCESSES = ("memory.oom_kill", "kernel.hung_task")
+#: The longest record that the kernel makes: /dev/kmsg gives one a read, and refuses a smaller buffer (EINVAL).
 _RECORD_BYTES = 8192
 _MOST_REMEMBERED = 256
 _MOST_KILLED = 64

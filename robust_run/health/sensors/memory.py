@@ -78,7 +78,7 @@ def _kills(vmstat: str) -> int | None:
 
 
 def judge(before: MemorySample | None, sample: MemorySample, now_s: float) -> tuple[MemorySample, tuple[Event, ...]]:
-    """Return an event for new kills: the job's own, or else somebody's on the node."""
+    """Return an event for new kills: the job's own, or else others' on the node."""
     notes = (_sharing_note(now_s),) if sample.is_shared and not (before is not None and before.is_shared) else ()
     own = _new(before.in_cgroup, sample.in_cgroup) if before is not None else 0
     anybody = _new(before.on_node, sample.on_node) if before is not None else 0

@@ -33,7 +33,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NeighbourSample(msgspec.Struct, frozen=True, kw_only=True):
-    """Who runs; nobody is listed while no work waits for CPUs."""
+    """Who runs; no process is listed while no work waits for CPUs."""
 
     waiting_percent: float
     processes: Mapping[int, Process]

@@ -22,6 +22,7 @@ MOST_GPUS = 64
 #: Of nvml.h: a GPU that fell off the bus, or that answers nothing before it is reset.
 _LOST = (15, 16)
 _NVLINK_COUNTERS = ("replays", "recoveries", "CRC errors in flits", "CRC errors in data")
+#: NVML_NVLINK_MAX_LINKS of nvml.h.
 _MOST_LINKS = 18
 _MOST_XIDS = 64
 

@@ -135,7 +135,7 @@ def serve(source: BinaryIO, output: int) -> None:
     def write(line: bytes) -> None:
         try:
             write_all(output, line + b"\n")
-        except OSError:  # nobody listens any more
+        except OSError:  # the agent does not read any more
             runner.stop()
 
     runner = SensorRunner(sensors_of(setup.settings, world), world, emit)

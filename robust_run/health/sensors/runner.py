@@ -1,4 +1,4 @@
-"""Runs sensors, each in a thread of its own: one that hangs in a system call or a driver blocks nobody, and is itself an alert.
+"""Runs sensors, each in a thread of its own: one that hangs in a system call or a driver blocks no other, and is itself an alert.
 
 Threads sleep nearly all the time. What a sensor says goes to one function, from any thread, one event at a time.
 """
@@ -183,7 +183,7 @@ def hung(posts: Iterable[Post], now_s: float, resumed_s: float = float("-inf")) 
 
 
 def cleaned(event: Event) -> Event:
-    """Return the event as it may be shown on a terminal: names of processes, mounts and devices are somebody else's to choose."""
+    """Return the event as it may be shown on a terminal: names of processes, mounts and devices are untrusted."""
     if len(event.detail) <= MOST_TEXT_CHARS and event.detail.isprintable() and event.subject.isprintable():
         return event
     subject, detail = (

@@ -1,6 +1,6 @@
 """What a node does, as a few numbers a second, to be compared with its peers: CPU, memory, disks, network.
 
-Reads /proc and sysfs, which answer at once whatever hangs elsewhere; 0.1 ms on a small machine, 1 ms on one of 200 cores.
+Reads /proc and sysfs, which answer at once, also while something else hangs; 0.1 ms on a small machine, 1 ms on one of 200 cores.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from robust_run.health.sensors.types import SensorWorld
 
 METRICS = ("cpu_percent", "memory_used_percent", "disk_bytes_per_s", "rdma_bytes_per_s")
 """Names of the numbers, as `robust outliers` knows them. The last is of all network devices where there is no RDMA."""
+#: Of /proc/diskstats, also of disks whose own sectors are larger.
 _SECTOR_BYTES = 512
 _NO_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr")
+#: InfiniBand counts data in words of so many bytes.
 _WORD_BYTES = 4
 _MOST = 1024
 

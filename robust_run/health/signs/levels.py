@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from robust_run.health.sensors.types import Condition, Event, Levels, Standing
 
-#: A tree that somebody else fills may show any number of things that are wrong.
+#: Trees like sysfs are filled by others, and may show any number of things that are wrong.
 MOST_CONDITIONS = 256
 
 

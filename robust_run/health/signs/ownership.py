@@ -1,4 +1,4 @@
-"""Whose it is what a line of the kernel's log tells of: this job's, its image's, or somebody else's on the same machine. Pure.
+"""Ownership: whether a line of the kernel's log concerns this job, its image, or others on the same machine. Pure.
 
 A node is judged by its own disks and its own job: what cannot be said for certain to concern the job neither takes a node out
 nor stands in a verdict.
@@ -14,21 +14,21 @@ from robust_run.health.signs.xids import class_of
 
 Owner = Literal["job", "image", "other", "unknown"]
 """job: of the job, or of the node as a whole. image: of what is mounted for the job's processes. other: of another job, or
-nobody's here. unknown: nothing tells."""
+of none here. unknown: nothing tells."""
 
 #: Drivers of network interfaces without hardware: of virtual machines and containers.
 _VIRTUAL = ("tun", "veth", "macvtap", "ifb")
 
 
 class JobOwnership(Protocol):
-    """What is the job's on this node. None: nobody can tell."""
+    """What is the job's on this node. None: that cannot be told."""
 
     def has_process(self, pid: int) -> bool | None:
         """Whether a process, as the kernel's log numbers it, is one of the job."""
         ...
 
     def has_cgroup(self, path: str) -> bool | None:
-        """Whether a cgroup is the job's and nobody else's, or below it."""
+        """Whether a cgroup is the job's alone, or below it."""
         ...
 
     def has_gpu(self, name: str) -> bool | None:
@@ -71,7 +71,7 @@ def _of(is_ours: bool | None) -> Owner:
 
 
 def _kill(meaning: Meaning, here: JobOwnership) -> bool | None:
-    """A process id says it best; a cgroup of the job's own is nobody else's."""
+    """A process id says it best; a cgroup of the job's own holds no process of others."""
     named = here.has_process(meaning.number)
     if named is not None:
         return named

@@ -75,7 +75,7 @@ def role_of(name: str) -> str:
 def judge(
     settings: TrainingSettings, subject: str, state: TrainingState, points: Sequence[MetricPoint], now_s: float
 ) -> tuple[TrainingState, tuple[Event, ...]]:
-    """Return what new points tell. Of each kind one alert at most, whatever the number of points."""
+    """Return what new points tell. Of each kind one alert at most, for any number of points."""
     series, pace = dict(state.series), state.pace
     found: dict[tuple[str, str], Event] = {}
     for point in points:

@@ -1,7 +1,7 @@
 """What the numbers mean that NVIDIA's driver gives to errors of a GPU (Xid), and how near each is to a broken GPU.
 
-After NVIDIA's catalogue of Xid errors. `device`: the GPU, its memory or its links are broken or need a reset, whatever the
-program did. `program`: what a wrong program causes too, and mostly does: never taken for the device's fault by itself
+After NVIDIA's catalogue of Xid errors. `device`: the GPU, its memory or its links are broken or need a reset, also with a
+sound program. `program`: what a wrong program causes too, and mostly does: never taken for the device's fault by itself
 (of illegal memory accesses in large jobs two thirds were user code: ByteRobust, table 2). `unsure`: either. `harmless`:
 tells of something that was dealt with.
 """

@@ -11,7 +11,7 @@ from robust_run.signals import signal_name
 
 SIGTERM = 15
 
-#: Nodes that are started together arrive within this time: nobody needs to be told that they are awaited.
+#: Nodes that are started together arrive within this time: until then no line says that they are awaited.
 ARRIVING_S = 2.0
 
 
@@ -154,7 +154,7 @@ def end_attempt(state: JobState, order: EndAttempt) -> list[Action]:
 
 
 def failure_ending(policy: CorePolicy, state: JobState) -> EndAttempt:
-    """One failed, so none can go on: the survivors get SIGTERM and the grace; nobody waits for what they leave behind."""
+    """One failed, so none can go on: the survivors get SIGTERM and the grace; what they leave behind is not waited for."""
     return EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s)
 
 

@@ -1,7 +1,7 @@
 """Ledger of code versions: which one runs, which is suspect, which is trusted. Pure.
 
 A version is staged (pending), runs from the next attempt on (probation), and is trusted when all nodes of one attempt have
-survived its first steps at the usual pace, or the job has ended well. Whatever else ends an attempt of it that a change of code
+survived its first steps at the usual pace, or the job has ended well. Every other end of an attempt of it that a change of code
 can bring about takes it back, and all that was built on it.
 """
 
@@ -123,7 +123,7 @@ def rolled_back(ledger: Ledger, why: str) -> Ledger:
 
 
 def _with_its_parts(ledger: Ledger, number: int, why: str) -> Ledger:
-    """A version is rolled back. What was merged into it goes with it, though nobody knows which of them failed."""
+    """A version is rolled back. What was merged into it goes with it, though it is not known which of them failed."""
     for part in parts_of(ledger, number):
         if GONE_WITH in ledger.records[part - 1].why:
             continue  # with another before
@@ -140,7 +140,7 @@ def _pending_falls(ledger: Ledger, number: int) -> Ledger:
 
 
 def taken_back(ledger: Ledger, to: int, why: str) -> Ledger:
-    """Somebody wants an earlier version: it runs from the next attempt on, and is trusted, as it was before."""
+    """A user wants an earlier version: it runs from the next attempt on, and is trusted, as it was before."""
     target = rollback_target(ledger, to)
     if target is None:
         return ledger

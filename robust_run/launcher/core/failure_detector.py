@@ -41,7 +41,7 @@ class FailureDetector:
         self._heard_s.pop(node, None)
 
     def silent_s(self, node: str, now_s: float) -> float | None:
-        """Return for how long an agent has been silent, None if nobody waits for it."""
+        """Return for how long an agent has been silent, None if it is not waited for."""
         at_s = self._heard_s.get(node)
         return None if at_s is None else now_s - at_s
 

@@ -197,7 +197,7 @@ def words(version: CodeVersion) -> str:
 
 
 def all_words(ledger: Ledger, version: CodeVersion) -> str:
-    """Return the same with the updates that are part of it: whoever reads it must learn of all that changed."""
+    """Return the same with the updates that are part of it: a reader must learn of all that changed."""
     numbers = parts_of(ledger, version.number)[::-1]
     named = [words(ledger.records[number - 1].version) for number in numbers[:PARTS_NAMED]]
     more = [f"{len(numbers) - PARTS_NAMED} more"] if len(numbers) > PARTS_NAMED else []

@@ -25,7 +25,7 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     decision: Literal["start", "wait", "give_up"]
     layout: tuple[Placement, ...] = ()
     until_s: float | None = None
-    """When to look again if nobody joins meanwhile."""
+    """When to look again if no node joins meanwhile."""
     reason: str = ""
     """Why it gives up, or whom it waits for, as a sentence without a subject."""
 

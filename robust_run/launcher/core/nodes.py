@@ -49,7 +49,7 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
 
 
 def too_late(state: JobState, event: Event) -> list[Action]:
-    """Answer an event of a job that is over: whoever still comes is sent home."""
+    """Answer an event of a job that is over: an agent that still comes is sent home."""
     if isinstance(event, ControllerResumed):
         state.term = max(state.term, event.term)
         return [state.finish] if state.finish is not None else []
@@ -124,7 +124,7 @@ def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> 
 def _silence(silent_s: float) -> str:
     if silent_s:
         return f"stopped answering ({silent_s:.1f} s of silence)"
-    return "is gone, with the launcher that was there before"  # nobody waited for it
+    return "is gone, with the launcher that was there before"  # it was not waited for
 
 
 def left(policy: CorePolicy, state: JobState, event: NodeLeft, now_s: float) -> list[Action]:

@@ -1,7 +1,7 @@
 """State and policy of the job state machine. No behaviour but small questions to the state.
 
-The state is changed in place by `core.step`: with 10,000 nodes a copy per event would cost more than the decision. Whoever
-wants to keep one copies it.
+The state is changed in place by `core.step`: with 10,000 nodes a copy per event would cost more than the decision. A caller
+that wants to keep one copies it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     progress: Progress = Progress()
     causes: list[EndCause] = []
     is_inquiring: bool = False
-    """Somebody waits too long for a peer, and the evidence of all ranks is being looked at."""
+    """A rank waits too long for a peer, and the evidence of all ranks is being looked at."""
     suspected_at_s: float | None = None
     """Since when."""
     traced: TraceVerdict | None = None

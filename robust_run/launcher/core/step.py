@@ -240,7 +240,7 @@ def _take_rare(policy: CorePolicy, state: JobState, event: Event, now_s: float) 
 
 
 def _note_saved(state: JobState, saved: SavedCheckpoint) -> None:
-    """A checkpoint was there: of whatever attempt, and however late that is said."""
+    """A checkpoint was there: of any attempt, and however late that is said."""
     from robust_run.launcher.core.resume import resuming
 
     resuming.saved(state, saved)

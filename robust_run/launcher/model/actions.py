@@ -39,7 +39,7 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     code: CodeUse | None = None
     """The version that all of them run; None: what is in the user's folder."""
     resume: ResumePoint | None = None
-    """Where all ranks start from; None: nobody was given a folder of checkpoints."""
+    """Where all ranks start from; None: no folder of checkpoints was given."""
     replay_steps: int = 0
     """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
 

@@ -1,4 +1,4 @@
-"""Answer to `LookForCheckpoints`: delivered, not reported. No behaviour; not imported where nobody asks."""
+"""Answer to `LookForCheckpoints`: delivered, not reported. No behaviour; not imported where none is asked for."""
 
 from __future__ import annotations
 

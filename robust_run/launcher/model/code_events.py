@@ -16,7 +16,7 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     number: int
     """From 1, the version the job was started with."""
     tree: str
-    """Id of its code (see `records.code.tree_store`); empty: whatever lies in the user's folder."""
+    """Id of its code (see `records.code.tree_store`); empty: the user's folder as it is."""
     taken: str = ""
     """Id of what its source held before it was merged with others' changes; empty: the same."""
     parents: tuple[int, ...] = ()
@@ -28,14 +28,14 @@ class CodeVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     by: str = ""
     at_unix_s: float = 0.0
     note: str = ""
-    """Why, in the words of whoever did it."""
+    """Why, in the words of its author."""
     source: str = ""
     """`host:folder` it was captured from, or `host:folder@commit`."""
     commit: str = ""
     slower: bool = False
     """Its steps may take longer than those before: a larger batch, more accumulation."""
     again: bool = False
-    """The same was rolled back, and somebody thinks that it was not its fault."""
+    """The same was rolled back, and its author holds that it was not at fault."""
     summary: str = ""
     """What changed, as a clause: `train.py +3 -1, lr=1e-4`."""
     left_out: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class UpdateStaged(msgspec.Struct, frozen=True, tag="update_staged", kw_only=Tru
 
 
 class UpdateRefused(msgspec.Struct, frozen=True, tag="update_refused", kw_only=True):
-    """Somebody's update was not taken: for the record."""
+    """A user's update was not taken: for the record."""
 
     reason: str
     by: str = ""
@@ -129,7 +129,7 @@ class UpdateDue(msgspec.Struct, frozen=True, tag="update_due", kw_only=True):
 
 
 class RollbackAsked(msgspec.Struct, frozen=True, tag="rollback_asked", kw_only=True):
-    """Somebody wants an earlier version back, at once."""
+    """A user wants an earlier version back, at once."""
 
     to: int = 0
     """0: the one that was trusted before."""

@@ -73,7 +73,7 @@ class NodeLeft(msgspec.Struct, frozen=True, tag="node_left", kw_only=True):
 
 
 class NodeEvicted(msgspec.Struct, frozen=True, tag="node_evicted", kw_only=True):
-    """Somebody, or a rule, took a host out of the job: all agents there, now and later."""
+    """A user, or a rule, took a host out of the job: all agents there, now and later."""
 
     name: str
     reason: str
@@ -104,7 +104,7 @@ class ControllerResumed(msgspec.Struct, frozen=True, tag="controller_resumed", k
     hold_s: float = 0.0
     """No attempt begins before: by then every agent has returned or ended its workers, even one that is not on record."""
     restart: int = 0
-    """How often a scheduler has started the job again. Where it grows, nobody of the nodes on record is left."""
+    """How often a scheduler has started the job again. Where it grows, none of the agents on record is left."""
 
 
 # --- events: an attempt on its nodes --------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     node_rank: int | None = None
     """Static rendezvous: the place of this node in the first attempt. None: the controller chooses."""
     more_ports: tuple[int, ...] = ()
-    """Where the controller may be instead, if the port is somebody else's there."""
+    """Where the controller may be instead, if the port belongs to another program there."""
     is_host: bool | None = None
     """Whether this node runs the controller; None: the first one that can listen on `host` does."""
     local_addr: str | None = None
@@ -338,7 +338,7 @@ class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
     over_evicted: tuple[int, ...] = ()
     """Those of `ranks` that are named only because no single one is certain."""
     evidence: tuple[str, ...] = ()
-    """Further lines for whoever wants to check."""
+    """Further lines, for readers who want to check."""
 
 
 class Sights(msgspec.Struct, frozen=True, tag="sights", kw_only=True):

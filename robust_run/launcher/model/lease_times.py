@@ -6,7 +6,7 @@
                               the        workers   agent      lost         known to be lost
                               controller
 
-Workers must be dead (`guard_s`) before the controller starts a replacement (`lost_s`), whatever happened to their agent.
+Workers must be dead (`guard_s`) before the controller starts a replacement (`lost_s`), also if their agent failed to end them.
 """
 
 from __future__ import annotations

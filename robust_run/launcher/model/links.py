@@ -42,7 +42,7 @@ class ControllerLink(Protocol):
         ...
 
     def fetch_code(self, tree: str) -> bool:
-        """Ask for a version of the code; False where nobody has it who could be asked."""
+        """Ask for a version of the code; False where there is no other node to ask."""
         ...
 
     async def close(self) -> None:

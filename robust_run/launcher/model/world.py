@@ -63,7 +63,7 @@ def absolute(path: str, world: World) -> str:
 
 
 def as_text(path: str) -> str:
-    """Return `path` as text that can be sent and kept, whatever bytes it is made of."""
+    """Return `path` as text that can be sent and kept, for any bytes."""
     return path.encode(errors="backslashreplace").decode()
 
 

@@ -27,7 +27,7 @@ LONGEST_REASON = 1000
 """Characters that are written; more are cut off."""
 
 BY_RULE = "rule "
-"""Who took out a host begins so where nobody did."""
+"""Beginning of `by` where a rule, and no person, took a host out."""
 
 _NODE = re.compile(r"[\w.:%-]{1,255}")
 _COMMENT = re.compile(r"(^|\s)#.*$")

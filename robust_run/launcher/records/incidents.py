@@ -37,7 +37,7 @@ RUNGS = {
 OUTCOMES = {"evict": "evict", "reattempt": "diagnose", "stop": "stop"}
 #: A controller that went on for so long after an incident has said it: its console writes in a thread of its own.
 SAID_S = 10.0
-#: What is older is no news to people, whoever says it.
+#: What is older is no news to people.
 NEWS_S = 60.0
 
 
@@ -85,7 +85,7 @@ class IncidentBook:
         self.culprit: RankEvidence | None = None
         """The rank at fault in the newest incident."""
         self.notifier: Notifier | None = None
-        """Who tells others of incidents; None: nobody does, or there was nothing to tell."""
+        """Sends notices of incidents; None: none is wanted, or there was nothing to tell."""
         self.job: tuple[CorePolicy, JobState] | None = None
         """What the controller knows of the job, for what its pages may advise; None: nothing does yet."""
         self._make_notifier = make_notifier

@@ -92,7 +92,7 @@ class Journal:
         """Be the only one that may continue this run, as long as this process lives; False if another one is.
 
         `patience_s`: how long another may take to let go of it: one that was killed a moment ago, or that only looks whether
-        somebody has it. Where the file system knows no locks, everybody may.
+        it is held. Where the file system knows no locks, every process may.
         """
         import fcntl
         import time
@@ -222,7 +222,7 @@ class Journal:
 
 
 def is_claimed(path: str) -> bool:
-    """Whether a process holds a journal (see `Journal.claim`); False where nobody can tell."""
+    """Whether a process holds a journal (see `Journal.claim`); False where that cannot be told."""
     import fcntl
 
     try:

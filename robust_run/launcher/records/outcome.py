@@ -49,7 +49,7 @@ def left(run_directory: str) -> tuple[Finish, float] | None:
 
 
 def told(run_directory: str, entries: Sequence[JournalEntry]) -> Finish | None:
-    """Return how a job ended by its journal, else by its mark; None: it did not, or nobody can tell. Never raises."""
+    """Return how a job ended by its journal, else by its mark; None: it did not, or that cannot be told. Never raises."""
     finish = next((entry.action for entry in reversed(entries) if isinstance(entry.action, Finish)), None)
     known = left(run_directory) if finish is None else None
     return known[0] if known is not None else finish

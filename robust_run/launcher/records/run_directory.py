@@ -62,7 +62,7 @@ class RunDirectory:
         """Folder for what workers map."""
         self.temporary = temporary
         self.guard = guard or os.getpid()
-        """Pid of the process that removes what is left in memory when everybody else was killed."""
+        """Pid of the process that removes what is left in memory when all others were killed."""
 
     @classmethod
     def create(cls, log_dir: str | None, run_id: str, guard: int = 0) -> RunDirectory:
@@ -208,7 +208,7 @@ class RunDirectory:
             os.rmdir(self.path)
 
     def remove_temporary(self) -> None:
-        """Remove what was only of use while the job ran, and a run directory that nobody asked for."""
+        """Remove what was only of use while the job ran, and a run directory that was not asked for."""
         if self.memory != self.path:
             _remove_tree(self.memory)
         if self.temporary:
@@ -245,7 +245,7 @@ def _who_has(taken: RunDirectory) -> str:
 
 
 def _how_it_ended(taken: RunDirectory) -> str:
-    """Return how the job of a run directory ended, as `--resume` knows it; empty if it did not, or nobody can tell."""
+    """Return how the job of a run directory ended, as `--resume` knows it; empty if it did not, or that cannot be told."""
     from robust_run.launcher.records.journal import in_force, read
     from robust_run.launcher.records.outcome import told
 
@@ -258,7 +258,7 @@ def _how_it_ended(taken: RunDirectory) -> str:
 
 
 def remove_memory_folders(of_pid: int) -> None:
-    """Remove what a guard's job left outside its run directory, whatever the run was called.
+    """Remove what a guard's job left outside its run directory, for a run of any name.
 
     For a guard that does not know the run, when its agent and all processes below are gone. Only folders of this user count.
     """

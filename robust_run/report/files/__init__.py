@@ -11,7 +11,7 @@ from typing import BinaryIO
 def open_regular(path: str) -> BinaryIO:
     """Return a file open for reading. Raises OSError, also for what is no regular file.
 
-    Somebody else may have put it there: a pipe or a device would hold up its reader.
+    Another process may have put it there: a pipe or a device would hold up its reader.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

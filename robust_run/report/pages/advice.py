@@ -177,7 +177,7 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         Step("The node left in good order (a signal to its robust-run). Nothing to do if that was planned."),
         STORY,
     ),
-    "operator": (Step("Somebody asked for this restart; it does not count as a failure."), STORY),
+    "operator": (Step("An operator asked for this restart; it does not count as a failure."), STORY),
     "journal_behind": (
         Step("A controller lost its last lines of the journal. Look at the disk of the run directory."),
         STORY,
@@ -195,7 +195,7 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     "code": BY_RULE["user_exception"],
     "hang": _STUCK,
     "stopped": (
-        Step("Somebody or something stopped the process: a debugger, a SIGSTOP, a frozen container or cgroup."),
+        Step("The process was stopped: by a debugger, a SIGSTOP, a frozen container or cgroup."),
         Step("A frozen cgroup is thawed as the evidence below says; a stopped process goes on with SIGCONT."),
         Step("If it was you: start with --on-hang report while you debug."),
         _EVICT,

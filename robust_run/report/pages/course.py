@@ -12,7 +12,7 @@ from robust_run.report.types import Incident
 
 #: What an interval is called that ends with a milestone, and what happens in it.
 INTERVALS = {
-    "suspected": ("unnoticed", "it had failed, and nobody knew"),
+    "suspected": ("unnoticed", "it had failed, and was not suspected yet"),
     "verdict": ("finding the cause", "evidence of all ranks was collected and judged"),
     "evicted": ("evicting", "the node was taken out"),
     "old workers ended": ("ending the old workers", "until no process of the attempt was left"),

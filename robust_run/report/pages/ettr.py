@@ -31,7 +31,7 @@ SPAN_WORDS: dict[SpanKind, tuple[str, str]] = {
 
 
 class _Cuts:
-    """Collects spans without gaps or overlaps, whatever order the given times are in."""
+    """Collects spans without gaps or overlaps, also from times that are out of order."""
 
     def __init__(self, begin_s: float, end_s: float) -> None:
         self.spans: list[LifeSpan] = []

@@ -141,7 +141,7 @@ def _spans(ranks: Sequence[int]) -> str:
 
 
 def _listed(states: Mapping[int, RankState]) -> str:
-    """Return in words what those ranks do that matter, for paper and for whoever sees no colours."""
+    """Return in words what those ranks do that matter, for paper and for readers who see no colours."""
     counts = Counter(each.state for each in states.values())
     usual = counts.most_common(1)[0][0] if counts else "working"
     special = [

@@ -13,7 +13,7 @@ from robust_run.report.types import Verdict
 
 
 def answers(page: IncidentPage, states: dict[int, RankState]) -> str:
-    """Return culprit, cause and action side by side: what somebody new must see first."""
+    """Return culprit, cause and action side by side: what a new reader must see first."""
     verdict = page.incident.verdict
     tone = "plain" if not (verdict.ranks or verdict.nodes) or verdict.rule == "operator" else ""
     tone = tone or ("soft" if verdict.confidence == "low" or verdict.over_evicted else "")
@@ -37,7 +37,7 @@ def _culprit(page: IncidentPage) -> tuple[str, str]:
     nodes = verdict.nodes
     where = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
     if verdict.rule == "operator":
-        return "nobody", "it was asked for"
+        return "none", "it was asked for"
     if page.incident.action.name == "rollback" and page.incident.verdict.kind not in ("hang", "crash"):
         number = page.attempt.code if page.attempt is not None else 0
         first = f"code version {number}" if number else "the new version of the code"

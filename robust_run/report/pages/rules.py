@@ -90,7 +90,7 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "never_joined": (
         "Stuck: it never joined its peers’ call",
-        "All waits lead to this rank: everybody else has come to the call, or waits for somebody who waits for it.",
+        "All waits lead to this rank: all others have come to the call, or wait for a rank that waits for it.",
     ),
     "dataloader": (
         "Stuck: its data loader",
@@ -122,7 +122,7 @@ RULES: dict[str, tuple[str, str]] = {
         "The rank's main thread waits for a lock whose owner waits for a lock that one of them holds: nothing can wake it.",
     ),
     "nobody_sends": (
-        "Nobody is left who could send",
+        "No rank is left that could send",
         "A rank receives from any rank, and all that could send wait for it, directly or through others.",
     ),
     "order": (
@@ -166,8 +166,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "node_fenced": ("The node was cut off", "The node could not reach the controller and ended its workers by itself."),
     "node_left": ("The node left", "The node's agent said that it was about to go."),
-    "node_evicted": ("The node was evicted", "Somebody, or a rule, took the node out of the job."),
-    "operator": ("Somebody asked for it", "A new attempt was asked for by a command or by an update."),
+    "node_evicted": ("The node was evicted", "A user, or a rule, took the node out of the job."),
+    "operator": ("An operator asked for it", "A new attempt was asked for by a command or by an update."),
     "journal_behind": ("The journal had lost lines", "Agents ran an attempt that the journal does not know."),
     "platform": ("The launcher could not go on", "Something the launcher needs could not be started or was lost."),
     "unexplained": ("Not known", "The attempt ended, and no rank shows why."),
@@ -189,7 +189,7 @@ RULES: dict[str, tuple[str, str]] = {
 NCCL_RULES: dict[str, str] = {
     "late_rank": "A rank did not make the call: its peers have offered data that it never asked for.",
     "late_node": "No rank of a node made the call.",
-    "missing_member": "Somebody did not make the call, and NCCL shows only that, not who.",
+    "missing_member": "A rank did not make the call, and NCCL shows only that, not which.",
     "gpu_rank": "A rank's proxy thread offers buffers that its GPU does not fill or empty.",
     "gpu_node": "The same on all ranks of a node.",
     "gpu_everybody": "No GPU of the communicator goes on: what they all wait for is not to be seen inside NCCL.",

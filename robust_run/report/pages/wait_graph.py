@@ -1,6 +1,6 @@
 """Who waits for whom, drawn: ranks that wait in the same call for the same peers are one box, those at fault another; arrows lead to those awaited. Pure.
 
-Boxes stand in layers: those that nobody waits for on top, those that everybody waits for at the bottom. Of many boxes only
+Boxes stand in layers: those that no rank waits for on top, those that all waits lead to at the bottom. Of many boxes only
 those are drawn from which the ranks at fault are reached in the fewest steps.
 """
 
@@ -36,7 +36,7 @@ class RankBox(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: tuple[int, ...]
     what: str
-    """The call they wait in; empty: they wait for nobody that is known."""
+    """The call they wait in; empty: they wait for no rank that is known."""
     awaited: tuple[int, ...] = ()
     since_s: float = 0.0
     state: State = "waiting"
@@ -58,7 +58,7 @@ class WaitDrawing(msgspec.Struct, frozen=True, kw_only=True):
 def graph_of(
     waits: Sequence[Wait], states: Mapping[int, RankState], chains: Sequence[tuple[int, WakeChain]] = ()
 ) -> WaitDrawing:
-    """Return the picture of who waits for whom; without boxes where nobody waits. `chains`: what ranks wait for, by rank."""
+    """Return the picture of who waits for whom; without boxes where no rank waits. `chains`: what ranks wait for, by rank."""
     newest: dict[int, Wait] = {}
     for wait in waits:
         newest.setdefault(wait.waiter, wait)

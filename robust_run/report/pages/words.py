@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-#: Seconds beyond which a time is a fault of whoever wrote it (some 1,900 years), and the sign shown instead.
+#: Seconds beyond which a time is a fault of its writer (some 1,900 years), and the sign shown instead.
 _MOST_S = 6e10
 _ABSURD = "–"
 

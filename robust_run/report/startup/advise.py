@@ -12,7 +12,7 @@ from robust_run.report.startup.summarise import seconds_of
 from robust_run.report.startup.types import Advice, AttemptStartup, Phase, PhaseSummary, Startup
 from robust_run.report.startup.words import plain, seconds
 
-#: What nobody would change anything for.
+#: Less than this is not worth a change.
 LEAST_S = 0.5
 #: Imports with torch's files in memory (`bench/startup.py`: `import torch` takes 1 to 2 s), and from a warm process.
 WARM_FILES_S, WARM_PROCESS_S = 2.0, 0.1

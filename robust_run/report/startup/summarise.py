@@ -39,6 +39,7 @@ STRAGGLER_S, STRAGGLER_PART = 0.3, 0.03
 NODE_PHASES: frozenset[Phase] = frozenset({"queue", "script", "agent", "image", "snapshot", "meet"})
 #: Gaps between spans that are shorter are no phase of their own.
 GAP_S = 0.01
+#: The index in `KINDS` from which on they are ways to load a checkpoint.
 _FIRST_LOADER = 3
 
 

@@ -47,6 +47,7 @@ SLOWEST_RANKS = 32
 """Of a larger one so many are."""
 ALL_NODES = 128
 SLOWEST_NODES = 48
+"""The same of nodes."""
 MOST_ROW_SPANS = 24
 DETAILED_ATTEMPTS = 8
 """Newest attempts, and the first, that are kept with their ranks; of others only the phases are."""

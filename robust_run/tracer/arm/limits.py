@@ -37,7 +37,7 @@ def of_group(process_group: Any) -> int:
             if limit == 0:
                 return 0
             longest = max(longest, limit)
-    except Exception:  # another torch, a backend of somebody else's
+    except Exception:  # another torch, a foreign backend
         return 0
     return longest
 

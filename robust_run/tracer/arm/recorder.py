@@ -224,7 +224,7 @@ class Ring:
             self.stop(error)
 
     def publish_waits(self) -> None:
-        """Put the oldest wait into the header. Whoever wrote what another thread has changed meanwhile writes again."""
+        """Put the oldest wait into the header. A thread that wrote what another has changed meanwhile writes again."""
         while True:
             waits = sorted(self.waits.values())
             since, number = waits[0] if waits else (0, 0)
@@ -260,7 +260,7 @@ class Ring:
 
 
 class WorkCalls(dict):  # type: ignore[type-arg]
-    """Which calls a Work stands for, by its id. Those of works that nobody waits for are forgotten at last."""
+    """Which calls a Work stands for, by its id. Those of works that are never waited for are forgotten at last."""
 
     def put(self, work: object, index: Any) -> None:
         """Link a work to the number of its call, or to several."""

@@ -1,4 +1,4 @@
-"""Has modules of the user's folder imported from a copy of it: whatever on `sys.path` leads into the one leads into the other.
+"""Has modules of the user's folder imported from a copy of it: what on `sys.path` leads into the one leads into the other.
 
 `sitecustomize` loads this file by its path, in a worker that runs a version of the code which is not, or may soon not be, what
 lies in the user's folder. Python's standard library only.

@@ -45,7 +45,7 @@ def give_up(reason: Exception, what: str = "step counting") -> None:
         text = " ".join(f"{type(reason).__name__}: {reason}".split())
         sys.stderr.write(f"robust-run: {what} is off in this worker: {text}\n")
         sys.stderr.flush()
-    except Exception:  # noqa: S110 - a worker without stderr has nobody to tell
+    except Exception:  # noqa: S110 - a worker without stderr cannot say it
         pass
 
 

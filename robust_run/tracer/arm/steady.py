@@ -43,7 +43,7 @@ class Steady:
         spec = self.finder.find_spec(name, path, target)
         try:
             return self.steadied(spec, name, path)
-        except Exception:  # whatever is wrong with what was kept: the user's own file is there
+        except Exception:  # what was kept may be damaged in any way: the user's own file is there
             return spec
 
     def steadied(self, spec: Any, name: str, path: Sequence[str] | None) -> Any:

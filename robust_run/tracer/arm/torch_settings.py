@@ -18,7 +18,7 @@ READ_BY_TORCH = tuple(
     "CXX TMPDIR".split()
 )
 SET_PER_WORKER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_")
-#: Torch sets it where nobody did.
+#: Torch sets it where the user did not.
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 

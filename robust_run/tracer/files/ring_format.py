@@ -133,7 +133,7 @@ def cell(value: int) -> bytes:
 
 
 def create(path: str, rank: int, world_size: int) -> None:
-    """Make the ring file of a rank, which nobody has claimed yet, in place of what was there. Raises OSError.
+    """Make the ring file of a rank, which no process has claimed yet, in place of what was there. Raises OSError.
 
     A process that still maps the old file keeps that one: a file that shrinks would kill it.
     """

@@ -38,11 +38,11 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True):
     """When the first step ended; None before it."""
     last_step_monotonic_s: float | None
     not_finite_step: int = 0
-    """After this one a parameter was no finite number; 0: none was, as far as anybody looked."""
+    """After this one a parameter was no finite number; 0: none was, as far as was looked."""
 
 
 def create(path: str) -> None:
-    """Write a steps file that nobody has claimed yet, replacing what was there. Raises OSError."""
+    """Write a steps file that no process has claimed yet, replacing what was there. Raises OSError."""
     _create(path, MAGIC, VERSION, FILE_BYTES)
 
 

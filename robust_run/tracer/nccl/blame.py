@@ -63,7 +63,7 @@ def _unexplained(causes: Sequence[Cause]) -> list[Cause]:
 def _of_ranks(
     kind: FaultKind, causes: Sequence[Cause], sights: Mapping[int, NcclSight], teams: Mapping[int, Team]
 ) -> list[Blame]:
-    """Faults of ranks; of a node where all its ranks have them; of nobody in particular where all have."""
+    """Faults of ranks; of a node where all its ranks have them; of no rank in particular where all have."""
     found = []
     unknown = [cause for cause in causes if not cause.worlds]
     if unknown:
@@ -116,7 +116,7 @@ def everybody(worlds: tuple[int, ...], causes: Sequence[Cause], sights: Mapping[
 
 
 def _alike(kind: FaultKind, single: Mapping[int, list[Cause]], teams: Mapping[int, Team]) -> list[tuple[int, ...]]:
-    """Return the members of communicators all of whose GPUs stand still, the largest first and nobody twice."""
+    """Return the members of communicators all of whose GPUs stand still, the largest first and no rank twice."""
     found: list[tuple[int, ...]] = []
     if kind != "gpu":
         return found

@@ -56,7 +56,7 @@ class Gpus:
         edges = {_edge(index, flow) for flow in lane if flow.flow.peer in index}
         count = len(set(index.values()))
         if count == 2 and not all(_hungry(flow) for flow in lane):
-            return None  # of two nodes ring and tree look alike; but in a ring of two somebody has got something
+            return None  # of two nodes ring and tree look alike; but in a ring of two one of them has got something
         told = [member.communicator.channels for member in team.members.values()]
         channels = max(*told, 1 + max(flow.flow.channel for flow in team.flows.values()))
         return parents_for(count, edges, channels > 1 and seen.flow.channel >= channels // 2)

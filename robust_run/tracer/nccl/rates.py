@@ -2,7 +2,7 @@
 
 An operation counts once it is complete on the network, with the bytes that it sent and received there. One that needs no network
 (within a node, by NVLink or shared memory) is never seen to complete: it counts when it was given to NCCL, and moves no bytes.
-Names are bounded everywhere: communicators come and go for months, and whoever stores metrics pays for every name.
+Names are bounded everywhere: communicators come and go for months, and a store of metrics pays for every name.
 """
 
 from __future__ import annotations

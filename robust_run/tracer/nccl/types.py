@@ -105,8 +105,8 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     bytes: int
     """Handed to the network, or come from it. 0 with interface v3."""
     open_ops: int
-    """Operations begun or waiting, not ended. 0: nothing is in flight, whatever the other counters say (`steps` stays ahead of
-    `done` for ever where an operation ended early). NCCL ends an operation in all its flows at once: one with `done == steps`
+    """Operations begun or waiting, not ended. 0: nothing is in flight, also where the other counters differ (`steps` stays ahead
+    of `done` for ever where an operation ended early). NCCL ends an operation in all its flows at once: one with `done == steps`
     has played its part, and waits for the others."""
 
 

@@ -148,7 +148,7 @@ def straggler_sentence(team: Team, straggler: NcclStraggler) -> str:
 
 
 def flow_line(seen: TeamFlow) -> str:
-    """Return the counters of a flow, for whoever wants to check."""
+    """Return the counters of a flow, for readers who want to check."""
     return f"rank {seen.world} {_counters(seen.flow)}"
 
 

@@ -112,7 +112,7 @@ def _is_sound(pace: RankPace) -> bool:
 
 
 def _lined_up(paces: Sequence[RankPace], since_step: int) -> _Stage | None:
-    """Return the steps that all of these ranks have made after `since_step`; None if too few steps or nobody to compare."""
+    """Return the steps that all of these ranks have made after `since_step`; None if too few steps or one rank alone."""
     first = max(since_step + 1, *(pace.first_step for pace in paces))
     last = min(pace.first_step + len(pace.own_ms) for pace in paces) - 1
     if len(paces) < 2 or last - first + 1 < STEPS_NEEDED:

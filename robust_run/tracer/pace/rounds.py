@@ -69,7 +69,7 @@ class Rounds(msgspec.Struct, frozen=True):
         return Rounds(known.attempt, (*known.results, result)[-MOST_ROUNDS:])
 
     def verdict(self, rounds_needed: int = ROUNDS_NEEDED, misses_allowed: int = MISSES_ALLOWED) -> TraceVerdict | None:
-        """Return who is slow; None unless somebody was suspect in the newest round and in nearly all of the rounds needed.
+        """Return who is slow; None unless a rank was suspect in the newest round and in nearly all of the rounds needed.
 
         A node is at fault where (nearly) all of its two or more ranks are, and others are not; otherwise its ranks are.
         """

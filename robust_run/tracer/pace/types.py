@@ -26,7 +26,7 @@ SLOW_EXCESS = 0.1
 SLOW_SHARE = 0.2
 """A rank is suspect that is slow in at least this share of the steps."""
 SPREADS = 4.0
-"""And in more steps than is usual among its peers, by so many standard deviations: uneven data makes everybody slow at times."""
+"""And in more steps than is usual among its peers, by so many standard deviations: uneven data makes every rank slow at times."""
 LEAST_COST = 0.03
 """And without whose excess the steps would be shorter by at least this share."""
 FAR_AHEAD = 2.0
@@ -121,4 +121,4 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     lost_ms: float = 0.0
     """By how much the suspects make the mean step longer."""
     reason: str = ""
-    """Why nobody is suspect, where somebody nearly was, or why the round does not count."""
+    """Why no rank is suspect, where one nearly was, or why the round does not count."""

@@ -103,7 +103,7 @@ def ensure(folder: str | None = None, which: Which | None = None, shipped: str |
     """Return the plugin: that of the wheel (`shipped`), or one built from the source before, or one built now. Never raises.
 
     `folder` keeps what is built, under a name that the source's digest is part of; default: `cache_folder`. It must belong to the
-    user and to nobody else: what lies in it is loaded into training. Takes about a second where it has to compile.
+    user alone: what lies in it is loaded into training. Takes about a second where it has to compile.
     """
     beside = _beside(shipped)
     if os.path.isfile(beside):

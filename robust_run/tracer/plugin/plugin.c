@@ -163,7 +163,7 @@ static int is_repeated(const siginfo_t *info) {
     if (info->si_code > 0 || info->si_pid != getpid() || !atomic_load(&trace)) return 0;
     return madvise(mapped, sizeof(Trace), MADV_POPULATE_WRITE) != 0;
 }
-/* Somebody cut the file short: give the program memory instead, and say no more. Any other SIGBUS goes where it would have gone. */
+/* The file was cut short: give the program memory instead, and say no more. Any other SIGBUS goes where it would have gone. */
 static void on_bus(int signal_number, siginfo_t *info, void *machine) {
     char *at = info->si_addr, *base = (char *)mapped;
     int kept_errno = errno, is_ours = info->si_code > 0 && base && at >= base && at < base + sizeof(Trace);
@@ -226,7 +226,7 @@ static void open_first(void) {
 }
 
 /* ---- communicators ---- */
-/* Nobody uses the rows any more: a program that makes its communicators anew for ever must not run out of them. */
+/* No communicator uses the rows any more: a program that makes its communicators anew for ever must not run out of them. */
 static void forget_flows(Trace *t) {
     for (int i = 0; i < HASH; i++) STORE(hash_flow[i], 0);
     for (int i = 0; i < FLOWS; i++) STORE(flow_key[i], 0);
@@ -335,7 +335,7 @@ static uint64_t take_row(Trace *t, uint64_t key, uint64_t origin) {
     STORE(flow_origin[index], origin);
     return index + 1;
 }
-/* A row is taken before its place in the hash is claimed, so nobody waits for anybody; the loser of a race leaves its row empty. */
+/* A row is taken before its place in the hash is claimed, so no thread waits; the loser of a race leaves its row empty. */
 static Flow *flow_of(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
     uint64_t place = (key ^ origin << 7) * 0x9e3779b97f4a7c15u >> 32, taken = 0;
     for (int i = 0; i < PROBES; i++, place++) {
@@ -355,7 +355,7 @@ static Flow *flow_of(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
 
 /* ---- steps: each climbs started, posted, gpu_ready, transmitted, done; a flow counts how many reached each rung ---- */
 /* NCCL repeats states while it polls, leaves some out (v3 has no SEND_PEER_WAIT) and ends operations early: a step counts once on
- * every rung up to the one it is on, whatever came in between. */
+ * every rung up to the one it is on, whether or not those in between came. */
 static void climb(Trace *t, Proxy *proxy, Cell *cell, uint64_t seen, enum Level level) {
     Flow *flow = &t->flows[LOAD(proxy->flow)];
     uint64_t from = seen & 0xff;
@@ -425,7 +425,7 @@ static void stop_step(Trace *t, const void *handle) {
 }
 
 /* ---- proxy operations: the part of one operation in one flow ---- */
-/* Ends an operation and whatever of its steps NCCL left open, so that the flow's counters are equal again. */
+/* Ends an operation and all of its steps that NCCL left open, so that the flow's counters are equal again. */
 static int end_proxy(Trace *t, Proxy *proxy, uint64_t owner) {
     Flow *flow = &t->flows[LOAD(proxy->flow)];
     Op *op = task_of(t, to_handle(TASK_KIND, LOAD(proxy->task) - 1));

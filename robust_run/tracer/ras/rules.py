@@ -1,7 +1,7 @@
 """What NCCL's RAS says for or against a verdict. Pure.
 
 It is a second witness, never the first: a verdict that it agrees with becomes more certain, one that it contradicts less, and
-either way what it said is kept with the evidence. It accuses nobody by itself, because it counts what programs have launched:
+either way what it said is kept with the evidence. It accuses no rank by itself, because it counts what programs have launched:
 ranks run ahead of each other as long as nothing is stuck, and a stall that all ranks are in looks like no difference at all.
 """
 

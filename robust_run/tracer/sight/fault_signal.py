@@ -37,7 +37,7 @@ ANSWER_BYTES = 1024 * 1024
 FILE_BYTES = 4 * 1024 * 1024
 #: For so long a process has been at rest before it is asked.
 REST_S = 0.2
-#: Handled signals that nobody waits for: what ends a program and what Python, torch and faulthandler handle in any program.
+#: Handled signals that no program waits for: what ends a program and what Python, torch and faulthandler handle in any program.
 USUAL = frozenset(
     {
         signal.SIGINT, signal.SIGCHLD, signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, 32, 33,
@@ -123,7 +123,7 @@ class StacksFile:
         except (OSError, AttributeError):
             return self._may(seen, rest) and _kill(seen.pid, self._signal_number)
         try:
-            # From here on the handle means the process that is examined now, whoever gets its pid later.
+            # From here on the handle means the process that is examined now, also if another gets its pid later.
             if not self._may(seen, rest):
                 return False
             signal.pidfd_send_signal(handle, self._signal_number)

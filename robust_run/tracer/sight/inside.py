@@ -46,7 +46,7 @@ class TracesOfRanks:
 
 
 def read_trace(target: Target) -> NcclTrace | None:
-    """Return what the target's trace holds, None if it has none, or nobody writes it (yet). Never raises."""
+    """Return what the target's trace holds, None if it has none, or no process writes it (yet). Never raises."""
     trace = reader.read(f"{target.steps_file}{layout.SUFFIX}", READ_OPS) if target.steps_file else None
     return trace if trace is not None and trace.glance.pid else None
 

@@ -1,4 +1,4 @@
-"""Which TCP connections of processes are stuck: the kernel sends their data again and again, and nobody acknowledges it.
+"""Which TCP connections of processes are stuck: the kernel sends their data again and again, and no peer acknowledges it.
 
 The kernel shows all connections of a network namespace in one table (proc_pid_net(5): `net/tcp`, `net/tcp6`), which is read once
 for all processes that share the namespace. A connection is stuck if it is established, its retransmission timer runs and has

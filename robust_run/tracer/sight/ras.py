@@ -30,7 +30,7 @@ _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def ask(address: str, limit_s: float = LIMIT_S) -> RasReport | None:
-    """Return what RAS at `address` (HOST:PORT) says of the job; None if nobody there says anything that makes sense."""
+    """Return what RAS at `address` (HOST:PORT) says of the job; None if no process there says anything that makes sense."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return None
@@ -57,7 +57,7 @@ async def _ask(host: str, port: int) -> RasReport | None:
 
 
 async def _greet(host: str, port: int) -> tuple[_Connection, bool]:
-    """Return a connection on which somebody answers, and whether it speaks JSON. Raises OSError, ValueError, EOFError."""
+    """Return a connection on which a process answers, and whether it speaks JSON. Raises OSError, ValueError, EOFError."""
     reader, writer = await asyncio.open_connection(host, port, limit=LINE_BYTES)
     try:
         writer.write(_GREETING)
@@ -96,7 +96,7 @@ def is_ours_to_ask(address: str, ranks: Collection[int], samples: int) -> bool:
 
 
 async def heard(address: str, ranks: Collection[int], samples: int) -> RasReport | None:
-    """Return what RAS says, None where this node does not ask or nobody answers. Takes `client.LIMIT_S` at most; never raises."""
+    """Return what RAS says, None where this node does not ask or none answers. Takes `client.LIMIT_S` at most; never raises."""
     return await ask(address) if is_ours_to_ask(address, ranks, samples) else None
 
 

@@ -2,7 +2,7 @@
 
 NCCL's default is port 28028 for every job of the machine, so two jobs on a host answer for each other. Each job gets a port of
 its own on each node instead. All its processes there listen on it together (NCCL binds with SO_REUSEPORT), and any one of them
-answers for the whole job. The port is held by a socket that never listens: nobody else is given it, and nothing arrives there.
+answers for the whole job. The port is held by a socket that never listens: no other program gets it, and nothing arrives there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "NCCL_RAS_ADDR"
 SWITCH = "NCCL_RAS_ENABLE"
-#: Only this node can reach it: whoever reaches it may ask, and NCCL knows no secret.
+#: Only this node can reach it: any process that reaches it may ask, and NCCL knows no secret.
 HOST = "127.0.0.1"
 
 

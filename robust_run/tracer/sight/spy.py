@@ -1,6 +1,6 @@
 """Asks py-spy for the stacks of a process.
 
-py-spy reads the other process's memory: nothing happens in that process, whatever it does. `--nonblocking` does not pause it
+py-spy reads the other process's memory: nothing happens in that process, in any state. `--nonblocking` does not pause it
 either, so now and then what changes while it is read makes no sense, and is read again. It needs the right to trace (same user,
 and where Yama is on, a target that allows it). Without py-spy a process at rest can be asked by a signal (`fault_signal`).
 

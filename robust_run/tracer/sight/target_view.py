@@ -270,7 +270,7 @@ def read_ring(target: Target, ops: int) -> RankTrace | None:
     from robust_run.tracer.files.ring import read
 
     trace = read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
-    return trace if trace is not None and trace.pid else None  # nobody records in it (yet)
+    return trace if trace is not None and trace.pid else None  # no process records in it (yet)
 
 
 def recording_pid(target: Target) -> int:

@@ -1,7 +1,7 @@
 """Whether a rank that others wait for is at work, or only looks alive: from what its processes used while looked at.
 
-A hang and a long checkpoint look alike to whoever waits. They differ in what the processes do: bytes flow, functions change,
-children compute. The order of the questions is: does I/O flow, is it in a place that is known to take long, do its stacks
+A hang and a long checkpoint look alike to the ranks that wait. They differ in what the processes do: bytes flow, functions
+change, children compute. The order of the questions is: does I/O flow, is it in a place that is known to take long, do its stacks
 move, do its children work, does it or a child at least use CPU.
 """
 

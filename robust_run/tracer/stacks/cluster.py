@@ -37,7 +37,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 def clusters(sights: Sequence[RankSight]) -> tuple[Cluster, ...]:
     """Cluster the newest main-thread stacks of all processes: those of the ranks first, the largest first.
 
-    Stacks are equal if they are in the same functions, in whatever lines. Processes without a stack are in no cluster.
+    Stacks are equal if they are in the same functions, in any lines. Processes without a stack are in no cluster.
     """
     members: dict[tuple[str, bool, tuple[str, ...]], set[int]] = {}
     looks: dict[tuple[str, bool, tuple[str, ...]], Counter[tuple[str, ...]]] = {}

@@ -8,7 +8,7 @@ faulthandler's text (CPython 3.10 to 3.14) is, thread by thread, a header and it
 
 The name in brackets exists from 3.14 on. Threads come newest first, so the main thread is the last; of more than 100 threads
 the rest, and with it the main thread, is left out and replaced by a line `...`. The same, indented, means that a stack is
-deeper than 100. Whoever reads the file while it is being written sees the text end anywhere.
+deeper than 100. A reader of the file while it is being written sees the text end anywhere.
 """
 
 from __future__ import annotations

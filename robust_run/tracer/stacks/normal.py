@@ -101,7 +101,7 @@ _LONG_PLACES: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...] = tuple(
         ("a transfer", r"(?:^|/)(?:fsspec|s3transfer|adlfs|hdfs_native|google/cloud/storage|azure/storage)/", r""),
         ("a download", r"(?:^|/)(?:requests/sessions|httpx/_client|urllib3/response)\.py$", r""),
         ("a download", r"^urllib/request\.py$", r"urlretrieve$|urlopen$"),
-        # Sockets alone may be anything; whoever reads a response of HTTP fetches something.
+        # Sockets alone may be anything; a thread that reads a response of HTTP fetches something.
         (
             "a download",
             r"^http/client\.py$",

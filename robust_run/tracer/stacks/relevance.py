@@ -1,6 +1,6 @@
 """Whose work counts, as the wake chain tells: a log that a side thread writes is no sign that a stuck main thread gets on.
 
-A main thread that waits for nobody of this machine gets on when data come, and only then.
+A main thread that waits for no process of this machine gets on when data come, and only then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from robust_run.tracer.words import duration
 COMES_S = 1.0
 #: One on which none has come for so long does not: that it is in a download says nothing any more.
 SILENT_S = 5.0
-#: Places that take long because data come. Whoever sits in a debugger waits for a person.
+#: Places that take long because data come. A rank in a debugger waits for a person.
 _FETCHES = frozenset({"a download", "a transfer", A_PROGRAM})
 
 

@@ -1,7 +1,8 @@
 """Threads beside the main one: whether any of them may do what the main thread waits for.
 
-A timer, a callback, a server in a thread may send a message, release a lock, or end a wait by a signal, whoever wrote it: the
-program, a library, or Python itself. So every thread that runs Python counts, but for a few that are known to do one thing only.
+A timer, a callback, a server in a thread may send a message, release a lock, or end a wait by a signal, be it of
+the program, a library, or Python itself. So every thread that runs Python counts, but for a few that are known to do one
+thing only.
 """
 
 from __future__ import annotations

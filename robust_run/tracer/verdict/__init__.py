@@ -81,7 +81,7 @@ def chains(scene: Scene) -> RankChains:
 
 
 def waits(scene: Scene) -> tuple[Wait, ...]:
-    """Return who waits for whom, longest first. Nobody is awaited where all have come."""
+    """Return who waits for whom, longest first. No rank is awaited where all have come."""
     return waits_of(Picture(scene))
 
 

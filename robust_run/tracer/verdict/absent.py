@@ -1,4 +1,4 @@
-"""Rule 2: ranks that never came to where others wait, and that wait for nobody themselves.
+"""Rule 2: ranks that never came to where others wait, and that wait for no rank themselves.
 
 Waiting alone proves nothing: rank 0 may be writing a checkpoint. So each such rank gets as much time as what it does deserves:
 least if it does nothing at all, more if it spins in one function, much more if it works.
@@ -27,7 +27,7 @@ _LOOKED_AT = 64
 
 
 class SuspectRank(NamedTuple):
-    """A rank that others wait for and that waits for nobody."""
+    """A rank that others wait for and that waits for no rank."""
 
     rank: int
     here: WaitPlace

@@ -19,7 +19,7 @@ def in_doubt(picture: Picture) -> str:
     """Return why calls prove nothing in this job, as a clause; "" if nothing speaks against it.
 
     One rank is enough: who has another number in torch than in robust-run may be any of the others to its peers. A call that
-    failed is no doubt where nobody went on after it.
+    failed is no doubt where no rank went on after it.
     """
     for sight in picture.scene.ranks:
         for why in sight.trace.doubts if sight.trace is not None else ():

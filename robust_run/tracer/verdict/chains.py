@@ -67,7 +67,7 @@ def chains_to(picture: Picture, ranks: Sequence[int]) -> RankChains:
 
 
 def all_chains(picture: Picture) -> RankChains:
-    """Return the chains of a scene: to those that wait for nobody, and circles."""
+    """Return the chains of a scene: to those that wait for no rank, and circles."""
     circles: list[RankChain] = []
     places = [here for here in picture.places if not here.inside]
     rest = set(deadlocked(picture, 0.0, places))
@@ -140,7 +140,7 @@ def _layers(by_missing: dict[int, list[WaitPlace]], ranks: Iterable[int]) -> lis
 def _chain(
     picture: Picture, ranks: list[int], places: list[WaitPlace], layers: list[tuple[int, ...]], tail: list[str]
 ) -> RankChain | None:
-    """Return the chain to ranks that are alike; None if there is nothing to draw: nobody waits, and no more is known."""
+    """Return the chain to ranks that are alike; None if there is nothing to draw: no rank waits, and no more is known."""
     if not layers:
         places, layers = _held_by_stopped(picture, ranks)
     if not layers and not (any(tail) and ranks[0] in picture.sights and picture.sights[ranks[0]].exit_code is None):

@@ -26,9 +26,9 @@ TWICE_S = {"order": 2.0, "cycle": 2.0, "tag": 2.0, ended.STATE: 5.0}
 def look(
     scene: Scene, patience: RankPatience, *, previous: Scene | None = None, worked: Mapping[int, float] | None = None
 ) -> SceneLook:
-    """Judge a scene in which somebody has waited for long: a verdict, or when to look again and why, or neither.
+    """Judge a scene in which a rank has waited for long: a verdict, or when to look again and why, or neither.
 
-    Neither means that the suspicion is lifted: nobody waits for long any more. `previous` is the scene of the look before,
+    Neither means that the suspicion is lifted: no rank waits for long any more. `previous` is the scene of the look before,
     `worked` what that said of ranks at work: patience with a rank begins anew when it stops working.
     """
     found = _look(scene, patience, previous, worked or {})
@@ -50,7 +50,7 @@ def _look(scene: Scene, patience: RankPatience, previous: Scene | None, worked: 
     longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
     needed_s = patience.after_s * ended.NEARLY
     if longest_s < needed_s:
-        return SceneLook(verdict=nccl.slow(picture), reason="nobody waits for long any more")
+        return SceneLook(verdict=nccl.slow(picture), reason="no rank waits for long any more")
     verdict = _definite(picture, patience, needed_s)
     if verdict is not None and verdict.proven and verdict.rule in TWICE_S:
         if previous is None:

@@ -1,4 +1,4 @@
-"""What all rules put into a verdict in the same way: nodes, waits, stacks for whoever wants to check."""
+"""What all rules put into a verdict in the same way: nodes, waits, stacks for readers who want to check."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def draft(  # noqa: PLR0913 - a verdict has so many parts
 
 
 def waits_of(picture: Picture) -> tuple[Wait, ...]:
-    """Return an edge for each rank that waits, longest first; nobody awaited where all have come."""
+    """Return an edge for each rank that waits, longest first; no rank awaited where all have come."""
     edges = [
         Wait(
             waiter=rank,

@@ -108,7 +108,7 @@ def _stayed(picture: Picture, here: WaitPlace, gone: tuple[int, ...]) -> TraceVe
         kind="desync",
         ranks=here.waiters,
         rule="extra_op",
-        sentence=f"{picture.who(here.waiters)} made one call too many: {picture.what(here)}, after which nobody comes: "
+        sentence=f"{picture.who(here.waiters)} made one call too many: {picture.what(here)}, to which no other rank comes: "
         f"{picture.who(gone)} have ended normally",
         confidence="medium",
         here=here,
@@ -220,7 +220,7 @@ def _stop_word(picture: Picture, ranks: tuple[int, ...]) -> str:
     if any(files):
         return "stopped (SIGSTOP) or frozen by a cgroup"
     if states == {"Z"}:
-        return "dead, but nobody has collected its process"
+        return "dead, but not reaped by its parent"
     if states == {"t"}:
         return "stopped by a debugger"
     return "stopped (SIGSTOP)"

@@ -1,6 +1,6 @@
 """Ranks that a cgroup keeps frozen: which, and what thaws them. Pure.
 
-A cgroup is frozen on purpose, by whoever will thaw it: a container that is paused, a job that a scheduler suspends.
+A cgroup is frozen on purpose, and thawed by what froze it: a container that is paused, a job that a scheduler suspends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who waits for whom, over all groups and point-to-point calls: ranks that all waits end at, and deadlocks.
 
 The graph has ranks and places as nodes: a rank points to the places it waits in, a place to the ranks that have not come. A
-rank that is waited for and waits for nobody is a sink, and the cause of the waits that lead to it. A strongly connected part is
-a deadlock whatever else happens, since a collective needs all its members. Waiting for any sender (`recv_any`) is left out
+rank that is waited for and waits for no rank is a sink, and the cause of the waits that lead to it. A strongly connected part is
+a deadlock in any case, since a collective needs all its members. Waiting for any sender (`recv_any`) is left out
 of deadlocks, because one of many suffices. Method: wait-for graphs of distributed systems; tracing.md calls the parts sinks
 and cycles.
 """

@@ -1,6 +1,6 @@
 """What NCCL's traces say of a scene: which ranks wait inside NCCL, in what and for whom, and who keeps them. Pure.
 
-On NCCL the CPU goes on as soon as a call is enqueued, so rings show nobody waiting; here the flows do. A rank waits where it has
+On NCCL the CPU goes on as soon as a call is enqueued, so rings show no rank waiting; here the flows do. A rank waits where it has
 something left to do in a call and nothing has happened in it for a second. Communicators get the names of the rings'
 groups where their members are the same, so that one word is used for one group.
 """

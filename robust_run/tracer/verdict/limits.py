@@ -20,7 +20,7 @@ DEFAULT_LIMIT_S = 1800.0
 
 
 def expires_s(picture: Picture) -> float | None:
-    """Return when the first of all waits reaches its limit, on the scene's clock; None if nobody waits."""
+    """Return when the first of all waits reaches its limit, on the scene's clock; None if no rank waits."""
     return min((_place_expires_s(picture, here) for here in picture.places if here.waiters), default=None)
 
 

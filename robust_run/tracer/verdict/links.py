@@ -4,7 +4,7 @@ A collective that stalls holds up its whole group, and rings cannot tell where. 
 that retransmit. One such link leaves open which end is broken: to take either out of the job heals it, so one end is named, that
 without the lowest rank. Links that all have one node in common point at that node.
 
-That a connection is stuck proves nothing by itself, since nobody may need it now. It counts if waits end where it is: in a
+That a connection is stuck proves nothing by itself, since it may not be needed now. It counts if waits end where it is: in a
 call to which all members have come, or at a rank that is blocked in communication of which there is no record.
 """
 

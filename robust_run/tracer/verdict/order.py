@@ -200,7 +200,7 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
 
 
 def _all_begin(streams: CallStreams, circle: tuple[int, ...]) -> bool:
-    """Whether all of a circle are in the first message of their lives, in the same direction: nobody has a usual peer yet."""
+    """Whether all of a circle are in the first message of their lives, in the same direction: none has a usual peer yet."""
     messages = [[op.op for op in streams.ops[rank] if op.op in P2P] for rank in circle]
     return all(len(one) == 1 for one in messages) and len({one[0] for one in messages}) == 1
 
@@ -221,7 +221,7 @@ def is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
 def _is_tied(sight: RankSight) -> bool:
     """Whether the main thread of a rank stands in a call that waits for peers, and no other thread may make another.
 
-    What follows a call that was issued and that nobody waits for (`Work.get_future().then`) may run in a thread of C++.
+    What follows a call that was issued and is not waited for (`Work.get_future().then`) may run in a thread of C++.
     """
     if sight.trace is None or any(op.state == "issued" for op in sight.trace.ops):
         return False

@@ -1,4 +1,4 @@
-"""Point-to-point calls that never meet: other tags on both sides, and receivers from anybody to whom nobody can send."""
+"""Point-to-point calls that never meet: other tags on both sides, and receivers from any rank to which no rank can send."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _nobody_sends(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         kind="hang",
         ranks=receivers,
         rule="nobody_sends",
-        sentence=f"{picture.who(here.waiters)} waits in {picture.what(here)} since {picture.waited_s(here):.1f} s, and nobody is "
-        f"left who could send{who}",
+        sentence=f"{picture.who(here.waiters)} waits in {picture.what(here)} since {picture.waited_s(here):.1f} s, and no rank "
+        f"is left that could send{who}",
         confidence="medium",
         here=here,
     )

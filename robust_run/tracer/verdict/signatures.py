@@ -67,7 +67,7 @@ def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
 
 
 def _is_over(picture: Picture, calls: dict[int, Op]) -> bool:
-    """Whether nobody is in some calls, nor may come back to them: also those that ended in an error which was caught."""
+    """Whether no rank is in some calls, nor may come back to them: also those that ended in an error which was caught."""
     return all(op.state != "issued" and op.state not in picture.blocking for op in calls.values())
 
 
@@ -128,7 +128,7 @@ def _moves_alike(one: Signature, other: Signature) -> bool:
 
 
 def _is_waited_in(picture: Picture, here: WaitPlace) -> bool:
-    """Whether a rank is in the call: one that ended in an error that the program caught, or that nobody waits for, is history."""
+    """Whether a rank is in the call: one that ended in an error that the program caught, or is not waited for, is history."""
     calls = picture.collectives.get(picture.sequence(here.waiters[0], here.group.name, here.op), {}).get(here.seq, {})
     return any(op.state in picture.blocking for op in calls.values())
 

@@ -151,7 +151,7 @@ def _state(sight: RankSight) -> list[str]:
     """Return what the state of its process tells, where nothing more was read."""
     process = next((one for one in sight.processes if one.is_rank), None)
     if process is not None and process.state == "T":
-        return [" is stopped", "whoever sends it SIGCONT"]
+        return [" is stopped", "a SIGCONT"]
     return [_unread(sight)]
 
 

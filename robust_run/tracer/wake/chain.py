@@ -84,7 +84,7 @@ def _held(reading: WakeReading, process: ProcessReading, main: ThreadWait) -> Th
 
 
 def _tells(wait: ThreadWait) -> bool:
-    """Whether all that may wake a thread is known, and more than a timer: idle helpers wait for whoever calls."""
+    """Whether all that may wake a thread is known, and more than a timer: idle helpers wait for any caller."""
     kinds = {waker.kind for waker in wait.wakers} - {"itself"}
     return bool(kinds) and kinds <= _TELLING
 

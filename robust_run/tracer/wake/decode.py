@@ -20,7 +20,9 @@ from robust_run.tracer.wake.syscalls import (
 from robust_run.tracer.wake.types import Access, ProcessReading, ThreadReading, WakeReading
 
 _POLL_READ, _POLL_WRITE = 0x0001 | 0x0002 | 0x0040, 0x0004 | 0x0100
+#: F_SETLKW and F_OFD_SETLKW: of fcntl only these wait.
 _SET_LOCK_WAIT = frozenset({7, 38})
+#: TIMER_ABSTIME of clock_nanosleep.
 _ABSOLUTE = 1
 #: Of a mutex of glibc: it is held, and others wait.
 _CONTENDED = 2

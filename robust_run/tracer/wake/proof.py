@@ -1,4 +1,4 @@
-"""Proofs that nobody can wake a rank's main thread: an allow-list with one entry, a circle of locks whose owners are known. Pure.
+"""Proofs that nothing can wake a rank's main thread: an allow-list of one entry, a circle of locks whose owners are known. Pure.
 
 A lock with an owner is released by that thread alone. So where the main thread waits, without a time limit, for a lock whose
 owner waits for a lock whose owner ... is one of them, nothing that any other thread, process or machine does helps: a service,
@@ -22,7 +22,7 @@ from robust_run.tracer.wake.types import ProcessReading, ThreadReading, WakeRead
 
 #: Two readings are at least so far from each other, the last is at most so much later than the one before.
 APART_S, LATEST_S = 2.0, 2.0
-#: Of signals that a program handles these wake nobody, by their numbers on Linux: SIGINT, and glibc's own for setuid.
+#: Of signals that a program handles these wake no thread, by their numbers on Linux: SIGINT, and glibc's own for setuid.
 _HARMLESS = frozenset({2, 33})
 
 

@@ -1,7 +1,7 @@
 """Whose work counts for a rank that stands still: of those who can wake it. Pure.
 
-A thread that writes a log, or a monitor that reads /proc, keeps a process busy and wakes nobody. What the main thread waits for
-tells whose work may bring it on; where it does not, all of it may.
+A thread that writes a log, or a monitor that reads /proc, keeps a process busy and wakes no other thread. What the main thread
+waits for tells whose work may bring it on; where it does not, all of it may.
 """
 
 from __future__ import annotations

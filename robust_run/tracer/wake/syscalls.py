@@ -74,6 +74,7 @@ ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 #: Operations of futex, without the flags for private memory and for the clock.
 FUTEX_WAIT = 0
 FUTEX_WAIT_BITSET = 9
+#: FUTEX_LOCK_PI and FUTEX_LOCK_PI2.
 FUTEX_LOCKS = frozenset({6, 13})
 FUTEX_COMMAND = 0x7F
 FUTEX_PRIVATE = 0x80

@@ -61,7 +61,7 @@ class HeldLockReading(msgspec.Struct, frozen=True, kw_only=True):
     word: int
     """Address of the futex that it waits at."""
     owner: int
-    """The thread that holds it; nobody else can release it."""
+    """The thread that holds it; no other can release it."""
 
 
 class ProcessReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Judges what one thread waits for: in what it is, until when, and who can wake it. Pure: from a reading alone.
 
-What is not understood is `unknown`, and so is what was not read: nobody is said to be unable to wake a thread.
+What is not understood is `unknown`, and so is what was not read: nothing is said to be unable to wake a thread.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _by_state(process: ProcessReading, thread: ThreadReading) -> ThreadWait | No
     if process.frozen_by and thread.state not in ("Z", "X"):
         cgroup = process.frozen_by.rpartition("/")[0]
         return ThreadWait(
-            doing=f"is frozen by the cgroup {cgroup}", wakers=(Waker(kind="unknown", words="whoever thaws that"),)
+            doing=f"is frozen by the cgroup {cgroup}", wakers=(Waker(kind="unknown", words="a thaw of it"),)
         )
     if thread.state == "R":
         return ThreadWait(doing="runs", wakers=(Waker(kind="nothing"),))
     if thread.state == "T":
-        return ThreadWait(doing="is stopped", wakers=(Waker(kind="unknown", words="whoever sends it SIGCONT"),))
+        return ThreadWait(doing="is stopped", wakers=(Waker(kind="unknown", words="a SIGCONT"),))
     if thread.state == "t":
         by = f" by pid {process.tracer}" if process.tracer else ""
         return ThreadWait(doing=f"is held by a debugger{by}", wakers=(Waker(kind="person", pid=process.tracer),))
@@ -132,7 +132,7 @@ def _of_pidfd(reading: WakeReading, process: ProcessReading, thread: ThreadReadi
 def _lock_owner(reading: WakeReading, process: ProcessReading) -> tuple[Waker, ...]:
     lock = next((one for one in reading.locks if one.waiter == process.pid), None)
     if lock is None or lock.owner <= 0:
-        return (Waker(kind="unknown", words="whoever holds the file lock"),)
+        return (Waker(kind="unknown", words="the holder of the file lock"),)
     return (Waker(kind="process", pid=lock.owner, words=f"the file lock of {_pid_words(lock.owner, lock.command)}"),)
 
 
@@ -150,7 +150,7 @@ def of_descriptor(reading: WakeReading, process: ProcessReading, fd: int, wanted
     if one.kind == "socket":
         return (_of_socket(reading, one),)
     if one.kind == "terminal":
-        return (Waker(kind="person", words=f"somebody at the terminal {one.target}"),)
+        return (Waker(kind="person", words=f"a person at the terminal {one.target}"),)
     if one.kind in ("file", "folder"):
         return (Waker(kind="storage", words=_file_words(one)),)
     return (Waker(kind="unknown", words=one.target),)
@@ -174,7 +174,7 @@ def _of_socket(reading: WakeReading, one: DescriptorReading) -> Waker:
     if found is None or found.kind == "other":
         return Waker(kind="unknown", words="the other end of a socket")
     if found.is_listening:
-        return Waker(kind="unknown", words=f"somebody who connects to {found.here}")
+        return Waker(kind="unknown", words=f"a client that connects to {found.here}")
     return Waker(kind="service", words=found.there + _quiet(found))
 
 

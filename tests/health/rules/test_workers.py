@@ -78,7 +78,7 @@ def test_in_a_cgroup_that_others_are_in_a_kill_is_only_perhaps_this_worker_s() -
     event = event_of(3, 77, -9, None, (in_shared_cgroup(),), 100.0)
     assert event is not None
     assert event.detail.startswith(PERHAPS)
-    assert event.detail.endswith("or somebody sent the signal")
+    assert event.detail.endswith("or a process sent the signal")
     assert event_of(3, 77, -9, None, (in_shared_cgroup(), another_s(4811)), 100.0) is None
     assert event_of(3, 77, -9, None, (in_shared_cgroup(at_s=90.0),), 100.0) is None
 

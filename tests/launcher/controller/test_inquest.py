@@ -201,7 +201,7 @@ def test_who_is_slow_inside_nccl_is_told_and_the_question_is_answered() -> None:
     assert isinstance(slow, Inquired) and isinstance(answer, Inquired)
     assert slow.verdict is not None and answer.verdict is None
     assert (slow.verdict.kind, slow.verdict.ranks, slow.verdict.rule) == ("slow", (2,), "last-start")
-    assert answer.reason == "nobody waits for long any more"
+    assert answer.reason == "no rank waits for long any more"
 
 
 def test_a_scene_that_is_large_is_judged_beside_so_that_leases_are_renewed() -> None:

@@ -358,7 +358,7 @@ def test_nobody_is_ended_who_waits_for_a_person(patience_s: float | None) -> Non
     suspected(story)
     (incident,) = judged(story, waits(for_person=True))
     assert (incident.action, incident.act_at_s) == ("report", None)
-    assert incident.reason == "somebody at a terminal or a debugger may go on with it"
+    assert incident.reason == "a person at a terminal or a debugger may go on with it"
     story.happens(Tick(), 3600.0)
     suspected(story)
     assert judged(story, waits(for_person=True, onset_s=1.0)) == []

@@ -34,7 +34,7 @@ STORIES: dict[str, tuple[dict[str, str | type[OSError]], bool, str]] = {
     "it is ours to see": ({"7/syscall": "230 0x0"}, True, ""),
     "it is gone": ({}, False, ""),
     "hidepid": ({}, True, "/proc is mounted with hidepid"),
-    "no such file in this kernel": ({"7/stat": "7 (python) S"}, True, "this kernel tells nobody"),
+    "no such file in this kernel": ({"7/stat": "7 (python) S"}, True, "this kernel does not tell"),
     "undumpable": (
         {"7/syscall": PermissionError, "7/status": STATUS, "7/io": PermissionError},
         True,

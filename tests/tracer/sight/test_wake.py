@@ -50,7 +50,7 @@ WAITS = {
     "poll": ("import os, select; r, w = os.pipe(); select.select([r], [], [], 60)", "waits for", "at most"),
     "a connection": (
         "import socket; s = socket.create_server(('127.0.0.1', 0)); s.accept()",
-        "waits for somebody who connects to 127.0.0.1:",
+        "waits for a client that connects to 127.0.0.1:",
         "",
     ),
     "a silent peer": (

@@ -168,7 +168,7 @@ def test_a_rank_that_was_stopped_where_all_have_come_holds_up_the_others() -> No
     found = settled(seen, RankPatience(after_s=5.0))
     assert found is not None
     (line,) = [line for line in found.evidence if "←" in line]
-    assert line.endswith(" is stopped ← whoever sends it SIGCONT")
+    assert line.endswith(" is stopped ← a SIGCONT")
     assert ": ranks 0,2 ← rank 1 (" in line
 
 

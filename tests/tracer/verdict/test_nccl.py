@@ -193,7 +193,7 @@ def test_where_nothing_is_in_flight_nobody_waits(world: World) -> None:
 
 def test_a_job_in_which_only_nccl_waits_is_not_told_that_nobody_does() -> None:
     scene = seen(GPU, waited_s=2.0)
-    assert look(scene, RankPatience()).reason == "nobody waits for long any more"
+    assert look(scene, RankPatience()).reason == "no rank waits for long any more"
     assert look(seen(GPU), RankPatience()).verdict is not None
     with_idle_rings = msgspec.structs.replace(seen(GPU), ranks=with_rings(seen(GPU).ranks, {"tp_3": tuple(range(8))}))
     assert verdict_on(with_idle_rings).ranks == (5,)

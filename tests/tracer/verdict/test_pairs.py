@@ -91,7 +91,7 @@ def test_who_receives_from_any_rank_waits_in_vain_where_all_others_wait_for_it()
     assert found is not None
     assert (found.rule, found.ranks, found.proven) == ("nobody_sends", (0,), False)
     assert found.sentence == (
-        "rank 0 waits in recv_any #1 from any rank since 10.0 s, and nobody is left who could send; ranks 1 and 2 wait for it"
+        "rank 0 waits in recv_any #1 from any rank since 10.0 s, and no rank is left that could send; ranks 1 and 2 wait for it"
     )
 
 

@@ -142,7 +142,7 @@ def test_a_poll_waits_for_all_it_watches_and_at_most_so_long() -> None:
     )
     writer = HolderReading(target=PIPE, pid=300, command="feeder", access="w")
     wait = judged(thread("poll", 64, 2, 3000, at0=polled), descriptors=ends, holders=(writer,))
-    assert wait.doing == "waits for pid 300 (feeder) or somebody at the terminal /dev/pts/1, for 3.0 s at most"
+    assert wait.doing == "waits for pid 300 (feeder) or a person at the terminal /dev/pts/1, for 3.0 s at most"
     assert [waker.kind for waker in wait.wakers] == ["itself", "process", "person"]
 
 
@@ -177,7 +177,7 @@ def test_what_its_cgroup_keeps_frozen_waits_for_nothing_else(state: str) -> None
     made = msgspec.structs.replace(process(one), frozen_by="/sys/fs/cgroup/job/loader/cgroup.freeze")
     wait = wait_of(reading(made), made, one)
     assert wait.doing == "is frozen by the cgroup /sys/fs/cgroup/job/loader"
-    assert [waker.words for waker in wait.wakers] == ["whoever thaws that"]
+    assert [waker.words for waker in wait.wakers] == ["a thaw of it"]
 
 
 @pytest.mark.parametrize("call", [219, 34, 449, 426])  # restart_syscall, pause, futex_waitv, io_uring_enter

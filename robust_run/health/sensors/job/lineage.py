@@ -1,4 +1,4 @@
-"""Which processes are the job's: those below its agent, which adopts orphans. All others are somebody else's."""
+"""Which processes are the job's: those below its agent, which adopts orphans. All others are strangers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def descendants(world: SensorWorld, root: int) -> tuple[int, ...]:
 def strangers(world: SensorWorld, pids: Iterable[int], known: set[int]) -> set[int]:
     """Return those of some processes that are neither the job's nor started it. `known`: that were found to be so before.
 
-    Adds to `known`. A process that is gone by now is nobody's.
+    Adds to `known`. A process that is gone by now is not among them.
     """
     above: tuple[int, ...] | None = None
     found = set()
@@ -101,7 +101,7 @@ class ProcessFamily:
         self._seen.update(dict.fromkeys(descendants(self._world, self._world.job), now_s))
 
     def has(self, pid: int) -> bool | None:
-        """Whether a process that the kernel's log names is the job's; None where nobody can tell."""
+        """Whether a process that the kernel's log names is the job's; None where that cannot be told."""
         if not self.speaks_our_pids or pid <= 0:
             return None
         below = is_below(self._world, pid, self._world.job)

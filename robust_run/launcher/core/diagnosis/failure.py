@@ -51,6 +51,6 @@ def replaced(policy: CorePolicy, state: JobState, name: str) -> list[Action]:
 
 
 def begin_again(policy: CorePolicy, state: JobState) -> list[Action]:
-    """Begin a diagnosis anew: whoever was about to carry it out is gone."""
+    """Begin a diagnosis anew: the agents, or the controller, that were about to carry it out are gone."""
     decisions = ladder_state_of(state).ladder.decisions
     return begin(policy, state, decisions[-1])[1:] if decisions else []

@@ -78,7 +78,7 @@ def inquired(policy: CorePolicy, state: JobState, event: Inquired, now_s: float)
 
 
 def _lifted(state: JobState) -> list[Action]:
-    """Nobody waits any more."""
+    """No rank waits any more."""
     if state.phase != "running" or state.act_at_s is None:
         return []
     state.act_at_s = None
@@ -128,7 +128,7 @@ def _wanted(
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
     if asked == "auto" and verdict.for_person:
-        return "report", "somebody at a terminal or a debugger may go on with it"
+        return "report", "a person at a terminal or a debugger may go on with it"
     if asked == "auto":
         times = 0 if verdict.proven else state.unproven_ends.get(verdict.where, 0)
         if times >= MOST_UNPROVEN:

@@ -25,6 +25,7 @@ from robust_run.launcher.model.job import VerdictDraft
 
 #: Alerts are remembered so long; what was seen within half of it before a failure may have to do with it.
 RECENT_S = 120.0
+#: The same of a node that stays apart from its peers: it does so for minutes before it is named.
 OUTLIER_S = 1800.0
 MOST_RECENT = 500
 MOST_ACTIVE = 1000
@@ -169,7 +170,7 @@ def _follow(
 def _training(
     policy: CorePolicy, state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float
 ) -> list[Action]:
-    """Numbers went wrong. The version on probation is the first suspect; NaN ends the attempt whoever is at fault.
+    """Numbers went wrong. The version on probation is the first suspect; NaN ends the attempt in any case.
 
     A jump may be the data's: without a suspect it is told, and training goes on.
     """

@@ -1,4 +1,4 @@
-"""Cause of an attempt's end: a rank's failure, a node that went, trouble with the platform, or somebody's wish. Pure."""
+"""Cause of an attempt's end: a rank's failure, a node that went, trouble with the platform, or a request. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def is_nan(draft: VerdictDraft) -> bool:
 
 
 def was_sent_a_signal(draft: VerdictDraft) -> bool:
-    """Whether somebody ended the rank at fault: no program and no device raises these signals by a fault of theirs."""
+    """Whether the rank at fault was ended from outside: no program and no device raises these signals by a fault of theirs."""
     exit_code = draft.culprit.exit_code if draft.culprit is not None else None
     return draft.rule == "died_of_signal" and exit_code is not None and -exit_code in FROM_OUTSIDE
 
@@ -71,7 +71,7 @@ def judge(state: JobState) -> AttemptJudgement | None:
     was lost later, and a rank that failed after a node had gone silent is its victim.
     """
     behind = next((cause for cause in state.causes if cause.kind == "behind"), None)
-    if behind is not None:  # whatever else is known is of an attempt that was over long ago
+    if behind is not None:  # all else that is known is of an attempt that was over long ago
         return _from_cause(behind, state)
     if state.all_well or _did_its_work(state):
         return None

@@ -35,7 +35,7 @@ class RankFailure(msgspec.Struct, frozen=True):
 
     @property
     def is_peer_error(self) -> bool:
-        """Whether all it shows is that somebody else went away."""
+        """Whether all it shows is that a peer went away."""
         finding = self.evidence.finding
         return finding is not None and finding.kind == "peer_connection"
 

@@ -46,7 +46,7 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
     """What the ladder says of the end of an attempt."""
 
     said: tuple[Action, ...] = ()
-    """For the record, whatever follows."""
+    """For the record, in any case."""
     decision: LadderDecision | None = None
     """The rung to take; None: it is not the ladder's business."""
     known: str = ""

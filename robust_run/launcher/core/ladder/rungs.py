@@ -17,7 +17,7 @@ from robust_run.launcher.model.check_events import Decided
 
 #: Fewer nodes are not replayed in groups.
 LEAST_FOR_REPLAY = 4
-#: How long checks measure on a job's only node, which has nobody to be compared with; and else.
+#: How long checks measure on a job's only node, which has no peer to be compared with; and else.
 LONE_S, USUAL_S, NAN_S = 1.0, 3.0, 30.0
 
 

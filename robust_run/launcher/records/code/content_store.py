@@ -1,7 +1,7 @@
 """Content-addressed store: contents by their digest, read-only, in one folder.
 
 What is read is checked against its name, so a disk that rots or a hand that edits is found out. Several nodes may share one
-store: files appear whole, and whoever comes second finds what it wants.
+store: files appear whole, and the second writer finds what it wants.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ContentStore:
         return data
 
     def keep(self, path: str, data: bytes) -> None:
-        """Write a file that nobody changes any more; it appears whole. Raises StoreError."""
+        """Write a file that is never changed again; it appears whole. Raises StoreError."""
         folder = os.path.dirname(path)
         beside = os.path.join(folder, f".{os.urandom(6).hex()}")
         try:

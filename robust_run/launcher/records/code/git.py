@@ -54,7 +54,7 @@ class Commit:
             else:
                 wanted.append((path, mode, blob))
         runs = tuple(f"{path.removesuffix(JOURNAL)}" for path, *_ in wanted if path.endswith(f"/{JOURNAL}"))
-        wanted = [each for each in wanted if not each[0].startswith(runs)]  # somebody committed what jobs left behind
+        wanted = [each for each in wanted if not each[0].startswith(runs)]  # a user committed what jobs left behind
         if len(wanted) > LIMITS.most_files:
             raise CodeError(f"commit {self.commit[:10]} has more than {LIMITS.most_files} files below {self._root!r}")
         return self._contents(wanted, left), left
@@ -96,7 +96,7 @@ class Commit:
     def _not_ignored(
         self, files: list[tuple[str, bytes, bool, str]], left: list[Left]
     ) -> list[tuple[str, bytes, bool, str]]:
-        """Return the files that the commit's own rules do not ignore, though somebody committed them."""
+        """Return the files that the commit's own rules do not ignore; ignored ones may have been committed all the same."""
         of_rules = [(path, data) for path, data, *_ in files if path.rpartition("/")[2] in RULE_FILES]
         of_rules.sort(key=lambda each: (each[0].count("/"), each[0]))
         rules = [

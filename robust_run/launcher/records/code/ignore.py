@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-#: Folders that tools make. Whoever has code in one of that name takes it back with `!name/` in .robustignore.
+#: Folders that tools make. A user who has code in one of that name takes it back with `!name/` in .robustignore.
 NEVER = frozenset(
     ".git .hg .svn .bzr .jj __pycache__ .venv .tox .nox .mypy_cache .pytest_cache .ruff_cache .hypothesis .idea .vscode "
     ".ipynb_checkpoints node_modules site-packages .eggs wandb mlruns lightning_logs tb_logs robust-runs .cache".split()

@@ -31,7 +31,7 @@ CONFIG_FOLDERS = frozenset(("conf", "confs", "config", "configs", "cfg", "cfgs")
 
 #: What every run directory has.
 JOURNAL = "journal.jsonl"
-#: Where they are unless somebody says otherwise. Of whichever job: copies that lead there would lead to copies that lead back.
+#: Where they are by default. Of whichever job: copies that lead there would lead to copies that lead back.
 RUNS = "robust-runs"
 #: A folder of more entries is led to as a whole, although it holds a run directory.
 MOST_BESIDE_RUNS = 1000

@@ -5,8 +5,8 @@
     trees/<id>.json         a tree: paths, digests, links; written when all its contents are there
     at/<id>/                a tree as files, read-only, made when it is first needed
 
-Whatever is read is checked against its name, so a disk that rots or a hand that edits is found out, not run. Several nodes may
-share one store: files appear whole, and whoever comes second finds what it wants.
+All that is read is checked against its name, so a disk that rots or a hand that edits is found out, not run. Several nodes may
+share one store: files appear whole, and the second writer finds what it wants.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class TreeStore(ContentStore):
             raise CodeStoreError(f"cannot keep the code in {self.folder!r}: {error.strerror or error}") from error
 
     def _put_aside(self, path: str) -> None:
-        """Somebody changed what must not change; what runs from there may go on, the next attempt does not."""
+        """What must not change was changed; what runs from there may go on, the next attempt does not."""
         try:
             os.rename(path, f"{path}.changed-{os.urandom(3).hex()}")
         except OSError as error:
@@ -216,7 +216,7 @@ def _create(path: str, data: bytes, mode: int) -> None:
 
 
 def is_intact(tree: CodeTree, folder: str, but_for: Callable[[str], bool] = lambda _: False) -> bool:
-    """Whether the files of a tree are in a folder as they should be, whatever else is there. `but_for`: paths that may differ."""
+    """Whether the files of a tree are in a folder as they should be, among any others. `but_for`: paths that may differ."""
     try:
         for file in tree.files:
             if but_for(file.path):

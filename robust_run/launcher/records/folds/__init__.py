@@ -1,1 +1,1 @@
-"""How the lines of a journal pair up: whoever shows, counts or judges a run asks here, so that all say the same. Pure."""
+"""How the lines of a journal pair up: all that shows, counts or judges a run asks here, and so says the same. Pure."""

@@ -1,5 +1,5 @@
-"""One try to hand a notice over: to a webhook by POST, or to a command on its standard input. Takes a limited time, whatever the
-other side does, and says nothing that may be a secret.
+"""One try to hand a notice over: to a webhook by POST, or to a command on its standard input. Takes a limited time, also if the
+other side hangs, and says nothing that may be a secret.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Delivery:
                 return _refused(error.code, error.headers.get("Retry-After", ""))
         except URLError as error:
             return DeliveryResult(ok=False, words=_reason(error.reason))
-        except Exception as error:  # whatever a server makes of the protocol
+        except Exception as error:  # a server may break the protocol in any way
             return DeliveryResult(ok=False, words=_reason(error))
 
     # --- commands

@@ -93,7 +93,7 @@ class Notifier:
 
 
 def notifier_of(notify: Sequence[str], about: About, clock: Clock, say: Callable[[str], None]) -> Notifier | None:
-    """Return who tells of a job's incidents; None where nobody is to be told. What cannot be used is said, and left out."""
+    """Return the notifier of a job's incidents; None where there is no target. What cannot be used is said, and left out."""
     safe_say = LoopSay(say)
     senders = []
     for number, text in enumerate(notify, 1):
@@ -141,5 +141,5 @@ class LoopSay:
                 self._say(text)
             else:
                 self._loop.call_soon_threadsafe(self._say, text)
-        except RuntimeError:  # the loop is closed: the job is over, and nobody else speaks
+        except RuntimeError:  # the loop is closed: the job is over, and no other thread speaks
             self._say(text)

@@ -15,7 +15,7 @@ from robust_run.launcher.records.notify.wording import with_suppressed
 
 #: Notices that wait for a target. One that is slower loses the oldest, which the next one says.
 MOST_WAITING = 32
-#: Tries of one notice, and the pause after the first; each is twice as long as the one before.
+#: Tries of one notice, and the pause after the first; each is twice as long as the one before, 15 s in all.
 TRIES = 5
 PAUSE_S = 1.0
 

@@ -1,6 +1,6 @@
-"""How many notices are let through. Pure: `(limiter, now) -> (limiter, whether)`.
+"""Rate limit of notices, a token bucket. Pure: `(limiter, now) -> (limiter, whether)`.
 
-A bucket of tokens: a burst is let through, then one for each that time brings. Somebody who is woken by the first needs no
+A burst is let through, then one for each token that time brings. A person who is woken by the first needs no
 fortieth; the next one that is let through says how many were not.
 """
 

@@ -82,7 +82,7 @@ def named(text: str, number: int, count: int) -> str:
 
 
 def _program(word: str) -> str:
-    """Return a command's name; a variable that somebody put before it, as for a shell, without its value."""
+    """Return a command's name; a variable that was put before it, as for a shell, without its value."""
     variable, equals, _ = word.partition("=")
     return f"{variable}={HIDDEN}" if equals else word
 

@@ -91,7 +91,7 @@ def _incident(incident: Incident) -> IncidentNotice:
 
 
 def escaped(text: str) -> str:
-    """Return a line that a chat shows as it is: what a program printed must mention nobody and link nowhere.
+    """Return a line that a chat shows as it is: what a program printed must mention no user and link nowhere.
 
     Slack wants exactly these three characters escaped (`<!channel>`, `<https://...|...>` are its markup).
     """

@@ -56,7 +56,7 @@ def _not_there(pid: int, root: str, text: Callable[[str], str], lives: Callable[
         text(f"{root}/{pid}/stat")
     except OSError:
         return "/proc is mounted with hidepid" if lives(pid) else ""
-    return "this kernel tells nobody which system call a process is in" if lives(pid) else ""
+    return "this kernel does not tell which system call a process is in" if lives(pid) else ""
 
 
 def _forbidden(pid: int, root: str, text: Callable[[str], str], user: Callable[[], int]) -> str:

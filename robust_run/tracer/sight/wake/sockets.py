@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from robust_run.tracer.sight.links import TABLE_BYTES, sockets_of, spoken
 from robust_run.tracer.wake.types import SocketReading
 
+#: Of linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h and net/tcp_states.h.
 _SOCK_DIAG = 4
 _BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
