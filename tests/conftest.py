@@ -50,7 +50,8 @@ def start_programs_that_can_be_ended() -> None:
 
 start_programs_that_can_be_ended()
 
-import order  # noqa: E402 - lies below tests/
+import cpu  # noqa: E402 - lies below tests/
+import order  # noqa: E402
 import skips  # noqa: E402
 import tiers  # noqa: E402
 import warm_ground  # noqa: E402
@@ -62,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for mark, meaning in tiers.MARKERS.items():
         config.addinivalue_line("markers", f"{mark}: {meaning}")
     skips.watch(config)
+    cpu.watch(config)
 
 
 FEW = 25
