@@ -52,6 +52,7 @@ start_programs_that_can_be_ended()
 
 import cpu  # noqa: E402 - lies below tests/
 import order  # noqa: E402
+import rewriting  # noqa: E402
 import skips  # noqa: E402
 import tiers  # noqa: E402
 import warm_ground  # noqa: E402
@@ -64,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: {meaning}")
     skips.watch(config)
     cpu.watch(config)
+    rewriting.rewrite_share(config)
 
 
 FEW = 25
