@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-first test-rest test-all test-thrice soak soak-waits soak-chaos compiled check format bench packages clean
+.PHONY: demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -31,12 +31,15 @@ test-first: $(STAMP) packages compiled
 test-rest: $(STAMP) packages compiled
 	$(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
 
-# Everything: both, with all examples of property tests and all waits, and every job from nothing (`tests/warm_ground.py`).
+# Both in one run: reading all tests costs each process a quarter of a minute, so that it is done once. What CI runs.
+test-every: $(STAMP) packages compiled
+	$(PYTEST) -n $(MANY_JOBS)
+
+# Everything, with all examples of property tests and all waits, and every job from nothing (`tests/warm_ground.py`).
 test-all: export TEST_EXAMPLES = all
 test-all: export TEST_WAITS = all
 test-all: export TEST_WARM = off
-test-all: test
-	$(MAKE) test-rest
+test-all: check test-every
 
 test-thrice: $(STAMP) packages compiled
 	for run in 1 2 3; do $(PYTEST) -n $(JOBS) || exit 1; done

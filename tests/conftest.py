@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,7 +50,10 @@ def start_programs_that_can_be_ended() -> None:
 
 start_programs_that_can_be_ended()
 
-import order  # noqa: E402 - lies below tests/
+import cpu  # noqa: E402 - lies below tests/
+import forks  # noqa: E402
+import order  # noqa: E402
+import rewriting  # noqa: E402
 import skips  # noqa: E402
 import tiers  # noqa: E402
 import warm_ground  # noqa: E402
@@ -62,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for mark, meaning in tiers.MARKERS.items():
         config.addinivalue_line("markers", f"{mark}: {meaning}")
     skips.watch(config)
+    cpu.watch(config)
+    rewriting.rewrite_share(config)
 
 
 FEW = 25
@@ -96,6 +101,13 @@ def in_short(place: int, item: pytest.Item) -> order.Test:
     tier = next((each for each in tiers.TIERS if item.get_closest_marker(each)), "")
     file = Path(item.path).relative_to(Path(__file__).parent).as_posix()
     return order.Test(place, file, item.name.partition("[")[0], tier)
+
+
+@pytest.fixture(scope="session")
+def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[forks.Forker]:
+    """One warm process in each process of tests for all programs that are forked: importing torch is what takes long."""
+    with forks.warm_process(tmp_path_factory.mktemp("elsewhere")) as forker:
+        yield forker
 
 
 OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")

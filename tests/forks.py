@@ -58,8 +58,31 @@ def run_plain(argv: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Ended
     return Ended(process.returncode, out, err)
 
 
+class Forked:
+    """A program that was forked, as Popen shows one that was started. Its standard error goes nowhere."""
+
+    def __init__(self, forker: Forker, argv: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> None:
+        self._forker = forker
+        out, out_end = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        self.pid = forker.start(argv, cwd, env, nothing, out_end, nothing)
+        os.close(out_end)
+        os.close(nothing)
+        self.stdout = os.fdopen(out)
+
+    def wait(self) -> int:
+        """Return its exit code."""
+        with self.stdout:
+            try:
+                return self._forker.wait()
+            except TimeoutError:
+                os.killpg(self.pid, signal.SIGKILL)
+                self._forker.wait()
+                raise
+
+
 class Forker:
-    """A warm process, seen from outside."""
+    """A warm process, seen from outside. It has one worker at a time."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self.pid = process.pid

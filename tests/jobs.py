@@ -50,12 +50,13 @@ PATIENT = (
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = STUCK_S) -> Any:
     """Return the condition's first true value; fail if it takes too long."""
     give_up_at = time.monotonic() + timeout_s
-    asked_at = time.monotonic()
+    asked_at, used_s = time.monotonic(), time.thread_time()
     while not (value := condition()):
-        now = time.monotonic()
+        now, now_s = time.monotonic(), time.thread_time()
         assert now < give_up_at, f"waited {timeout_s:g} s for {what}"
-        time.sleep(max(0.01, now - asked_at))  # a question that takes long must not keep the machine busy
-        asked_at = time.monotonic()
+        # Asking takes CPU that what is waited for needs: a tenth of one at most, and half of the time where it starts programs.
+        time.sleep(max(0.01, now - asked_at, min(1.0, 10 * (now_s - used_s))))
+        asked_at, used_s = time.monotonic(), now_s
     return value
 
 

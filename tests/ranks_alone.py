@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from jobs import wait_for
 
 from robust_run.tracer.files import ring
 from robust_run.tracer.sight.targets import Target
@@ -26,10 +27,7 @@ faulthandler.register({ring.stacks_signal()}, file=answers, all_threads=True)
 
 def until(condition: Callable[[], bool], what: str) -> None:
     """Wait for a condition, and fail if it does not come true."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {PATIENCE_S} s for {what}"
-        time.sleep(0.005)
+    wait_for(condition, what, PATIENCE_S)
 
 
 @contextlib.contextmanager

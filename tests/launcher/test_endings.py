@@ -35,6 +35,7 @@ WORKERS = {
         hang()
     """,
     "is_in_a_busy_loop": """
+        os.nice(19)  # other tests need the CPUs
         up()
         while True:
             pass
@@ -352,19 +353,19 @@ def test_shared_memory_of_killed_workers_is_freed_by_those_who_watch_over_it(tmp
     path = script(
         tmp_path,
         """
-        import os, signal
+        import os, signal, time
         from multiprocessing.shared_memory import SharedMemory
         from multiprocessing import resource_tracker
         memory = SharedMemory(create=True, size=1 << 20)
         tracker = f"/proc/{resource_tracker._resource_tracker._pid}/status"
         while not int(open(tracker).read().split("SigIgn:")[1].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
-            pass  # it is still starting
+            time.sleep(0.01)  # it is still starting
         name = f"name-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{os.environ['RANK']}"
         open(f"{name}.part", "w").write(memory.name)
         os.rename(f"{name}.part", name)
         if os.environ["RANK"] == "1":
             while not os.path.exists(f"name-{os.environ['TORCHELASTIC_RESTART_COUNT']}-0"):
-                pass
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         signal.pause()
         """,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from forks import Forked, Forker, environment
 from jobs import wait_for
 from safetensors.torch import save as save_safetensors
 
@@ -26,6 +25,7 @@ from .test_ending_savers import OLD, held
 
 SAVERS = Path(__file__).with_name("unwound_savers.py")
 UNIT_BYTES = 1 << 20
+Signalled = Callable[[str, Path, signal.Signals], int]
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's, of what is deprecated
 
 
@@ -44,15 +44,21 @@ def said(tmp_path: Path) -> list[str]:
     return [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("robust:")]
 
 
-def signalled(how: str, path: Path, tmp_path: Path, number: signal.Signals) -> int:
-    """Run a saver until it waits, send it a signal, and return its exit code."""
-    env = os.environ | {"LOCAL": str(tmp_path / "local")}
-    argv = [sys.executable, str(SAVERS), how, str(path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as saver:
-        assert saver.stdout is not None
-        assert saver.stdout.readline() == "ready\n"
-        saver.send_signal(number)
-        return saver.wait(120)
+@pytest.fixture
+def signalled(forker: Forker, tmp_path: Path) -> Signalled:
+    """Run a saver until it waits, send it a signal, and return its exit code. It is forked: it need not import torch again."""
+
+    def run(how: str, path: Path, number: signal.Signals) -> int:
+        env = environment(ROBUST_TEST_LOCAL=str(tmp_path / "local"))
+        saver = Forked(forker, (str(SAVERS), how, str(path)), tmp_path, env)
+        try:
+            assert saver.stdout.readline() == "ready\n"
+            os.kill(saver.pid, number)
+        finally:
+            code = saver.wait()
+        return code
+
+    return run
 
 
 def aside(root: Path) -> list[Path]:
@@ -78,12 +84,12 @@ KEPT = (
     ],
 )
 def test_what_an_exception_closed_in_the_middle_changes_nothing(
-    point: Path, tmp_path: Path, how: str, number: signal.Signals
+    point: Path, tmp_path: Path, signalled: Signalled, how: str, number: signal.Signals
 ) -> None:
     (point / "step-1.pt").write_bytes(OLD)
     names = ("step-1.pt", "step-2.pt") if how in KEPT else ("step-1.pt",)
     for count, name in enumerate(names, 1):
-        assert signalled(how, point / name, tmp_path, number) != 0
+        assert signalled(how, point / name, number) != 0
         assert held(tmp_path / "a" / "step-1.pt") == OLD
         assert held(tmp_path / "a" / "step-2.pt") is None
         newest = latest(str(tmp_path / "a"))
@@ -98,9 +104,11 @@ def test_what_an_exception_closed_in_the_middle_changes_nothing(
 @pytest.mark.parametrize(
     "how", ["saves_in_its_handler", "saves_the_same_name_in_its_handler_while_it_saves", "goes_on_after_its_handler"]
 )
-def test_what_is_saved_in_good_order_after_a_signal_is_saved(point: Path, tmp_path: Path, how: str) -> None:
+def test_what_is_saved_in_good_order_after_a_signal_is_saved(
+    point: Path, tmp_path: Path, signalled: Signalled, how: str
+) -> None:
     (point / "x.pt").write_bytes(OLD)
-    signalled(how, point / "x.pt", tmp_path, signal.SIGTERM)
+    signalled(how, point / "x.pt", signal.SIGTERM)
     data = held(tmp_path / "a" / "x.pt")
     assert data is not None
     assert torch.equal(torch.load(io.BytesIO(data))["last"], torch.ones(200_000))

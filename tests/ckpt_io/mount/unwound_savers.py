@@ -90,8 +90,8 @@ def is_left_before_the_first_byte(path: str) -> None:
 
 
 def a_copy_is_left(path: str) -> None:
-    torch.save(STATE, f"{os.environ['LOCAL']}.pt")
-    with open(f"{os.environ['LOCAL']}.pt", "rb") as source, open(path, "wb") as file:
+    torch.save(STATE, f"{os.environ['ROBUST_TEST_LOCAL']}.pt")
+    with open(f"{os.environ['ROBUST_TEST_LOCAL']}.pt", "rb") as source, open(path, "wb") as file:
         shutil.copyfileobj(source, Slow(file, 2_000_000), 65536)
 
 
