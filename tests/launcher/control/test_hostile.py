@@ -36,6 +36,11 @@ async def answer_to(port, *sent: bytes) -> bytes:
     return bytes(heard)
 
 
+def sealed(connection, frame: bytes) -> bytes:
+    """Return a frame as an agent sends it that was let in."""
+    return frame + connection._half.sealer.seal(frame)
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -104,9 +109,8 @@ def test_a_truncated_frame_of_an_agent_is_dropped_with_its_connection() -> None:
     async def main() -> None:
         async with serving() as port:
             connection = await port.dial()
-            connection._transport.write(
-                frames.encode(ControlNotice(text="whole")) + frames.encode(ControlNotice(text="half"))[:-1]
-            )
+            whole, half = frames.encode(ControlNotice(text="whole")), frames.encode(ControlNotice(text="half"))
+            connection._transport.write(sealed(connection, whole) + sealed(connection, half)[:-1])
             connection.close()
             await until(lambda: port.handler.left)
             assert [message for _, message in port.handler.messages] == [ControlNotice(text="whole")]
@@ -119,7 +123,7 @@ def test_garbage_of_an_agent_that_is_in_ends_its_connection(garbage: bytes) -> N
     async def main() -> None:
         async with serving() as port:
             connection = await port.dial()
-            connection._transport.write(garbage)
+            connection._transport.write(sealed(connection, garbage))
             await until(lambda: port.handler.left)
             ((name, why),) = port.handler.left
             assert name == "id-n0"
