@@ -89,7 +89,9 @@ def printable(text: str) -> str:
     return "".join(c if " " <= c <= "~" else "?" for c in text[:LONGEST_REFUSAL_BYTES])
 
 
-def sealed(message: Hello | Welcome | JoinRefused, token: bytes, challenge: bytes, answer: bytes, channel: bytes) -> bytes:
+def sealed(
+    message: Hello | Welcome | JoinRefused, token: bytes, challenge: bytes, answer: bytes, channel: bytes
+) -> bytes:
     """Return the encoded message with its proof filled in. The nonces are the controller's and the agent's."""
     fields = _fields(msgspec.msgpack.encode(message))
     fields["proof"] = _proof(_role(message), token, challenge, answer, channel, fields)
@@ -97,7 +99,12 @@ def sealed(message: Hello | Welcome | JoinRefused, token: bytes, challenge: byte
 
 
 def is_proven(
-    message: Hello | Welcome | JoinRefused, payload: bytes, token: bytes, challenge: bytes, answer: bytes, channel: bytes
+    message: Hello | Welcome | JoinRefused,
+    payload: bytes,
+    token: bytes,
+    challenge: bytes,
+    answer: bytes,
+    channel: bytes,
 ) -> bool:
     """Whether the sender of `payload`, which was decoded to `message`, knows the token."""
     if len(challenge) != NONCE_BYTES or len(answer) != NONCE_BYTES:

@@ -1,4 +1,4 @@
-"""Sealed frames without sockets: an honest stream passes in any chunks; whatever is done to it on its way, nothing of it is obeyed."""
+"""Sealed frames without sockets: an honest stream passes in any chunks; of one that was tampered with, nothing is obeyed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_an_honest_stream_passes_however_it_is_cut(payloads: list[bytes], places
 
 
 @given(Payloads, st.data())
-def test_of_a_stream_that_was_tampered_with_only_what_came_before_is_heard(payloads: list[bytes], data: st.DataObject) -> None:
+def test_of_a_stream_that_was_tampered_with_only_what_came_before_is_heard(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
     """Bytes are altered, put in, left out, repeated, swapped: anywhere, any number of them."""
     honest = b"".join(stream(payloads))
     start = data.draw(st.integers(0, len(honest)))
