@@ -20,7 +20,15 @@ from robust_run.health.types import Finding
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.greeting import AgentHalf
 from robust_run.launcher.control.handshake import OURS
-from robust_run.launcher.control.messages import EventReport, FromController, Heartbeat, HeartbeatReply, Hello, Orders
+from robust_run.launcher.control.messages import (
+    EventReport,
+    FromAgent,
+    FromController,
+    Heartbeat,
+    HeartbeatReply,
+    Hello,
+    Orders,
+)
 from robust_run.launcher.control.sockets import raise_file_limit, tune
 from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, Order, StartAttempt
 from robust_run.launcher.model.events import (
@@ -161,7 +169,7 @@ class Agent(asyncio.Protocol):
     def report(self, event: NodeEvent) -> None:
         """Tell the controller."""
         if self.transport is not None and not self.is_silent:
-            self.transport.write(frames.encode(EventReport(events=(brief(event),))))
+            self.write(EventReport(events=(brief(event),)))
 
     def heartbeat(self, now_s: float) -> None:
         """Ask for the lease."""
@@ -169,7 +177,13 @@ class Agent(asyncio.Protocol):
             return
         self.number += 1
         self.sent[self.number] = now_s
-        self.transport.write(frames.encode(Heartbeat(number=self.number, now_s=now_s)))
+        self.write(Heartbeat(number=self.number, now_s=now_s))
+
+    def write(self, message: FromAgent) -> None:
+        """Send a message with its seal."""
+        assert self.transport is not None and self.half is not None and self.half.sealer is not None
+        frame = frames.encode(message)
+        self.transport.write(frame + self.half.sealer.seal(frame))
 
     def take(self, message: FromController) -> None:
         """Do what the controller says."""

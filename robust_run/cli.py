@@ -61,5 +61,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         print(answer.text)
         return 0
     except RobustRunError as error:
-        print(f"robust-run: {error}", file=sys.stderr)
+        from robust_run.terminal import plain
+
+        print(f"robust-run: {plain(str(error))}", file=sys.stderr)
         return error.exit_code

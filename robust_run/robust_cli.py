@@ -12,6 +12,7 @@ import click
 from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher.operator.commands.job_commands import COMMANDS
 from robust_run.launcher.operator.commands.trace_commands import COMMANDS as TRACE_COMMANDS
+from robust_run.terminal import plain
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def main() -> None:
     try:
         exit_code = robust(standalone_mode=False)
     except RobustRunError as error:
-        click.echo(f"robust: {_printable(str(error))}", err=True)
+        click.echo(f"robust: {plain(str(error))}", err=True)
         exit_code = error.exit_code
     except click.exceptions.Abort:
         exit_code = 130
@@ -51,11 +52,6 @@ def main() -> None:
         error.show()
         exit_code = error.exit_code
     sys.exit(exit_code or 0)
-
-
-def _printable(text: str) -> str:
-    """Escape what a terminal would obey: messages quote names of files, which anybody may have chosen."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class _Robust(click.Group):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robust_run.terminal import plain
+
 if TYPE_CHECKING:
     from robust_run.ckpt_io.rules.types import Manifest
 
@@ -24,12 +26,7 @@ def lines(text: Iterable[str]) -> None:
 
 def say(line: str, *, err: bool = False) -> None:
     """Print a line for people. What it names may come from anybody, and does nothing to a terminal."""
-    click.echo(printable(line), err=err)
-
-
-def printable(text: str) -> str:
-    """Return a text with what is not printable (control characters, changes of direction, broken names) escaped."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    click.echo(plain(line), err=err)
 
 
 def check_followed(address: str, also: tuple[str, ...], manifest: Manifest) -> None:

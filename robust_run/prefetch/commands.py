@@ -11,6 +11,7 @@ import click
 from robust_run.prefetch.commands_blocks import COMMANDS as BLOCKS
 from robust_run.prefetch.commands_running import COMMANDS as RUNNING
 from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option, encoded
+from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from robust_run.prefetch.image.losses import Loss
@@ -93,7 +94,7 @@ def build(  # noqa: PLR0913 - options of a command
     first = f", {len(hot_files)} recorded files first" if hot_files else ""
     click.echo(f"robust: {destination}: {size(made.size_bytes)}, {made.blocks} blocks{first}")
     if lost:
-        click.echo(f"robust: {destination}: not kept: {sentence(lost)}", err=True)
+        click.echo(f"robust: {destination}: not kept: {plain(sentence(lost))}", err=True)
     return 0
 
 
@@ -154,9 +155,9 @@ def _show(found: Inspected) -> None:
     )
     click.echo(f"identity {found.identity}")
     if found.mount_at:
-        click.echo(f"belongs at {found.mount_at}")
+        click.echo(f"belongs at {plain(found.mount_at)}")
     for loss in found.lost:
-        click.echo(f"not kept when it was built: {loss.sentence()}")
+        click.echo(f"not kept when it was built: {plain(loss.sentence())}")
     click.echo(f"in the cache: {found.cached_blocks} of {found.blocks} blocks")
     for each in found.lists:
         times = f"{each.launches} launch{'es' if each.launches > 1 else ''}"
@@ -166,7 +167,7 @@ def _show(found: Inspected) -> None:
     if not found.lists:
         click.echo("no hot list: a first launch, or robust image record, makes one")
     for problem in found.problems:
-        click.echo(f"robust: {problem}", err=True)
+        click.echo(f"robust: {plain(problem)}", err=True)
 
 
 for _command in (*BLOCKS, *RUNNING):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option, encoded
+from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from robust_run.prefetch.rules.types import Status
@@ -42,7 +43,7 @@ def prefetch(image: str, everything: bool, width: int, cache_root: str | None, a
         click.echo(encoded(done))
         return 1 if done.missing else 0
     for problem in done.problems:
-        click.echo(f"robust: {problem}", err=True)
+        click.echo(f"robust: {plain(problem)}", err=True)
     left = f", {done.missing} blocks did not come" if done.missing else ""
     if done.damaged:
         blocks = "1 block" if done.damaged == 1 else f"{done.damaged} blocks"
@@ -113,7 +114,7 @@ def stats(cache_root: str | None, keep_gb: float | None, as_json: bool) -> int:
         click.echo(encoded({"servers": running, "images": images, "removed": removed}))
         return 0
     for status in running:
-        click.echo(_line(status))
+        click.echo(plain(_line(status)))
     for each in images:
         click.echo(f"cached image {each.identity[:12]}: {size(each.stored_bytes)}")
     for each in removed:

@@ -18,6 +18,7 @@ from robust_run.prefetch.inside.handle import Inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.record import fingerprint, keep
 from robust_run.prefetch.window import ImageStart, RecordingWindow, close
+from robust_run.terminal import plain
 
 _LOOK_EVERY_S = 0.1
 
@@ -55,7 +56,7 @@ def run_inside(
         serve_options=prepared.options,
         served=prepared.plan.served or record_s is not None,
     )
-    inside = start(plan, on_problem=lambda sentence: print(f"robust: {sentence}", file=sys.stderr))
+    inside = start(plan, on_problem=lambda sentence: print(f"robust: {plain(sentence)}", file=sys.stderr))
     try:
         began_s = time.monotonic()
         ours = os.getpid()

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from robust_run.terminal import plain
+
 _COMMAND = "robust-run.command"
 
 
@@ -52,7 +54,7 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
     wanted = plan(options, step_options, context.meta[_COMMAND], os.environ, os.getcwd())
     script = make_script(wanted)
     for note in script.notes:
-        click.echo(f"robust: {note}", err=True)
+        click.echo(f"robust: {plain(note)}", err=True)
     if dry_run:
         click.echo(script.text, nl=False)
         return 0
@@ -77,7 +79,7 @@ def doctor(nodes: int | None, **typed: Any) -> int:
 
     def tell(findings: list[Any]) -> None:
         for finding in () if typed["as_json"] else findings:
-            click.echo("".join(each if each.isprintable() else "?" for each in str(finding)))
+            click.echo(plain(str(finding)))
 
     found = examine(SystemTools(), os.environ)
     tell(found)

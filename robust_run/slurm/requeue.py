@@ -24,6 +24,7 @@ from robust_run.slurm.pulse import is_silent
 from robust_run.slurm.rules import reasons
 from robust_run.slurm.rules.types import Reason, SlurmEnded, SlurmJobFacts, Warned
 from robust_run.slurm.scontrol import ask, fields, job_facts
+from robust_run.terminal import plain
 
 #: ExcNodeList may be set once the job is pending; Slurm gives its processes KillWait (30 s) to be gone.
 EXCLUDE_S = 20.0
@@ -202,4 +203,4 @@ def _exclude(use: SlurmUse, facts: SlurmJobFacts, names: tuple[str, ...], env: M
 
 
 def _say(text: str) -> None:
-    print(f"robust-run: {text}", file=sys.stderr, flush=True)
+    print(f"robust-run: {plain(text)}", file=sys.stderr, flush=True)

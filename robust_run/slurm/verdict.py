@@ -13,6 +13,7 @@ from contextlib import suppress
 from robust_run.launcher.model.job import JobSpec
 from robust_run.slurm.past import Past, past_of
 from robust_run.slurm.rules.types import SlurmStep
+from robust_run.terminal import plain
 
 VARIABLE = "ROBUST_SLURM_EXIT_FILE"
 """A file that is there; robust-run writes the job's exit code into it, and makes none."""
@@ -32,7 +33,7 @@ def leave_word(spec: JobSpec, step: SlurmStep, env: Mapping[str, str]) -> None:
     if path:
         _write(path, past.finish.exit_code)
     elif text := sentence(past, step):
-        print(f"robust-run: {text}", file=sys.stderr, flush=True)
+        print(f"robust-run: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def sentence(past: Past, step: SlurmStep) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robust_run.terminal import plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -91,13 +93,13 @@ def build(
             sleep=time.sleep,
             token=token,
             refresh=refresh,
-            on_wait=lambda what: click.echo(f"robust: waiting for another build: {what}", err=True),
+            on_wait=lambda what: click.echo(f"robust: waiting for another build: {plain(what)}", err=True),
         )
 
     try:
         found = obtain(refresh=refresh)
     except SnapshotDamaged as error:
-        click.echo(f"robust: it is built anew: {error}", err=True)
+        click.echo(f"robust: it is built anew: {plain(str(error))}", err=True)
         plan = msgspec.structs.replace(plan, replace=True)
         found = obtain(refresh=True)
     _tell(found, [shown.line(found)], as_json)
@@ -142,7 +144,7 @@ def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
         try:
             manifest = catalog.load(store, name, token)
         except SnapshotRefused as error:
-            click.echo(f"robust: {error}", err=True)
+            click.echo(f"robust: {plain(str(error))}", err=True)
             continue
         if manifest is not None:
             found.append(manifest)
@@ -201,7 +203,7 @@ def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, 
         if not dry_run:
             catalog.remove(store, removal.key)
         if not as_json:
-            click.echo(f"{removal.key[:16]}  {removal.size_bytes / _MIB:.1f} MiB  {removal.reason}")
+            click.echo(f"{removal.key[:16]}  {removal.size_bytes / _MIB:.1f} MiB  {plain(removal.reason)}")
     _tell(plan, [], as_json)
 
 
@@ -278,5 +280,5 @@ def _tell(value: Any, lines: Iterable[str], as_json: bool = False) -> None:
     """Write what a command has found, for programs or for people."""
     import msgspec
 
-    for line in [msgspec.json.encode(value).decode()] if as_json else lines:
+    for line in [msgspec.json.encode(value).decode()] if as_json else map(plain, lines):
         click.echo(line)

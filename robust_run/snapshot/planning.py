@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 
+from robust_run.secret_file import read_secret
 from robust_run.snapshot import platforms
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture.capturing import CaptureSetup
@@ -16,7 +17,6 @@ from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
 from robust_run.snapshot.rules import key
 
 _SCRIPT_BYTES = 1 << 20
-_TOKEN_BYTES = 4096
 
 
 def commands_of(typed: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
@@ -86,12 +86,12 @@ def default_store(environment: Mapping[str, str]) -> str:
 
 
 def read_token(path: str | None) -> str | None:
-    """Return the token that signs manifests; None: no file is named. Raises `SetupRefused`."""
+    """Return the token that signs manifests; None: no file is named. Raises UserError."""
     if path is None:
         return None
-    token = _read(path, _TOKEN_BYTES).decode("utf-8", "surrogateescape").strip()
-    if len(token) < 16:
-        raise SetupRefused(f"{path}: a token has at least 16 characters")
+    token = read_secret(path)
+    if token is None:
+        raise SetupRefused(f"{path}: there is no such file; make it with mode 0600")
     return token
 
 

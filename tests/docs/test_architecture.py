@@ -21,7 +21,17 @@ FUNCTION = re.compile(r"([\w/]+\.py): ([\w.]+)")
 #: A file or folder by its path.
 PATH = re.compile(r"`((?:[\w.]+/)+[\w.]*)[`:]")
 #: What all rooms may import, so it is not said.
-BELOW_ALL = {"errors", "clock", "signals", "version", "harmless", "atomic_file", "robust_run"}
+BELOW_ALL = {
+    "errors",
+    "clock",
+    "signals",
+    "version",
+    "harmless",
+    "atomic_file",
+    "terminal",
+    "secret_file",
+    "robust_run",
+}
 
 
 def _module_or_folder(path: Path) -> bool:

@@ -39,7 +39,7 @@ def test_what_was_given_is_known_even_where_it_is_the_default() -> None:
 def test_a_resumed_job_needs_no_script() -> None:
     options = parse(["--resume", "robust-runs/x", "--http-port", "8080"], {})
     assert options == Options(
-        training_script="", resume="robust-runs/x", http_port=8080, given=frozenset({"resume", "http-port"})
+        training_script="", resume="robust-runs/x", http_port="8080", given=frozenset({"resume", "http-port"})
     )
 
 
@@ -106,7 +106,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
             ["--resume", "x", "--nproc-per-node", "1"],
             {},
             "--resume takes the job from its journal; leave --nproc-per-node out"
-            " (only --http-port, --notify, --token-file, --tls-cert, --tls-key, --tls-ca may be given)",
+            " (only --http-port, --http-host, --notify, --token-file, --tls-cert, --tls-key, --tls-ca may be given)",
         ),
         (["--standalone"], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
     ],

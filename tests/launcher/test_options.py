@@ -108,6 +108,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "trace-nccl": "ROBUST_TRACE_NCCL",
         "ckpt-dir": "ROBUST_CKPT_DIR",
         "http-port": "ROBUST_HTTP_PORT",
+        "http-host": "ROBUST_HTTP_HOST",
         "resume": None,  # a variable of an old job must not turn a new one into it
         "standby": "ROBUST_STANDBY",
         "wait-for-nodes": "ROBUST_WAIT_FOR_NODES",

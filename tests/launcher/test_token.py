@@ -11,7 +11,15 @@ import pytest
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.job import ManyNodes
-from robust_run.launcher.records.token import find_secret, job_name, job_token, read_token, write_token
+from robust_run.launcher.records.token import (
+    READING_NAME,
+    find_secret,
+    job_name,
+    job_token,
+    read_token,
+    reading_token,
+    write_token,
+)
 
 SECRET = "correct horse battery"
 
@@ -137,7 +145,16 @@ def test_the_token_lies_in_the_run_directory_for_its_owner_alone(tmp_path: Path)
     write_token(str(tmp_path), "b" * 64)
     assert read_token(str(tmp_path)) == "b" * 64
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == ["token"]
+    assert sorted(os.listdir(tmp_path)) == ["token", "token.read"]
+
+
+def test_beside_it_lies_one_that_tells_nothing_of_it(tmp_path: Path) -> None:
+    write_token(str(tmp_path), "a" * 64)
+    reading = (tmp_path / READING_NAME).read_text().strip()
+    assert reading == reading_token("a" * 64) != "a" * 64
+    assert len(reading) == 64
+    assert reading_token("b" * 64) != reading
+    assert stat.S_IMODE((tmp_path / READING_NAME).stat().st_mode) == 0o600
 
 
 def test_a_token_that_cannot_be_written_or_found_is_said(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from worlds import PYTHON, Machine
 
 from robust_run.errors import UserError
-from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job import NO_PORT, JobSpec
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.validate import parse_patience_s, parse_signals, resolve
 
@@ -94,7 +94,25 @@ def test_a_run_directory_that_another_node_made_is_no_obstacle(machine: Machine)
 def test_a_port_for_people_may_be_chosen_or_free(machine: Machine) -> None:
     assert job(machine, "--http-port", "8080").http_port == 8080
     assert job(machine, "--http-port", "0").http_port == 0
-    assert refusal(machine, "--http-port", "65536").startswith("--http-port 65536 is not a port")
+    assert job(machine, "--http-port", "off").http_port == NO_PORT
+    for wrong in ("65536", "-1", "on", "8080.5", "9" * 5000):
+        assert refusal(machine, f"--http-port={wrong}").startswith(f"--http-port {wrong} is not a port")
+
+
+def test_the_address_of_the_port_is_this_machines_alone_unless_one_is_named(machine: Machine) -> None:
+    assert job(machine, "--http-port", "8080").http_host == ""
+    assert job(machine, "--http-host", "0.0.0.0").http_host == "0.0.0.0"
+    assert job(machine, "--http-host", "[::]").http_host == "::"
+    assert refusal(machine, "--http-host", "a b").startswith("--http-host 'a b' is not a host name or address")
+
+
+def test_a_port_of_a_job_of_several_nodes_that_no_other_machine_reaches_is_said(machine: Machine) -> None:
+    nodes = ("--nnodes", "2", "--master-addr", "node0")
+    said = "--http-port: only the controller's own machine reaches it; --http-host 0.0.0.0 opens it to others"
+    assert said in job(machine, *nodes, "--http-port", "8080").notes
+    for quiet in ((), ("--http-port", "off"), ("--http-port", "8080", "--http-host", "0.0.0.0")):
+        assert said not in job(machine, *nodes, *quiet).notes
+    assert said not in job(machine, "--http-port", "8080").notes
 
 
 def test_checkpoints_lie_in_a_folder(machine: Machine) -> None:

@@ -111,6 +111,11 @@ def test_what_a_system_wide_install_changes_is_refused_by_name(run: Run) -> None
 
 def test_a_short_token_is_no_token(run: Run, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("short\n")
+    (tmp_path / "token").chmod(0o600)
     code, said = run("list", "--token-file", tmp_path / "token")
-    assert code == 2 and "at least 16 characters" in said
+    assert code == 2 and "has 5 characters, needs 16" in said
+    (tmp_path / "token").write_text("long enough for a token\n")
+    (tmp_path / "token").chmod(0o640)
+    code, said = run("list", "--token-file", tmp_path / "token")
+    assert code == 2 and "(mode 0640): chmod 600" in said
     assert SnapshotManifest.__struct_fields__[0] == "schema"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robust_run.terminal import plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -100,7 +102,7 @@ def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> CheckFleet
 
 
 def _say(line: str) -> None:
-    click.echo(f"robust: {line}", err=True)
+    click.echo(f"robust: {plain(line)}", err=True)
 
 
 def _of_a_job(report: ChecksReport, typed: dict[str, Any]) -> int:
@@ -109,8 +111,11 @@ def _of_a_job(report: ChecksReport, typed: dict[str, Any]) -> int:
 
     from robust_run.health.checks import show
 
-    for line in [msgspec.json.encode(report).decode()] if typed["as_json"] else show.judgement_lines(report.judgement):
-        click.echo(line)
+    if typed["as_json"]:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        for line in show.judgement_lines(report.judgement):
+            click.echo(plain(line))
     return 0 if report.judgement.is_clean else 1
 
 
@@ -121,7 +126,7 @@ def _list(fleet: CheckFleet, wish: Wish, *, as_json: bool) -> int:
     from robust_run.health.checks.plan import plan
 
     made = plan(fleet.facts(), wish)
-    for line in [msgspec.json.encode(made).decode()] if as_json else show.plan_lines(made):
+    for line in [msgspec.json.encode(made).decode()] if as_json else map(plain, show.plan_lines(made)):
         click.echo(line)
     return 0
 
@@ -145,7 +150,7 @@ def _run(fleet: CheckFleet, wish: Wish, env: Any, history: str | None, *, as_jso
         click.echo(msgspec.json.encode(report).decode())
     else:
         for line in show.judgement_lines(judged):
-            click.echo(line)
+            click.echo(plain(line))
     return 0 if judged.is_clean else 1
 
 
@@ -157,13 +162,13 @@ def _watcher() -> Any:
 
     class Shown(CheckListener):
         def on_round(self, made: CheckRound) -> None:
-            click.echo(f"robust: {made.check}: {show.who(made)}", err=True)
+            click.echo(f"robust: {made.check}: {plain(show.who(made))}", err=True)
 
         def on_said(self, node: str, said: Said) -> None:
             if isinstance(said, Ended):
-                click.echo(f"robust:   {show.result_line(said.result)}", err=True)
+                click.echo(f"robust:   {plain(show.result_line(said.result))}", err=True)
             elif isinstance(said, Finished) and said.left:
                 left = ", ".join(map(str, said.left))
-                click.echo(f"robust:   {node}: processes that cannot be killed: {left}", err=True)
+                click.echo(f"robust:   {plain(node)}: processes that cannot be killed: {left}", err=True)
 
     return Shown()

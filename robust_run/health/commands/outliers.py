@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.errors import UserError
+from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +93,7 @@ def _of_run(path: str, *, as_json: bool) -> int:
     found = 0
     for each in standouts(path):
         found += 1
-        line = f"{_printable(each.machine)}  {_printable(each.detail)}, at {_moment(each.at_unix_s)}"
+        line = f"{plain(each.machine)}  {plain(each.detail)}, at {_moment(each.at_unix_s)}"
         click.echo(_encoded(each) if as_json else line)
     if not found:
         click.echo("robust: no node of that job stood out while it was compared with its peers", err=True)
@@ -137,13 +138,13 @@ def verdicts_of(
 
 def _line(verdict: OutlierVerdict) -> str:
     lasted_s = verdict.at_s - verdict.since_s
-    start = f"{_printable(verdict.machine)}  {_printable(verdict.metric)}"
+    start = f"{plain(verdict.machine)}  {plain(verdict.metric)}"
     since = f"since {_moment(verdict.since_s)} ({lasted_s:.0f} s)"
     if verdict.direction == "silent":
         return f"{start}  nothing comes from it, {since}, confidence {verdict.confidence:.2f}"
     value = "?" if verdict.value is None else f"{verdict.value:.4g}"
     peers = "?" if verdict.peers is None else f"{verdict.peers:.4g}"
-    also = f"; also {', '.join(map(_printable, verdict.also))}" if verdict.also else ""
+    also = f"; also {', '.join(map(plain, verdict.also))}" if verdict.also else ""
     far = f"{value}, its peers {peers}: {abs(verdict.spreads):.1f} spreads {verdict.direction}"
     return f"{start}  {far}, {since}, confidence {verdict.confidence:.2f}{also}"
 
@@ -157,11 +158,6 @@ def _moment(at_s: float) -> str:
         return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return f"{at_s:.0f} s"
-
-
-def _printable(text: str) -> str:
-    """Names come from files, which anybody may have written: nothing of them may steer a terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def _encoded(verdict: OutlierVerdict | Standout) -> bytes:

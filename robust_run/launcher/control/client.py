@@ -59,8 +59,10 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: FromAgent) -> None:
         """Send a message. Does nothing once the connection has ended."""
-        if not self._why and self._transport is not None:
-            self._transport.write(frames.encode(message))
+        half = self._half
+        if not self._why and self._transport is not None and half is not None and half.sealer is not None:
+            frame = frames.encode(message)
+            self._transport.write(frame + half.sealer.seal(frame))
 
     def close(self, why: str = "closed by this agent") -> None:
         """End the connection once what was sent is on its way. Nothing is handed over any more but the end."""
@@ -137,7 +139,7 @@ class Connection(asyncio.Protocol):
             ):
                 self._on_message(frames.decode_from_controller(payload))
         except ProtocolError as error:
-            self.abort(f"{self.where} sent garbage: {error}")
+            self.abort(f"garbage from {self.where}: {error}")
 
     def _lost_early(self, exc: Exception | None) -> Exception:
         if isinstance(exc, ssl.SSLError):

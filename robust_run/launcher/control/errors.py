@@ -23,11 +23,13 @@ class NoController(PlatformError):  # noqa: N818 (as above)
 class JoinRefusal(PlatformError):  # noqa: N818 (as above)
     """The controller does not let this agent in."""
 
-    def __init__(self, reason: str, *, final: bool) -> None:
+    def __init__(self, reason: str, *, final: bool, is_proven: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.final = final
         """Trying again is of no use."""
+        self.is_proven = is_proven
+        """Whether who refuses knows the job's token. If not, it may be anybody on the way there."""
 
 
 class VersionMismatch(JoinRefusal):

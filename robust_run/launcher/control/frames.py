@@ -1,4 +1,4 @@
-"""Framing of control messages: four bytes of length, big-endian, then a msgpack map.
+"""Framing of control messages: four bytes of length, big-endian, then a msgpack map; after the handshake a seal (`sealing`).
 
 Ten thousand agents talk to one controller on one core, so nothing is copied that need not be, and each process has one
 encoder and one decoder a direction.
@@ -10,6 +10,7 @@ import msgspec
 
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.messages import FromAgent, FromController
+from robust_run.launcher.control.sealing import SEAL_BYTES, Opener
 
 UNPROVEN_FRAME_BYTES = 64 << 10
 """Largest frame of a peer that has not proven that it knows the token."""
@@ -55,13 +56,18 @@ def decode_from_controller(payload: bytes) -> FromController:
 class FrameReader:
     """Cuts a stream of bytes into payloads; `feed` it and take what `next` has until it has nothing."""
 
-    __slots__ = ("_at", "_data", "limit_bytes")
+    __slots__ = ("_at", "_data", "_opener", "limit_bytes")
 
     def __init__(self, limit_bytes: int = UNPROVEN_FRAME_BYTES) -> None:
         self.limit_bytes = limit_bytes
         """Largest payload; may be raised between two frames."""
         self._data: bytes | bytearray = b""
         self._at = 0  # everything before has been handed out
+        self._opener: Opener | None = None
+
+    def expect_seals(self, opener: Opener) -> None:
+        """Hand out only what is sealed from now on: between two frames, once the other end has proven itself."""
+        self._opener = opener
 
     def feed(self, data: bytes) -> None:
         """Append what was received."""
@@ -78,7 +84,10 @@ class FrameReader:
         self._at = 0
 
     def next(self) -> bytes | None:
-        """Return the next payload, None where it has not arrived whole. Raises ProtocolError where it is over the limit."""
+        """Return the next payload, None where it has not arrived whole.
+
+        Raises ProtocolError where it is over the limit or, with seals, not what the other end sent.
+        """
         data = self._data
         start = self._at + HEADER_BYTES
         if len(data) < start:
@@ -87,11 +96,15 @@ class FrameReader:
         if size > self.limit_bytes:
             raise ProtocolError(f"a frame of {size} bytes, more than the {self.limit_bytes} allowed here")
         end = start + size
-        if len(data) < end:
+        opener = self._opener
+        after = end if opener is None else end + SEAL_BYTES
+        if len(data) < after:
             return None
-        self._at = end
         payload = data[start:end] if isinstance(data, bytes) else bytes(memoryview(data)[start:end])
-        if end == len(data):
+        if opener is not None:
+            opener.check(data[self._at : start], payload, data[end:after])
+        self._at = after
+        if after == len(data):
             self._data = b""  # a large buffer is not kept for the sake of the next small message
             self._at = 0
         return payload

@@ -1,7 +1,8 @@
 """State machine of the handshake, both halves. No sockets: bytes go in, bytes come out.
 
 A half is fed with `take`, which returns what to send; it is done when its result (`hello`, `welcome`) is there. From then
-on its `reader` has the bytes that followed.
+on its `reader` has the bytes that followed, and its `sealer` seals what is sent: all that follows an agent's Hello and a
+controller's Welcome, or its refusal of an agent that has proven itself (see `sealing`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.errors import JoinRefusal, NotController, ProtocolError, VersionMismatch, WrongToken
 from robust_run.launcher.control.handshake import Speaks
 from robust_run.launcher.control.messages import Challenge, EventReport, Hello, JoinRefused, Welcome
+from robust_run.launcher.control.sealing import Keys, Opener, Sealer
 
 GREETING_FRAME_BYTES = 1 << 20
 """Largest frame that an agent reads before the controller has proven itself."""
@@ -43,7 +45,8 @@ class ControllerHalf:
         self.reader = frames.FrameReader()
         self.hello: Hello | None = None
         """Complete, once the agent has proven itself and said all it has to say."""
-        self.is_proven = False
+        self.sealer: Sealer | None = None
+        """Set once the agent has proven itself."""
         self._token = token
         self._speaks = speaks
         self._who = who  # for messages: "the agent at ADDRESS"
@@ -51,6 +54,7 @@ class ControllerHalf:
         self._nonce = os.urandom(handshake.NONCE_BYTES)
         self._line: bytearray | None = bytearray()  # None: the first line is read
         self._proven: Hello | None = None
+        self._greeted_by: bytes | None = None  # nonce of an agent that has proven itself
 
     def opening(self) -> bytes:
         """Return what is sent before anything is received."""
@@ -86,6 +90,11 @@ class ControllerHalf:
         payload = handshake.sealed(welcome, self._token, self._nonce, self.hello.nonce, self._channel)
         return frames.framed(payload)
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether the agent knows the token."""
+        return self.sealer is not None
+
     def _read_frames(self) -> None:
         try:
             if self._proven is None:
@@ -106,7 +115,10 @@ class ControllerHalf:
             text = f"its token differs from the controller's; {SAME_TOKEN}"
             brief = f"its token differs; {SAME_TOKEN}; or it is of another job"
             raise TurnedAway(f"{self._who}: {text}", frames.encode(JoinRefused(reason=text, wrong_token=True)), brief)
-        self.is_proven = True
+        keys = Keys(self._token, self._nonce, hello.nonce, self._channel, payload)
+        self.sealer = Sealer(keys.from_controller)
+        self._greeted_by = hello.nonce
+        self.reader.expect_seals(Opener(keys.from_agent))
         self.reader.limit_bytes = frames.LARGEST_FRAME_BYTES
         if wrong := handshake.flaw(hello):
             raise ProtocolError(wrong)
@@ -124,8 +136,15 @@ class ControllerHalf:
             raise ProtocolError(f"a {type(report).__name__} where a Report belongs")
         self.hello = msgspec.structs.replace(hello, events=report.events, events_follow=False)
 
+    def refusal(self, refused: JoinRefused) -> bytes:
+        """Return the frame that does not let the agent in, with a proof where it has given one."""
+        if self._greeted_by is None:
+            return frames.encode(refused)
+        payload = handshake.sealed(refused, self._token, self._nonce, self._greeted_by, self._channel)
+        return frames.framed(payload)
+
     def _turned_away(self, text: str) -> TurnedAway:
-        return TurnedAway(f"{self._who}: {text}", frames.encode(JoinRefused(reason=text)))
+        return TurnedAway(f"{self._who}: {text}", self.refusal(JoinRefused(reason=text)))
 
 
 class AgentHalf:
@@ -135,6 +154,8 @@ class AgentHalf:
         self.reader = frames.FrameReader(GREETING_FRAME_BYTES)
         self.welcome: Welcome | None = None
         """Set once the controller has proven itself and let this agent in."""
+        self.sealer: Sealer | None = None
+        """Set once this agent has said who it is."""
         self._token = token
         self._speaks = speaks
         self._where = where  # HOST:PORT, for messages
@@ -144,6 +165,7 @@ class AgentHalf:
         )
         self._events = hello.events
         self._challenge = b""
+        self._keys: Keys | None = None
         self._line = bytearray()
         self._is_controller = False  # its first line was right
         self._in_frames = False
@@ -216,7 +238,7 @@ class AgentHalf:
         while self._in_frames and self.welcome is None and (payload := self.reader.next()) is not None:
             message = frames.decode_from_controller(payload)
             if isinstance(message, JoinRefused):
-                raise self._refused(message)
+                raise self._refused(message, payload)
             if isinstance(message, Challenge) and not self._challenge:
                 answer += self._answer(message)
             elif isinstance(message, Welcome) and self._challenge:
@@ -230,24 +252,36 @@ class AgentHalf:
             raise ProtocolError(f"a nonce of {len(challenge.nonce)} bytes instead of {handshake.NONCE_BYTES}")
         self._challenge = challenge.nonce
         payload = handshake.sealed(self._hello, self._token, self._challenge, self._hello.nonce, self._channel)
-        report = frames.encode(EventReport(events=self._events)) if self._events else b""
-        return frames.framed(payload) + report
+        self._keys = Keys(self._token, self._challenge, self._hello.nonce, self._channel, payload)
+        self.sealer = Sealer(self._keys.from_agent)
+        greeting = frames.framed(payload)
+        if self._events:
+            report = frames.encode(EventReport(events=self._events))
+            greeting += report + self.sealer.seal(report)
+        return greeting
 
     def _check(self, welcome: Welcome, payload: bytes) -> None:
         nonce = self._hello.nonce
         if not handshake.is_proven(welcome, payload, self._token, self._challenge, nonce, self._channel):
             raise WrongToken(f"the token of {self._where} differs from this agent's; {SAME_TOKEN}; {OTHER_JOB}")
+        assert self._keys is not None
+        self.reader.expect_seals(Opener(self._keys.from_controller))
         self.reader.limit_bytes = frames.LARGEST_FRAME_BYTES
         self.welcome = welcome
 
-    def _refused(self, refused: JoinRefused) -> JoinRefusal:
+    def _refused(self, refused: JoinRefused, payload: bytes) -> JoinRefusal:
         if refused.wrong_token:
             return WrongToken(
                 f"the token of this agent differs from that of the controller at {self._where}; "
                 f"{SAME_TOKEN}; {OTHER_JOB}"
             )
         reason = handshake.printable(refused.reason)
-        return JoinRefusal(f"the controller at {self._where} refuses: {reason}", final=refused.final)
+        is_proven = bool(self._challenge) and handshake.is_proven(
+            refused, payload, self._token, self._challenge, self._hello.nonce, self._channel
+        )
+        return JoinRefusal(
+            f"the controller at {self._where} refuses: {reason}", final=refused.final, is_proven=is_proven
+        )
 
 
 def digest(snapshot: bytes) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from robust_run.launcher.control.errors import ProtocolError
-from robust_run.launcher.control.messages import PROTOCOL, Hello, Welcome
+from robust_run.launcher.control.messages import PROTOCOL, Hello, JoinRefused, Welcome
 from robust_run.version import __version__
 
 NONCE_BYTES = 32
@@ -89,7 +89,9 @@ def printable(text: str) -> str:
     return "".join(c if " " <= c <= "~" else "?" for c in text[:LONGEST_REFUSAL_BYTES])
 
 
-def sealed(message: Hello | Welcome, token: bytes, challenge: bytes, answer: bytes, channel: bytes) -> bytes:
+def sealed(
+    message: Hello | Welcome | JoinRefused, token: bytes, challenge: bytes, answer: bytes, channel: bytes
+) -> bytes:
     """Return the encoded message with its proof filled in. The nonces are the controller's and the agent's."""
     fields = _fields(msgspec.msgpack.encode(message))
     fields["proof"] = _proof(_role(message), token, challenge, answer, channel, fields)
@@ -97,7 +99,12 @@ def sealed(message: Hello | Welcome, token: bytes, challenge: bytes, answer: byt
 
 
 def is_proven(
-    message: Hello | Welcome, payload: bytes, token: bytes, challenge: bytes, answer: bytes, channel: bytes
+    message: Hello | Welcome | JoinRefused,
+    payload: bytes,
+    token: bytes,
+    challenge: bytes,
+    answer: bytes,
+    channel: bytes,
 ) -> bool:
     """Whether the sender of `payload`, which was decoded to `message`, knows the token."""
     if len(challenge) != NONCE_BYTES or len(answer) != NONCE_BYTES:
@@ -119,7 +126,7 @@ def flaw(hello: Hello) -> str:
     return f"it names something with {longest} characters; at most 1024 are possible" if longest > 1024 else ""
 
 
-def _role(message: Hello | Welcome) -> Role:
+def _role(message: Hello | Welcome | JoinRefused) -> Role:
     return "agent" if isinstance(message, Hello) else "controller"
 
 

@@ -1,7 +1,7 @@
 """Messages between agents and the controller. No behaviour.
 
 An agent dials; nobody dials an agent. Each side first sends one line of ASCII (see `preamble`), so that peers of different
-versions can refuse each other in words; then frames follow: four bytes of length, big-endian, and a msgpack map.
+versions can refuse each other in words; then frames follow: four bytes of length, big-endian, and a msgpack map (see `frames`).
 
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
@@ -9,7 +9,7 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
                                         FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen
                                  controller: Beat, Orders, Candidates, CodeParts
 
-Both sides prove that they know the job's token without sending it (see `handshake`).
+Both sides prove that they know the job's token without sending it (see `handshake`); each frame after that is sealed (`sealing`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from robust_run.launcher.model.job import NodeInfo, Paces, Sights
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.launcher.records.code.types import TreeParts
 
-PROTOCOL = 1
-"""Counts changes that an older peer would misunderstand."""
+PROTOCOL = 2
+"""Counts changes that an older peer would misunderstand. 2: frames are sealed."""
 
 
 class Challenge(msgspec.Struct, frozen=True, tag="challenge", kw_only=True):
@@ -83,6 +83,8 @@ class JoinRefused(msgspec.Struct, frozen=True, tag="refused", kw_only=True):
     """The agent is not let in, or not any more."""
 
     reason: str
+    proof: bytes = b""
+    """As in a Welcome, where the agent has proven that it knows the token; else empty."""
     final: bool = True
     """Trying again is of no use."""
     wrong_token: bool = False

@@ -17,6 +17,7 @@ from robust_run.launcher.control.messages import (
     JoinRefused,
     Welcome,
 )
+from robust_run.launcher.control.sealing import Sealer
 
 if TYPE_CHECKING:
     from robust_run.clock import Clock
@@ -113,6 +114,8 @@ class Peer(asyncio.Protocol):
         self._greeting: ControllerHalf | None = None
         self._opening = b""  # goes out with the first answer: a message less where thousands dial at once
         self._reader: frames.FrameReader | None = None  # None until joined
+        self._sealer: Sealer | None = None  # as the reader
+        self._welcome = b""  # goes out before all that is pending, and has a proof instead of a seal
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._why = ""  # not empty: nothing is received or sent any more
@@ -130,7 +133,7 @@ class Peer(asyncio.Protocol):
         self.send_frame(frames.encode(message))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send what `frames.encode` made, which the same message for many peers needs only once."""
+        """Send what `frames.encode` made, which the same message for many peers needs only once; it is sealed on its way out."""
         if self._why:
             return
         if not self._pending:
@@ -180,11 +183,16 @@ class Peer(asyncio.Protocol):
     def flush(self) -> None:
         """Hand pending messages to the transport."""
         pending = self._pending
-        if not pending or self.transport is None or self._reader is None:
+        if not (pending or self._welcome) or self.transport is None or self._reader is None:
             return
+        assert self._sealer is not None
+        welcome, self._welcome = self._welcome, b""
         self._pending = []
         self._pending_bytes = 0
-        self.transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
+        parts = [welcome]
+        for frame in pending:
+            parts += (frame, self._sealer.seal(frame))
+        self.transport.write(b"".join(parts))
 
     # --- for the event loop
 
@@ -262,18 +270,16 @@ class Peer(asyncio.Protocol):
                 reason = handshake.printable(answer.reason)
                 self._server.say_once(f"turned away: the agent at {self.address}: {reason}")
                 self._server.refused(self.address, reason)
-            self._refuse(frames.encode(answer), answer.reason)
+            self._refuse(greeting.refusal(answer), answer.reason)
             return None
         if self._why:
             return None
         self._deadline.cancel()
         self._greeting = None
-        self._reader = greeting.reader
-        frame = greeting.welcome(answer)
+        self._reader, self._sealer = greeting.reader, greeting.sealer
+        self._welcome = greeting.welcome(answer)
         if not self._pending:
             self._server.flush_soon(self)
-        self._pending.insert(0, frame)
-        self._pending_bytes += len(frame)
         self._server.peers.add(self)
         return self._reader
 
@@ -307,5 +313,6 @@ class Peer(asyncio.Protocol):
         if not self._why:
             self._why = why or "closed the connection"
             self._deadline.cancel()
+            self._welcome = b""
             self._pending = []
             self._pending_bytes = 0

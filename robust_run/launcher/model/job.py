@@ -19,6 +19,9 @@ from robust_run.tracer.types import RankSight
 Rung = Literal["promote", "fork", "spawn"]
 """How a worker is started; see `agent.warm.ladder`."""
 
+NO_PORT = -1
+"""Of `JobSpec.http_port`."""
+
 
 class Std(msgspec.Struct, frozen=True):
     """Which of a worker's two streams something applies to."""
@@ -229,7 +232,9 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     ckpt_dir: str | None = None
     """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
     http_port: int | None = None
-    """Port of the controller's web server; None: a free one where there are several nodes, none where there is one."""
+    """Port of the web server; None: a free one where there are several nodes, none where there is one. NO_PORT: none."""
+    http_host: str = ""
+    """Address it listens on; empty: the one of its own machine (loopback)."""
     image: ImageUse | None = None
     """None: workers run where we do."""
     setup: SetupUse | None = None

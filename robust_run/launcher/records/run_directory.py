@@ -24,6 +24,7 @@
     api.json                            where the controller answers people: see `operator.reading.place`
     api.sock                            its Unix socket, where the path is short enough
     token                               the job's secret, for its owner alone
+    token.read                          derived from it: may look at the job over HTTP, and do nothing
 
 With several nodes, each has a run directory of this name; where they share the file system it is one, and ranks and nodes
 never write the same file. What need not outlive the job is in /dev/shm, in folders named for the pid of the guard, so that
@@ -38,6 +39,7 @@ import stat
 from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.records.own_folder import check_run, check_way
 
 _MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
 _PREFIX = "robust-run-"
@@ -96,8 +98,9 @@ class RunDirectory:
             if log_dir is None:
                 os.mkdir(path, 0o700)
             else:
+                check_way(log_dir)
                 os.makedirs(log_dir, exist_ok=True)
-                os.makedirs(path, mode=0o700, exist_ok=True)
+                _make_own(path, next_step)
         except OSError as error:
             raise UserError(f"cannot make the run directory {path!r}: {error.strerror}; {next_step}") from error
         if log_dir is not None:
@@ -113,6 +116,7 @@ class RunDirectory:
         path = os.path.abspath(path)
         if not os.path.isfile(os.path.join(path, "journal.jsonl")):
             raise UserError(f"--resume {path!r}: no journal.jsonl there; give the run directory of a job")
+        check_run(path, "continue it as its owner, or start the job anew")
         return cls(path, path)
 
     def for_controller(self) -> RunDirectory:
@@ -218,6 +222,16 @@ class RunDirectory:
 def steady_links(run_path: str) -> str:
     """Return where this node has links to the user's code and to what is kept of it."""
     return os.path.join(run_path, "code", "in-place", os.uname().nodename)
+
+
+def _make_own(path: str, next_step: str) -> None:
+    """Make a run directory, or check one that is there. Raises UserError, OSError."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        check_run(path, next_step)
+        if not os.path.isdir(path):  # a link to nowhere
+            raise
 
 
 def _keep_from_git(path: str) -> None:

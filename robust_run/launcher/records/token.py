@@ -8,22 +8,22 @@ token of one job (it is in its run directory) can join no other.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.world import shown
+from robust_run.secret_file import SHORTEST, checked, read_secret
 
 VARIABLE = "ROBUST_TOKEN"
-SHORTEST = 16
-LONGEST = 4096
-"""Characters of a secret."""
+READING_NAME = "token.read"
+"""File in a run directory with the token that may only read."""
 
 _RANDOM_BYTES = 32
 _EXPORT = f"export {VARIABLE} with {SHORTEST} or more random characters, the same on every node"
 _DOMAIN = b"robust-run job token\0"
+_READING = b"robust-run reading token\0"
 
 
 def find_secret(token_file: str, env: Mapping[str, str]) -> str:
@@ -32,14 +32,14 @@ def find_secret(token_file: str, env: Mapping[str, str]) -> str:
     Raises UserError if there is none, or one that others can read or guess.
     """
     if token_file:
-        secret = _read(token_file)
+        secret = read_secret(token_file, _EXPORT)
         if secret is None:
             raise UserError(f"--token-file {shown(token_file)} does not exist; make it with mode 0600, or {_EXPORT}")
         return secret
     if env.get(VARIABLE):
-        return _checked(env[VARIABLE], VARIABLE)
+        return checked(env[VARIABLE], VARIABLE)
     path = _own_file(env)
-    secret = _read(path)
+    secret = read_secret(path, _EXPORT)
     return secret if secret is not None else _make(path)
 
 
@@ -57,19 +57,28 @@ def job_token(secret: str, name: str) -> str:
     ).hexdigest()
 
 
+def reading_token(token: str) -> str:
+    """Return the token that may only look at a job, 64 hexadecimal digits: it tells nothing of the job's own."""
+    import hmac
+
+    return hmac.new(token.encode(errors="surrogateescape"), _READING, "sha256").hexdigest()
+
+
 def write_token(run_directory_path: str, token: str) -> None:
-    """Put a job's token into its run directory, for its owner alone. Raises PlatformError."""
-    path = os.path.join(run_directory_path, "token")
-    try:
-        write_file(path, f"{token}\n".encode("ascii"), draft=f"{path}.{os.urandom(8).hex()}", mode=0o600, durable=True)
-    except OSError as error:
-        raise PlatformError(f"cannot write the job's token to {shown(path)}: {error.strerror}") from error
+    """Put a job's token, and the one that may only read, into its run directory, for its owner alone. Raises PlatformError."""
+    for name, secret in (("token", token), (READING_NAME, reading_token(token))):
+        path = os.path.join(run_directory_path, name)
+        draft = f"{path}.{os.urandom(8).hex()}"
+        try:
+            write_file(path, f"{secret}\n".encode("ascii"), draft=draft, mode=0o600, durable=True)
+        except OSError as error:
+            raise PlatformError(f"cannot write the job's token to {shown(path)}: {error.strerror}") from error
 
 
 def read_token(run_directory_path: str) -> str:
     """Return the token of the job in a run directory. Raises UserError if it is not there or others can read it."""
     path = os.path.join(run_directory_path, "token")
-    token = _read(path)
+    token = read_secret(path, _EXPORT)
     if token is None:
         raise UserError(
             f"no token in {shown(run_directory_path)}; is that the run directory of a job of several nodes?"
@@ -104,7 +113,7 @@ def _make(path: str) -> str:
             _remove(draft)
     except OSError as error:
         raise UserError(f"cannot keep the job's secret in {shown(folder)}: {error.strerror}; {_EXPORT}") from error
-    found = _read(path)
+    found = read_secret(path, _EXPORT)
     if found is None:
         raise UserError(f"{shown(path)} was removed as soon as it was made; run again, or {_EXPORT}")
     return found
@@ -116,36 +125,6 @@ def _make_folder(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-
-
-def _read(path: str) -> str | None:
-    """Return the secret in a file; None if there is no such file. Raises UserError."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold us up
-        try:
-            status = os.fstat(descriptor)
-            content = os.read(descriptor, LONGEST + 1) if stat.S_ISREG(status.st_mode) else b""
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(f"cannot read the secret in {shown(path)}: {error.strerror}; {_EXPORT}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"the secret {shown(path)} is not a file; {_EXPORT}")
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
-        raise UserError(f"others can use the secret in {shown(path)} (mode {mode:04o}): chmod 600 {shown(path)}")
-    return _checked(content.decode(errors="surrogateescape"), shown(path))
-
-
-def _checked(text: str, where: str) -> str:
-    secret = text.strip()
-    if not SHORTEST <= len(secret) <= LONGEST:
-        raise UserError(
-            f"the secret in {where} has {len(secret)} characters, needs {SHORTEST} to {LONGEST}: write a random one there"
-        )
-    return secret
 
 
 def _write_new(path: str, text: str) -> None:

@@ -33,8 +33,10 @@ class Complaint:
         if not self.was_made:
             self.was_made = True
             why = error.strerror or error
-            line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out\n"
-            self._console.offer(line.encode(errors="surrogateescape"))
+            from robust_run.terminal import plain
+
+            line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out"
+            self._console.offer(f"{plain(line)}\n".encode())
 
 
 def drawing(run_directory: RunDirectory, job: JobKnown) -> Drawer:

@@ -34,7 +34,7 @@ from robust_run.launcher.model.events import (
     SignalReceived,
 )
 from robust_run.launcher.model.health_events import HealthSeen
-from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.model.job import NO_PORT, ManyNodes
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.records.token import write_token
@@ -44,6 +44,8 @@ from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
 #: Events that a successor must know of before anything is done about them.
 URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, LimitNear, CodeCaptured, UpdateStaged, RollbackAsked)
+#: Connections at the port that have not proven themselves, where this process may open enough files.
+MOST_STRANGERS = 1024
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -114,10 +116,11 @@ class ControllerProcess:
         return service
 
     async def _serve(self, controller: Controller, service: Service, hold: LeadershipHold, term: int) -> None:
-        raise_file_limit()
+        most_unproven = min(MOST_STRANGERS, raise_file_limit() // 4)  # the agents need the rest
         many = self._many
         context = tls.controller_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
-        server = ControlServer(self._config.token.encode(), service, self._clock, ssl_context=context)
+        token = self._config.token.encode()
+        server = ControlServer(token, service, self._clock, ssl_context=context, most_unproven=most_unproven)
         server.beat_term = term
         server.on_refused = self._refusals
         service.server, service.controller = server, controller
@@ -180,15 +183,17 @@ class ControllerProcess:
             self._run_directory.journal,
             lambda node: service.detector.silent_s(node, self._clock.monotonic_s()),
         )
+        port = config.spec.http_port or 0
         http = HttpPlace(
-            address="",
-            port=config.spec.http_port or 0,
+            address=config.spec.http_host,
+            port=port,
             name=config.address.rpartition(":")[0].strip("[]"),
             tls_cert=many.tls_cert,
             tls_key=many.tls_key,
             tls_ca=many.tls_ca,
         )
-        api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, http)
+        served = http if port != NO_PORT else None
+        api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, served)
         try:
             write_token(self._run_directory.path, self._config.token)
         except PlatformError as error:

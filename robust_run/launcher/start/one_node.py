@@ -11,7 +11,7 @@ from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.model.actions import Finish, Order
 from robust_run.launcher.model.events import Event, GuardLost, NodeEvent, SignalReceived
-from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job import NO_PORT, JobSpec
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import Console
 
@@ -134,9 +134,10 @@ def api_of(
     path = "" if run_directory.temporary else run_directory.path
     facts = job_facts(spec, controller, host, clock.unix_s(), path, memory=run_directory.memory)
     secret = ""
-    if spec.http_port is not None:
+    http = None
+    if spec.http_port is not None and spec.http_port != NO_PORT:
         secret = token.job_token(os.urandom(32).hex(), spec.run_id)
         token.write_token(run_directory.path, secret)
-    http = HttpPlace(port=spec.http_port) if spec.http_port is not None else None
+        http = HttpPlace(address=spec.http_host, port=spec.http_port)
     handle = Handle(facts, controller, run_directory.journal)
     return ApiServer(handle, run_directory.path, secret, clock, console.say_unless_full, http)

@@ -25,7 +25,7 @@ from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_
 from robust_run.launcher.start import main
 from robust_run.launcher.start.options.many_nodes import resolve_tls
 from robust_run.launcher.start.options.options import Options
-from robust_run.launcher.start.options.rendezvous import check_port
+from robust_run.launcher.start.options.rendezvous import parse_host, parse_http_port
 from robust_run.launcher.start.options.validate import resolve_notify
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ def with_options(job: JobSpec, path: str, options: Options, world: World) -> Job
     folder, name = os.path.split(path)
     job = msgspec.structs.replace(job, run_id=name, log_dir=folder, notes=())
     if "http-port" in options.given:
-        check_port("--http-port", options.http_port)
-        job = msgspec.structs.replace(job, http_port=options.http_port)
+        job = msgspec.structs.replace(job, http_port=parse_http_port(options.http_port))
+    if options.http_host:
+        job = msgspec.structs.replace(job, http_host=parse_host("--http-host", options.http_host))
     if options.notify:
         job = msgspec.structs.replace(job, notify=resolve_notify(options.notify, world))
     many = job.many

@@ -148,6 +148,10 @@ def test_an_action_without_a_name_needs_the_job_to_be_the_only_one(
 def test_a_job_is_reached_by_address_and_token(serve: Serve, robust: Robust, tmp_path: Path, token: str) -> None:
     url = serve(http_place=TCP).place.http
     (tmp_path / "secret").write_text(f"{token}\n")
+    (tmp_path / "secret").chmod(0o644)
+    why = "others can use the secret in secret (mode 0644): chmod 600 secret"
+    assert why in refused(robust("status", "--url", url, "--token-file", "secret"), 2)
+    (tmp_path / "secret").chmod(0o600)
     assert done(robust("status", "--url", url, "--token-file", "secret")).startswith("running")
     assert done(robust("status", "--url", url, env={"ROBUST_JOB_TOKEN": token})).startswith("running")
     assert "ROBUST_JOB_TOKEN" in refused(robust("status", "--url", url), 2)
@@ -167,7 +171,7 @@ def refuses(run_directory: Path) -> None:
 def test_a_run_directory_shared_with_another_machine_leads_to_the_web_server(
     serve: Serve, robust: Robust, token: str
 ) -> None:
-    served = serve(http_place=TCP)
+    served = serve(http_place=HttpPlace(address="0.0.0.0", name="0.0.0.0"))
     path = served.run_directory
     refuses(path)
     write_place(str(path), msgspec.structs.replace(served.place, host="another", boot="another"))
@@ -181,6 +185,20 @@ def test_a_run_directory_shared_with_another_machine_leads_to_the_web_server(
     assert done(robust("status")).startswith("running")
 
 
+def test_a_web_server_of_another_machine_alone_is_not_looked_for_on_this_one(
+    serve: Serve, robust: Robust, run_directory: Path, token: str
+) -> None:
+    """What listens at that port here is somebody else, and gets no token."""
+    served = serve(http_place=TCP)
+    refuses(run_directory)
+    write_token(str(run_directory), token)
+    write_place(str(run_directory), msgspec.structs.replace(served.place, host="another", boot="another"))
+    said = done(robust("status"))
+    assert "its controller runs or ran on another, which cannot be asked from here: its web server" in said
+    assert "listens on that machine alone; ask there, or start jobs with --http-host 0.0.0.0" in said
+    assert "--resume" not in said
+
+
 @pytest.mark.parametrize("boot", ["another", ""], ids=["another kernel", "a run directory of an older robust-run"])
 def test_where_nothing_listens_at_another_machine_nobody_is_told_to_start_it_a_second_time(
     make_controller: Callable[..., Any], robust: Robust, run_directory: Path, token: str, boot: str
@@ -190,7 +208,7 @@ def test_where_nothing_listens_at_another_machine_nobody_is_told_to_start_it_a_s
     refuses(run_directory)
     write_token(str(run_directory), token)
     with refusing() as port:
-        url = f"http://127.0.0.1:{port}"
+        url = f"http://0.0.0.0:{port}"
         place = ApiEndpoint(socket=str(run_directory / "api.sock"), http=url, pid=1, host="another", boot=boot)
         write_place(str(run_directory), place)
         said = done(robust("status"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -17,14 +18,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
 from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, node_path
 from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place, write_place
 from robust_run.launcher.operator.server.connections import MOST_CONNECTIONS
+from robust_run.launcher.operator.server.routes import Api, may_read
 from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.launcher.operator.views.operations import OperatorWish
 from robust_run.launcher.operator.views.status_types import ActionView, EventsView, JobView, NodesView
+from robust_run.launcher.records.token import reading_token
 
 Serve = Callable[..., Any]
 TCP = HttpPlace(address="127.0.0.1", name="127.0.0.1")
@@ -314,6 +318,51 @@ def test_more_half_open_connections_than_there_is_room_for_do_not_keep_others_ou
             stranger.close()
 
 
+def test_strangers_have_few_places_and_each_has_its_own_for_a_moment(tmp_path: Path) -> None:
+    """A flood costs the loop that keeps leases alive a bounded number of connections a second."""
+    import asyncio
+
+    from robust_run.launcher.operator.server.connections import FAIR_S, MOST_STRANGERS, ApiConnections
+
+    class Silent(asyncio.Protocol):
+        def __init__(self) -> None:
+            made.append(asyncio.get_running_loop().time())
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            held.append(transport.get_extra_info("socket"))
+
+    made: list[float] = []
+    held: list[socket.socket] = []
+
+    async def flood() -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listener.setblocking(False)
+        owners = socket.socket(socket.AF_UNIX)
+        owners.bind(str(tmp_path / "sock"))
+        owners.listen()
+        owners.setblocking(False)
+        connections = ApiConnections({listener: False, owners: True}, None, head_s=600.0)
+        connections.accept(Silent)
+        strangers = [socket.create_connection(listener.getsockname()) for _ in range(3 * MOST_STRANGERS)]
+        while len(made) < 3 * MOST_STRANGERS:
+            await asyncio.sleep(0.01)
+        for number, at_s in enumerate(made[MOST_STRANGERS:]):
+            assert at_s - made[number] >= FAIR_S  # whose place it took
+        assert len(connections._connections) == MOST_STRANGERS
+        _, writer = await asyncio.open_unix_connection(str(tmp_path / "sock"))
+        while len(made) == 3 * MOST_STRANGERS:
+            await asyncio.sleep(0.01)
+        assert len(connections._connections) == MOST_STRANGERS + 1
+        writer.close()
+        await connections.close()
+        while any(each.fileno() >= 0 for each in held):
+            await asyncio.sleep(0.01)
+        for each in (listener, owners, *strangers):
+            each.close()
+
+    asyncio.run(flood())
+
+
 @pytest.mark.parametrize("size", [1_000, 200_000, 240_000, 260_000, 1_000_000])
 def test_a_connection_whose_last_bytes_went_out_late_can_be_cut(tmp_path: Path, size: int) -> None:
     """asyncio forgets the loop of one that was closed with bytes to send, and its `abort` fails from then on."""
@@ -461,10 +510,93 @@ def test_a_folder_that_takes_no_files_leaves_the_job_alone(serve: Serve, tmp_pat
     assert "robust status" in served.complaints[0]
 
 
-def test_all_addresses_are_listened_on_by_default(serve: Serve) -> None:
-    served = serve(http_place=HttpPlace())
+def test_only_this_machine_is_listened_to_by_default(serve: Serve) -> None:
+    served = serve(http_place=HttpPlace(name="gpu-7"))
     assert served.tcp().get("/v1/status")
-    assert socket.gethostname() in served.place.http
+    assert served.place.http == f"http://127.0.0.1:{served.port}"
+    assert served.place.is_loopback
+    with socket.socket() as other:  # the port is free at every other address of this machine
+        other.bind(("127.0.0.2", served.port))
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_all_addresses_are_listened_on_where_that_is_asked_for(serve: Serve, address: str) -> None:
+    served = serve(http_place=HttpPlace(address=address))
+    assert served.tcp().get("/v1/status")
+    assert served.place.http == f"http://{socket.gethostname()}:{served.port}"
+    assert not served.place.is_loopback
+
+
+def test_an_address_of_this_machine_is_what_the_others_are_told(serve: Serve) -> None:
+    served = serve(http_place=HttpPlace(address="127.0.0.3", name="gpu-7"))
+    assert served.place.http == f"http://127.0.0.3:{served.port}"
+
+
+def test_an_address_that_is_not_this_machines_is_said_and_the_job_goes_on(serve: Serve) -> None:
+    served = serve(http_place=HttpPlace(address="203.0.113.7", port=80))
+    assert served.place.http == ""
+    assert served.complaints[0].startswith("--http-port 80 on --http-host 203.0.113.7: ")
+    assert served.complaints[-1].endswith("; the job goes on without a web server")
+
+
+# --- the token that may only read ---
+
+READABLE = ("/", "/report.html", "/page", "/metrics", "/v1/status", "/v1/nodes", "/v1/live", "/v1/incidents")
+CLOSED = (
+    ("GET", "/v1/events"),
+    ("GET", "/v1/scene"),
+    ("GET", "/v1/code"),
+    ("GET", f"/v1/code/parts/{'0' * 64}"),
+    ("GET", "/v1/checks/1"),
+    ("GET", "/incidents/0001.scene.json"),
+    ("GET", "/v1/anything-of-a-later-version"),
+    ("POST", "/v1/traces"),
+    ("POST", "/v1/nodes/n/evict"),
+    ("POST", "/v1/nodes/n/readmit"),
+    ("POST", "/v1/restart"),
+    ("POST", "/v1/stop"),
+    ("POST", "/v1/checks"),
+    ("POST", "/v1/code/parts"),
+    ("POST", "/v1/code/update"),
+    ("POST", "/v1/code/refused"),
+    ("POST", "/v1/code/rollback"),
+    ("POST", "/v1/status"),
+    ("DELETE", "/"),
+)
+
+
+def test_the_reading_token_shows_numbers_status_and_pages(serve: Serve, token: str) -> None:
+    served = serve(http_place=TCP)
+    password = base64.b64encode(f"anybody:{reading_token(token)}".encode()).decode()
+    for path in READABLE:
+        for header in (f"Bearer {reading_token(token)}", f"Basic {password}"):
+            connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+            connection.request("GET", path, headers={"Authorization": header})
+            assert connection.getresponse().status == 200, path
+            connection.close()
+
+
+def test_the_reading_token_does_nothing_and_shows_neither_code_nor_stacks_nor_the_journal(
+    serve: Serve, token: str
+) -> None:
+    served = serve(http_place=TCP)
+    for method, path in CLOSED:
+        headers = {"Authorization": f"Bearer {reading_token(token)}", **JSON}
+        status, answer = served.http(method, path, b"{}" if method == "POST" else None, headers)
+        assert status == 403, (method, path)
+        assert "this token may only look" in answer["error"]
+
+
+def test_every_route_is_of_a_known_kind(make_controller: Callable[..., Any]) -> None:
+    """A new route is closed to the reading token until it is named as open, here and there."""
+    app = Api(make_controller(), SystemClock(), "t" * 64, None).application()
+    routes = {(route.method, route.resource.canonical) for route in app.router.routes()}
+    opened = {path for method, path in routes if method == "GET" and may_read("GET", path)}
+    assert opened == {*READABLE, "/incidents/{name}"}
+    assert {(method, path.replace("/n/", "/{name}/")) for method, path in CLOSED if "/v1/" in path} >= {
+        each for each in routes if each[0] == "POST"
+    }
+    assert not any(may_read(method, path) for method, path in routes if method != "GET")
 
 
 # --- TLS ---

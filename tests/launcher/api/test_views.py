@@ -114,7 +114,7 @@ def test_what_is_not_watched_is_one_plain_line_for_each_node_with_the_reason(mak
     assert lines == [
         f"blind: {nodes[0].name}: mount /data: no answer for 40 s (limit 10 s): a file system; "
         "traffic: no answer for 12 s (limit 10 s): silence",
-        f"blind: {nodes[1].name}: all sensors: the sensors' process ended, and ended 4 times: nothing watches\ufffd[2J",
+        f"blind: {nodes[1].name}: all sensors: the sensors' process ended, and ended 4 times: nothing watches\\x1b[2J",
     ]
     controller.tell(NodeLost(node=nodes[1].id, silent_s=4.0))
     assert [each.node for each in view(controller).blind] == [nodes[0].name]

@@ -29,7 +29,7 @@ from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.model.actions import Dismiss
 from robust_run.launcher.model.events import RankExited
 
-OTHER = Speaks(2, "0.9")
+OTHER = Speaks(3, "0.9")
 
 
 def test_an_agent_joins_and_both_know_each_other() -> None:
@@ -225,10 +225,10 @@ def test_a_controller_that_only_pretends_to_know_the_token_is_left() -> None:
 def test_an_agent_of_another_version_and_the_controller_both_say_so() -> None:
     async def main() -> None:
         async with serving() as port:
-            with pytest.raises(VersionMismatch, match=r"speaks protocol 1 .*, this agent speaks 2 \(robust-run 0.9\)"):
+            with pytest.raises(VersionMismatch, match=r"speaks protocol 2 .*, this agent speaks 3 \(robust-run 0.9\)"):
                 await port.dial(speaks=OTHER)
             await until(lambda: port.handler.troubles)
-            assert "speaks protocol 2 (robust-run 0.9), this controller speaks 1" in port.handler.troubles[0]
+            assert "speaks protocol 3 (robust-run 0.9), this controller speaks 2" in port.handler.troubles[0]
 
     run(main())
 
@@ -241,7 +241,7 @@ def test_a_controller_of_another_version_refuses_in_a_line() -> None:
             reader, writer = await port.raw()
             writer.write(handshake.first_line(handshake.OURS))
             lines = (await reader.read()).splitlines()
-            assert lines[0] == b"robust-run 2 0.9"
+            assert lines[0] == b"robust-run 3 0.9"
             assert lines[1].startswith(b"refused the agent at 127.0.0.1:")
             writer.close()
 
@@ -280,8 +280,8 @@ def test_a_port_that_answers_nothing_times_out() -> None:
     [
         (b"HTTP/1.0 400 Bad Request\r\n\r\n", NotController, "answers, but not as a controller of robust-run"),
         (b"", ConnectionResetError, "closed the connection before it said anything"),
-        (b"robust-run 1 0.1.0\n", ConnectionResetError, "closed the connection during the handshake"),
-        (b"robust-run 1 0.1.0\n\x00\x00\x00\x01\xc1", NotController, "no message of this protocol"),
+        (b"robust-run 2 0.1.0\n", ConnectionResetError, "closed the connection during the handshake"),
+        (b"robust-run 2 0.1.0\n\x00\x00\x00\x01\xc1", NotController, "no message of this protocol"),
     ],
 )
 def test_what_a_port_is_that_is_no_controller(answer: bytes, error: type[Exception], text: str) -> None:
@@ -359,13 +359,19 @@ def test_small_messages_of_one_turn_of_the_loop_go_in_one_write() -> None:
                 def get_write_buffer_size(self) -> int:
                     return 0
 
+            await until(lambda: not peer.backlog_bytes)  # its Welcome is on its way
+            opener = connection._half.reader._opener
             peer.transport = Spy()
             beat = frames.encode(HeartbeatReply(number=1, term=1))
             for _ in range(50):
                 peer.send(HeartbeatReply(number=1, term=1))
             assert peer.backlog_bytes == 50 * len(beat)
             await until(lambda: writes)
-            assert writes == [beat * 50]
+            reader = frames.FrameReader()
+            reader.expect_seals(opener)
+            reader.feed(b"".join(writes))
+            assert [reader.next() for _ in range(51)] == [beat[frames.HEADER_BYTES :]] * 50 + [None]
+            assert len(writes) == 1
             assert peer.backlog_bytes == 0
             peer.transport = transport
             connection.close()

@@ -18,7 +18,7 @@ from robust_run.launcher.model.job import Progress, RankEvidence
 
 WELCOME = Welcome(term=1, run_id="run", rdzv_id="job", heartbeat_s=1.0, lease_s=3.0)
 WHO = "gpu-3"
-NEWER = Speaks(2, "0.9")
+NEWER = Speaks(3, "0.9")
 
 
 def controller(token: bytes = TOKEN, speaks: Speaks = OURS, channel: bytes = b"") -> ControllerHalf:
@@ -120,14 +120,56 @@ def test_an_integer_where_a_float_belongs_is_no_forgery() -> None:
     assert one.hello.now_s == 3.0
 
 
+def sealed(half: ControllerHalf | AgentHalf, payload: bytes) -> bytes:
+    """Return a frame as a half sends it."""
+    assert half.sealer is not None
+    frame = frames.framed(payload)
+    return frame + half.sealer.seal(frame)
+
+
 def test_what_follows_the_handshake_is_not_lost() -> None:
     one, other = controller(), agent()
     other.take(one.opening())
     hello = other.take(one.take(other.opening()))
-    one.take(hello + frames.framed(b"first") + frames.framed(b"second"))
+    one.take(hello + sealed(other, b"first") + sealed(other, b"second"))
     assert [one.reader.next(), one.reader.next(), one.reader.next()] == [b"first", b"second", None]
-    other.take(one.welcome(WELCOME) + frames.framed(b"third"))
+    other.take(one.welcome(WELCOME) + sealed(one, b"third"))
     assert other.reader.next() == b"third"
+
+
+def test_what_was_not_sealed_with_keys_of_this_handshake_is_not_read() -> None:
+    events = (AttemptEnded(attempt=0, started_at_s=0, ranks=(), progress=Progress()),)
+    one, other = controller(), agent(hello=hello_of("n0", events=events))
+    other.take(one.opening())
+    hello, report = payloads_and_rest(other.take(one.take(other.opening())))
+    with pytest.raises(TurnedAway, match="is not what the other end sent"):
+        one.take(hello + report[:-1] + bytes((report[-1] ^ 1,)))
+    assert one.hello is None
+
+
+def payloads_and_rest(data: bytes) -> tuple[bytes, bytes]:
+    """Return the first frame, and what follows it."""
+    end = 4 + int.from_bytes(data[:4], "big")
+    return data[:end], data[end:]
+
+
+@pytest.mark.parametrize("is_forged", [False, True])
+def test_an_agent_knows_a_refusal_of_who_has_the_token_from_one_that_anybody_can_send(is_forged: bool) -> None:
+    one, other = controller(), agent()
+    other.take(one.opening())
+    one.take(other.take(one.take(other.opening())))
+    refused = JoinRefused(reason="n0 was evicted")
+    with pytest.raises(JoinRefusal, match="n0 was evicted") as refusal:
+        other.take(frames.encode(refused) if is_forged else one.refusal(refused))
+    assert refusal.value.is_proven == (not is_forged)
+
+
+@pytest.mark.parametrize("line", [handshake.first_line(NEWER), handshake.first_line(OURS) + b"refused no room\n"])
+def test_a_refusal_that_comes_before_any_proof_has_none(line: bytes) -> None:
+    with pytest.raises(JoinRefusal) as refusal:
+        agent().take(line)
+    assert refusal.value.final
+    assert not refusal.value.is_proven
 
 
 # --- they do not
@@ -214,7 +256,7 @@ def test_an_agent_of_another_version_is_refused_in_a_line_that_every_version_rea
     with pytest.raises(TurnedAway) as turned:
         controller().take(handshake.first_line(NEWER))
     assert turned.value.answer.decode() == (
-        f"refused gpu-3 speaks protocol 2 (robust-run 0.9), this controller speaks 1 (robust-run {OURS.version}); "
+        f"refused gpu-3 speaks protocol 3 (robust-run 0.9), this controller speaks 2 (robust-run {OURS.version}); "
         "install the same version on all nodes\n"
     )
 
@@ -223,8 +265,8 @@ def test_an_agent_says_that_the_controller_is_of_another_version() -> None:
     with pytest.raises(VersionMismatch) as mismatch:
         agent().take(handshake.first_line(NEWER))
     assert str(mismatch.value) == (
-        "the controller at gpu-0:29400 speaks protocol 2 (robust-run 0.9), "
-        f"this agent speaks 1 (robust-run {OURS.version}); install the same version on all nodes"
+        "the controller at gpu-0:29400 speaks protocol 3 (robust-run 0.9), "
+        f"this agent speaks 2 (robust-run {OURS.version}); install the same version on all nodes"
     )
     assert mismatch.value.final
     assert mismatch.value.exit_code == 1

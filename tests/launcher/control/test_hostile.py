@@ -8,6 +8,7 @@ import errno
 import resource
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,11 @@ async def answer_to(port, *sent: bytes) -> bytes:
             heard += data
     writer.close()
     return bytes(heard)
+
+
+def sealed(connection, frame: bytes) -> bytes:
+    """Return a frame as an agent sends it that was let in."""
+    return frame + connection._half.sealer.seal(frame)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +110,8 @@ def test_a_truncated_frame_of_an_agent_is_dropped_with_its_connection() -> None:
     async def main() -> None:
         async with serving() as port:
             connection = await port.dial()
-            connection._transport.write(
-                frames.encode(ControlNotice(text="whole")) + frames.encode(ControlNotice(text="half"))[:-1]
-            )
+            whole, half = frames.encode(ControlNotice(text="whole")), frames.encode(ControlNotice(text="half"))
+            connection._transport.write(sealed(connection, whole) + sealed(connection, half)[:-1])
             connection.close()
             await until(lambda: port.handler.left)
             assert [message for _, message in port.handler.messages] == [ControlNotice(text="whole")]
@@ -119,7 +124,7 @@ def test_garbage_of_an_agent_that_is_in_ends_its_connection(garbage: bytes) -> N
     async def main() -> None:
         async with serving() as port:
             connection = await port.dial()
-            connection._transport.write(garbage)
+            connection._transport.write(sealed(connection, garbage))
             await until(lambda: port.handler.left)
             ((name, why),) = port.handler.left
             assert name == "id-n0"
@@ -156,6 +161,88 @@ def test_a_thousand_half_open_connections_do_not_keep_an_agent_out() -> None:
             await until(lambda: port.server.unproven == 0)
             assert len(port.server.peers) == 1
             connection.close()
+
+    run(main())
+
+
+HELD = """
+import errno, resource, select, socket, sys
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+poll, held, most = select.epoll(), {}, min(int(sys.argv[2]), limit - 100)
+seen = 0
+while True:
+    while len(held) < most:
+        wire = socket.socket()
+        wire.setblocking(False)
+        if wire.connect_ex(("127.0.0.1", int(sys.argv[1]))) not in (0, errno.EINPROGRESS):
+            wire.close()
+            break
+        held[wire.fileno()] = wire
+        poll.register(wire.fileno(), select.EPOLLIN | select.EPOLLOUT)
+    for number, events in poll.poll(0.05):
+        if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+            poll.unregister(number)
+            held.pop(number).close()
+        else:
+            seen += 1
+            poll.modify(number, select.EPOLLIN)
+            if seen == most:
+                print("full", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("file_limit")
+def test_thousands_of_held_connections_keep_no_heartbeat_waiting() -> None:
+    """Strangers that dial again as soon as they are thrown out."""
+    if raise_file_limit() < 3000:
+        pytest.skip("needs 3000 open files")
+
+    async def main() -> None:
+        async with serving() as port:
+            connection = await port.dial()
+            heard: list[object] = []
+            connection.listen(heard.append, lambda why: None)
+            program = (sys.executable, "-c", HELD, str(port.number), "5000")
+            flood = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+            try:
+                assert await flood.stdout.readline() == b"full\n"
+                for number in range(20):
+                    connection.send(Heartbeat(number=number))
+                    await until(lambda: len(heard) > number)  # noqa: B023
+                    assert port.server.unproven <= 1024
+                assert port.handler.left == []
+                newcomer = await port.dial(hello_of("n1"))
+                newcomer.close()
+            finally:
+                flood.kill()
+                await flood.wait()
+            connection.close()
+
+    run(main())
+
+
+def test_only_so_many_strangers_are_sent_away_for_others_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a flood costs the loop, which answers heartbeats too, is bounded."""
+    monkeypatch.setattr(server, "SILENT_S", 0.0)
+
+    async def main() -> None:
+        async with serving(most_unproven=8) as port:
+            times_s: list[float] = []
+            take_in = port.server._take_in
+
+            def timed(*connection: object) -> None:
+                times_s.append(port.server.loop.time())
+                take_in(*connection)
+
+            port.server._take_in = timed
+            strangers = [socket.create_connection(("127.0.0.1", port.number)) for _ in range(200)]
+            await until(lambda: len(times_s) == 200)
+            at_once = server.ROOMS_AT_ONCE + 1
+            for first_s, later_s in zip(times_s[8:], times_s[8 + at_once :], strict=False):
+                assert later_s - first_s >= server.ROOMS_EVERY_S * 0.9  # timers may be a little early
+            for stranger in strangers:
+                stranger.close()
 
     run(main())
 

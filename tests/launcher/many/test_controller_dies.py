@@ -144,7 +144,7 @@ def test_the_launcher_of_the_controllers_node_is_killed_and_resumed(two: Cluster
         f"the worker of node-1 to train on beyond its lease:\n{job.said()}",
         PATIENCE_S,
     )
-    resumed = job.resume(two[0], "--http-port", "18080")
+    resumed = job.resume(two[0], "--http-port", "18080", "--http-host", "0.0.0.0")
     job.wait_for_steps(1, 2)
     assert '"http://10.77.0.10:18080"' in (job.run_dir / "api.json").read_text()
     assert "node-7" in evicted.read_text()

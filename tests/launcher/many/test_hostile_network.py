@@ -102,7 +102,7 @@ OTHER_VERSION = """
 import socket, sys
 if sys.argv[1] == "agent":
     wire = socket.create_connection((sys.argv[2], int(sys.argv[3])))
-    wire.sendall(b"robust-run 2 9.9.9 and more\\n")
+    wire.sendall(b"robust-run 3 9.9.9 and more\\n")
     heard = b""
     while data := wire.recv(4096):
         heard += data
@@ -112,7 +112,7 @@ else:
     print("up", flush=True)
     while True:
         wire, _ = door.accept()
-        wire.sendall(b"robust-run 2 9.9.9 and more\\n")
+        wire.sendall(b"robust-run 3 9.9.9 and more\\n")
 """
 
 
@@ -120,14 +120,14 @@ def test_peers_of_another_version_are_refused_in_words(three: Cluster, tmp_path:
     job = start(three, tmp_path)
     agent = three[2].run([sys.executable, "-c", OTHER_VERSION, "agent", three[0].address, str(PORT)])
     assert "refused the agent at 10.77.0.12:" in agent.stdout
-    assert "speaks protocol 2 (robust-run 9.9.9), this controller speaks protocol 1" in agent.stdout.replace(
-        "speaks 1 ", "speaks protocol 1 "
+    assert "speaks protocol 3 (robust-run 9.9.9), this controller speaks protocol 2" in agent.stdout.replace(
+        "speaks 2 ", "speaks protocol 2 "
     )
     fake = three[2].start([sys.executable, "-c", OTHER_VERSION, "controller", three[2].address, str(PORT)])
     wait_for(lambda: "up" in fake.out, "the fake controller", PATIENCE_S)
     ours = odd_one(job, three[1], "--rdzv-endpoint", f"{three[2].address}:{PORT}")
     line = only_line(ours, 1)
-    assert f"the controller at {three[2].address}:{PORT} speaks protocol 2 (robust-run 9.9.9)" in line
+    assert f"the controller at {three[2].address}:{PORT} speaks protocol 3 (robust-run 9.9.9)" in line
     assert "install the same version on all nodes" in line
     fake.kill()
     assert_unharmed(job)
@@ -137,7 +137,7 @@ def test_peers_of_another_version_are_refused_in_words(three: Cluster, tmp_path:
 STRANGERS = """
 import http.client, os, socket, sys
 where = (sys.argv[1], int(sys.argv[2]))
-for garbage in (os.urandom(100_000), b"\\0" * 100_000, b"robust-run 1 0.1.0\\n" + b"\\xff" * 100_000):
+for garbage in (os.urandom(100_000), b"\\0" * 100_000, b"robust-run 2 0.1.0\\n" + b"\\xff" * 100_000):
     with socket.create_connection(where, timeout=40) as wire:
         try:
             wire.sendall(garbage)
@@ -203,6 +203,65 @@ def test_an_agent_that_reads_nothing_holds_nobody_up(three: Cluster, tmp_path: P
     lost = job.wait_for_event("node_lost")
     assert [event["node"] for event in lost] == ["0123456789abcdef"]
     assert_unharmed(job, (0, 1))
+    job.assert_nothing_left()
+
+
+IN_BETWEEN = """
+import os, socket, sys, threading
+from robust_run.launcher.control import frames
+from robust_run.launcher.control.messages import Orders
+from robust_run.launcher.model.actions import EndAttempt
+
+order = frames.encode(Orders(term=1, orders=(EndAttempt(attempt=0, signal=9, grace_s=0.0),)))
+door = socket.create_server((sys.argv[1], int(sys.argv[3])))
+print("up", flush=True)
+
+def carry(one, other, forge):
+    try:
+        while data := one.recv(65536):
+            if forge and os.path.exists(sys.argv[4]):
+                forge = False
+                other.sendall(order)
+                print("forged", flush=True)
+            other.sendall(data)
+    except OSError:
+        pass
+    for each in (one, other):
+        try:
+            each.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+first = True
+while True:
+    agent, _ = door.accept()
+    controller = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+    threading.Thread(target=carry, args=(agent, controller, False), daemon=True).start()
+    threading.Thread(target=carry, args=(controller, agent, first), daemon=True).start()
+    first = False
+"""
+
+
+def test_an_order_put_in_by_somebody_between_agent_and_controller_is_not_obeyed(three: Cluster, tmp_path: Path) -> None:
+    now = tmp_path / "forge-now"
+    where = [three[2].address, three[0].address, str(PORT), str(now)]
+    between = three[2].start([sys.executable, "-c", IN_BETWEEN, *where])
+    wait_for(lambda: "up" in between.out, f"the relay: {between.err}", PATIENCE_S)
+    script = write(tmp_path, TRAIN)
+    job = start_all(three, script, tmp_path=tmp_path, options=["--nnodes", "2", *FAST], launch=[three[0]])
+    straight = job.argv
+    job.argv = [word.replace(f"{three[0].address}:{PORT}", f"{three[2].address}:{PORT}") for word in straight]
+    job.join(three[1])
+    job.argv = straight
+    workers = job.wait_for_steps(0, 2)
+    now.touch()
+    wait_for(lambda: "forged" in between.out, "the relay forges an order", PATIENCE_S)
+    job.wait_for_event("node_returned")
+    assert "is not what the other end sent" in job.said()
+    job.wait_for_more_steps(0, 2)
+    assert [worker.pid for worker in job.workers()] == [worker.pid for worker in workers]
+    assert_unharmed(job)
+    between.kill()
     job.assert_nothing_left()
 
 

@@ -118,8 +118,18 @@ def test_without_a_spare_the_job_waits_until_the_node_is_readmitted(three: Clust
     job.assert_nothing_left()
 
 
-def test_another_machine_needs_the_address_and_the_token(three: Cluster, tmp_path: Path) -> None:
+def test_the_web_server_is_for_its_own_machine_alone_unless_more_is_asked_for(three: Cluster, tmp_path: Path) -> None:
     job = start(three, tmp_path)
+    said = three[2].run([*ROBUST, "status", str(job.run_dir)], env=job.env)
+    assert "running" in said.stdout  # the simulated hosts share a kernel, and so the Unix socket
+    place: dict[str, Any] = json.loads((job.run_dir / "api.json").read_text())
+    assert place["http"].startswith("http://127.0.0.1:")
+    job.finish()
+    job.assert_nothing_left()
+
+
+def test_another_machine_needs_the_address_and_the_token(three: Cluster, tmp_path: Path) -> None:
+    job = start(three, tmp_path, "--http-host", "0.0.0.0")
     place: dict[str, Any] = json.loads((job.run_dir / "api.json").read_text())
     url = place["http"]
     assert three[0].address in url, place

@@ -329,7 +329,7 @@ def test_a_bar_is_seen_while_it_stands_still(open_job: Open, screen: Screen) -> 
 
     asyncio.run(run())
     assert job.console.drain(60) == 0
-    assert screen.finish() == "\r 50%\nrobust-run: the launcher\ufffd speaks\nanother rank\n\r100%\n".encode()
+    assert screen.finish() == b"\r 50%\nrobust-run: the launcher\\u202e speaks\nanother rank\n\r100%\n"
     assert job.log(0) == b"\r 50%\r100%\n"
 
 

@@ -36,9 +36,6 @@ IDLE_S = 0.2
 CATCH_UP_BYTES = 4 * 1024 * 1024
 """Most bytes read from one stream at once where all of it is wanted: a worker may print faster than we read."""
 
-#: Characters that turn the direction of a line around: a message may hold them, a terminal must not obey them.
-_TURNING = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
-
 
 class _Rank:
     """One worker of one attempt."""
@@ -169,7 +166,10 @@ class OutputRouter:
 
     def say(self, line: str) -> None:
         """Show a line of the launcher's own on its stderr, never inside a worker's line."""
-        line = line.translate(_TURNING)
+        if not line.isprintable():
+            from robust_run.terminal import plain_lines  # seldom, and not before the first worker has started
+
+            line = plain_lines(line)
         self._wiring.console_err.say(line.encode("utf-8", errors="backslashreplace"))
 
     def _forget_before(self, attempt: int) -> None:

@@ -10,6 +10,7 @@ import click
 
 from robust_run.errors import UserError
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
+from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from robust_run.launcher.model.code_events import CodeRecord, Ledger
@@ -97,7 +98,7 @@ def update(  # noqa: PLR0913, PLR0917 - its options
         versions_to_change(os.environ, **which),
         request,
         os.environ,
-        lambda text: click.echo(f"robust: {text}", err=True),
+        lambda text: click.echo(f"robust: {plain(text)}", err=True),
     )
     answer = maker.make()
     click.echo(msgspec.json.encode(answer).decode() if as_json else f"robust: {clean(answer.done)}")

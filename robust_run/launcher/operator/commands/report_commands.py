@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.terminal import plain
+
 if TYPE_CHECKING:
     from robust_run.report.startup.types import Startup
 
@@ -105,4 +107,4 @@ def _write(path: str, startup: Startup) -> None:
         raise UserError(
             f"--html {path!r}: {getattr(error, 'strerror', None) or error}; name a file that can be written"
         ) from error
-    click.echo(f"robust: the starts of {startup.run_id} are in {path}")
+    click.echo(f"robust: the starts of {startup.run_id} are in {plain(path)}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.terminal import plain
+
 if TYPE_CHECKING:
     from robust_run.launcher.operator.pages.report_pages import PagesWritten
 
@@ -44,13 +46,13 @@ def write_pages(*, as_json: bool = False, html: str = "", run: str = "", log_dir
         click.echo(msgspec.json.encode(written))
         return 0
     several = f", and {len(written.incidents)} of incidents beside it" if written.incidents else ""
-    click.echo(f"robust: {os.path.relpath(written.report)}{several}")
+    click.echo(f"robust: {plain(os.path.relpath(written.report))}{several}")
     if written.unread:
-        click.echo(f"robust: {written.unread}")
+        click.echo(f"robust: {plain(written.unread)}")
     if written.life == "running":
-        click.echo(f"robust: {of_a_live_job(written, about.folder)}")
+        click.echo(f"robust: {plain(of_a_live_job(written, about.folder))}")
     elif written.note:
-        click.echo(f"robust: {'; '.join(filter(None, (written.note, written.todo)))}")
+        click.echo(f"robust: {plain('; '.join(filter(None, (written.note, written.todo))))}")
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
+from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from robust_run.launcher.operator.reading.which import Subject
@@ -139,10 +140,12 @@ def timeline(output: str, heatmap: str, attempt: int | None, as_json: bool, **wh
     if as_json:
         click.echo(msgspec.json.encode(drawn))
         return 0
-    click.echo(f"robust: {drawn.calls} calls of {drawn.ranks} ranks (attempt {drawn.attempt}) in {drawn.timeline}")
+    click.echo(
+        f"robust: {drawn.calls} calls of {drawn.ranks} ranks (attempt {drawn.attempt}) in {plain(drawn.timeline)}"
+    )
     click.echo("robust: open it at https://ui.perfetto.dev or chrome://tracing")
     if drawn.heatmap:
-        click.echo(f"robust: steps of {drawn.ranks} ranks drawn in {drawn.heatmap}")
+        click.echo(f"robust: steps of {drawn.ranks} ranks drawn in {plain(drawn.heatmap)}")
     return 0
 
 

@@ -6,6 +6,7 @@ import http.client
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -17,11 +18,11 @@ from robust_run.launcher.operator.reading.place import (
     TOKEN_NAME,
     ApiEndpoint,
     read_place,
-    read_small,
     short_address,
     this_boot,
 )
 from robust_run.launcher.records.token import read_token
+from robust_run.secret_file import read_secret
 
 #: The first question has the controller import its web server: half a second of a CPU, which is seconds on a busy machine.
 TIMEOUT_S = 10.0
@@ -31,6 +32,9 @@ LARGEST_ANSWER_BYTES = 256 << 20
 
 #: Where a token may be given, for a job whose run directory is out of reach.
 TOKEN_VARIABLE = "ROBUST_JOB_TOKEN"  # noqa: S105 - the name of one
+
+
+_ONLY_THERE = "listens on that machine alone; ask there, or start jobs with --http-host 0.0.0.0"
 
 
 class NoAnswerError(PlatformError):
@@ -63,6 +67,16 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         with short_address(self._path) as address:
             self.sock.connect(address)
+        if (owner := _listener_of(self.sock)) not in (0, os.geteuid()) and os.geteuid() != 0:
+            raise NoAnswerError(
+                f"{self._path} is answered by user {owner}, who is not you: nothing was sent there", refused=False
+            )
+
+
+def _listener_of(connection: socket.socket) -> int:
+    """Return the user at the other end of a Unix socket, as the kernel has it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
 
 
 class ApiTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +196,10 @@ def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, st
     if place is None:
         raise NoAnswerError("its controller is gone", refused=True)
     problems: list[NoAnswerError] = []
+    only_there = ""
+    if place.is_loopback and not (here.has(place) and here.host == place.host):
+        only_there = f": its web server ({place.http}) {_ONLY_THERE}"  # here, something else may listen there
+        place = msgspec.structs.replace(place, http="")
     for target in _ways(run_directory, place, token_file, tls_ca, env):
         try:
             target.get("/v1/status")
@@ -190,13 +208,14 @@ def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, st
         else:
             return target
     if not problems:
-        raise NoAnswerError(f"its controller (pid {place.pid} on {place.host}) serves nothing to ask", refused=False)
+        text = f"its controller (pid {place.pid} on {place.host}) serves nothing to ask"
+        raise NoAnswerError(f"{text}{' from here' if only_there else ''}{only_there}", refused=False)
     if here.has(place):
         for problem in problems:
             if not problem.refused:
                 raise problem
         raise NoAnswerError(f"its controller on {place.host} is gone", refused=True)
-    tried = next((f": {each}" for each in problems if "://" in str(each)), "")
+    tried = only_there or next((f": {each}" for each in problems if "://" in str(each)), "")
     raise NoAnswerError(
         f"its controller runs or ran on {place.host}, which cannot be asked from here{tried}", refused=False
     )
@@ -216,23 +235,26 @@ def _ways(
 
 
 def _token(run_directory: str, token_file: str, env: Mapping[str, str]) -> str:
-    if token_file:
-        return _token_of(token_file)
-    if os.path.exists(os.path.join(run_directory, TOKEN_NAME)):
-        return read_token(run_directory)
+    """Return what to send to the address that a run directory names; empty where that must not have any secret of ours."""
+    if token_file or not os.path.exists(os.path.join(run_directory, TOKEN_NAME)):
+        if not _is_ours(run_directory):
+            return ""  # a stranger's folder must not say where our secret goes
+        return _token_of(token_file) if token_file else env.get(TOKEN_VARIABLE, "")
+    return read_token(run_directory)
+
+
+def _is_ours(folder: str) -> bool:
     try:
-        is_ours = os.stat(run_directory).st_uid == os.geteuid()
+        return os.stat(folder).st_uid in (0, os.geteuid())
     except OSError:
-        is_ours = False
-    return env.get(TOKEN_VARIABLE, "") if is_ours else ""  # a stranger's folder must not say where our secret goes
+        return False
 
 
 def _token_of(path: str) -> str:
-    data = read_small(path)
-    if data is None:
+    token = read_secret(path, f"or set {TOKEN_VARIABLE}")
+    if token is None:
         raise UserError(f"the token file {path!r} is not there")
-    token = data.decode(errors="replace").strip()
-    if not token or not token.isascii() or not token.isprintable():
+    if not token.isascii() or not token.isprintable():
         raise UserError(f"the token file {path!r} holds no token")
     return token
 

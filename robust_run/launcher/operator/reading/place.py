@@ -13,6 +13,9 @@ from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
 
 SCHEMA = 1
+#: How an address begins that every machine has for itself.
+LOOPBACK = ("127.", "[::1]", "localhost")
+
 SOCKET_NAME, PLACE_NAME, TOKEN_NAME = "api.sock", "api.json", "token"
 
 _LARGEST_BYTES = 64 << 10
@@ -33,6 +36,11 @@ class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Host name of the controller."""
     boot: str = ""
     """The boot of the kernel that it runs on, which containers share and machines of one name do not; empty: not known."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether its web server can be reached from its own machine alone."""
+        return self.http.partition("://")[2].startswith(LOOPBACK)
 
 
 def this_boot() -> str:

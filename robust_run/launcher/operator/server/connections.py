@@ -1,5 +1,8 @@
 """The connections to the API: accepted here and not by asyncio's own servers, so that their number and the time each may take
 are bounded, whoever connects, and nothing that goes wrong with one reaches the job.
+
+Strangers, who have come over TCP and shown no token yet, have few places, so that the owner's socket is never full of them, and
+each has its place for a moment at least: how fast they can come and go, and so what they cost the loop, is bounded too.
 """
 
 from __future__ import annotations
@@ -18,6 +21,12 @@ if TYPE_CHECKING:
 #: Connections at a time. At one more, the oldest that has not sent a whole request yet is cut off, or else the new one.
 MOST_CONNECTIONS = 64
 
+#: Of them, those that came over TCP and have shown no token.
+MOST_STRANGERS = 32
+
+#: How long such a one keeps its place when others want it. More than 128 a second are not served, and wait in the kernel.
+FAIR_S = 0.25
+
 #: From the connection to the end of the request's head, TLS included.
 HEAD_S = 5.0
 
@@ -31,15 +40,22 @@ PAUSE_S = 1.0
 class ApiConnection:
     """One accepted connection."""
 
-    def __init__(self, trusted: bool) -> None:
+    def __init__(self, trusted: bool, accepted_s: float) -> None:
         self.trusted = trusted
         """It came by the Unix socket: its user owns the job."""
+        self.accepted_s = accepted_s
+        """Time of the event loop."""
         self.transport: asyncio.Transport | None = None
         """None until TLS has been agreed on."""
         self.opening: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.waiting = True
         """No request has been let in yet."""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether nothing is known of who it is."""
+        return self.waiting and not self.trusted
 
     def is_open(self) -> bool:
         """Whether it still counts."""
@@ -99,11 +115,18 @@ class ApiConnections:
             await asyncio.wait(opening, timeout=1.0)
 
     def _accept_again(self) -> None:
+        for listener in self._listeners:
+            self._accept_from(listener)
+
+    def _accept_from(self, listener: socket.socket) -> None:
         if self._new_protocol is not None:
-            for listener, trusted in self._listeners.items():
-                self._loop.add_reader(listener, self._accept, listener, trusted)
+            self._loop.add_reader(listener, self._accept, listener, self._listeners[listener])
 
     def _accept(self, listener: socket.socket, trusted: bool) -> None:
+        if not trusted and (left_s := self._wait_for_strangers_s()) > 0:
+            self._loop.remove_reader(listener)
+            self._loop.call_later(left_s, self._accept_from, listener)
+            return
         try:
             client, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
@@ -113,24 +136,38 @@ class ApiConnections:
                 self._loop.remove_reader(each)
             self._loop.call_later(PAUSE_S, self._accept_again)
             return
-        if self._new_protocol is None or (trusted and not _is_ours(client)) or not self._make_room():
+        if self._new_protocol is None or (trusted and not _is_ours(client)) or not self._make_room(trusted):
             client.close()
             return
         client.setblocking(False)
-        connection, protocol = ApiConnection(trusted), self._new_protocol()
+        connection, protocol = ApiConnection(trusted, self._loop.time()), self._new_protocol()
         self._connections[protocol] = connection
         connection.opening = self._loop.create_task(self._open(client, connection, protocol))
 
-    def _make_room(self) -> bool:
-        """Forget connections that have ended; cut one off if there are too many. Return whether there is room."""
-        self._connections = {protocol: each for protocol, each in self._connections.items() if each.is_open()}
-        if len(self._connections) < MOST_CONNECTIONS:
+    def _wait_for_strangers_s(self) -> float:
+        """Return how long no stranger is accepted, so that those who are here have their fair time; 0: there is room."""
+        self._forget_ended()
+        strangers = [each for each in self._connections.values() if each.is_stranger]
+        if len(strangers) < MOST_STRANGERS:
+            return 0.0
+        return max(strangers[0].accepted_s + FAIR_S - self._loop.time(), 0.0)
+
+    def _make_room(self, trusted: bool) -> bool:
+        """Cut the oldest off that waits where there are too many, strangers first. Return whether there is room."""
+        self._forget_ended()
+        strangers = [protocol for protocol, each in self._connections.items() if each.is_stranger]
+        is_full = len(self._connections) >= MOST_CONNECTIONS
+        if not is_full and (trusted or len(strangers) < MOST_STRANGERS):
             return True
-        idle = next((protocol for protocol, each in self._connections.items() if each.waiting), None)
+        waiting = (protocol for protocol, each in self._connections.items() if each.waiting)
+        idle = strangers[0] if strangers else next(waiting, None)
         if idle is None:
             return False
         self._connections.pop(idle).cut()
         return True
+
+    def _forget_ended(self) -> None:
+        self._connections = {protocol: each for protocol, each in self._connections.items() if each.is_open()}
 
     async def _open(self, client: socket.socket, connection: ApiConnection, protocol: asyncio.Protocol) -> None:
         tls = None if connection.trusted else self._tls

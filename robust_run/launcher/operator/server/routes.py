@@ -12,6 +12,9 @@
     GET  /metrics?nodes=K                           numbers for Prometheus; K: name the K slowest nodes
     GET  /v1/live?first=N&count=M                   what `robust top` shows, with M nodes from place N on
 
+The job's token may do all of it; the reading token (see `records.token.reading_token`) what `may_read` names: numbers, status and
+pages, and neither actions nor code, stacks or the journal.
+
 An error is `{"error": "one line"}`. Actions take JSON only: no page of another site can send that for a browser.
 """
 
@@ -24,7 +27,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 from aiohttp import web
@@ -40,6 +43,7 @@ from robust_run.launcher.operator.views import operations, show
 from robust_run.launcher.operator.views import status as views
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, OperatorWish, number_in
 from robust_run.launcher.operator.views.status_types import ActionView, NodesView
+from robust_run.launcher.records.token import reading_token
 from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
@@ -60,6 +64,11 @@ SCENE_S = 15.0
 
 #: Nodes on the page for a browser.
 SHOWN_NODES = 200
+
+#: What the reading token shows, besides the pages of incidents.
+_READABLE = frozenset(
+    ("/", "/report.html", "/page", "/metrics", "/v1/status", "/v1/nodes", "/v1/live", "/v1/incidents")
+)
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "robust-run"}
 
@@ -85,6 +94,7 @@ class Api:
         self._controller = controller
         self._clock = clock
         self._token = token.encode()
+        self._reading = reading_token(token).encode()
         self._gate = gate
         self._pages = JournalPages(controller.journal_path)
         self._live = LiveRoutes(controller, clock)
@@ -93,8 +103,8 @@ class Api:
         self._closing = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> None:
-        """Make ready to answer; then `protocol` may be called."""
+    def application(self) -> web.Application:
+        """Return all routes."""
         app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[self._guard], logger=_quiet())
         PageRoutes(self._controller, self._clock, self._page).add_to(app)
         app.router.add_get("/v1/status", self._status, allow_head=False)
@@ -110,6 +120,11 @@ class Api:
         self._live.add_to(app)
         CodeRoutes(self._controller, self._clock).add_to(app)
         CheckRoutes(self._controller).add_to(app)
+        return app
+
+    async def start(self) -> None:
+        """Make ready to answer; then `protocol` may be called."""
+        app = self.application()
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None, logger=_quiet(), shutdown_timeout=0.5)
         await self._runner.setup()
 
@@ -130,11 +145,14 @@ class Api:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            if not self._gate.is_trusted(request.protocol) and not self._has_token(request):
+            may = "all" if self._gate.is_trusted(request.protocol) else self._may(request)
+            if not may:
                 response: web.StreamResponse = _error(
                     401, "this needs the job's token: the file token of its run directory"
                 )
                 response.headers["WWW-Authenticate"] = 'Basic realm="robust-run: the job token is the password"'
+            elif may == "read" and not may_read(request.method, request.path):
+                response = _error(403, "this token may only look; this needs the file token of the run directory")
             else:
                 self._gate.let_in(request.protocol)
                 response = await handler(request)
@@ -148,18 +166,22 @@ class Api:
         response.force_close()
         return response
 
-    def _has_token(self, request: web.Request) -> bool:
-        """Whether the request carries the token: as programs send it, or as a browser sends a password."""
+    def _may(self, request: web.Request) -> Literal["all", "read", ""]:
+        """Return what the token allows that the request carries: as programs send it, or as a browser sends a password."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         secret = given.strip().encode(errors="replace")
         if scheme.lower() == "basic":
             try:
                 secret = base64.b64decode(secret, validate=True).partition(b":")[2]
             except binascii.Error:
-                return False
+                return ""
         elif scheme.lower() != "bearer":
-            return False
-        return bool(self._token) and hmac.compare_digest(secret, self._token)
+            return ""
+        is_full = hmac.compare_digest(secret, self._token)
+        is_reading = hmac.compare_digest(secret, self._reading)
+        if not self._token:
+            return ""
+        return "all" if is_full else "read" if is_reading else ""
 
     # --- reading ---
 
@@ -244,6 +266,11 @@ class Api:
         if granted.event is not None:
             self._controller.tell(granted.event)
         return _json(granted.answer)
+
+
+def may_read(method: str, path: str) -> bool:
+    """Whether the reading token is enough for a request: what is not named here needs the job's own."""
+    return method == "GET" and (path in _READABLE or (path.startswith("/incidents/") and not path.endswith(".json")))
 
 
 async def _wish(request: web.Request) -> OperatorWish:

@@ -1,4 +1,6 @@
-"""Serves the API: on a Unix socket in the run directory, and on a TCP port for whoever has the job's token.
+"""Serves the API: on a Unix socket in the run directory, and on a TCP port for whoever has a token of the job.
+
+The port is this machine's alone unless an address was asked for: what it shows and does is the business of few.
 
 Nothing heavy is imported until somebody connects: most jobs are never asked, and the loop that serves this also keeps
 agents' leases alive.
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.operator.server.routes import Api
 
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - only where that was asked for
+
 #: How long requests under way may take when the server closes.
 CLOSING_S = 1.0
 
@@ -35,11 +40,11 @@ class HttpPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where to serve over TCP."""
 
     address: str = ""
-    """To listen on; empty: all."""
+    """To listen on, `0.0.0.0` or `::` for all; empty: what only this machine reaches."""
     port: int = 0
     """0: a free one."""
     name: str = ""
-    """By which other machines find this one; empty: the host name."""
+    """By which other machines find this one where it listens on all addresses; empty: the host name."""
     tls_cert: str = ""
     tls_key: str = ""
     """Empty: in the file of the certificate."""
@@ -81,7 +86,7 @@ class ApiServer:
         """Listen, and write `api.json`. What cannot be served is complained about and left out."""
         self._loop = asyncio.get_running_loop()
         self._listen_here()
-        url = self._listen_to_all() if self._http is not None else ""
+        url = self._listen_tcp() if self._http is not None else ""
         self.place = places.ApiEndpoint(
             socket=self._socket_path,
             http=url,
@@ -107,7 +112,7 @@ class ApiServer:
             return
         self._socket_path = path
 
-    def _listen_to_all(self) -> str:
+    def _listen_tcp(self) -> str:
         """Listen on the port asked for, else on a free one; return the URL, or nothing."""
         assert self._http is not None
         if not self._token:
@@ -120,13 +125,16 @@ class ApiServer:
             return ""
         for port in dict.fromkeys((self._http.port, 0)):
             try:
-                listener = _listen_tcp(self._http.address, port)
+                listener = _listen_on(self._http.address, port)
             except OSError as error:
                 then = "; a free one is taken" if port else "; the job goes on without a web server"
-                self._complain(f"--http-port {port}: {error.strerror or error}{then}")
+                at = f" on --http-host {self._http.address}" if self._http.address else ""
+                self._complain(f"--http-port {port}{at}: {error.strerror or error}{then}")
                 continue
             self._listeners[listener] = False
-            name = self._http.name or socket.gethostname()
+            name = self._http.address or LOOPBACK
+            if name in EVERYWHERE:
+                name = self._http.name or socket.gethostname()
             host = f"[{name}]" if ":" in name else name
             return f"http{'s' if self._tls else ''}://{host}:{listener.getsockname()[1]}"
         return ""
@@ -203,17 +211,15 @@ class ApiServer:
             self._complain(f"robust status and the web server have a fault: {type(error).__name__}: {error}")
 
 
-def _listen_tcp(address: str, port: int) -> socket.socket:
-    """Return a listening socket; without an address it takes IPv6 and IPv4 alike where the machine can. Raises OSError."""
-    if address:
-        family, _, _, _, where = socket.getaddrinfo(
-            address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
-        )[0]
-        listener = socket.create_server((str(where[0]), port), family=family, backlog=128)
-    elif socket.has_dualstack_ipv6():
+def _listen_on(address: str, port: int) -> socket.socket:
+    """Return a listening socket; `::` takes IPv6 and IPv4 alike where the machine can. Raises OSError."""
+    if address == "::" and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, backlog=128, dualstack_ipv6=True)
     else:
-        listener = socket.create_server(("", port), backlog=128)
+        family, _, _, _, where = socket.getaddrinfo(
+            address or LOOPBACK, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )[0]
+        listener = socket.create_server((str(where[0]), port), family=family, backlog=128)
     listener.setblocking(False)
     return listener
 

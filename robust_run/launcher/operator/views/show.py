@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.launcher.operator.views.advice import next_step
 from robust_run.launcher.operator.views.status_types import AttemptView, IncidentView, JobView, NodesView, NodeView
+from robust_run.terminal import plain
 
 #: Attempts that a status names.
 MOST_ATTEMPTS = 5
@@ -241,7 +242,7 @@ def length(seconds: float) -> str:
 
 def clean(text: str) -> str:
     """Return a line without anything that a terminal would obey."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return plain(text)
 
 
 def _silence(node: NodeView) -> str:

@@ -70,6 +70,7 @@ class Finder:
         self._alone_since_s: float | None = None
         self._ask_at_s = 0.0
         self._said_alone = False
+        self._said_refused = ""
 
     def met(self, where: str) -> None:
         """Note where the nodes meet."""
@@ -122,7 +123,7 @@ class Finder:
                         self._lease.renew(now_s)  # where nothing listens, no controller runs that could replace us
                         self._say_alone(now_s)
                 except JoinRefusal as refusal:
-                    if refusal.final:
+                    if self._is_to_be_obeyed(refusal):
                         raise
                 except (OSError, TimeoutError, PlatformError):
                     pass
@@ -131,6 +132,20 @@ class Finder:
             for other in tries:
                 other.cancel()
                 other.add_done_callback(lambda done: _hang_up(done, found))
+
+    def _is_to_be_obeyed(self, refusal: JoinRefusal) -> bool:
+        """Whether this node is to go for it.
+
+        A node that has been in the job goes only when who refuses knows the token: anybody between the two can send a
+        refusal. Without that proof the workers have the rest of their lease, as when the cable is cut; after that, another
+        job may really have the port.
+        """
+        if not refusal.final or refusal.is_proven or not self._is_running():
+            return refusal.final
+        if refusal.reason != self._said_refused:
+            self._said_refused = refusal.reason
+            self._say(f"not obeyed, because it came without a proof of the job's token: {refusal.reason}")
+        return False
 
     async def _dial_one(self, where: str, greeting: Hello) -> Connection:
         connection = await self._dial(where, greeting)

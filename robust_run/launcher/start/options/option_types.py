@@ -29,7 +29,7 @@ GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETU
 OURS = (OWN, NODES, IMAGES, SETUPS, HEALTH, SLURM)
 """Groups of options that torchrun does not have."""
 
-RESUMABLE = ("http-port", "notify", "token-file", "tls-cert", "tls-key", "tls-ca")
+RESUMABLE = ("http-port", "http-host", "notify", "token-file", "tls-cert", "tls-key", "tls-ca")
 """Options that may stand beside --resume: they are the machine's, not the job's."""
 
 
@@ -91,7 +91,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     progress_path: tuple[str, ...] = ()
     no_warm: bool = False
     preload: str = "torch,torch.distributed"
-    http_port: int | None = _JOB.http_port
+    http_port: str | None = None
+    http_host: str | None = None
     notify: tuple[str, ...] = ()
     resume: str | None = None
     on_hang: str = _JOB.on_hang

@@ -172,9 +172,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
     describe(
         OWN,
         "http-port",
-        "PORT",
-        "Port for the robust commands and the status page; 0 is a free one.",
-        _WHOLE,
+        "PORT|off",
+        "Port for the robust commands, the status page and Prometheus; 0 is a free one, off none.",
+    ),
+    describe(
+        OWN,
+        "http-host",
+        "HOST",
+        "Address that the port listens on; unless given, of this machine alone. 0.0.0.0 or :: for all of its addresses.",
     ),
     describe(
         OWN,

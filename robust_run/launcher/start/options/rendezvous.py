@@ -11,6 +11,7 @@ import re
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.launcher.model.job import NO_PORT
 from robust_run.launcher.start.options.options import Options
 
 HIGHEST_PORT = 65535
@@ -120,6 +121,18 @@ def check_port(name: str, port: int | None) -> None:
     """Raise UserError for a port that is none. 0, a free one, is one."""
     if port is not None and not 0 <= port <= HIGHEST_PORT:
         raise UserError(f"{name} {port} is not a port; use 1 to {HIGHEST_PORT}, or 0 for a free one")
+
+
+def parse_http_port(text: str | None) -> int | None:
+    """Return what --http-port asks for: a port, 0 for a free one, NO_PORT for none; None: not asked. Raises UserError."""
+    if text is None:
+        return None
+    if text.strip().lower() == "off":
+        return NO_PORT
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and int(digits[:9]) <= HIGHEST_PORT):
+        raise UserError(f"--http-port {text} is not a port; use 1 to {HIGHEST_PORT}, 0 for a free one, or off for none")
+    return int(digits)
 
 
 def parse_host(name: str, text: str) -> str:

@@ -11,12 +11,26 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.agent.workers.devices import count_workers
-from robust_run.launcher.model.job import ImageUse, JobPolicy, JobSpec, ManyNodes, OutputStreams, SetupUse
+from robust_run.launcher.model.job import (
+    NO_PORT,
+    ImageUse,
+    JobPolicy,
+    JobSpec,
+    ManyNodes,
+    OutputStreams,
+    SetupUse,
+)
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.entrypoint import Entrypoint, resolve_entrypoint
 from robust_run.launcher.start.options.many_nodes import resolve_many
 from robust_run.launcher.start.options.options import Options
-from robust_run.launcher.start.options.rendezvous import Rendezvous, check_port, job_id, resolve_rendezvous
+from robust_run.launcher.start.options.rendezvous import (
+    Rendezvous,
+    job_id,
+    parse_host,
+    parse_http_port,
+    resolve_rendezvous,
+)
 from robust_run.launcher.start.options.run_place import resolve_log_dir, resolve_run_id
 from robust_run.launcher.start.options.streams import resolve_streams
 
@@ -104,7 +118,7 @@ def _choose(options: Options, world: World) -> _Chosen:
         streams=streams,
         log_dir=log_dir,
         run_id=resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None),
-        notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes),
+        notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes, *_http_notes(options, many)),
     )
 
 
@@ -136,7 +150,8 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         omp_threads_defaulted=chosen.nproc > 1 and "OMP_NUM_THREADS" not in world.env,
         notes=chosen.notes,
         many=chosen.many,
-        http_port=options.http_port,
+        http_port=parse_http_port(options.http_port),
+        http_host=parse_host("--http-host", options.http_host) if options.http_host else "",
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
         hang_patience_s=parse_patience_s(options.hang_patience, options.hang_after),
@@ -154,6 +169,13 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         diagnose=options.diagnose,
         notify=resolve_notify(options.notify, world),
     )
+
+
+def _http_notes(options: Options, many: ManyNodes | None) -> tuple[str, ...]:
+    """Return what is said where a port was asked for that other machines may be meant to reach, and cannot."""
+    if many is None or options.http_host or parse_http_port(options.http_port) in (None, NO_PORT):
+        return ()
+    return ("--http-port: only the controller's own machine reaches it; --http-host 0.0.0.0 opens it to others",)
 
 
 def resolve_notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:
@@ -284,7 +306,6 @@ def _check_numbers(options: Options) -> None:
         raise UserError(
             f"--probation-steps {options.probation_steps}: must be 2 or more, to tell how long a step takes"
         )
-    check_port("--http-port", options.http_port)
     for name, seconds in (
         ("--restart-grace", options.restart_grace),
         ("--progress-after", options.progress_after),
