@@ -173,6 +173,7 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ("api.json", "where the controller answers", f"`schema` {api_place.SCHEMA}"),
     ("api.sock", "its Unix socket", ""),
     ("token", "the job's secret, mode 0600", ""),
+    ("token.read", "a secret with which a job can be read and not be steered, mode 0600", ""),
     ("store.log", "what the store's process printed, normally nothing", ""),
     ("controller.log", "what the controller's process printed, normally nothing", ""),
 )

@@ -48,6 +48,8 @@ class ApiConnection:
         self.transport: asyncio.Transport | None = None
         """None until TLS has been agreed on."""
         self.opening: asyncio.Task[None] | None = None
+        self.is_begun = False
+        """The transport owns the socket, or will; a task that is cancelled before its first step never takes it."""
         self.timer: asyncio.TimerHandle | None = None
         self.waiting = True
         """No request has been let in yet."""
@@ -143,6 +145,7 @@ class ApiConnections:
         connection, protocol = ApiConnection(trusted, self._loop.time()), self._new_protocol()
         self._connections[protocol] = connection
         connection.opening = self._loop.create_task(self._open(client, connection, protocol))
+        connection.opening.add_done_callback(lambda _: None if connection.is_begun else client.close())
 
     def _wait_for_strangers_s(self) -> float:
         """Return how long no stranger is accepted, so that those who are here have their fair time; 0: there is room."""
@@ -170,6 +173,7 @@ class ApiConnections:
         self._connections = {protocol: each for protocol, each in self._connections.items() if each.is_open()}
 
     async def _open(self, client: socket.socket, connection: ApiConnection, protocol: asyncio.Protocol) -> None:
+        connection.is_begun = True
         tls = None if connection.trusted else self._tls
         with suppress(Exception):  # gone again, or no TLS was spoken: nobody's concern but the peer's
             connection.transport, _ = await self._loop.connect_accepted_socket(
