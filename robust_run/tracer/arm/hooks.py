@@ -142,6 +142,7 @@ class Hooks:
         """Note that a call begins; return its number."""
         ring = self.ring
         if ring.stopped:
+            ring.speak_up()
             return -1
         try:
             known = self.known.get(id(process_group))
@@ -313,6 +314,8 @@ class Hooks:
     def begin_lifecycle(self, name: str, code: int, args: Any, kwargs: Any) -> int:
         """Note that such a call begins; -1 if it is part of another, or is no matter of all ranks."""
         try:
+            if self.ring.stopped:
+                self.ring.speak_up()
             if name == "init_process_group":
                 self.install_late()
             if self.inside_lifecycle or self.ring.stopped or not self.concerns_all(name, args, kwargs):
