@@ -117,6 +117,8 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     is_main: bool = False
+    tid: int = 0
+    """The kernel's number of the thread; 0: not known."""
     frames: tuple[Frame, ...]
     """Innermost first."""
 

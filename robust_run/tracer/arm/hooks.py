@@ -81,6 +81,7 @@ class Hooks:
             return
         self.late_done = True
         torch = sys.modules["torch"]
+        self.watch_rpc(sys.modules.get("torch.distributed.rpc.api"))
         reducer, passes = self.library.Reducer, load("backward").Passes(self, torch.compiler.is_dynamo_compiling)
         torch.autograd.backward = passes.backward(torch.autograd.backward)
         reducer.prepare_for_backward = passes.prepare(reducer.prepare_for_backward)
@@ -89,6 +90,24 @@ class Hooks:
         for name, op in (("_broadcast_coalesced", "broadcast"), ("_verify_params_across_processes", "all_gather")):
             if hasattr(self.library, name):
                 self.replace(self.blocking(getattr(self.library, name), op, lambda _: (-1, None, -1)))
+
+    def watch_rpc(self, api: Any) -> None:
+        """Note that others may have this process make calls: torch's RPC runs their functions in threads that no stack shows."""
+        original = getattr(api, "_init_rpc_states", None)
+        if original is None:
+            return
+        if api._is_current_rpc_agent_set():
+            self.ring.doubt(recorder.SERVING)
+
+        @functools.wraps(original)
+        def init_rpc_states(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self.ring.doubt(recorder.SERVING)
+            except Exception as error:
+                self.ring.stop(error)
+            return original(*args, **kwargs)
+
+        api._init_rpc_states = init_rpc_states
 
     def install_functional(self, module: Any) -> None:
         """Wrap the wait of functional collectives, in the freshly executed module that has it."""
@@ -142,6 +161,7 @@ class Hooks:
         """Note that a call begins; return its number."""
         ring = self.ring
         if ring.stopped:
+            ring.speak_up()
             return -1
         try:
             known = self.known.get(id(process_group))
@@ -313,6 +333,8 @@ class Hooks:
     def begin_lifecycle(self, name: str, code: int, args: Any, kwargs: Any) -> int:
         """Note that such a call begins; -1 if it is part of another, or is no matter of all ranks."""
         try:
+            if self.ring.stopped:
+                self.ring.speak_up()
             if name == "init_process_group":
                 self.install_late()
             if self.inside_lifecycle or self.ring.stopped or not self.concerns_all(name, args, kwargs):

@@ -51,7 +51,7 @@ SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
     STATE_CELL,
     DOUBT_CELL,
 ) = range(14)
-FOREIGN, LIMITED, SURVIVED, REBORN = 1, 2, 4, 8  # bits of the doubt cell
+FOREIGN, LIMITED, SURVIVED, REBORN, FORKED, SERVING = 1, 2, 4, 8, 16, 32  # bits of the doubt cell
 UNARMED, ARMED, GIVEN_UP = range(3)
 STATES = ("entered", "issued", "waiting", "done", "failed")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
@@ -96,17 +96,28 @@ class Ring:
         self.pid = os.getpid()
         self.main_thread = get_ident()
         self.recording = False  # begins with the first event
-        self.stopped = False
+        self.stopped = self.is_forked = False
         self.next_index = count().__next__
         self.threads: dict[int, int] = {self.main_thread: 0}
         self.waits: dict[int, tuple[int, int]] = {}  # outermost wait of each thread: since when, number of the call + 1
         self.table = table.Table(self.octets, self.cells, lambda: self.recording or self.claim())
         self.site = self.table.site
-        os.register_at_fork(after_in_child=self.leave)
+        os.register_at_fork(after_in_child=self.fork)
 
     def leave(self) -> None:
-        """Record nothing in this process: it is a child of the worker."""
+        """Record nothing in this process."""
         self.recording, self.stopped = False, True
+
+    def fork(self) -> None:
+        """Leave the ring to the worker, whose child this process is."""
+        self.leave()
+        self.is_forked = True
+
+    def speak_up(self) -> None:
+        """Note that this process communicates although it does not record: its parent's calls are not all of the rank's."""
+        if self.is_forked:
+            self.is_forked = False
+            self.cells[DOUBT_CELL] |= FORKED
 
     def stop(self, reason: Exception) -> None:
         """Give up: say why, and do not look as if we waited for something for ever."""

@@ -121,7 +121,7 @@ class RingReader:
             ops=tuple(to_op(slot, names, sites) for slot in raw),
             groups=tuple(groups.values()),
             marks=self._marks(cells[STEPS_CELL]),
-            doubts=tuple(why for bit, why in DOUBTS.items() if cells[DOUBT_CELL] & bit),
+            doubts=_doubts(cells),
         )
 
     def close(self) -> None:
@@ -193,6 +193,12 @@ class RingReader:
             at_ns, blocked_ns = _MARK.unpack_from(content, number % MARKS * MARK_BYTES)
             marks.append(StepMark(at_s=at_ns / 1e9, blocked_s=blocked_ns / 1e9))
         return tuple(marks)
+
+
+def _doubts(cells: tuple[int, ...]) -> tuple[str, ...]:
+    """Return why what a ring's calls look like proves nothing."""
+    found = tuple(why for bit, why in DOUBTS.items() if cells[DOUBT_CELL] & bit)
+    return (*found, "records no more") if cells[STATE_CELL] == GIVEN_UP else found
 
 
 def read(path: str, limit: int | None = None) -> RankTrace | None:

@@ -57,13 +57,15 @@ FILE_BYTES = TABLE_AT + TABLE_BYTES
 ) = range(14)
 HEADER_CELLS = 14
 UNARMED, ARMED, GIVEN_UP = range(3)
-FOREIGN, LIMITED, SURVIVED, REBORN = 1, 2, 4, 8
+FOREIGN, LIMITED, SURVIVED, REBORN, FORKED, SERVING = 1, 2, 4, 8, 16, 32
 #: What the bits of the doubt cell mean, as clauses whose subject is a rank.
 DOUBTS = {
     FOREIGN: "has another number or a smaller world in torch than robust-run gave it",
     LIMITED: "gave a call a time limit of its own",
     SURVIVED: WENT_ON,
     REBORN: "ended its process groups and made them anew",
+    FORKED: "has a forked child that communicates",
+    SERVING: "does what others ask of it by RPC",
 }
 
 #: What the slots' codes mean; 0 is unknown. The recorder has the same tables: a test keeps the two equal.

@@ -16,6 +16,8 @@ DEPTH = 4
 #: A file descriptor table larger than this is not searched to its end.
 DESCRIPTORS = 4096
 TEXT_BYTES = 64 * 1024
+#: More than any process has mapped.
+MAPS_BYTES = 1 << 26
 COMMAND_CHARACTERS = 60
 #: Threads of a process that are asked how long they wait for a CPU.
 THREADS = 256
@@ -188,6 +190,23 @@ def has_open(pid: int, path: str, root: str = "/proc") -> bool:
         except OSError:
             continue
     return False
+
+
+def maps(pid: int, path: str, root: str = "/proc") -> bool | None:
+    """Whether a process has a file mapped; None if the kernel does not say. A program that was replaced (`exec`) has none of its
+    files mapped any more.
+    """
+    name = os.fsencode(os.path.realpath(path))
+    try:
+        inode = str(os.stat(path).st_ino).encode()
+        with open(f"{root}/{pid}/maps", "rb") as file:
+            content = file.read(MAPS_BYTES)
+    except OSError:
+        return None
+    if not content or len(content) == MAPS_BYTES:
+        return None
+    # An overlay may tell another number than the file has.
+    return any(fields[4:5] == [inode] or name in line for line in content.splitlines() if (fields := line.split()))
 
 
 def is_python(pid: int, root: str = "/proc") -> bool:

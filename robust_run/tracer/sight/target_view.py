@@ -205,11 +205,22 @@ class TargetView:
         )
         return msgspec.structs.replace(
             known,
+            trace=self._doubted(known.trace),
             recorded=entries,
             is_silent=made and not entries,
             processes=tuple(self._process(first, links) for first in self._first.values()),
             lost_children=self._lost(),
             hidden=self._why_hidden(),
+        )
+
+    def _doubted(self, trace: RankTrace | None) -> RankTrace | None:
+        """Return a trace with the doubt that its process runs another program by now, which nobody records."""
+        if trace is None or trace.pid not in self._last or self._last[trace.pid].is_gone:
+            return trace
+        if processes.maps(trace.pid, f"{self._target.steps_file}{RING_SUFFIX}", self._world.root) is not False:
+            return trace
+        return msgspec.structs.replace(
+            trace, doubts=(*trace.doubts, "runs another program than the one that was recorded")
         )
 
     def _process(self, first: processes.ProcessLook, links: StuckConnections) -> ProcessSight:

@@ -126,6 +126,7 @@ def parse_spied(text: str | bytes) -> tuple[ThreadStack, ...]:
         ThreadStack(
             name=(thread.thread_name or "")[:NAME_CHARACTERS],
             is_main=thread is main,
+            tid=max(0, thread.os_thread_id or 0),
             frames=tuple(_spied_frame(frame) for frame in thread.frames[:FRAMES]),
         )
         for thread in threads[:THREADS]

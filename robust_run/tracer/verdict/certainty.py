@@ -9,22 +9,31 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from robust_run.tracer.types import LIFECYCLE, P2P, WENT_ON
+from robust_run.tracer.verdict.limits import shortest_s
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 #: Who shows fewer calls than this has shown all that it made.
 FEWEST_KNOWN = 4
+#: Who gives a group less time than this may do so to catch its end, and go on.
+CAUGHT_S = 300.0
 
 
 def in_doubt(picture: Picture) -> str:
     """Return why calls prove nothing in this job, as a clause; "" if nothing speaks against it.
 
-    One rank is enough: who has another number in torch than in robust-run may be any of the others to its peers. A call that
-    failed is no doubt where no rank went on after it.
+    One rank is enough: who has another number in torch than in robust-run may be any of the others to its peers, and who is not
+    recorded may catch the error that a peer's end is to it. A call that failed is no doubt where no rank went on after it.
     """
+    if picture.scene.silent_nodes or len(picture.sights) < picture.scene.world_size:
+        return "a rank is not seen"
     for sight in picture.scene.ranks:
+        if sight.trace is None:
+            return f"rank {sight.rank} is not recorded"
         for why in sight.trace.doubts if sight.trace is not None else ():
             if why != WENT_ON or not (picture.takes_failed or sight.exit_code):
                 return f"rank {sight.rank} {why}"
+    if not picture.takes_failed and shortest_s(picture) < CAUGHT_S:
+        return "a rank gave a group a time limit whose end it may catch"
     return ""
 
 

@@ -21,6 +21,8 @@ OF_NETWORKS = frozenset({"network", "proxy"})
 #: Rules whose proof has to be seen twice, so far from each other: a circle of ranks by what all their threads are in, and a rank
 #: that is stopped, which others wait for since longer than it may have been.
 TWICE_S = {"order": 2.0, "cycle": 2.0, "tag": 2.0, ended.STATE: 5.0}
+#: Looks that are further apart than this were parted by something else: a starved machine, a job that was suspended.
+LATEST_S = 20.0
 
 
 def look(
@@ -62,11 +64,11 @@ def _look(scene: Scene, patience: RankPatience, previous: Scene | None, worked: 
 
 
 def _stood_before(verdict: TraceVerdict, previous: Scene, scene: Scene, patience: RankPatience) -> bool:
-    """Whether the look before said the same, and is old enough."""
+    """Whether the look before said the same, is old enough, and not too old."""
     before = _definite(Picture(previous), patience, 0.0)
     is_same = before is not None and before.proven and (before.rule, before.ranks) == (verdict.rule, verdict.ranks)
     is_same = is_same and (verdict.rule != ended.STATE or ended.never_ran(verdict.ranks, previous, scene))
-    return is_same and scene.at_s - previous.at_s >= TWICE_S[verdict.rule]
+    return is_same and TWICE_S[verdict.rule] <= scene.at_s - previous.at_s <= LATEST_S
 
 
 def _definite(picture: Picture, patience: RankPatience, needed_s: float) -> TraceVerdict | None:

@@ -15,6 +15,7 @@ from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.frozen import freezer_of, frozen_word, thawing
 from robust_run.tracer.verdict.graph import dependents
+from robust_run.tracer.verdict.held import all_held_in
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.types import RankPatience
 from robust_run.tracer.verdict.wake import wake_clause
@@ -96,9 +97,22 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         confidence="high",
         here=here,
         onset_s=min((_ended(picture.sights[rank]) for rank in ranks), default=None),
-        # Who takes leave of a group may do so without the others.
-        proven=here.op not in LIFECYCLE and surely_missing(picture, [(here, rank) for rank in ranks]),
+        proven=_is_left_for_good(picture, here, ranks, older_than_s),
     )
+
+
+def _is_left_for_good(picture: Picture, here: WaitPlace, gone: tuple[int, ...], older_than_s: float) -> bool:
+    """Whether a call can neither be completed nor end in an error any more, which the program may catch: all that have not come
+    have ended, so long ago that whoever was connected to them knows, and all others stand in it.
+
+    Who takes leave of a group may do so without the others.
+    """
+    if here.op in LIFECYCLE or not set(gone).issuperset(here.missing):
+        return False
+    ended_s = max(_ended(picture.sights[rank]) for rank in gone)
+    is_old = picture.takes_failed or picture.scene.at_s - ended_s >= older_than_s
+    is_held = picture.takes_failed or all_held_in(picture, here)
+    return is_old and is_held and surely_missing(picture, [(here, rank) for rank in gone])
 
 
 def _stayed(picture: Picture, here: WaitPlace, gone: tuple[int, ...]) -> TraceVerdict:
@@ -150,6 +164,10 @@ def _is_stopped_alone(picture: Picture, ranks: tuple[int, ...]) -> bool:
     if len(ranks) != 1 or picture.scene.silent_nodes or len(picture.sights) < picture.scene.world_size:
         return False
     if any(_state(sight) == "t" or freezer_of(sight) for sight in picture.scene.ranks):
+        return False
+    # Behind a wrapper the rank may be one of its children.
+    others = [one for sight in picture.scene.ranks if sight.rank not in ranks for one in sight.processes]
+    if any(one.state in ("T", "t") or one.frozen_by for one in others):
         return False
     return any(
         process.is_rank and process.state == "T" and process.stopped_by == SIGSTOP and process.cpu == 0.0

@@ -24,6 +24,14 @@ def expires_s(picture: Picture) -> float | None:
     return min((_place_expires_s(picture, here) for here in picture.places if here.waiters), default=None)
 
 
+def shortest_s(picture: Picture) -> float:
+    """Return the shortest limit of the groups in whose calls ranks wait; torch's own where nobody waits."""
+    return min(
+        (_limit_s(picture.sights.get(rank), here) for here in picture.places for rank in here.waiters),
+        default=DEFAULT_LIMIT_S,
+    )
+
+
 def _place_expires_s(picture: Picture, here: WaitPlace) -> float:
     limits = {_limit_s(picture.sights.get(rank), here) for rank in here.waiters}
     begun_s = max([here.since_s, *_arrivals_s(picture, here)])

@@ -61,4 +61,9 @@ def _is_held(sight: RankSight | None) -> bool:
     if sight is None or sight.wake is None or not is_proven((*sight.wake_before, sight.wake)):
         return False
     circle = lock_circle(sight.wake)
-    return circle is not None and none_may_act(sight, besides=len(circle.threads) - 1)
+    if circle is None:
+        return False
+    process = next(one for one in sight.wake.processes if one.pid == circle.pid)
+    known, of_python = {thread.tid for thread in circle.threads}, {lock.waiter for lock in process.held_locks}
+    # A thread of the circle that waits for a mutex of C may run no Python: where numbers are unknown, another may be taken for it.
+    return none_may_act(sight, besides=known, unknown=len((known & of_python) - {circle.pid}))

@@ -14,11 +14,10 @@ from collections import Counter
 from itertools import pairwise
 from typing import NamedTuple
 
-from robust_run.tracer.stacks.normal import is_waiting, main_stacks
-from robust_run.tracer.stacks.side_threads import none_may_act
-from robust_run.tracer.types import LIFECYCLE, P2P, Op, RankSight, TraceVerdict
+from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
 from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.held import all_tied
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.sequences import following
 from robust_run.tracer.words import count_words, op_name, ranks_words, short_site
@@ -214,19 +213,7 @@ def is_closed(picture: Picture, circle: tuple[int, ...]) -> bool:
         for rank in here.missing
         if rank in circle
     ]
-    tied = all(rank in picture.sights and _is_tied(picture.sights[rank]) for rank in circle)
-    return tied and surely_missing(picture, awaited)
-
-
-def _is_tied(sight: RankSight) -> bool:
-    """Whether the main thread of a rank stands in a call that waits for peers, and no other thread may make another.
-
-    What follows a call that was issued and is not waited for (`Work.get_future().then`) may run in a thread of C++.
-    """
-    if sight.trace is None or any(op.state == "issued" for op in sight.trace.ops):
-        return False
-    stacks = main_stacks(sight)
-    return bool(stacks) and all(map(is_waiting, stacks)) and none_may_act(sight)
+    return all_tied(picture, circle) and surely_missing(picture, awaited)
 
 
 def difference(picture: Picture, streams: CallStreams, odd: Oddity) -> str:

@@ -16,6 +16,7 @@ from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
 from robust_run.tracer.verdict.alike import Signature, differ, fits, signature, tolerated
 from robust_run.tracer.verdict.certainty import in_doubt
 from robust_run.tracer.verdict.draft import draft
+from robust_run.tracer.verdict.held import all_held_in
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.sequences import following
 from robust_run.tracer.words import count_words, one_line, short_site
@@ -105,7 +106,7 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
             one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}")
             for rank, call in sorted(found.wrong.items())[:8]
         ),
-        proven=_can_never_be(found) and _is_waited_in(picture, found.here) and _counted_alike(picture, found.here),
+        proven=_can_never_be(found) and all_held_in(picture, found.here) and _counted_alike(picture, found.here),
     )
 
 
@@ -125,12 +126,6 @@ def _moves_alike(one: Signature, other: Signature) -> bool:
     if (one.op, one.root) != (other.op, other.root):
         return False
     return one == other or (sizes[0] == sizes[1] if min(sizes) > 0 else one.numel == other.numel)
-
-
-def _is_waited_in(picture: Picture, here: WaitPlace) -> bool:
-    """Whether a rank is in the call: one that ended in an error that the program caught, or is not waited for, is history."""
-    calls = picture.collectives.get(picture.sequence(here.waiters[0], here.group.name, here.op), {}).get(here.seq, {})
-    return any(op.state in picture.blocking for op in calls.values())
 
 
 def _counted_alike(picture: Picture, here: WaitPlace) -> bool:

@@ -62,12 +62,18 @@ def test_who_receives_from_anybody_may_get_it_from_another_rank() -> None:
     assert found is None or not found.proven
 
 
-SIDE_OF_CIRCLE = stack("/app/train.py:9 other", main=False)
+SIDE_OF_CIRCLE = msgspec.structs.replace(stack("/app/train.py:9 other", main=False), tid=101)
+WATCHDOG = msgspec.structs.replace(SIDE_OF_CIRCLE, tid=102)
 TIMER = stack(f"{STANDARD}/threading.py:300 wait", f"{STANDARD}/threading.py:1376 run", main=False)
 
 
 def test_another_thread_that_may_end_it_by_a_signal_or_start_the_program_anew_makes_it_no_proof() -> None:
-    for beside, proven in (((), True), ((SIDE_OF_CIRCLE,), True), ((SIDE_OF_CIRCLE, TIMER), False)):
+    for beside, proven in (
+        ((), True),
+        ((SIDE_OF_CIRCLE,), True),
+        ((SIDE_OF_CIRCLE, TIMER), False),
+        ((WATCHDOG,), False),
+    ):
         found = verdict_on(
             msgspec.structs.replace(
                 rank(0, at=ELSEWHERE, beside=beside), wake=thrice(MUTEXES)[-1], wake_before=tuple(thrice(MUTEXES)[:-1])

@@ -213,7 +213,9 @@ def retyped(scene: Scene, rank: int, dtype: str, times: int) -> Scene:
 def test_backends_do_not_compare_types_so_calls_that_move_as_many_bytes_go_through(
     dtype: str, times: int, proven: bool
 ) -> None:
-    scene = retyped(scene_of("sleep", rank=3), 0, dtype, times)
+    program = [Call("collective", op="all_reduce")]
+    all_have_come = World({"0": ((0, 1, 2, 3), "default_pg")}, [program] * 4, frozen={3}).run().scene()
+    scene = retyped(all_have_come, 0, dtype, times)
     found = verdict_on(scene)
     assert (found.kind, found.proven) == ("mismatch", proven)
 
@@ -487,6 +489,135 @@ def test_in_a_backward_pass_the_time_begins_with_its_newest_collective_on_any_me
         sights.append(msgspec.structs.replace(sight, trace=trace, recorded=(started,) if sight.rank != 1 else ()))
     found = verdict_on(msgspec.structs.replace(scene, ranks=tuple(sights)))
     assert found.expires_s == pytest.approx(scene.at_s + 59.0)
+
+
+# --- who may end a wait by an end, an error or a call of its own
+
+
+def differing(late: bool = False) -> Scene:
+    """Ranks 0 and 1 make different calls as one; rank 2 is in it too, or late."""
+    groups = {"0": ((0, 1, 2), "default_pg")}
+    programs = [
+        [Call("init"), *([Call("stuck")] if late and rank == 2 else []), Call("collective", op=op)]
+        for rank, op in enumerate(("all_reduce", "broadcast", "all_reduce"))
+    ]
+    return World(groups, programs).run().scene()
+
+
+def test_calls_that_differ_may_end_in_an_error_where_a_member_may_yet_leave() -> None:
+    """What it has begun with its end ends theirs; or they are one call under two names, as `reduce_scatter` is with gloo."""
+    assert verdict_on(differing()).proven
+    assert not verdict_on(differing(late=True)).proven
+
+
+def test_calls_that_differ_in_a_side_thread_do_not_keep_the_main_one() -> None:
+    scene = differing()
+    for rank in range(3):
+        beside = tuple(
+            msgspec.structs.replace(op, thread=1) if op.state == "waiting" else op for op in traced(scene, rank).ops
+        )
+        scene = with_trace(scene, rank, ops=beside)
+    assert not verdict_on(scene).proven
+
+
+WATCHDOG = Frame("give_up_after_a_while", "/home/me/train.py", 70)
+WRITER = (Frame("_run", f"{PACKAGES}/tensorboard/summary/writer/event_file_writer.py", 244), *BOOT)
+
+
+@pytest.mark.parametrize(("frames", "proven"), [((WATCHDOG,), False), (MAY_ACT["a library's"], False), (WRITER, True)])
+def test_a_thread_may_abort_a_call_or_end_its_process(frames: tuple[Frame, ...], proven: bool) -> None:
+    assert verdict_on(with_thread(differing(), 1, *frames)).proven is proven
+
+
+@pytest.mark.parametrize(
+    "doing", [{"state": "T"}, {"state": "R"}, {"starved": 0.9}, {"frozen_by": "/sys/x/cgroup.freeze"}]
+)
+def test_a_rank_that_has_not_run_may_have_an_error_to_come(doing: dict[str, Any]) -> None:
+    """Its peer has ended, or failed: it will know when it is given a CPU."""
+    for scene in (differing(), scene_of("exit 0"), circle()):
+        found = settled(seen_as(scene, 0, **doing))
+        assert found is None or not found.proven or found.rule == "state"
+
+
+def test_a_peer_that_has_only_just_ended_is_not_known_to_all() -> None:
+    scene = scene_of("exit 0", waited_s=20.0)
+    assert verdict_on(scene).proven
+    ended_now = msgspec.structs.replace(scene.ranks[1], ended_at_s=scene.at_s - 0.3)
+    assert not verdict_on(msgspec.structs.replace(scene, ranks=(scene.ranks[0], ended_now, *scene.ranks[2:]))).proven
+
+
+def test_of_a_call_that_is_waited_in_for_a_living_rank_too_one_that_ended_proves_nothing() -> None:
+    """Of a broadcast its root alone is needed."""
+    groups = {"0": ((0, 1, 2), "default_pg")}
+    programs = [[Call("init"), Call("collective", op="broadcast", peer=2)], [Call("init"), Call("exit")],
+                [Call("init"), Call("stuck")]]  # fmt: skip
+    found = verdict_on(World(groups, programs).run().scene())
+    assert (found.rule, found.proven) == ("early_exit", False)
+
+
+def test_a_circle_ends_where_one_of_its_calls_may_end_in_an_error() -> None:
+    """Rank 0 is in a call of all three, of which rank 2 may leave the group; then it sends what rank 1 waits for."""
+    groups = {"0": ((0, 1, 2), "default_pg")}
+    programs = [[Call("init"), Call("collective", op="all_reduce")], [Call("init"), Call("recv", peer=0)],
+                [Call("init"), Call("stuck")]]  # fmt: skip
+    found = settled(World(groups, programs).run().scene(waited_s=12.0))
+    assert found is None or not found.proven
+    programs[2] = [Call("init"), Call("collective", op="all_reduce")]
+    found = settled(World(groups, programs).run().scene(waited_s=12.0))
+    assert found is not None and found.proven
+
+
+def test_members_alone_may_make_a_group() -> None:
+    """By default `new_group` waits for nobody else, whatever is written about it, and what it waits for is in a store."""
+    scene = circle()
+    ops = tuple(
+        msgspec.structs.replace(op, op="new_group", group="(world)", peer=-1, seq=2) if op.state == "waiting" else op
+        for op in traced(scene, 0).ops
+    )
+    found = settled(with_trace(scene, 0, ops=ops))
+    assert found is None or not found.proven
+
+
+@pytest.mark.parametrize(("limit_s", "proven"), [(20.0, False), (120.0, False), (600.0, True)])
+@pytest.mark.parametrize("fault", ["size", "exit 0"])
+def test_whose_time_limit_is_short_may_catch_its_end(fault: str, limit_s: float, proven: bool) -> None:
+    assert verdict_on(limited(scene_of(fault), limit_s)).proven is proven
+    assert verdict_on(limited(circle(), limit_s)).proven is proven
+
+
+def test_a_thread_in_c_that_python_knows_may_call_it() -> None:
+    """It shows no frame until then. Autograd's own, which wait for the main thread, call nobody."""
+    for name, proven in (("", False), ("pt_autograd_0", True)):
+        scene = circle()
+        beside = tuple((*sample, ThreadStack(name=name, frames=())) for sample in scene.ranks[0].processes[0].stacks)
+        assert verdict_on(seen_as(scene, 0, stacks=beside)).proven is proven
+
+
+@pytest.mark.parametrize("fault", ["size", "exit 0"])
+def test_a_rank_that_is_not_recorded_or_seen_may_do_anything(fault: str) -> None:
+    scene = scene_of(fault)
+    assert verdict_on(scene).proven
+    unrecorded = msgspec.structs.replace(scene.ranks[3], trace=None)
+    assert not verdict_on(msgspec.structs.replace(scene, ranks=(*scene.ranks[:3], unrecorded))).proven
+    assert not verdict_on(msgspec.structs.replace(scene, silent_nodes=("gpu-09",))).proven
+
+
+def test_behind_a_wrapper_another_rank_may_be_stopped_too() -> None:
+    scene = scene_of("stop")
+    child = ProcessSight(pid=9, parent=102, is_rank=False, command="python", state="T", stopped_by=SIGSTOP)
+    wrapped = msgspec.structs.replace(scene.ranks[2], processes=(*scene.ranks[2].processes, child))
+    ranks = (*scene.ranks[:2], wrapped, *scene.ranks[3:])
+    assert verdict_on(scene).proven
+    assert not verdict_on(msgspec.structs.replace(scene, ranks=ranks)).proven
+
+
+def test_looks_that_lie_far_apart_are_no_two_looks() -> None:
+    """The launcher was stopped too, with the whole job."""
+    first = scene_of("stop", waited_s=30.0)
+    for later_s, proven in ((6.0, True), (40.0, False)):
+        later = msgspec.structs.replace(first, at_s=first.at_s + later_s)
+        found = look(later, RankPatience(), previous=first).verdict
+        assert found is not None and found.proven is proven
 
 
 # --- who is left when the others have ended

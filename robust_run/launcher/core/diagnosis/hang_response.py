@@ -31,7 +31,7 @@ LIMIT_S = 1800.0
 #: So long before a timeout something is done, at most; of a short timeout this part.
 MARGIN_S, MARGIN_SHARE = 30.0, 0.1
 #: Who makes a group with a time limit shorter than this may catch its end and go on: it is acted on so long after that.
-SHORT_S, AFTER_S = 45.0, 10.0
+SHORT_S, AFTER_S = 300.0, 10.0
 #: So many attempts are ended for a wait at one place that is not proven. Then it is only reported: the program waits there.
 MOST_UNPROVEN = 3
 #: After each of them it is given so many times as long, where `--hang-patience` says how long.
