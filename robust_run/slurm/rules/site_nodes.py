@@ -50,9 +50,21 @@ def judge_nodes(said: Sequence[NodeSaid], nodes: int, folder: str) -> list[SiteF
     elif not unheard and (len(said) > 1 or nodes == 1):
         found.append(SiteFinding("ok", f"TCP between {of} nodes"))
     for name, missing, advice in (
-        ("robust-run", [each.name for each in said if not each.robust_run], "not in PATH; write its whole path after --"),
-        ("scontrol", [each.name for each in said if not each.scontrol], "not in PATH: jobs there cannot requeue themselves"),
-        ("/dev/fuse", [each.name for each in said if not each.fuse], "not usable: images are copied instead of mounted"),
+        (
+            "robust-run",
+            [each.name for each in said if not each.robust_run],
+            "not in PATH; write its whole path after --",
+        ),
+        (
+            "scontrol",
+            [each.name for each in said if not each.scontrol],
+            "not in PATH: jobs there cannot requeue themselves",
+        ),
+        (
+            "/dev/fuse",
+            [each.name for each in said if not each.fuse],
+            "not usable: images are copied instead of mounted",
+        ),
     ):
         on = "all nodes" if len(said) >= nodes else f"{of} nodes"
         found.append(
@@ -68,7 +80,9 @@ def _silent(said: Sequence[NodeSaid], nodes: int) -> SiteFinding:
     names = _silent_names(said)
     what = f"{_names(names)} ({count})" if len(names) == nodes - len(said) else count
     first = names[0] if names else "NODE"
-    return SiteFinding("no answer", what, f"said nothing, so nothing is known of them; srun -w {first} hostname says more")
+    return SiteFinding(
+        "no answer", what, f"said nothing, so nothing is known of them; srun -w {first} hostname says more"
+    )
 
 
 def _silent_names(said: Sequence[NodeSaid]) -> list[str]:
