@@ -67,7 +67,7 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
 @click.option("--folder", metavar="DIR", help="Where runs will be kept; nodes must share it. The working folder.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
 def doctor(nodes: int | None, **typed: Any) -> int:
-    """Check what this site's Slurm does to jobs whose nodes fail, a line each; exit code 1 if jobs would not work or a node says nothing."""
+    """Check what this site's Slurm does to jobs whose nodes fail, a line each; exit code 1 if they would not work."""
     import os
 
     import msgspec

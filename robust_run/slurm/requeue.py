@@ -77,16 +77,26 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     if facts.state.startswith("CANCELLED"):
         return exit_code  # somebody does not want it any more, whatever else was about to end it
     unwanted = _unwanted(spec, facts, past, ended, down, env)  # before the requeue: Slurm then leaves little time
+    _back(spec, facts, ended, unwanted, decision.why if decision.requeue else "", env)
+    return exit_code
+
+
+def _back(
+    spec: JobSpec, facts: SlurmJobFacts, ended: SlurmEnded, unwanted: tuple[str, ...], why: str, env: Mapping[str, str]
+) -> None:
+    """Put the job back into the queue, without the nodes it is to be kept from. `why`: empty if Slurm has requeued it itself."""
+    assert spec.slurm is not None
     unwanted, kept = required.split(unwanted, facts.required)
     contradiction = _contradiction(spec, facts, ended, unwanted, kept) if kept else None
+    if contradiction is not None and not why:  # Slurm has requeued it: it is not held
+        contradiction = msgspec.structs.replace(contradiction, is_stuck=False)
     holds = contradiction is not None and contradiction.is_stuck
-    if decision.requeue and not _requeue(use, facts, decision.why, env, holds=holds):
-        return exit_code
+    if why and not _requeue(spec.slurm, facts, why, env, holds=holds):
+        return
     if contradiction is not None:
         _say(contradiction.sentence)
     if unwanted:
-        _exclude(use, facts, unwanted, env)
-    return exit_code
+        _exclude(spec.slurm, facts, unwanted, env)
 
 
 def _contradiction(

@@ -16,8 +16,10 @@ MOST_LINES = 5000
 
 
 class SiteFinding(msgspec.Struct, frozen=True):
-    """One line of what the doctor says. ok: as jobs need it. warning: they work, with what is advised. bad: they do not. no answer:
-    nothing is known, which is not ok either."""
+    """One line of what the doctor says. ok: as jobs need it. warning: they work, with what is advised. bad: they do not.
+
+    no answer: nothing is known, which is not ok either.
+    """
 
     kind: Literal["ok", "warning", "bad", "no answer"]
     what: str

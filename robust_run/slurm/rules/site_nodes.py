@@ -1,4 +1,4 @@
-"""What the nodes of the doctor's tiny step said, judged. Of a node that said nothing, nothing is known: it is never `ok`. Pure."""
+"""What the nodes of the doctor's tiny step said, judged. Of a node that said nothing nothing is known: that is not `ok`. Pure."""
 
 from __future__ import annotations
 
