@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import msgspec
@@ -33,7 +32,7 @@ class NodeSaid(msgspec.Struct, frozen=True, kw_only=True):
 def judge_nodes(said: Sequence[NodeSaid], nodes: int, folder: str) -> list[SiteFinding]:
     """Judge what the nodes of a step of so many said, in their own order: node-9 before node-10."""
     said = sorted(said, key=lambda each: (len(each.name), each.name))
-    place, found = os.path.dirname(folder), []
+    place, found = folder.rpartition("/")[0], []
     of = f"{len(said)} of {nodes}" if len(said) < nodes else str(nodes)
     if len(said) < nodes:
         found.append(_silent(said, nodes))
