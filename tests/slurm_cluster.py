@@ -173,6 +173,7 @@ class SlurmCluster:
             if host._init is None:
                 self.boot(name)
             self.start_slurmd(name)
+            self._resume(name)
         wait_for(lambda: not self._queue(), "the queue to be empty", CALL_S)
         self._wait_usable({"idle"})
         for name in self.names:
@@ -244,7 +245,7 @@ class SlurmCluster:
         wait_for(up, f"{process.args[0]}: {process.err} {self.logs()}", UP_S)
 
     def _resume(self, name: str) -> None:
-        if "down" in self.state(name):
+        if "down" in self.state(name) or "drain" in self.state(name):
             self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
 
     def _queue(self) -> str:

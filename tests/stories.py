@@ -9,7 +9,7 @@ import msgspec
 from robust_run.health.types import Finding
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
-from robust_run.launcher.model.actions import Action, EndAttempt, RecordIncident, StartAttempt
+from robust_run.launcher.model.actions import Action, EndAttempt, HostEvicted, RecordIncident, StartAttempt
 from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
@@ -26,6 +26,8 @@ from robust_run.launcher.model.events import (
     Tick,
 )
 from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.records.folds.evicted import Evicted
+from robust_run.launcher.records.journal import JournalEntry
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")
 BUG = Finding(
@@ -56,14 +58,22 @@ class Story:
         self.state = JobState()
         self.now_s = 0.0
         self.told: list[tuple[Event, float]] = []
+        self.journal: list[JournalEntry] = []
+        self._evicted = Evicted()
 
     def happens(self, event: Event, after_s: float = 0.0) -> list[Any]:
-        """Return what the core does about an event."""
+        """Return what the core does about an event, but for what it only puts on record of evictions: that is checked here."""
         self.now_s += after_s
         self.told.append((event, self.now_s))
         state, actions = step(self.policy, self.state, event, self.now_s)
         assert state is self.state
-        return list(actions)
+        lines = [JournalEntry(at=0.0, mono=self.now_s, event=event)]
+        lines += [JournalEntry(at=0.0, mono=self.now_s, action=action) for action in actions]
+        for line in lines:
+            self._evicted.take(line)
+        self.journal += lines
+        assert self._evicted.now.keys() == self.state.evicted.keys(), "the journal tells who is evicted"
+        return [action for action in actions if not isinstance(action, HostEvicted)]
 
     # --- nodes
 

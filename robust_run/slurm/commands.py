@@ -69,7 +69,7 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
 @click.option("--folder", metavar="DIR", help="Where runs will be kept; nodes must share it. The working folder.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list.")
 def doctor(nodes: int | None, **typed: Any) -> int:
-    """Check what this site's Slurm does to jobs whose nodes fail, a line each; exit code 1 if jobs would not work."""
+    """Check what this site's Slurm does to jobs whose nodes fail, a line each; exit code 1 if they would not work."""
     import os
 
     import msgspec
@@ -89,7 +89,7 @@ def doctor(nodes: int | None, **typed: Any) -> int:
         found += more
     if typed["as_json"]:
         click.echo(msgspec.json.encode(found))
-    return int(any(finding.kind == "bad" for finding in found))
+    return int(any(finding.kind in ("bad", "no answer") for finding in found))
 
 
 def _nodes(nodes: int, step_options: tuple[str, ...], folder: str) -> list[Any]:

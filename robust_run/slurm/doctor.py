@@ -10,6 +10,7 @@ import msgspec
 
 from robust_run.slurm import probe
 from robust_run.slurm.rules.site import SiteFinding, judge_config, judge_version, read_config
+from robust_run.slurm.rules.site_nodes import NodeSaid, judge_nodes
 from robust_run.slurm.tools import Tools
 
 ASK_S = 30.0
@@ -17,17 +18,6 @@ START_S = 120.0
 """How long a tiny step may wait for its nodes."""
 PROBE_S = 30.0
 COMMANDS = ("sbatch", "srun", "scontrol", "squeue")
-
-
-class NodeSaid(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node of the tiny step found."""
-
-    name: str
-    unheard: tuple[str, ...] = ()
-    unreachable: tuple[str, ...] = ()
-    fuse: bool = False
-    scontrol: bool = False
-    robust_run: bool = False
 
 
 def examine(tools: Tools, env: Mapping[str, str]) -> list[SiteFinding]:
@@ -80,53 +70,6 @@ def examine_nodes(
     return judge_nodes(said, nodes, folder)
 
 
-def judge_nodes(said: Sequence[NodeSaid], nodes: int, folder: str) -> list[SiteFinding]:
-    """Judge what the nodes of a step said. Pure."""
-    place, found = os.path.dirname(folder), []
-    said = sorted(said, key=lambda each: (len(each.name), each.name))  # they speak in any order; node-9 before node-10
-    if len(said) < nodes:
-        found.append(
-            SiteFinding(
-                "bad", f"{nodes - len(said)} of {nodes} nodes", "said nothing; look at the output of srun on them"
-            )
-        )
-    unheard = [each.name for each in said if each.unheard]
-    if unheard:
-        advice = "do not see the files of the others there; run from a folder that all nodes share"
-        found.append(SiteFinding("bad", f"{place} on {_names(unheard)}", advice))
-    else:
-        found.append(SiteFinding("ok", f"{place}: shared by {len(said)} nodes"))
-    cut = [f"{each.name} to {_names(each.unreachable)}" for each in said if each.unreachable]
-    if cut:
-        advice = "no TCP connection to a free port: robust-run's agents cannot meet; ask for open ports 15000-32767 between nodes"
-        found.append(SiteFinding("bad", "; ".join(cut[:4]), advice))
-    elif not unheard:
-        found.append(SiteFinding("ok", f"TCP between {len(said)} nodes"))
-    for name, missing, advice in (
-        (
-            "robust-run",
-            [each.name for each in said if not each.robust_run],
-            "not in PATH; write its whole path after --",
-        ),
-        (
-            "scontrol",
-            [each.name for each in said if not each.scontrol],
-            "not in PATH: jobs there cannot requeue themselves",
-        ),
-        (
-            "/dev/fuse",
-            [each.name for each in said if not each.fuse],
-            "not usable: images are copied instead of mounted",
-        ),
-    ):
-        found.append(
-            SiteFinding("warning", f"{name} on {_names(missing)}", advice)
-            if missing
-            else SiteFinding("ok", f"{name} on all nodes")
-        )
-    return found
-
-
 def _said(line: str) -> NodeSaid | None:
     try:
         return msgspec.json.decode(line, type=NodeSaid)
@@ -143,7 +86,3 @@ def _missing(name: str) -> SiteFinding:
         else "the end of jobs is not known ahead"
     )
     return SiteFinding("warning", name, f"not in PATH ({what}); in a container, mount Slurm's commands into it")
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

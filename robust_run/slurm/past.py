@@ -13,13 +13,12 @@ from robust_run.launcher.model.events import (
     ControllerResumed,
     FirstStep,
     JobStarted,
-    NodeEvicted,
     NodeJoined,
     NodeLost,
-    NodeReadmitted,
     NodeReturned,
 )
 from robust_run.launcher.records.folds.agents import Agents
+from robust_run.launcher.records.folds.evicted import Evicted
 from robust_run.launcher.records.journal import JournalEntry, in_force, read
 
 #: A start that lived that long got somewhere, whatever its program tells of itself.
@@ -32,6 +31,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     finish: Finish | None = None
     """None: its controller was lost."""
     evicted: tuple[str, ...] = ()
+    """Now, whoever evicted them; a readmission has undone it for others."""
     lost: tuple[str, ...] = ()
     """Nodes that went silent and did not come back."""
     ended: tuple[str, ...] = ()
@@ -63,17 +63,14 @@ def judge(entries: list[JournalEntry], leader: str = "", restart: int = 0) -> Pa
     """
     finish: Finish | None = None
     agents = Agents()
-    evicted: dict[str, None] = {}
+    evicted = Evicted()
     lost: dict[str, None] = {}
     members: dict[str, None] = {}
     for entry in entries:
         if isinstance(entry.action, Finish):
             finish = entry.action
+        evicted.take(entry)
         match entry.event:
-            case NodeEvicted(name=name):
-                evicted[name] = None
-            case NodeReadmitted(name=name):
-                evicted.pop(name, None)
             case NodeJoined(node=node):
                 members[node.name] = None
                 lost.pop(node.name, None)
@@ -93,7 +90,7 @@ def judge(entries: list[JournalEntry], leader: str = "", restart: int = 0) -> Pa
         finish, lost, agents = None, {}, Agents()
     return Past(
         finish=finish,
-        evicted=tuple(evicted),
+        evicted=tuple(evicted.now),
         lost=tuple(lost),
         ended=tuple(dict.fromkeys((*(agents.names[node] for node in agents.gone), *lost))),
         joined=len(agents.names),

@@ -33,6 +33,8 @@ def main(folder: str, nodes: int, timeout_s: float) -> dict[str, object]:
     wait_for(folder, {(number - step) % nodes + nodes for step in steps}, give_up_at if len(said) == len(peers) else 0)
     return {
         "name": name,
+        "task": number,
+        "nodes": os.environ.get("SLURM_STEP_NODELIST", ""),
         "unheard": [f"task {peer}" for peer in sorted(peers - set(said))],
         "unreachable": unreachable,
         "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),

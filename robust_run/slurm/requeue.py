@@ -17,7 +17,7 @@ import msgspec
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.control.errors import NoController
 from robust_run.launcher.model.job import JobSpec, SlurmUse
-from robust_run.slurm import exclusion
+from robust_run.slurm import exclusion, required
 from robust_run.slurm.node_state import is_dead
 from robust_run.slurm.past import Past, past_of
 from robust_run.slurm.pulse import is_silent
@@ -78,11 +78,40 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     if facts.state.startswith("CANCELLED"):
         return exit_code  # somebody does not want it any more, whatever else was about to end it
     unwanted = _unwanted(spec, facts, past, ended, down, env)  # before the requeue: Slurm then leaves little time
-    if decision.requeue and not _requeue(use, facts, decision.why, env):
-        return exit_code
-    if unwanted:
-        _exclude(use, facts, unwanted, env)
+    _back(spec, facts, ended, unwanted, decision.why if decision.requeue else "", env)
     return exit_code
+
+
+def _back(
+    spec: JobSpec, facts: SlurmJobFacts, ended: SlurmEnded, unwanted: tuple[str, ...], why: str, env: Mapping[str, str]
+) -> None:
+    """Put the job back into the queue, without the nodes it is to be kept from. `why`: empty if Slurm has requeued it itself."""
+    assert spec.slurm is not None
+    unwanted, kept = required.split(unwanted, facts.required)
+    contradiction = _contradiction(spec, facts, ended, unwanted, kept) if kept else None
+    if contradiction is not None and not why:  # Slurm has requeued it: it is not held
+        contradiction = msgspec.structs.replace(contradiction, is_stuck=False)
+    holds = contradiction is not None and contradiction.is_stuck
+    if why and not _requeue(spec.slurm, facts, why, env, holds=holds):
+        return
+    if contradiction is not None:
+        _say(contradiction.sentence)
+    if unwanted:
+        _exclude(spec.slurm, facts, unwanted, env)
+
+
+def _contradiction(
+    spec: JobSpec, facts: SlurmJobFacts, ended: SlurmEnded, unwanted: tuple[str, ...], kept: tuple[str, ...]
+) -> required.Contradiction:
+    assert spec.slurm is not None
+    most, fewest = (spec.many.most + spec.many.standby, spec.many.fewest) if spec.many is not None else (1, 1)
+    return required.Contradiction(
+        job=spec.slurm.job,
+        nodes=kept,
+        others=required.others_of(facts.required, kept),
+        excluded=_wanted_list(facts, (*unwanted, *kept)),
+        is_stuck=required.is_stuck(ended.evicted, kept, nodes=most, fewest=fewest),
+    )
 
 
 def _say_what_is_left(use: SlurmUse, ended: SlurmEnded, why: str) -> None:
@@ -162,8 +191,8 @@ def read_warning(path: str) -> Warned | None:
         return None
 
 
-def _requeue(use: SlurmUse, facts: SlurmJobFacts, why: str, env: Mapping[str, str]) -> bool:
-    """Put the job back into the queue; return whether it is there."""
+def _requeue(use: SlurmUse, facts: SlurmJobFacts, why: str, env: Mapping[str, str], *, holds: bool = False) -> bool:
+    """Put the job back into the queue; return whether it is there. `holds`: it is not started before somebody releases it."""
     if reasons.is_requeued_already(facts, use.restart):
         return True
     if not facts.is_batch:
@@ -173,9 +202,9 @@ def _requeue(use: SlurmUse, facts: SlurmJobFacts, why: str, env: Mapping[str, st
         _say(f"{why}, and the job does not allow to be requeued: sbatch --requeue")
         return False
     for number in range(TRIES):
-        answer = ask(("requeue", use.job), env)
+        answer = ask(("requeuehold" if holds else "requeue", use.job), env)
         if answer.ok:
-            _say(f"{why}: job {use.job} is requeued and goes on when it is started again")
+            _say(f"{why}: job {use.job} is requeued and goes on when it is {'released' if holds else 'started again'}")
             return True
         now, _ = job_facts(use.job, env)
         if now is not None and reasons.is_requeued_already(now, use.restart):
@@ -187,7 +216,7 @@ def _requeue(use: SlurmUse, facts: SlurmJobFacts, why: str, env: Mapping[str, st
 
 def _exclude(use: SlurmUse, facts: SlurmJobFacts, names: tuple[str, ...], env: Mapping[str, str]) -> None:
     """Keep the job from nodes; that can be said only while it is pending, so it is tried until it is."""
-    wanted = ",".join(dict.fromkeys(filter(None, (facts.excluded, *names))))
+    wanted = _wanted_list(facts, names)
     give_up_at_s = time.monotonic() + EXCLUDE_S
     while True:
         answer = ask(("update", f"JobId={use.job}", f"ExcNodeList={wanted}"), env)
@@ -200,6 +229,10 @@ def _exclude(use: SlurmUse, facts: SlurmJobFacts, names: tuple[str, ...], env: M
     _say(
         f"{', '.join(names)} could not be excluded: {answer.text}; scontrol update JobId={use.job} ExcNodeList={wanted}"
     )
+
+
+def _wanted_list(facts: SlurmJobFacts, names: tuple[str, ...]) -> str:
+    return ",".join(dict.fromkeys(filter(None, (facts.excluded, *names))))
 
 
 def _say(text: str) -> None:

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Mapping
 
 from robust_run.launcher.agent.node import Node
-from robust_run.launcher.model.events import NodeEvicted
+from robust_run.launcher.model.events import NodeReadmitted
 from robust_run.launcher.model.job import SlurmUse
 from robust_run.launcher.model.links import ControllerLink
-from robust_run.launcher.records.journal import JournalEntry
+from robust_run.launcher.records.folds.evicted import MARKS, EvictedNow
+from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.slurm.node_state import answers, is_down, slurmd_at
 from robust_run.slurm.rules.deaths import Deaths
 from robust_run.slurm.rules.invitation import JOIN, invitation
@@ -49,6 +50,7 @@ class Reviver:
         self._use: SlurmUse = node.spec.slurm
         self._offset = 0
         self._deaths = Deaths()
+        self._terms = Terms()
         self._looked_at_s = loop.time()
         self._not_before_s = 0.0
         self._tries: dict[str, int] = {}
@@ -81,7 +83,7 @@ class Reviver:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            if b'"event"' not in line:
+            if not any(mark in line for mark in MARKS):
                 continue
             try:
                 self._take(msgspec.json.decode(line, type=JournalEntry))
@@ -91,12 +93,12 @@ class Reviver:
             self._reads_first = False
 
     def _take(self, entry: JournalEntry) -> None:
-        self._deaths.take(entry)
-        match entry.event:
-            case NodeEvicted(name=name, reason=reason, by=by) if not self._reads_first and by != "the list":
-                self._drain(name, reason)
-            case _:
-                pass
+        if not self._terms.hold(entry.term):
+            return
+        for name in self._deaths.take(entry):
+            self._evicted(name, self._deaths.evicted.now[name])
+        if isinstance(entry.event, NodeReadmitted):
+            self._readmitted(entry.event.name)
 
     # --- an agent that died
 
@@ -146,20 +148,32 @@ class Reviver:
 
     # --- a node that was evicted
 
-    def _drain(self, name: str, reason: str) -> None:
-        if name in self._drained or self._aside.env.get(DRAIN) == "0":
+    def _evicted(self, name: str, why: EvictedNow) -> None:
+        """Drain it. What was evicted before this node led was seen to by the one that did, and what is listed by another job."""
+        if self._reads_first or why.listed:
             return
-        self._drained.add(name)
-        why = " ".join(f"robust-run: job {self._use.job}: {reason or 'evicted'}".split())[:200].replace('"', "'")
+        self._drain(name, why.reason or f"evicted by {why.by}")
+
+    def _drain(self, name: str, reason: str) -> None:
+        if self._aside.env.get(DRAIN) == "0":
+            return
+        why = " ".join(f"robust-run: job {self._use.job}: {reason}".split())[:200].replace('"', "'")
         command = f'scontrol update NodeName={name} State=DRAIN Reason="{why}"'
 
         def told(answer: Answer) -> None:
             if answer.ok:
+                self._drained.add(name)
                 self._node.say(f"{name} is drained: {why}")
             else:
                 self._node.say(f"an administrator may want to look at {name}: {command}")
 
         self._aside.ask(("update", f"NodeName={name}", "State=DRAIN", f"Reason={why}"), told)
+
+    def _readmitted(self, name: str) -> None:
+        """An administrator may look at it by now, so it is theirs to be taken back from Slurm's drain."""
+        if name in self._drained:
+            self._drained.discard(name)
+            self._node.say(f"{name} is readmitted, and still drained: scontrol update NodeName={name} State=RESUME")
 
 
 def srun_line(use: SlurmUse, name: str, script: str, env: Mapping[str, str]) -> list[str]:

@@ -110,8 +110,14 @@ def parse_job(text: str) -> SlurmJobFacts:
         is_batch=said.get("BatchFlag", "0") not in ("", "0"),
         may_requeue=said.get("Requeue", "1") != "0",
         batch_host=said.get("BatchHost", ""),
-        excluded="" if said.get("ExcNodeList", "(null)") == "(null)" else said["ExcNodeList"],
+        excluded=_list(said, "ExcNodeList"),
+        required=_list(said, "ReqNodeList"),
     )
+
+
+def _list(said: Mapping[str, str], name: str) -> str:
+    value = said.get(name, "")
+    return "" if value == "(null)" else value
 
 
 def parse_time(text: str) -> float | None:

@@ -72,16 +72,19 @@ class SystemTools:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             out, err = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            _end(process)
-            return CommandResult(124, "", f"{argv[0]}: no answer within {timeout_s:g} s")
+            out = _end(process)  # some of the nodes of a step may have answered
+            return CommandResult(124, _text(out), f"{argv[0]}: no answer within {timeout_s:g} s")
         except BaseException:  # Ctrl-C reaches us alone: it has a session of its own
             _end(process)
             raise
         return CommandResult(process.returncode, _text(out), _text(err))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command with all it has started; an srun that is asked to end takes its job out of the queue before."""
+def _end(process: subprocess.Popen[bytes]) -> bytes:
+    """End a command with all it has started; an srun that is asked to end takes its job out of the queue before.
+
+    Return what it had said.
+    """
     from contextlib import suppress
 
     from robust_run.launcher.agent.workers.process_tree import end_group
@@ -89,11 +92,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
-        process.communicate(timeout=END_S)
-    except subprocess.TimeoutExpired:
-        pass
+        out, _ = process.communicate(timeout=END_S)
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout or b""
     finally:
         end_group(process)
+    return out
 
 
 def _text(output: bytes) -> str:

@@ -21,13 +21,14 @@ import difflib
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.health.rules.names import is_known, names
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Comparing, HealthRule, RuleLimits
+from robust_run.health.rules.types import Book, Comparing, Confidence, HealthRule, RuleLimits, Rung
 from robust_run.health.sensors.files import read_text
 from robust_run.health.sensors.settings import SensorSettings
 
@@ -35,6 +36,8 @@ MOST_FILE_BYTES = 1 << 20
 _TABLES = ("rules", "sensors", "outliers")
 _LIMITS = tuple(field.name for field in msgspec.structs.fields(RuleLimits))
 _RULE_FIELDS = tuple(field.name for field in msgspec.structs.fields(HealthRule))
+RUNGS: tuple[str, ...] = get_args(Rung)
+CONFIDENCES: tuple[str, ...] = get_args(Confidence)
 _T = TypeVar("_T")
 
 
@@ -108,13 +111,23 @@ def _rule(name: str, row: object, path: str) -> HealthRule:
     if nested is not None:
         raise UserError(f'{path}: [rules.{name}.{nested}]: write the name in quotes: [rules."{name}.{nested}"]')
     base = _nearest_default(name)
-    if base is None:
-        raise UserError(f"{path}: {where}: no event has such a name{_nearest(name, DEFAULTS)}")
+    if base is None or not is_known(name):
+        raise UserError(f"{path}: {where}: no event has such a name{_nearest(name, names())}")
+    if "rung" in row and row["rung"] not in RUNGS:
+        raise UserError(f"{path}: {where}: rung = {_said(row['rung'])}: a rung is one of {', '.join(RUNGS)}")
+    if "confidence" in row and row["confidence"] not in CONFIDENCES:
+        levels = ", ".join(CONFIDENCES)
+        raise UserError(f"{path}: {where}: confidence = {_said(row['confidence'])}: it is one of {levels}")
     changed = {**msgspec.to_builtins(base), **row}
     rule = _convert(changed, HealthRule, path, where, _RULE_FIELDS)
     if rule.count > 1 and rule.within_s <= 0:
         raise UserError(f"{path}: {where}: count = {rule.count} needs within_s, in seconds")
     return rule
+
+
+def _said(value: object) -> str:
+    """Return a value as a message shows it."""
+    return repr(value)[:60]
 
 
 def _nearest_default(name: str) -> HealthRule | None:

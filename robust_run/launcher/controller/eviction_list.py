@@ -31,7 +31,7 @@ class EvictionList:
             self._known.add(name)
             if name not in state.evicted:
                 by = eviction.by or "the list"
-                tell(NodeEvicted(name=name, reason=eviction.reason, by=by, at_unix_s=eviction.at_unix_s))
+                tell(NodeEvicted(name=name, reason=eviction.reason, by=by, at_unix_s=eviction.at_unix_s, listed=True))
 
     def after(self, event: Event, state: JobState) -> None:
         """Remember for other jobs what this event, which `state` has taken in, did to hosts."""

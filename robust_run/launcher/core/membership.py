@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.core.state import CorePolicy, JobState, Member
+from robust_run.launcher.core.state import CorePolicy, Eviction, JobState, Member
+from robust_run.launcher.model.actions import HostEvicted
 from robust_run.launcher.model.job import Placement
 
 #: Whom to take first: who was checked and is well, before who was not, before who is not.
@@ -122,6 +123,18 @@ def _too_few(policy: CorePolicy, state: JobState, patience_s: float) -> str:
 def recount(state: JobState) -> None:
     """Count the usable members anew, after a change that is rare."""
     state.usable = sum(member.present and member.info.name not in state.evicted for member in state.members.values())
+
+
+def evict(state: JobState, name: str, why: Eviction, *, listed: bool = False) -> list[HostEvicted]:
+    """Take a host out, the only way there is; return what goes on record, nothing if it is out already.
+
+    What follows an eviction outside of the job (Slurm's drain, its exclusion at a requeue) reads that one line, whoever evicts.
+    """
+    if name in state.evicted:
+        return []
+    state.evicted[name] = why
+    recount(state)
+    return [HostEvicted(name=name, reason=why.reason, by=why.by, at_unix_s=why.at_unix_s, listed=listed)]
 
 
 def is_usable(state: JobState, node: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
-from robust_run.launcher.core.membership import name_of, placement_of, ranks_of, recount
+from robust_run.launcher.core.membership import evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.model.events import (
@@ -145,10 +145,10 @@ def evicted(policy: CorePolicy, state: JobState, event: NodeEvicted, now_s: floa
     """Take a host out: an attempt it is part of ends, and none will use it until it is readmitted."""
     if event.name in state.evicted:
         return []
-    state.evicted[event.name] = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
-    recount(state)
+    why = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
+    on_record = evict(state, event.name, why, listed=event.listed)
     there = [member.info.id for member in state.members.values() if member.info.name == event.name and member.present]
-    actions: list[Action] = [Say(text=_evicted_text(state, event.name), node=node) for node in there]
+    actions: list[Action] = [*on_record, *(Say(text=_evicted_text(state, event.name), node=node) for node in there)]
     used = [node for node in there if node in state.unended]
     for node in used:
         text = f"node {event.name} was evicted by {event.by}" + (f": {event.reason}" if event.reason else "")

@@ -127,6 +127,17 @@ class Say(msgspec.Struct, frozen=True, tag="say", kw_only=True):
     """On whose terminal; empty: the controller's."""
 
 
+class HostEvicted(msgspec.Struct, frozen=True, tag="host_evicted", kw_only=True):
+    """A host is taken out of the job. For the record: one line, whether an operator, a rule, a hang or the ladder decided it."""
+
+    name: str
+    reason: str
+    by: str
+    at_unix_s: float = 0.0
+    listed: bool = False
+    """The eviction list of earlier jobs (`--evict-list`) has it: this job decided nothing."""
+
+
 class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The job is over, on all nodes."""
 
@@ -139,7 +150,7 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
 
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
-Action = _Done | RuleSpoke | CheckAction | LookForCheckpoints
+Action = _Done | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints
 
 _OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints
 Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder

@@ -79,6 +79,8 @@ class NodeEvicted(msgspec.Struct, frozen=True, tag="node_evicted", kw_only=True)
     reason: str
     by: str = "operator"
     at_unix_s: float = 0.0
+    listed: bool = False
+    """The list that jobs share has it (`--evict-list`)."""
 
 
 class NodeReadmitted(msgspec.Struct, frozen=True, tag="node_readmitted", kw_only=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.model.events import NodeEvicted
 from robust_run.launcher.records.folds.agents import Agents
+from robust_run.launcher.records.folds.evicted import Evicted
 from robust_run.launcher.records.journal import JournalEntry
 
 
@@ -12,23 +12,26 @@ class Deaths:
 
     def __init__(self) -> None:
         self._agents = Agents()
+        self.evicted = Evicted()
         self._seen_to: set[str] = set()
 
-    def take(self, entry: JournalEntry) -> None:
-        """Take in what happened."""
+    def take(self, entry: JournalEntry) -> tuple[str, ...]:
+        """Take in what happened; return the hosts that were evicted by it."""
         self._agents.take(entry.event)
         self._seen_to.intersection_update(self._agents.gone)
-        if isinstance(entry.event, NodeEvicted):
-            name = entry.event.name
-            self._seen_to.update(node for node in self._dead() if self._agents.names[node] == name)
+        return self.evicted.take(entry)
 
     def _dead(self) -> list[str]:
         return [node for node, has_died in self._agents.gone.items() if has_died]
 
     def due(self) -> list[tuple[str, str]]:
-        """Return the agents to be seen to, with the names of their nodes, in the order of these. None is returned twice."""
-        found = [(node, self._agents.names[node]) for node in self._dead() if node not in self._seen_to]
-        self._seen_to.update(self._dead())
+        """Return the agents to be seen to, with the names of their nodes, in the order of these. None is returned twice.
+
+        On a node that is evicted none is due; once it is readmitted, one is.
+        """
+        dead = [(node, self._agents.names[node]) for node in self._dead()]
+        found = [each for each in dead if each[0] not in self._seen_to and each[1] not in self.evicted.now]
+        self._seen_to.update(node for node, _ in found)
         return sorted((each for each in found if self.is_alone(each[0])), key=lambda each: each[1])
 
     def is_alone(self, node: str) -> bool:

@@ -16,16 +16,19 @@ MOST_LINES = 5000
 
 
 class SiteFinding(msgspec.Struct, frozen=True):
-    """One line of what the doctor says. ok: as jobs need it. warning: they work, with what is advised. bad: they do not."""
+    """One line of what the doctor says. ok: as jobs need it. warning: they work, with what is advised. bad: they do not.
 
-    kind: Literal["ok", "warning", "bad"]
+    no answer: nothing is known, which is not ok either.
+    """
+
+    kind: Literal["ok", "warning", "bad", "no answer"]
     what: str
     """The thing and its value: `WaitTime=30`."""
     advice: str = ""
     """What follows, and what to do."""
 
     def __str__(self) -> str:
-        return f"{self.kind:<8} {self.what}{': ' if self.advice else ''}{self.advice}"
+        return f"{self.kind:<9} {self.what}{': ' if self.advice else ''}{self.advice}"
 
 
 def read_config(text: str) -> dict[str, str]:

@@ -66,6 +66,8 @@ class SlurmJobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The node that runs the batch script."""
     excluded: str = ""
     """Its ExcNodeList, as Slurm writes it."""
+    required: str = ""
+    """Its ReqNodeList, likewise: what -w named."""
 
 
 class Warned(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import robust_run.health
 from robust_run.errors import UserError
 from robust_run.health.rules.book import load, parse
 from robust_run.health.rules.deciding import rule_of
+from robust_run.health.rules.names import is_known, names
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.rules.types import Book, RuleLimits
 from robust_run.health.sensors.settings import SensorSettings
@@ -80,7 +84,25 @@ REFUSED = {
         'no event has such a name; the nearest: network.link_down',
     ),
     "a field that is none": ('[rules."gpu.lost"]\nrang = "evict"', "'rang' is not known; the nearest: rung"),
-    "a rung that is none": ('[rules."gpu.lost"]\nrung = "reboot"', 'rung: invalid enum value \'reboot\''),
+    "a rung that is none": (
+        '[rules."gpu.lost"]\nrung = "reboot"',
+        "rung = 'reboot': a rung is one of evict, diagnose, relaunch, rollback, inquire, stop, report",
+    ),
+    "a rung that is no word": ('[rules."gpu.lost"]\nrung = ["evict"]', "a rung is one of evict, diagnose"),
+    "a confidence that is none": ('[rules."gpu.lost"]\nconfidence = "sure"', "'sure': it is one of high, medium, low"),
+    "a letter too few after a name that has a row": (
+        '[rules."network.link_dwon"]\ncount = 1',
+        "no event has such a name; the nearest: network.link_down",
+    ),
+    "letters that changed places": (
+        '[rules."disk.read_onyl"]\nrung = "report"',
+        "no event has such a name; the nearest: disk.read_only",
+    ),
+    "an Xid without a number": ('[rules."gpu.xid.nine"]\nrung = "report"', "no event has such a name"),
+    "a metric in which nodes are not compared": (
+        '[rules."outlier.cpu_precent"]\non = false',
+        "the nearest: outlier.cpu_percent",
+    ),
     "a count below one": ('[rules."gpu.lost"]\ncount = 0', "count: expected `int` >= 1"),
     "a count that is text": ('[rules."gpu.lost"]\ncount = "2"', "count: expected `int`, got `str`"),
     "a count without its time": ('[rules."gpu.lost"]\ncount = 2', "count = 2 needs within_s"),
@@ -105,6 +127,26 @@ def test_a_mistake_is_refused_in_one_line_that_names_it(text: str, words: str) -
     assert message.startswith(("my.toml", "the rules"))
     assert words in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu.xid.9999", "outlier.cpu_percent", "cpu.pressure", "disk.full", "store.slow", "outlier"]
+)
+def test_each_name_that_an_event_has_may_have_a_rule(name: str) -> None:
+    assert parse(f'[rules."{name}"]\nrung = "report"\n').rules[name].rung == "report"
+
+
+def test_no_sensor_says_what_no_rule_may_be_made_for() -> None:
+    """Names stand in the sensors' code as they are; what a sensor only notes for people needs no rule."""
+    root = Path(robust_run.health.__file__).parent
+    notes = {"kernel_log.lost", "memory.shared", "sensors.ended", "outlier.ended", "gpu.xid."}
+    first = "|".join(sorted({name.partition(".")[0] for name in names()}))
+    said: set[str] = set()
+    for path in (*root.glob("sensors/**/*.py"), *root.glob("signs/*.py"), *root.glob("metrics/*.py")):
+        constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        said |= {each for each in constants if isinstance(each, str) and re.fullmatch(rf"({first})\.[a-z_.]+", each)}
+    assert {"network.link_down", "disk.read_only", "cpu.pressure"} <= said, "the code was read"
+    assert [each for each in sorted(said - notes) if not is_known(each)] == []
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from clusters import STEPS, write
+from clusters import PATIENT, STEPS, write
 from jobs import wait_for
 from slurm_cluster import SlurmCluster
 from slurm_jobs import submit
@@ -41,6 +41,15 @@ RESUMES = f"""{STEPS}
 """
 """A training that saves when it is warned, and goes on from there. With TEST_STAYS it ends only when it has been warned: one that
 ends at once may be gone before Slurm has said why."""
+
+BREAKS = RESUMES.replace(
+    "        pause(0.02)",
+    """        pause(0.02)
+        if socket.gethostname() == "node-2" and count >= begun + 5:
+            print("CUDA error: uncorrectable ECC error encountered", file=sys.stderr, flush=True)
+            sys.exit(1)""",
+)
+"""The same; on node-2 its GPU breaks, as a worker's output shows it: a rule evicts the node."""
 
 
 def warnings(job_dir: Path) -> list[dict[str, object]]:
@@ -103,3 +112,35 @@ def test_a_job_that_is_cancelled_is_not_started_again(slurm: SlurmCluster, tmp_p
     job.assert_nothing_left()
     assert slurm.job(job.number)["Restarts"] == "0"
     assert "requeue" not in job.said()
+
+
+def test_a_node_that_a_rule_evicts_is_drained_and_left_out_after_the_requeue(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    assert BREAKS != RESUMES
+    slurm.run("scontrol", "update", "NodeName=node-[4-8]", "State=DRAIN", "Reason=test")
+    options = ["--wait-for-nodes", "10", "--shutdown-timeout", "2", *PATIENT]
+    job = submit(slurm, write(tmp_path, BREAKS), tmp_path=tmp_path, sbatch=["-N3"], options=options)
+    job.wait_said("node-2 is drained: robust-run: job")  # an administrator looks at it
+    wait_for(lambda: slurm.job(job.number)["ExcNodeList"] == "node-2", f"node-2 to be excluded:\n{job.said()}", 150)
+    slurm.run("scontrol", "update", "NodeName=node-[4-8]", "State=RESUME")
+    job.wait_for_steps_from_now(3, without="node-2", count=3)
+    job.end("COMPLETED")
+    job.assert_nothing_left()
+
+
+def test_a_job_that_requires_the_node_it_evicted_is_held_and_says_what_mends_that(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    options, site = ["--wait-for-nodes", "1", "--shutdown-timeout", "2", *PATIENT], ["-N3", "-w", "node-[1-3]"]
+    job = submit(slurm, write(tmp_path, BREAKS), tmp_path=tmp_path, sbatch=site, options=options)
+    said = job.wait_said("starts it on others")
+    (mend,) = [line for line in said.splitlines() if "starts it on others" in line]
+    assert f"job {job.number} is held: it requires node-2 (-w)" in mend
+    facts = slurm.job(job.number)
+    assert (facts["ReqNodeList"], facts["ExcNodeList"], facts["Priority"]) == ("node-[1-3]", "(null)", "0")
+    for command in mend.partition("too few; ")[2].removesuffix(" starts it on others").split(" && "):
+        slurm.run(*command.split())
+    job.wait_for_steps_from_now(3, without="node-2", count=3)
+    job.end("COMPLETED")
+    job.assert_nothing_left()

@@ -9,6 +9,7 @@ from robust_run.launcher.model.events import (
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodeReadmitted,
     NodeReturned,
 )
 from robust_run.launcher.model.job import NodeInfo
@@ -63,7 +64,11 @@ def test_an_agent_that_is_back_is_not_replaced_and_dies_anew() -> None:
 
 
 def test_nobody_is_started_on_an_evicted_node() -> None:
-    assert after(joined("a", "rr1"), LOST, NodeEvicted(name="rr1", reason="bad GPU")).due() == []
+    evicted = NodeEvicted(name="rr1", reason="bad GPU")
+    assert after(joined("a", "rr1"), LOST, evicted).due() == []
+    assert after(joined("a", "rr1"), evicted, LOST).due() == [], "its agent dies later"
+    readmitted = NodeReadmitted(name="rr1")
+    assert after(joined("a", "rr1"), LOST, evicted, readmitted).due() == [("a", "rr1")], "it may be used again"
 
 
 def test_what_died_before_a_requeue_is_over() -> None:

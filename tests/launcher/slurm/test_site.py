@@ -6,11 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.slurm.doctor import NodeSaid, judge_nodes, too_many
+from robust_run.robust_cli import robust
+from robust_run.slurm.doctor import too_many
 from robust_run.slurm.rules.site import SiteFinding, judge_config, judge_version, read_config
+from robust_run.slurm.rules.site_nodes import NodeSaid, judge_nodes
 from robust_run.slurm.tools import CommandResult
 
 CONFIG = """Configuration data as of 2026-11-22T01:34:17
@@ -38,7 +41,7 @@ def test_a_site_as_jobs_like_it() -> None:
     findings = judge_config(read_config(CONFIG))
     assert len(findings) == 11
     assert set(kinds(findings).values()) == {"ok"}
-    assert str(findings[0]) == "ok       KillOnBadExit=0"
+    assert str(findings[0]) == "ok        KillOnBadExit=0"
 
 
 @pytest.mark.parametrize(
@@ -89,23 +92,48 @@ def node(number: int, **more: object) -> NodeSaid:
 def test_nodes_that_reach_each_other() -> None:
     findings = judge_nodes([node(1), node(2)], 2, "/shared/x")
     assert {finding.kind for finding in findings} == {"ok"}
-    assert "ok       TCP between 2 nodes" in map(str, findings)
+    assert "ok        TCP between 2 nodes" in map(str, findings)
 
 
 def test_nodes_that_do_not() -> None:
     findings = judge_nodes(
-        [node(1, unreachable=("n2",)), node(2, unheard=("task 3",)), node(3, fuse=False)], 4, "/home/me/x"
+        [node(1, unreachable=("n2",)), node(2, unheard=("task 3",)), node(3, fuse=False)], 3, "/home/me/x"
     )
     said = [str(finding) for finding in findings]
-    assert said[0].startswith("bad      1 of 4 nodes: said nothing")
-    assert said[1].startswith("bad      /home/me on n2: do not see the files of the others")
-    assert said[2].startswith("bad      n1 to n2: no TCP connection")
-    assert "warning  /dev/fuse on n3: not usable: images are copied instead of mounted" in said
+    assert said[0].startswith("bad       /home/me on n2: do not see the files of the others")
+    assert said[1].startswith("bad       n1 to n2: no TCP connection")
+    assert "warning   /dev/fuse on n3: not usable: images are copied instead of mounted" in said
+
+
+def test_of_nodes_that_said_nothing_nothing_is_ok() -> None:
+    told = [node(number, task=number - 1, nodes="n[1-4]", unheard=("task 1", "task 3")) for number in (1, 3)]
+    said = [str(finding) for finding in judge_nodes(told, 4, "/shared/x")]
+    assert said == [
+        "no answer n2, n4 (2 of 4 nodes): said nothing, so nothing is known of them; srun -w n2 hostname says more",
+        "ok        /shared: shared by 2 of 4 nodes",
+        "ok        TCP between 2 of 4 nodes",
+        "ok        robust-run on 2 of 4 nodes",
+        "ok        scontrol on 2 of 4 nodes",
+        "ok        /dev/fuse on 2 of 4 nodes",
+    ], "and the folder is not to blame for what was never written there"
+
+
+def test_what_one_node_alone_says_tells_nothing_of_the_way_to_others() -> None:
+    said = [str(finding) for finding in judge_nodes([node(1, task=0)], 2, "/shared/x")]
+    assert said[0].startswith("no answer 1 of 2 nodes: said nothing")
+    assert not any("TCP" in line or "/shared" in line for line in said)
+
+
+def test_a_node_that_does_not_answer_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SiteFinding("no answer", "n2 (1 of 2 nodes)", "said nothing")
+    monkeypatch.setattr("robust_run.slurm.doctor.examine", lambda *_: [silent])
+    ran = CliRunner().invoke(robust, ["slurm", "doctor"], standalone_mode=False)
+    assert (ran.return_value, ran.stdout) == (1, "no answer n2 (1 of 2 nodes): said nothing\n")
 
 
 def test_nodes_are_named_in_their_order_whichever_speaks_first() -> None:
     said = judge_nodes([node(10, unreachable=("n9",)), node(9, unreachable=("n10",))], 2, "/home/me/x")
-    assert "bad      n9 to n10; n10 to n9: no TCP connection" in str(said[1])
+    assert "bad       n9 to n10; n10 to n9: no TCP connection" in str(said[1])
 
 
 @pytest.mark.parametrize(

@@ -161,11 +161,11 @@ def test_a_slurm_that_is_down_is_told_so() -> None:
         Site(sbatch=CommandResult(0, "slurm 23.02.1"), srun=CommandResult(0), squeue=CommandResult(0), scontrol=down),
         {},
     )
-    assert str(findings[-1]).startswith("bad      slurmctld: does not answer: slurm_load_ctl_conf error")
+    assert str(findings[-1]).startswith("bad       slurmctld: does not answer: slurm_load_ctl_conf error")
 
 
 def test_a_step_that_does_not_run_is_told_so(tmp_path: Path) -> None:
     (finding,) = examine_nodes(
         Site(srun=CommandResult(1, "noise", "srun: error: no nodes")), {}, 4, ["-pgpu"], str(tmp_path)
     )
-    assert str(finding) == "bad      a step of 4 nodes: did not run: srun: error: no nodes"
+    assert str(finding) == "bad       a step of 4 nodes: did not run: srun: error: no nodes"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
-from robust_run.launcher.core.membership import recount
+from robust_run.launcher.core.membership import evict
 from robust_run.launcher.core.resume import leftovers
 from robust_run.launcher.core.resume.leftovers import report, wake
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState
@@ -97,11 +97,10 @@ def _act(
     if wanted == "evict":
         state.evicted_for = verdict.nodes
         for name in verdict.nodes:
-            state.evicted[name] = Eviction(reason=verdict.sentence, by="robust-run", at_unix_s=at_unix_s)
+            actions += evict(state, name, Eviction(reason=verdict.sentence, by="robust-run", at_unix_s=at_unix_s))
             actions += [
                 Say(text=f"{name} is evicted from the job: {verdict.sentence}", node=node) for node in _on(state, name)
             ]
-        recount(state)
     return actions + end_attempt(state, failure_ending(policy, state))
 
 

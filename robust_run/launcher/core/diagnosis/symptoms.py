@@ -15,7 +15,7 @@ from robust_run.health.rules import deciding, workers
 from robust_run.health.types import NOT_THE_JOBS
 from robust_run.launcher.core.diagnosis.health import TRAINING, held, memory_s, said_by, spoken
 from robust_run.launcher.core.diagnosis.rule_book import book_of
-from robust_run.launcher.core.membership import node_of_rank, recount
+from robust_run.launcher.core.membership import evict, node_of_rank
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.health_events import RuleEviction, Sign
@@ -116,10 +116,9 @@ def _evicting(
     """The attempt is over: the next one does without the node."""
     name = decision.node
     state.health.evicted.append(RuleEviction(name=name, rule=decision.rule, at_s=now_s))
-    state.evicted[name] = Eviction(reason=decision.sentence, by=f"rule {decision.rule}")
-    recount(state)
+    on_record = evict(state, name, Eviction(reason=decision.sentence, by=f"rule {decision.rule}"))
     there = [m.info.id for m in state.members.values() if m.info.name == name and m.present]
     says: list[Action] = [Say(text=f"{name} is evicted from the job: {decision.sentence}", node=node) for node in there]
     draft = msgspec.structs.replace(verdict.draft, kind="node_fault", rule=decision.rule, nodes=(name,))
     verdict = msgspec.structs.replace(verdict, draft=draft, heals=True, evicts=True)
-    return verdict, [spoken(decision), *says]
+    return verdict, [spoken(decision), *on_record, *says]

@@ -8,9 +8,9 @@ from robust_run.health.ladder import rules
 from robust_run.health.ladder import step as ladder
 from robust_run.health.ladder.types import Event as LadderEvent
 from robust_run.health.ladder.types import LadderDecision, LadderPolicy
+from robust_run.launcher.core import membership
 from robust_run.launcher.core.attempts import begin, finish
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
-from robust_run.launcher.core.membership import recount
 from robust_run.launcher.core.state import LADDER, CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Finish, Say
 from robust_run.launcher.model.check_events import Decided
@@ -67,11 +67,10 @@ def evict(state: JobState, name: str, why: str, by: str, at_unix_s: float) -> li
     """Take a host out that nothing runs on; tell it."""
     if name in state.evicted:
         return []
-    state.evicted[name] = Eviction(reason=why[:500], by=by, at_unix_s=at_unix_s)
-    recount(state)
+    on_record = membership.evict(state, name, Eviction(reason=why[:500], by=by, at_unix_s=at_unix_s))
     there = [member.info.id for member in state.members.values() if member.info.name == name and member.present]
     text = f"{name} is evicted from the job by {by}: {why}; robust readmit {name} takes it back"
-    return [Say(text=text, node=node) for node in there]
+    return [*on_record, *(Say(text=text, node=node) for node in there)]
 
 
 def stop(state: JobState, decision: LadderDecision) -> list[Action]:
