@@ -28,8 +28,8 @@ from robust_run.tracer.types import TraceVerdict
 OF_MACHINES = ("hang", "stopped", "comm_stall", "slow", "unknown")
 #: torch's own timeout where a process group's is not known.
 LIMIT_S = 1800.0
-#: So long before a timeout something is done, at most; of a short timeout this part.
-MARGIN_S, MARGIN_SHARE = 30.0, 0.1
+#: So long before a timeout something is done.
+MARGIN_S = 30.0
 #: Who makes a group with a time limit shorter than this may catch its end and go on: it is acted on so long after that.
 SHORT_S, AFTER_S = 300.0, 10.0
 #: So many attempts are ended for a wait at one place that is not proven. Then it is only reported: the program waits there.
@@ -167,7 +167,7 @@ def _act_at_s(policy: CorePolicy, verdict: TraceVerdict, times: int, now_s: floa
     expires_s = verdict.expires_s if verdict.expires_s is not None else onset_s + LIMIT_S
     if 0.0 < expires_s - onset_s < SHORT_S and (policy.hang_patience_s is None or verdict.at_work):
         return expires_s + AFTER_S, "if it goes on after torch's own time limit, which is short"
-    limit_s = expires_s - min(MARGIN_S, MARGIN_SHARE * max(0.0, expires_s - onset_s))
+    limit_s = expires_s - MARGIN_S
     if verdict.inside_since_s is not None and policy.hang_patience_s is None:
         patience_s = verdict.inside_patience_s * BACK_OFF**times
         if verdict.inside_since_s + patience_s < limit_s:
