@@ -219,7 +219,9 @@ class TargetView:
             return trace
         if processes.maps(trace.pid, f"{self._target.steps_file}{RING_SUFFIX}", self._world.root) is not False:
             return trace
-        return msgspec.structs.replace(trace, doubts=(*trace.doubts, "runs another program than the one that was recorded"))
+        return msgspec.structs.replace(
+            trace, doubts=(*trace.doubts, "runs another program than the one that was recorded")
+        )
 
     def _process(self, first: processes.ProcessLook, links: StuckConnections) -> ProcessSight:
         """Return one process with what it used between the first and the last measurement."""

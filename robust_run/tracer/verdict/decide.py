@@ -21,7 +21,7 @@ OF_NETWORKS = frozenset({"network", "proxy"})
 #: Rules whose proof has to be seen twice, so far from each other: a circle of ranks by what all their threads are in, and a rank
 #: that is stopped, which others wait for since longer than it may have been.
 TWICE_S = {"order": 2.0, "cycle": 2.0, "tag": 2.0, ended.STATE: 5.0}
-#: Looks that are further apart than this were parted by something else: a machine without a CPU to spare, a job that was suspended.
+#: Looks that are further apart were parted by something else: a machine without a CPU to spare, a job that was suspended.
 LATEST_S = 20.0
 
 

@@ -65,5 +65,5 @@ def _is_held(sight: RankSight | None) -> bool:
         return False
     process = next(one for one in sight.wake.processes if one.pid == circle.pid)
     known, of_python = {thread.tid for thread in circle.threads}, {lock.waiter for lock in process.held_locks}
-    # A thread of the circle that waits for a mutex of C may run no Python: another one may be taken for it where numbers are unknown.
+    # One that waits for a mutex of C may run no Python: where numbers are unknown, another would be taken for it.
     return none_may_act(sight, besides=known, unknown=len((known & of_python) - {circle.pid}))

@@ -225,7 +225,7 @@ def test_another_wait_has_its_own_time() -> None:
 
 
 def test_the_time_is_that_of_the_process_group_whatever_that_is() -> None:
-    for limit_s, act_at_s in ((600.0, 571.0), (100.0, 91.0), (50.0, 46.0), (86400.0, 86371.0)):
+    for limit_s, act_at_s in ((600.0, 571.0), (300.0, 271.0), (100.0, 111.0), (86400.0, 86371.0)):
         story = one_node()
         suspected(story)
         incident, _ = judged(story, waits(limit_s=limit_s))
@@ -344,7 +344,7 @@ def test_a_network_that_stands_still_at_one_line_again_and_again_is_given_twice_
 
 
 def test_torch_s_own_limit_comes_before_the_network_s_time_where_it_is_shorter() -> None:
-    assert acted_on_after(one_node(), inside(3.0, 120.0, limit_s=60.0)) == 54.0
+    assert acted_on_after(one_node(), inside(3.0, 400.0, limit_s=330.0)) == 300.0
 
 
 @pytest.mark.parametrize("patience_s", [60.0, 600.0])

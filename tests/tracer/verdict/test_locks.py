@@ -68,7 +68,12 @@ TIMER = stack(f"{STANDARD}/threading.py:300 wait", f"{STANDARD}/threading.py:137
 
 
 def test_another_thread_that_may_end_it_by_a_signal_or_start_the_program_anew_makes_it_no_proof() -> None:
-    for beside, proven in (((), True), ((SIDE_OF_CIRCLE,), True), ((SIDE_OF_CIRCLE, TIMER), False), ((WATCHDOG,), False)):
+    for beside, proven in (
+        ((), True),
+        ((SIDE_OF_CIRCLE,), True),
+        ((SIDE_OF_CIRCLE, TIMER), False),
+        ((WATCHDOG,), False),
+    ):
         found = verdict_on(
             msgspec.structs.replace(
                 rank(0, at=ELSEWHERE, beside=beside), wake=thrice(MUTEXES)[-1], wake_before=tuple(thrice(MUTEXES)[:-1])

@@ -529,7 +529,9 @@ def test_a_thread_may_abort_a_call_or_end_its_process(frames: tuple[Frame, ...],
     assert verdict_on(with_thread(differing(), 1, *frames)).proven is proven
 
 
-@pytest.mark.parametrize("doing", [{"state": "T"}, {"state": "R"}, {"starved": 0.9}, {"frozen_by": "/sys/x/cgroup.freeze"}])
+@pytest.mark.parametrize(
+    "doing", [{"state": "T"}, {"state": "R"}, {"starved": 0.9}, {"frozen_by": "/sys/x/cgroup.freeze"}]
+)
 def test_a_rank_that_has_not_run_may_have_an_error_to_come(doing: dict[str, Any]) -> None:
     """Its peer has ended, or failed: it will know when it is given a CPU."""
     for scene in (differing(), scene_of("exit 0"), circle()):
