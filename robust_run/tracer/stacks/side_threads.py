@@ -24,7 +24,7 @@ _KNOWN = frozenset(
 _IDLE = ("concurrent/futures/thread.py", "_worker")
 #: Packages whose own threads write down or send away what the program has told them; they never end a call or the process.
 _TELLERS = ("tensorboard/", "tensorboardX/", "torch/utils/tensorboard/", "wandb/")
-#: Threads of C++ that Python knows and that run none of it now, by the kernel's names for them: autograd's wait for the main thread.
+#: Threads of C++ that Python knows and that run none of it now, by the kernel's names: autograd's wait for the main thread.
 _OF_AUTOGRAD = "pt_autograd_"
 
 
@@ -37,7 +37,7 @@ def none_may_act(sight: RankSight, besides: Collection[int] = (), unknown: int =
 
 
 def none_may_end(sight: RankSight) -> bool:
-    """Whether no thread beside the main one may end the process, or a call that the main one is in: by `abort`, `_exit`, a signal."""
+    """Whether no thread beside the main one may end the process or a call of the main one: by `abort`, `_exit`, a signal."""
     return _none(sight, lambda stack: _is_harmless(stack) or _only_tells(stack))
 
 
