@@ -18,6 +18,9 @@ import subprocess
 import sys
 import time
 
+import msgspec
+
+from robust_run.tracer.sight.processes import small_file
 from robust_run.tracer.stacks.dumps import TEXT_CHARACTERS, parse_spied
 from robust_run.tracer.types import ThreadStack
 
@@ -52,12 +55,22 @@ class Spy:
         async with self._places:
             for _ in range(TRIES):
                 began_s = time.monotonic()
-                found = parse_spied(await asyncio.to_thread(_output, argv, self._timeout_s))
+                found = _named(pid, parse_spied(await asyncio.to_thread(_output, argv, self._timeout_s)))
                 if found or time.monotonic() - began_s >= self._timeout_s:
                     break
         if not found:
             self._hopeless.add(pid)
         return found
+
+
+def _named(pid: int, stacks: tuple[ThreadStack, ...]) -> tuple[ThreadStack, ...]:
+    """Return stacks with the kernel's names for threads that run no Python now, and that Python has no name for."""
+    return tuple(
+        msgspec.structs.replace(stack, name=small_file(f"/proc/{pid}/task/{stack.tid}/comm").strip())
+        if stack.tid and not stack.frames and not stack.name
+        else stack
+        for stack in stacks
+    )
 
 
 def _output(argv: list[str], timeout_s: float) -> bytes:
