@@ -17,7 +17,7 @@ from worker_side import load_worker_side
 
 from robust_run.tracer.files import ring, steps
 from robust_run.tracer.files.arming import arm_environment
-from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, LIMITED, REBORN, SURVIVED
+from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, FORKED, LIMITED, REBORN, SERVING, SURVIVED
 from robust_run.tracer.types import Op, RankTrace
 
 
@@ -116,7 +116,9 @@ class FakeTorch:
         worker = load_worker_side()
         self.ring = worker.load("recorder").Ring(self.path, self.errors.append)
         library = SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work)
-        hooks = worker.load("hooks").Hooks(self.ring, self.distributed, library, lambda: self.served.append(None))
+        self.hooks = hooks = worker.load("hooks").Hooks(
+            self.ring, self.distributed, library, lambda: self.served.append(None)
+        )
         hooks.late_done = True  # that part needs all of torch
         hooks.install()
 
@@ -468,6 +470,35 @@ def test_a_forked_child_writes_nothing(torch: FakeTorch) -> None:
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     assert (torch.header.ops, torch.header.steps) == (1, 0)
+    assert torch.trace.doubts == (DOUBTS[FORKED],), "it communicates: its parent's calls are not all of the rank's"
+
+
+def test_a_forked_child_that_does_not_communicate_is_no_doubt(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)])
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert torch.trace.doubts == ()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_who_makes_calls_that_others_ask_for_by_rpc_is_in_doubt(torch: FakeTorch, is_there: bool) -> None:
+    agents = []
+    api = SimpleNamespace(_init_rpc_states=agents.append, _is_current_rpc_agent_set=lambda: is_there)
+    torch.group.allreduce([Tensor(1)])
+    torch.hooks.watch_rpc(api)
+    assert torch.trace.doubts == ((DOUBTS[SERVING],) if is_there else ())
+    api._init_rpc_states("agent")
+    assert (agents, torch.trace.doubts) == (["agent"], (DOUBTS[SERVING],))
+
+
+def test_who_records_no_more_is_in_doubt(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)])
+    torch.ring.stop(RuntimeError("a call that it does not understand"))
+    assert len(torch.errors) == 1
+    torch.errors.clear()
+    assert torch.trace.doubts == ("records no more",)
 
 
 def test_a_ring_of_a_living_process_is_left_alone_and_one_of_a_dead_is_taken(torch: FakeTorch) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,24 @@ def test_garbage_never_raises(tmp_path_factory, text: str):
     assert len(processes.command_of(7, str(root))) <= processes.COMMAND_CHARACTERS
     assert processes.catches(7, 61, str(root)) in (True, False)
     assert processes.waits_in(7, str(root)).isprintable()
+
+
+def test_a_program_that_was_replaced_has_nothing_mapped_any_more(tmp_path: Path) -> None:
+    file = tmp_path / "some.ring"
+    file.write_bytes(bytes(4096))
+    program = (
+        "import mmap, os, sys; kept = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 4096); print(flush=True); input()\n"
+        "os.execlp('sh', 'sh', '-c', 'echo; read x')"
+    )
+    argv = [sys.executable, "-c", program, str(file)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        assert processes.maps(process.pid, str(file)) is True
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert processes.maps(process.pid, str(file)) is False
+        process.stdin.close()
+    assert processes.maps(process.pid, str(file)) is None, "it is gone"
+    assert processes.maps(os.getpid(), str(tmp_path / "none.ring")) is None

@@ -28,6 +28,7 @@ def test_threads_have_names_and_plain_function_names():
     assert feeder.name == "feeder"
     assert [frame.function for frame in feeder.frames] == ["w", "run"]
     assert main.frames == (Frame("<module>", "/app/train.py", 4),)
+    assert (feeder.tid, main.tid) == (29343, 29341)
 
 
 def test_the_main_thread_is_known():
