@@ -6,37 +6,51 @@ workers here must be dead by that time, whatever happened:
 1. The agent ends them when its lease is over (`Lease`). It is renewed from the moment a heartbeat was sent that the controller
    answered, so no clock of another machine and no travel time is involved.
 2. The agent may be stopped or stuck itself. The guard, which does nothing else, looks at the same time in shared memory and
-   kills the agent a moment later; the workers die with it. An agent that is awake and kills them is given the time it takes until
+   kills the workers a moment later (`second_fence`). An agent that is awake and kills them is given the time it takes until
    they are gone: all machines of a job may have stood still and go on at once (`scontrol suspend`), busy as never.
 """
 
 from __future__ import annotations
 
 import mmap
-import struct
+from collections.abc import Iterable
 
 from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes
 
 #: How long after its fence an agent may take until its workers are gone: those with memory of a device do not go at once.
 ENDING_S = 5.0
 
-_FORMAT = struct.Struct("=d")
+#: Processes that the guard must spare: there are two or three.
+MOST_SPARED = 16
 
 
 class Cell:
-    """A time in memory that guard and agent share; 0 is never. Made before the agent is forked."""
+    """A time in memory that guard and agent share; 0 is never. Made before the agent is forked.
+
+    Each number is read and written as one word of the machine, so none is ever seen half written.
+    """
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE))
+        self._at_s = memory[:8].cast("d")
+        self._spared = memory[8 : 8 * (MOST_SPARED + 1)].cast("q")
 
     def set(self, at_s: float) -> None:
         """Note when the agent must have ended its workers (monotonic clock)."""
-        _FORMAT.pack_into(self._memory, 0, at_s)
+        self._at_s[0] = at_s
 
     def is_over(self, now_s: float) -> bool:
         """Whether the agent has missed that time."""
-        at_s: float = _FORMAT.unpack_from(self._memory, 0)[0]
-        return 0.0 < at_s < now_s - GUARD_AFTER_S
+        return 0.0 < self._at_s[0] < now_s - GUARD_AFTER_S
+
+    def spare(self, pids: Iterable[int]) -> None:
+        """Note which children of the agent are no part of an attempt: the guard kills all others when that time is over."""
+        for place, pid in enumerate((*pids, *[0] * MOST_SPARED)[:MOST_SPARED]):
+            self._spared[place] = pid
+
+    def spared(self) -> set[int]:
+        """Return them."""
+        return {pid for pid in self._spared if pid}
 
 
 class Lease:
