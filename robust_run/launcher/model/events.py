@@ -107,6 +107,12 @@ class ControllerResumed(msgspec.Struct, frozen=True, tag="controller_resumed", k
     """How often a scheduler has started the job again. Where it grows, nobody of the nodes on record is left."""
 
 
+class LeaseRecorded(msgspec.Struct, frozen=True, tag="lease_recorded", kw_only=True):
+    """Machines are late, or are not any more: from now on leases may be granted that are over for certain after this silence."""
+
+    lost_s: float
+
+
 # --- events: an attempt on its nodes --------------------------------------------------------------------------------
 
 
@@ -292,6 +298,7 @@ Event = (
     | NodeReadmitted
     | RestartAsked
     | ControllerResumed
+    | LeaseRecorded
     | StoreOpened
     | AttemptStarted
     | RankExited

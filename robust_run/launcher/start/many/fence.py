@@ -1,6 +1,7 @@
 """Fencing: the lease of an agent, and the two fences that end its workers when it runs out.
 
-The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. So the
+The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. How long the
+lease is it says with each answer; the longest that it granted and that may still hold counts, on both sides. So the
 workers here must be dead by that time, whatever happened:
 
 1. The agent ends them when its lease is over (`Lease`). It is renewed from the moment a heartbeat was sent that the controller
@@ -59,7 +60,10 @@ class Lease:
     def __init__(self, cell: Cell) -> None:
         self.renewed_s: float | None = None
         """The moment from which the newest renewal counts; None: never renewed."""
+        self.until_s: float | None = None
+        """When workers must not run any more, by the longest that was granted; None: never granted."""
         self.times = LeaseTimes(0.0)
+        """As granted last."""
         self._cell = cell
         self._sent: dict[int, float] = {}
         self._guarded = False
@@ -69,10 +73,12 @@ class Lease:
         """Note when a heartbeat was sent."""
         self._sent[number] = now_s
 
-    def answered(self, number: int) -> None:
-        """Renew the lease from when that heartbeat was sent."""
+    def answered(self, number: int, lease_s: float = 0.0) -> None:
+        """Renew the lease from when that heartbeat was sent. `lease_s`: its length from now on; 0: as before."""
         at_s = self._sent.get(number)
         if at_s is not None:
+            if lease_s > 0:
+                self.times = LeaseTimes(lease_s)
             self._sent = {key: value for key, value in self._sent.items() if key > number}
             self.renew(at_s)
 
@@ -80,12 +86,15 @@ class Lease:
         """Renew from a moment at which no controller can have given this node up."""
         if self.renewed_s is None or at_s > self.renewed_s:
             self.renewed_s = at_s
+        until_s = at_s + self.times.lease_s
+        if self.until_s is None or until_s > self.until_s:
+            self.until_s = until_s
             self._note()
 
     def fenced(self, now_s: float) -> None:
         """Note that the agent is awake and kills its workers, at each look; the first counts."""
-        if self._guarded and self.renewed_s is not None and self._fenced_for_s != self.renewed_s:
-            self._fenced_for_s = self.renewed_s
+        if self._guarded and self.until_s is not None and self._fenced_for_s != self.until_s:
+            self._fenced_for_s = self.until_s
             self._cell.set(now_s + ENDING_S)
 
     def guard(self, running: bool) -> None:
@@ -103,8 +112,7 @@ class Lease:
 
     def is_over(self, now_s: float) -> bool:
         """Whether workers must not run any more."""
-        return self.renewed_s is not None and self.silent_s(now_s) >= self.times.lease_s
+        return self.until_s is not None and now_s >= self.until_s
 
     def _note(self) -> None:
-        runs = self._guarded and self.renewed_s is not None
-        self._cell.set(self.renewed_s + self.times.lease_s if runs and self.renewed_s is not None else 0.0)
+        self._cell.set(self.until_s if self._guarded and self.until_s is not None else 0.0)
