@@ -1,20 +1,22 @@
 """The leases that a controller grants: longer where machines are late, and never longer than is on record.
 
-How it knows: each heartbeat says how late the timers on its node fired in the last minute; the time between two heartbeats and this
-process's own looks say the rest. What looks the same on a healthy cluster: a cable that was out for a second, a laptop's lid; they
-cost a longer wait for one minute.
+How it knows: each heartbeat says how late the timers on its node fired in the last minute; the time between two heartbeats and
+this process's own looks say the rest. What looks the same on a healthy cluster: a cable that was out for a second, a laptop's
+lid; they cost a longer wait for one minute.
 
 Workers of a silent node must be dead before they are replaced, by whatever controller. So a node counts as lost when the longest
-lease that it was granted and may still hold is over for certain (`FailureDetector.granted`), and a controller that takes over waits
-as long as the journal says that any lease may be: a longer one is put on record, durably, before it is granted.
+lease that it was granted and may still hold is over for certain (`FailureDetector.granted`), and a controller that takes over
+waits as long as the journal says that any lease may be: a longer one is put on record, durably, before it is granted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.lateness import WINDOW_S, Lateness
+from robust_run.launcher.model.events import LeaseRecorded
 from robust_run.launcher.model.lease_times import MARGIN_S, LeaseTimes, adapted
 
 
@@ -28,6 +30,25 @@ class LeaseRecord(Protocol):
     def is_done(self) -> bool:
         """Whether what was begun last is where a successor finds it."""
         ...
+
+
+class LeaseJournal:
+    """The record in the job's state, and so in its journal."""
+
+    def __init__(self, note: Callable[[str], None], tell: Callable[[LeaseRecorded], object]) -> None:
+        self.is_kept: Callable[[], bool] = lambda: True
+        """Whether a successor would know all that the controller has been told."""
+        self._note = note
+        self._tell = tell
+
+    def begin(self, lost_s: float) -> None:
+        """See `LeaseRecord`."""
+        self._note(f"by how late machines are, a silent node is lost after {lost_s:.1f} s at most")
+        self._tell(LeaseRecorded(lost_s=lost_s))
+
+    def is_done(self) -> bool:
+        """See `LeaseRecord`."""
+        return self.is_kept()
 
 
 class Leases:

@@ -24,21 +24,13 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.controller.leases import Leases
+from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.model.events import (
-    LeaseRecorded,
-    NodeEvent,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
-    SignalReceived,
-)
+from robust_run.launcher.model.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
 from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.start_notes import Starts
@@ -70,9 +62,8 @@ class Service:
         self.controller: Controller | None = None
         self.times = lease_times(many)
         self.detector = FailureDetector(self.times.lost_s)
-        self.is_kept: Callable[[], bool] = lambda: True
-        """Whether a successor would know all that the controller has been told."""
-        self.leases = Leases(self.times, many.heartbeat_s, self.detector, self)
+        self.lease_record = LeaseJournal(note, lambda event: self.controller and self.controller.tell(event))
+        self.leases = Leases(self.times, many.heartbeat_s, self.detector, self.lease_record)
         self._looked_at_s: float | None = None
         self.leads_until_s = float("inf")
         self.code_folder = ""
@@ -146,22 +137,6 @@ class Service:
         self._end_stale(peer, hello.attempt)
         self._line_up()
         return self._welcome(lease_s=self.leases.connected(node.id, now_s).lease_s)
-
-    # --- LeaseRecord
-
-    def begin(self, lost_s: float) -> None:
-        """Put on record how long silent nodes are waited for."""
-        is_usual = lost_s <= self.times.lost_s
-        why = "machines are in time again" if is_usual else "machines are late"
-        self._note(f"{why}: a silent node is lost after {lost_s:.1f} s at most")
-        if self.controller is not None:
-            self.controller.tell(LeaseRecorded(lost_s=lost_s))
-
-    def is_done(self) -> bool:
-        """Whether that is where a successor finds it."""
-        return self.is_kept()
-
-    # --- leases
 
     def grant(self, peer: Peer, late_s: float) -> float:
         """Return the length of the lease that the answer to a heartbeat renews."""

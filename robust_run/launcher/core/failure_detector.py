@@ -1,7 +1,7 @@
 """Failure detector: which agents have been silent for so long that they have fenced themselves. Pure.
 
-Each agent is waited for as long as the longest lease lasts that it was granted and may still hold: `patience_s` after its last sign
-of life on a quiet cluster, longer where machines are late (see `controller.leases`).
+Each agent is waited for as long as the longest lease lasts that it was granted and may still hold: `patience_s` after its last
+sign of life on a quiet cluster, longer where machines are late (see `controller.leases`).
 """
 
 from __future__ import annotations

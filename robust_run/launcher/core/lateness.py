@@ -1,7 +1,7 @@
 """Lateness of a process: how much later than due its timers fired at worst in the last minute. Pure.
 
-The worst of a minute, not the mean: a machine that stood still for 3 s once may do so again. Growing is immediate, shrinking takes
-that minute.
+The worst of a minute, not the mean: a machine that stood still for 3 s once may do so again. Growing is immediate, shrinking
+takes that minute.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class ControllerProcess:
             journal.open_with(spec, config.host)
         service = self._service(term, records.snapshot())
         service.leases.take_over(state.lost_after_s, self._clock.monotonic_s())
-        service.is_kept = lambda: _is_kept(journal, hold)
+        service.lease_record.is_kept = lambda: _is_kept(journal, hold)
         controller = Controller(
             policy=policy_of(spec),
             state=state,

@@ -5,7 +5,8 @@
 
 If the guard is killed, the agent sees its lifeline end and kills the job. If the agent is killed, the guard inherits all of
 its orphans (it is their subreaper) and kills them. Workers also carry PR_SET_PDEATHSIG, for the day both are killed.
-While the agent lives the guard does nothing else, but for the second of the two fences of a job of several nodes (`start.many.second_fence`).
+While the agent lives the guard does nothing else, but for the second of the two fences of a job of several nodes
+(`start.many.second_fence`).
 
 Where a per-user warm process runs the agent (see `start.warm.client`), the agent is that one's child: then it does what is
 said above of the guard's orphans, and tells the guard.

@@ -1,4 +1,4 @@
-"""The leases of a controller: a quiet cluster keeps the usual ones, late machines get longer ones, and never are there two workers."""
+"""The leases of a controller: the usual ones on a quiet cluster, longer ones for late machines, and no rank ever runs twice."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def test_lateness_never_makes_a_lease_shorter_nor_endless(base_s: float, late_s:
         assert times == LeaseTimes(base_s)
 
 
-#: Per heartbeat: pause before it is sent, time until it is read, time until its answer is read (None: never), the lateness that the
-#: agent tells and the controller sees of itself, whether the record is written by then, whether the connection breaks first.
+#: Per heartbeat: pause before it is sent, time until it is read, time until its answer is read (None: never), the lateness
+#: that the agent tells and the controller sees of itself, whether the record is written by then, whether the connection breaks.
 Beats = st.lists(
     st.tuples(
         st.floats(0.01, 6.0),
@@ -165,7 +165,7 @@ def test_whatever_is_late_workers_are_dead_before_their_node_is_lost(
     sent_s, heard_s, answers, longest_s = NOW_S, NOW_S, [], BASE.lost_s
     for number, (pause_s, there_s, back_s, late_s, own_late_s, is_quick, fate) in enumerate(beats):
         sent_s += pause_s
-        for at_s, answered, lease_s in [each for each in answers if each[0] <= sent_s]:
+        for _, answered, lease_s in [each for each in answers if each[0] <= sent_s]:
             lease.answered(answered, lease_s)
         answers = [each for each in answers if each[0] > sent_s]
         if fate == 0:

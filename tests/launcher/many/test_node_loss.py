@@ -14,6 +14,7 @@ import pytest
 from clusters import PATIENCE_S, STEPS, TRAIN, ClusterJob, children, outside, reaches, start_all, wait_for, write
 from hosts import Cluster, Host, need_hosts
 
+from robust_run.launcher.agent.workers.process_tree import read_status
 from robust_run.launcher.model.lease_times import MARGIN_S
 
 START = Callable[..., tuple[Cluster, ClusterJob]]
@@ -251,7 +252,8 @@ def test_the_guard_ends_the_workers_of_an_agent_that_stands_still(start: START) 
     job.wait_for_steps(1, 2)
     assert "did not answer when its lease was over; its workers were ended" in launcher.err
     worker = next(each for each in job.workers() if (each.attempt, each.host) == (0, "node-1"))
-    assert not outside(cluster[1], worker.pid)
+    status = read_status(outside(cluster[1], worker.pid))
+    assert status is None or status.is_gone, "its agent, which stands still, has yet to collect it"
     os.kill(launcher.agent_pid(), signal.SIGCONT)
     job.wait_for_event("node_returned")
     assert job.finish() == {"node-0": 0, "node-1": 0, "node-2": 0}

@@ -1,10 +1,10 @@
-"""The guard's fence: it kills the workers of an agent that is stopped or stuck while its lease is over, and leaves the agent alone.
+"""The guard's fence: it kills the workers of an agent that is stopped or stuck while its lease is over, and spares the agent.
 
 How it knows: the agent notes in memory that both share when its workers must be dead, and moves that time at each renewal. A time
 that has passed by `GUARD_AFTER_S` means that no renewal came, and that the agent, which looks 20 times a second, did not act.
 
-What looks the same on a healthy node: a machine that stood still as a whole. The guard sees that its own looks were far apart, and
-gives the agent a moment to do it by itself.
+What looks the same on a healthy node: a machine that stood still as a whole. The guard sees that its own looks were far apart,
+and gives the agent a moment to do it by itself.
 
 Why the agent lives on: it may come back (SIGCONT, a busy machine, a debugger), finds its workers dead and its lease over, and
 returns to the controller as a node that stands by; the job of a node that hosts the controller goes on. Nothing of an attempt is
