@@ -14,7 +14,7 @@ workers here must be dead by that time, whatever happened:
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes
 
@@ -49,7 +49,7 @@ class Cell:
         for place, pid in enumerate((*pids, *[0] * MOST_SPARED)[:MOST_SPARED]):
             self._spared[place] = pid
 
-    def spared(self) -> set[int]:
+    def spared(self) -> Collection[int]:
         """Return them."""
         return {pid for pid in self._spared if pid}
 
