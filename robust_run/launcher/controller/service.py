@@ -30,7 +30,15 @@ from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.model.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
+from robust_run.launcher.model.events import (
+    LeaseRecorded,
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    SignalReceived,
+)
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
 from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.start_notes import Starts
@@ -62,7 +70,7 @@ class Service:
         self.controller: Controller | None = None
         self.times = lease_times(many)
         self.detector = FailureDetector(self.times.lost_s)
-        self.lease_record = LeaseJournal(note, lambda event: self.controller and self.controller.tell(event))
+        self.lease_record = LeaseJournal(note, self._tell)
         self.leases = Leases(self.times, many.heartbeat_s, self.detector, self.lease_record)
         self._looked_at_s: float | None = None
         self.leads_until_s = float("inf")
@@ -137,6 +145,10 @@ class Service:
         self._end_stale(peer, hello.attempt)
         self._line_up()
         return self._welcome(lease_s=self.leases.connected(node.id, now_s).lease_s)
+
+    def _tell(self, event: LeaseRecorded) -> None:
+        if self.controller is not None:
+            self.controller.tell(event)
 
     def grant(self, peer: Peer, late_s: float) -> float:
         """Return the length of the lease that the answer to a heartbeat renews."""
