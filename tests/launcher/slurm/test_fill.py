@@ -12,7 +12,7 @@ from robust_run.slurm.rules.fill import Filled, fill, run_name
 from robust_run.slurm.rules.ports import ports_of
 from robust_run.slurm.rules.surroundings import nodes_of_job, read
 from robust_run.slurm.rules.types import SlurmStep
-from robust_run.slurm.shared import is_shared
+from robust_run.launcher.records.shared_folders import is_shared
 
 
 def filled(line: str, *, shared: bool = False, **changes: str) -> tuple[Filled, SlurmStep]:
