@@ -280,6 +280,12 @@ class _NodeOfMany:
         address = self._joining.hello().node.candidate
         if not address or address not in candidates or self._supervisor.is_running or self._joining.candidate is None:
             return
+        if not self._many.coordinator and not os.path.isdir(os.path.join(run_directory.path, "leader")):
+            self._console.say(
+                f"this node cannot take the controller over: {run_directory.path} is not what the controller's node has there; "
+                "share the folder (--log-dir), or give --coordinator"
+            )
+            return
         config = config_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
         config = msgspec.structs.replace(config, address=address, setup=self._joining.setup)
         try:
