@@ -1,4 +1,4 @@
-"""One run per rendezvous: a node that comes back, alone or with others, never starts a second training of a job that runs elsewhere.
+"""One run per rendezvous: a node that comes back never starts a second training of a job that runs elsewhere.
 
 Each worker holds a lock on a file of its rank, which all hosts share: two workers of one rank at a time would be seen by that.
 """

@@ -6,11 +6,11 @@ known that the job has none:
 - **The controller cannot move** (no --controller-standby). It is where the nodes meet or nowhere, and this node has that address:
   there is no other. Workers of a run whose controller died a moment ago may still live: after a return (an old mark on this
   node's disk) no attempt begins before their leases have ended.
-- **It can move.** Then candidates share a place, the folder of runs or etcd, and what is on record there is the truth. A leader
-  that answers is joined. One whose heartbeat goes on, and that does not answer this node, is waited for: it may be starved, or
-  this is the side of a partition that has no leader. A run that is over makes room for a new one at once. A run that is not over,
-  and that has had no leader for some turns, is **gone on with** by the rules of its own elections: should a candidate of it be alive
-  after all, one of the two leads, never both.
+- **It can move.** Then candidates share a place, the folder of runs or etcd, and what is on record there is the truth. A
+  leader that answers is joined. One whose heartbeat goes on, and that does not answer this node, is waited for: it may be
+  starved, or this is the side of a partition that has no leader. A run that is over makes room for a new one at once. A run
+  that is not over, and that has had no leader for some turns, is **gone on with** by the rules of its own elections: should a
+  candidate of it be alive after all, one of the two leads, never both.
 - **The place does not know the job.** That may be the very first start, or a folder that is not mounted yet. A node that
   remembers a run waits for it. One that remembers nothing founds; where the folder is not known to be shared, the first attempt
   then needs a majority of the job's nodes, which cannot come together beside a run that has the others.
