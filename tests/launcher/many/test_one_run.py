@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import PATIENCE_S, STEPS, ClusterJob, start_all, wait_for, write
+from clusters import STEPS, ClusterJob, start_all, wait_for, write
 from hosts import Cluster, Host, need_hosts
 
-FAST = ("--no-warm", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=9,last_call_timeout=1")
+#: A long lease, since a busy machine may hold an agent up for seconds; so a takeover takes half a minute.
+FAST = ("--no-warm", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=15,last_call_timeout=1")
+PATIENCE_S = 150.0
+pytestmark = pytest.mark.timeout(900)
 
 WITNESS = f"""{STEPS}
     import fcntl
@@ -47,7 +50,7 @@ def start(cluster: Cluster, tmp_path: Path, *options: str, named: bool = False) 
         job.join(host)
     if not named:
         job.run_id = wait_for(lambda: runs(job), f"a run:\n{job.said()}", PATIENCE_S)[0]
-    job.wait_for_event("node_joined", 3)
+    job.wait_for_event("node_joined", 3, PATIENCE_S)
     wait_for(lambda: sum(bool(each.controller_pids()) for each in job.launchers) >= 3, "candidates", PATIENCE_S)
     return job
 
@@ -59,7 +62,7 @@ def runs(job: ClusterJob) -> list[str]:
 
 def lose_the_founder(cluster: Cluster, job: ClusterJob, ranks: int) -> None:
     """The node that founded loses its power; another leads, and the job heals."""
-    job.wait_for_steps(0, ranks)
+    job.wait_for_steps(0, ranks, timeout_s=PATIENCE_S)
     cluster[0].power_off()
     wait_for(lambda: job.events("controller_resumed"), f"a successor:\n{job.said()}", PATIENCE_S)
     wait_for(lambda: max(each.attempt for each in job.workers()) >= 1, f"attempt 1:\n{job.said()}", PATIENCE_S)
@@ -73,7 +76,7 @@ def assert_one_training(job: ClusterJob) -> None:
 def finish(job: ClusterJob, *hosts: Host) -> None:
     (job.steps_dir / "done").touch()
     for host in hosts:
-        assert job.on(host).finish() == 0, job.said()
+        assert job.on(host).finish(PATIENCE_S) == 0, job.said()
 
 
 FORMS = {
@@ -93,9 +96,9 @@ def test_a_founder_that_comes_back_joins_the_run_that_went_on_without_it(
     lose_the_founder(cluster, job, 2)
     cluster[0].power_on()
     job.join(cluster[0])  # the same line
-    job.wait_for_event("node_joined", 4)
+    job.wait_for_event("node_joined", 4, PATIENCE_S)
     job.join(cluster[3])  # and a late node with it
-    job.wait_for_event("node_joined", 5)
+    job.wait_for_event("node_joined", 5, PATIENCE_S)
     assert_one_training(job)
     finish(job, *cluster)
     assert_one_training(job)
@@ -105,7 +108,7 @@ def test_after_a_power_cut_of_all_nodes_one_run_goes_on_and_after_its_end_a_new_
     cluster: Cluster, tmp_path: Path
 ) -> None:
     job = start(cluster, tmp_path, "--nnodes", "1:2", "--standby", "1")
-    job.wait_for_steps(0, 2)
+    job.wait_for_steps(0, 2, timeout_s=PATIENCE_S)
     for host in list(cluster)[:3]:
         host.power_off()
     cluster[0].power_on()
@@ -126,7 +129,7 @@ def test_a_node_that_remembers_a_run_and_does_not_see_the_folder_waits_and_joins
     cluster: Cluster, tmp_path: Path
 ) -> None:
     job = start(cluster, tmp_path, "--nnodes", "1:2", "--standby", "1")
-    job.wait_for_steps(0, 2)
+    job.wait_for_steps(0, 2, timeout_s=PATIENCE_S)
     cluster[0].power_off()
     wait_for(lambda: job.events("controller_resumed"), f"a successor:\n{job.said()}", PATIENCE_S)
     register = next(job.log_dir.glob(".rendezvous-*"))
@@ -139,6 +142,6 @@ def test_a_node_that_remembers_a_run_and_does_not_see_the_folder_waits_and_joins
     assert_one_training(job)
     cluster[0].heal()
     hidden.rename(register)
-    job.wait_for_event("node_joined", 4)
+    job.wait_for_event("node_joined", 4, PATIENCE_S)
     finish(job, cluster[0])
     assert_one_training(job)
