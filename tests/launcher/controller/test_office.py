@@ -62,6 +62,9 @@ class Hold:
     async def leader(self) -> LeaderRecord | None:
         raise AssertionError
 
+    async def standing(self) -> RunStanding | None:
+        raise AssertionError
+
     async def load_members(self) -> dict[str, bytes]:
         raise AssertionError
 
