@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 
 from robust_run.ckpt_io import dcp
 from robust_run.ckpt_io.commands import ckpt
-from robust_run.ckpt_io.commands_shared import printable
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.rules.layout import copy_path
 from robust_run.ckpt_io.rules.manifest import decode, encode
 from robust_run.errors import RobustRunError
+from robust_run.terminal import plain
 
 ESCAPE = "\x1b]0;owned\x07"
 Told = tuple[int, str, str]
@@ -53,9 +53,9 @@ def hostile(folder: Path) -> None:
     (folder / "MANIFEST").write_bytes(encode(manifest))
 
 
-def test_printable_keeps_what_can_be_printed() -> None:
-    assert printable("step-1 ä 日本") == "step-1 ä 日本"
-    assert printable("a\x1b[2Jb\nc\u202ed\udc80") == "a\\x1b[2Jb\\nc\\u202ed\\udc80"
+def test_plain_keeps_what_can_be_printed() -> None:
+    assert plain("step-1 ä 日本") == "step-1 ä 日本"
+    assert plain("a\x1b[2Jb\nc\u202ed\udc80") == "a\\x1b[2Jb\\nc\\u202ed\\udc80"
 
 
 def test_inspect_and_list_do_nothing_to_a_terminal(typed: Typed, tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_a_set_up_that_fails_starts_nothing(ground: Ground, mistake: str) -> Non
 def test_a_snapshot_of_somebody_elses_is_refused(ground: Ground) -> None:
     for name in ("ours", "theirs"):
         (ground.folder / name).write_text(f"the secret of {name}, long enough\n")
+        (ground.folder / name).chmod(0o600)
     path = script(ground.folder, LOOK)
     assert ground.run(*ground.options(), "--setup-token-file", "theirs", path)[0] == 0
     code, job = ground.run(*ground.options(), "--setup-token-file", "ours", path)

@@ -26,7 +26,7 @@ STUCK = f"""{STEPS}
 
 
     dist.init_process_group("gloo")
-    _set_pg_timeout(timedelta(seconds=60))
+    _set_pg_timeout(timedelta(seconds=600))
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(100000):
@@ -54,7 +54,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 
 
 def test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place(cluster: Cluster, tmp_path: Path) -> None:
-    options = ["--nnodes", "2", "--standby", "1", *PATIENT]
+    options = ["--nnodes", "2", "--standby", "1", "--hang-patience", "40", *PATIENT]
     job = start_all(cluster, write(tmp_path, STUCK), tmp_path=tmp_path, options=options)
     told = job.wait_for_incident(timeout_s=TORCH_S)
     assert told["action"]["name"] == "report", "it may be a wait"

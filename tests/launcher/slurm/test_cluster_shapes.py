@@ -103,7 +103,7 @@ def test_a_container_without_scontrol_trains_and_says_what_it_cannot(slurm: Slur
 def test_the_doctor_likes_this_site(slurm: SlurmCluster, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     said = slurm.run(*ROBUST, "slurm", "doctor", "--nodes", "8", cwd=tmp_path, env={"PATH": path}, timeout_s=300)
-    assert "ok       TCP between 8 nodes" in said
+    assert "ok        TCP between 8 nodes" in said
     assert f"ok       {tmp_path}: shared by 8 nodes" in said
     assert "ok       SlurmdTimeout=6 sec" in said
     assert list(tmp_path.iterdir()) == []
@@ -115,7 +115,7 @@ def test_the_doctor_sees_a_node_that_others_cannot_reach(slurm: SlurmCluster, tm
         [*ROBUST, "slurm", "doctor", "--nodes", "3", "--srun=--nodelist=node-[1-3]"], cwd=tmp_path, name="doctor"
     )
     assert process.wait(300) == 1
-    assert "bad      node-2 to node-3; node-3 to node-2: no TCP connection" in process.out
+    assert "bad       node-2 to node-3; node-3 to node-2: no TCP connection" in process.out
 
 
 @pytest.fixture
