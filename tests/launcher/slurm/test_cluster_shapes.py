@@ -104,8 +104,8 @@ def test_the_doctor_likes_this_site(slurm: SlurmCluster, tmp_path: Path) -> None
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     said = slurm.run(*ROBUST, "slurm", "doctor", "--nodes", "8", cwd=tmp_path, env={"PATH": path}, timeout_s=300)
     assert "ok        TCP between 8 nodes" in said
-    assert f"ok       {tmp_path}: shared by 8 nodes" in said
-    assert "ok       SlurmdTimeout=6 sec" in said
+    assert f"ok        {tmp_path}: shared by 8 nodes" in said
+    assert "ok        SlurmdTimeout=6 sec" in said
     assert list(tmp_path.iterdir()) == []
 
 
