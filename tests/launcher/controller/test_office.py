@@ -14,6 +14,7 @@ from robust_run.launcher.controller.leadership.types import (
     CoordinatorUnreachable,
     LeaderRecord,
     LostLeadership,
+    RunStanding,
     SavedState,
 )
 from robust_run.launcher.controller.leadership_hold import SAVE_EVERY_S, ElectedHold, LeadershipHold
