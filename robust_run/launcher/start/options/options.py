@@ -169,12 +169,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
     describe(
         OWN, "preload", "MODULE,...|auto", "What the pre-imported process imports; auto: what the first attempt did."
     ),
-    describe(
-        OWN,
-        "http-port",
-        "PORT|off",
-        "Port for the robust commands, the status page and Prometheus; 0 is a free one, off none.",
-    ),
+    describe(OWN, "http-port", "PORT|off", "Port of the status page and Prometheus; 0 is a free one, off none."),
     describe(
         OWN,
         "http-host",
