@@ -177,6 +177,8 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """How often its main thread was given a CPU; "": not known."""
     frozen_by: str = ""
     """The file of the cgroup by which it was frozen during the whole look, and can be thawed; "": it is not frozen."""
+    acting: tuple[int, ...] | None = ()
+    """Of a rank: threads beside the main one, by the kernel's numbers, that may act by themselves; None: that was not read."""
 
 
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):

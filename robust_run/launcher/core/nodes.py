@@ -7,7 +7,7 @@ from typing import Literal
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
 from robust_run.launcher.core.membership import evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
-from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
+from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, HostEvicted, Say
 from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
@@ -49,13 +49,20 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
 
 
 def too_late(state: JobState, event: Event) -> list[Action]:
-    """Answer an event of a job that is over: an agent that still comes is sent home."""
+    """Answer an event of a job that is over: an agent that still comes is sent home.
+
+    Who is evicted goes on changing: the journal has it, and a scheduler may start the job again.
+    """
     if isinstance(event, ControllerResumed):
         state.term = max(state.term, event.term)
         return [state.finish] if state.finish is not None else []
     if isinstance(event, (NodeJoined, NodeReturned)) and state.finish is not None:
         node = event.node.id if isinstance(event, NodeJoined) else event.node
         return [Dismiss(node=node, exit_code=state.finish.exit_code, reason="the job is over")]
+    if isinstance(event, NodeEvicted):
+        return [*_put_out(state, event)]
+    if isinstance(event, NodeReadmitted):
+        _let_in(state, event.name)
     return []
 
 
@@ -145,8 +152,7 @@ def evicted(policy: CorePolicy, state: JobState, event: NodeEvicted, now_s: floa
     """Take a host out: an attempt it is part of ends, and none will use it until it is readmitted."""
     if event.name in state.evicted:
         return []
-    why = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
-    on_record = evict(state, event.name, why, listed=event.listed)
+    on_record = _put_out(state, event)
     there = [member.info.id for member in state.members.values() if member.info.name == event.name and member.present]
     actions: list[Action] = [*on_record, *(Say(text=_evicted_text(state, event.name), node=node) for node in there)]
     used = [node for node in there if node in state.unended]
@@ -160,13 +166,8 @@ def evicted(policy: CorePolicy, state: JobState, event: NodeEvicted, now_s: floa
 
 def readmitted(policy: CorePolicy, state: JobState, event: NodeReadmitted, now_s: float) -> list[Action]:
     """Let a host be used again, from the next attempt on."""
-    if state.evicted.pop(event.name, None) is None:
+    if not _let_in(state, event.name):
         return []
-    recount(state)
-    if state.health.recent or state.health.evicted:
-        from robust_run.launcher.core.diagnosis import health_record
-
-        health_record.forget(state, event.name)
     text = f"readmitted by {event.by}; this node stands by"
     actions: list[Action] = [
         Say(text=text, node=member.info.id)
@@ -174,6 +175,22 @@ def readmitted(policy: CorePolicy, state: JobState, event: NodeReadmitted, now_s
         if member.info.name == event.name and member.present
     ]
     return actions + (try_to_gather(policy, state, now_s) if state.phase == "gathering" else [])
+
+
+def _put_out(state: JobState, event: NodeEvicted) -> list[HostEvicted]:
+    why = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
+    return evict(state, event.name, why, listed=event.listed)
+
+
+def _let_in(state: JobState, name: str) -> bool:
+    if state.evicted.pop(name, None) is None:
+        return False
+    recount(state)
+    if state.health.recent or state.health.evicted:
+        from robust_run.launcher.core.diagnosis import health_record
+
+        health_record.forget(state, name)
+    return True
 
 
 def restart_asked(policy: CorePolicy, state: JobState, event: RestartAsked, now_s: float) -> list[Action]:

@@ -14,6 +14,7 @@ from robust_run.tracer.sight.fault_signal import REST_S, StacksFile
 from robust_run.tracer.sight.flight_recorder import recorded
 from robust_run.tracer.sight.freezer import MOUNTS, frozen_by
 from robust_run.tracer.sight.links import StuckConnections
+from robust_run.tracer.sight.native_threads import acting_threads
 from robust_run.tracer.sight.rest import Rest, at_rest
 from robust_run.tracer.sight.spy import Spy
 from robust_run.tracer.sight.targets import Target
@@ -245,6 +246,7 @@ class TargetView:
             waits_in=processes.waits_in(first.pid, root) if last is not None else "",
             links=links.of(first.pid) if last is not None else (),
             frozen_by=self._frozen.get(first.pid, ""),
+            acting=acting_threads(first.pid, root) if first.pid == self._rank_pid else (),
         )
 
     def _used(self, first: processes.ProcessLook, last: processes.ProcessLook | None) -> tuple[float, int]:

@@ -46,6 +46,9 @@ def _none(sight: RankSight, is_harmless: Callable[[ThreadStack], bool], unknown:
     process = next((one for one in sight.processes if one.is_rank), None)
     if process is None or not process.stacks or any(len(sample) >= THREADS for sample in process.stacks):
         return False  # of too many threads some were left out
+    shown = {stack.tid for sample in process.stacks for stack in sample}
+    if process.acting is None or not shown.issuperset(process.acting):
+        return False  # a native thread, which Python does not know and no stack shows
     for sample in process.stacks:
         others = [stack for stack in sample if not stack.is_main and not is_harmless(stack)]
         if any(stack.tid for stack in others) or len(others) > unknown:

@@ -709,3 +709,18 @@ def test_a_circle_that_was_open_at_the_look_before_is_said_and_not_proven() -> N
     later = msgspec.structs.replace(scene, at_s=scene.at_s + 2.5)
     found = look(later, RankPatience(), previous=open_then).verdict
     assert found is not None and not found.proven
+
+
+# --- native threads, which no stack of Python shows
+
+
+@pytest.mark.parametrize("acting", [(4711,), None])
+@pytest.mark.parametrize(
+    "scene", [circle(), scene_of("size"), scene_of("operation")], ids=["circle", "size", "operation"]
+)
+def test_beside_a_native_thread_that_may_call_python_nothing_is_proven(
+    scene: Scene, acting: tuple[int, ...] | None
+) -> None:
+    assert verdict_on(scene).proven
+    for rank in range(scene.world_size):
+        assert not verdict_on(seen_as(scene, rank, acting=acting)).proven
