@@ -47,9 +47,7 @@ def test_what_the_list_says_is_told_and_not_written_again(path: Path) -> None:
     job = Job(path)
     job.begin()
     (told,) = job.told
-    assert told == NodeEvicted(
-        name="gpu-18", reason="waits for a new cable", by="the list", at_unix_s=0.0, listed=True
-    )
+    assert told == NodeEvicted(name="gpu-18", reason="waits for a new cable", by="the list", at_unix_s=0.0, listed=True)
     assert path.read_text() == "gpu-18 waits for a new cable\n"
 
 
