@@ -4,8 +4,6 @@ with busy(20, limit_s=600.0):  # twenty that compute all the time
     ...
 with busy(0.5, limit_s=600.0):  # one that computes half of the time
     ...
-
-Each is a session of its own: a kernel that shares CPUs between sessions first (sched_autogroup) would count them as one program.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ def busy(load: float, limit_s: float) -> Iterator[list[subprocess.Popen[bytes]]]
     try:
         for share in shares(load):
             argv = [sys.executable, "-S", "-c", PROGRAM, f"{share:g}", f"{limit_s:g}", str(os.getpid())]
-            processes.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True))
+            processes.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
         yield processes
     finally:
         for process in processes:

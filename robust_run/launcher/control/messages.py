@@ -99,6 +99,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", kw_only=True):
     """The agent's monotonic clock."""
     usage: tuple[float, ...] = ()
     """What the node did since the one before (see `health.sensors.usage`); empty: it is not watched."""
+    late_s: float = 0.0
+    """By how much the agent's timers were late at worst in the last minute."""
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, tag="beat", kw_only=True):
@@ -106,6 +108,8 @@ class HeartbeatReply(msgspec.Struct, frozen=True, tag="beat", kw_only=True):
 
     number: int
     term: int
+    lease_s: float = 0.0
+    """Length of the lease that it renews; 0: as the last that was named."""
 
 
 class EventReport(msgspec.Struct, frozen=True, tag="report", kw_only=True):

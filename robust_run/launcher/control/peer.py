@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from robust_run.launcher.control import frames, handshake
@@ -68,6 +69,7 @@ class ControlPort(Protocol):
     peers: set[Peer]
     beat_term: int | None
     beat_until_s: float
+    grant: Callable[[Peer, float], float]
 
     def flush_soon(self, peer: Peer) -> None:
         """Call the peer's `flush` before the event loop waits again."""
@@ -292,7 +294,8 @@ class Peer(asyncio.Protocol):
                 self.clock_ahead_s = min(ahead_s, self.clock_ahead_s + CLOCK_CREEP_S)
                 term = self._server.beat_term
                 if term is not None and self.last_heard_s < self._server.beat_until_s:
-                    self.send_frame(frames.encode(HeartbeatReply(number=message.number, term=term)))
+                    lease_s = self._server.grant(self, message.late_s)
+                    self.send_frame(frames.encode(HeartbeatReply(number=message.number, term=term, lease_s=lease_s)))
                 if message.usage:
                     self._server.handler.received(self, message)
             elif type(message) is Hello:

@@ -62,6 +62,9 @@ class ControlServer:
         """What heartbeats are answered with. None: not at all, because this controller does not lead (any more)."""
         self.beat_until_s = float("inf")
         """And when, by the clock, they are answered no more: the end of this controller's leadership."""
+        self.grant: Callable[[Peer, float], float] = lambda _peer, _late_s: 0.0
+        """Asked with each heartbeat, and how late the agent's timers are, for the length of the lease that the answer renews;
+        0: that of the Welcome."""
         self.on_refused: Callable[[str, str], None] | None = None
         """Told the address of an agent that is not let in, and why. Not of strangers that are no agents."""
         self.peers: set[Peer] = set()

@@ -32,6 +32,9 @@ class LeadershipHold:
     reason = ""
     is_successor = False
 
+    is_saved = True
+    """Whether a successor would know the state as it is, as far as it is not in the journal."""
+
     @property
     def leads_until_s(self) -> float:
         """Until when, on the monotonic clock, nobody else can lead."""
@@ -73,6 +76,7 @@ class ElectedHold(LeadershipHold):
         self._position = 0
         self._dirty = asyncio.Event()
         self._urgent = asyncio.Event()
+        self._changes = self._saved_changes = 0
         self._held: list[tuple[str, Order]] = []
         self._inner: Outbox | None = None
         self._saving = asyncio.ensure_future(self._save_now_and_then()) if saves else None
@@ -81,6 +85,11 @@ class ElectedHold(LeadershipHold):
     def leads_until_s(self) -> float:
         """See `LeadershipHold`."""
         return float("-inf") if self._leadership.lost.is_set() else self._leadership.valid_until_s
+
+    @property
+    def is_saved(self) -> bool:  # type: ignore[override]
+        """See `LeadershipHold`."""
+        return not self._saves or self._saved_changes == self._changes
 
     @property
     def reason(self) -> str:  # type: ignore[override]
@@ -98,6 +107,7 @@ class ElectedHold(LeadershipHold):
     def changed(self, state: JobState, *, urgent: bool = False) -> None:
         """See `LeadershipHold`."""
         self._state = state
+        self._changes += 1
         self._dirty.set()
         if urgent:
             self._urgent.set()
@@ -123,7 +133,7 @@ class ElectedHold(LeadershipHold):
             await self._dirty.wait()
             self._dirty.clear()
             self._urgent.clear()
-            held, count = self._held, len(self._held)
+            held, count, changes = self._held, len(self._held), self._changes
             if self._state is not None:
                 self._position += 1
                 try:
@@ -135,6 +145,7 @@ class ElectedHold(LeadershipHold):
                     self._dirty.set()
                     await asyncio.sleep(SAVE_EVERY_S)
                     continue
+            self._saved_changes = changes
             for node, order in held[:count]:
                 assert self._inner is not None
                 self._inner.send(node, order)

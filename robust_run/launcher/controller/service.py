@@ -24,12 +24,21 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
+from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.model.events import NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, SignalReceived
+from robust_run.launcher.model.events import (
+    LeaseRecorded,
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    SignalReceived,
+)
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
 from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.start_notes import Starts
@@ -61,6 +70,9 @@ class Service:
         self.controller: Controller | None = None
         self.times = lease_times(many)
         self.detector = FailureDetector(self.times.lost_s)
+        self.lease_record = LeaseJournal(note, self._tell)
+        self.leases = Leases(self.times, many.heartbeat_s, self.detector, self.lease_record)
+        self._looked_at_s: float | None = None
         self.leads_until_s = float("inf")
         self.code_folder = ""
         """Where versions of the code are kept."""
@@ -122,7 +134,8 @@ class Service:
         if old is not None:
             old.drop("the same agent connected again")
         self._peers[node.id] = peer
-        self.detector.heard(node.id, self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        self.detector.heard(node.id, now_s)
         for event in hello.events:
             controller.tell(rebase(event, peer.clock_ahead_s))
         if node.id in controller.state.members:
@@ -131,16 +144,24 @@ class Service:
             controller.tell(NodeJoined(node=node, attempt=hello.attempt))
         self._end_stale(peer, hello.attempt)
         self._line_up()
-        return self._welcome()
+        return self._welcome(lease_s=self.leases.connected(node.id, now_s).lease_s)
 
-    def _welcome(self, setup: bytes | None = None) -> Welcome:
+    def _tell(self, event: LeaseRecorded) -> None:
+        if self.controller is not None:
+            self.controller.tell(event)
+
+    def grant(self, peer: Peer, late_s: float) -> float:
+        """Return the length of the lease that the answer to a heartbeat renews."""
+        return self.leases.heartbeat(peer.id, late_s, peer.last_heard_s).lease_s
+
+    def _welcome(self, setup: bytes | None = None, lease_s: float | None = None) -> Welcome:
         return Welcome(
             proof=b"",
             term=self._term,
             run_id=self._run_id,
             rdzv_id=self._spec.rdzv_id,
             heartbeat_s=self._many.heartbeat_s,
-            lease_s=self.times.lease_s,
+            lease_s=self.times.lease_s if lease_s is None else lease_s,
             candidates=self._candidates,
             setup=setup,
             setup_digest=self._setup_digest,
@@ -258,6 +279,9 @@ class Service:
     def look(self) -> None:
         """Tell the controller of agents that have been silent for too long. Call every `LOOK_S`."""
         now_s = self._clock.monotonic_s()
+        if self._looked_at_s is not None:
+            self.leases.own_look(now_s - self._looked_at_s - LOOK_S, now_s)
+        self._looked_at_s = now_s
         self.detector.heard_all((node, peer.last_heard_s) for node, peer in self._peers.items())
         for node, silent_s in self.detector.lost(now_s):
             self.detector.forget(node)

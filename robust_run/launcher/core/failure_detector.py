@@ -1,4 +1,8 @@
-"""Failure detector: which agents have been silent for so long that they have fenced themselves. Pure."""
+"""Failure detector: which agents have been silent for so long that they have fenced themselves. Pure.
+
+Each agent is waited for as long as the longest lease lasts that it was granted and may still hold: `patience_s` after its last
+sign of life on a quiet cluster, longer where machines are late (see `controller.leases`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ class FailureDetector:
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
-        """Silence after which an agent has ended its workers for certain."""
+        """Silence after which an agent has ended its workers for certain, if it was granted nothing longer."""
+        self._until_s: dict[str, float] = {}
+        """When that is, of those that were."""
         self._heard_s: dict[str, float] = {}
         self._suspects: set[str] = set()
         """Those that were as good as silent when `lost` looked last."""
@@ -31,14 +37,22 @@ class FailureDetector:
         """Note the newest signs of life of many: what is cheap enough ten times a second for ten thousand."""
         self._heard_s.update(signs)
 
-    def expect(self, nodes: Iterable[str], now_s: float) -> None:
-        """Wait for these from now on."""
+    def granted(self, node: str, until_s: float) -> None:
+        """Note that an agent may run workers until then, unless more is known."""
+        if until_s > self._until_s.get(node, float("-inf")):
+            self._until_s[node] = until_s
+
+    def expect(self, nodes: Iterable[str], now_s: float, patience_s: float = 0.0) -> None:
+        """Wait for these from now on; `patience_s`: as long as their leases of an earlier controller may last."""
         for node in nodes:
             self.heard(node, now_s)
+            if patience_s > self.patience_s:
+                self.granted(node, now_s + patience_s)
 
     def forget(self, node: str) -> None:
         """Do not wait for this one any more."""
         self._heard_s.pop(node, None)
+        self._until_s.pop(node, None)
 
     def silent_s(self, node: str, now_s: float) -> float | None:
         """Return for how long an agent has been silent, None if it is not waited for."""
@@ -53,6 +67,12 @@ class FailureDetector:
         """
         suspect_s = now_s - self.patience_s + NEARLY_S
         suspects = [node for node, at_s in self._heard_s.items() if at_s <= suspect_s]
+        if self._until_s and suspects:
+            suspects = [node for node in suspects if self._until_s.get(node, 0.0) <= now_s + NEARLY_S]
         before, self._suspects = self._suspects, set(suspects)
         silent = ((node, now_s - self._heard_s[node]) for node in suspects if node in before)
-        return [(node, silent_s) for node, silent_s in silent if silent_s >= self.patience_s]
+        return [
+            (node, silent_s)
+            for node, silent_s in silent
+            if silent_s >= self.patience_s and self._until_s.get(node, 0.0) <= now_s
+        ]

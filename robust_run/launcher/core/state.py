@@ -151,6 +151,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Nodes that may run an attempt that is not, or not as such, on record, and its number: the next one waits for them too."""
     told_of: int = -1
     """The newest attempt that any agent was told of, as far as known: above `attempt` if the journal lost some."""
+    lost_after_s: float = 0.0
+    """Silence after which a node has ended its workers for certain, by the longest lease that may be in force; 0: the usual."""
     hold_until_s: float | None = None
     """No attempt begins before: agents that are not on record may still run something."""
     evidence: list[RankEvidence] = []

@@ -51,6 +51,7 @@ from robust_run.launcher.model.events import (
     HangSuspected,
     Inquired,
     JobStarted,
+    LeaseRecorded,
     LimitNear,
     RankExited,
     RestartAsked,
@@ -211,6 +212,9 @@ def _take_of_job(policy: CorePolicy, state: JobState, event: Event, now_s: float
         case GuardLost():
             state.stop_signal = SIGKILL
             return _stop(policy, state, SignalReceived(signal=SIGKILL, again=True))
+        case LeaseRecorded():
+            state.lost_after_s = event.lost_s
+            return []
         case JobStarted() if state.phase == "new":
             state.restart = event.restart
             return begin(policy, state, now_s)

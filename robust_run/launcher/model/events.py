@@ -109,6 +109,12 @@ class ControllerResumed(msgspec.Struct, frozen=True, tag="controller_resumed", k
     """How often a scheduler has started the job again. Where it grows, none of the agents on record is left."""
 
 
+class LeaseRecorded(msgspec.Struct, frozen=True, tag="lease_recorded", kw_only=True):
+    """Machines are late, or are not any more: from now on leases may be granted that are over for certain after this silence."""
+
+    lost_s: float
+
+
 # --- events: an attempt on its nodes --------------------------------------------------------------------------------
 
 
@@ -294,6 +300,7 @@ Event = (
     | NodeReadmitted
     | RestartAsked
     | ControllerResumed
+    | LeaseRecorded
     | StoreOpened
     | AttemptStarted
     | RankExited

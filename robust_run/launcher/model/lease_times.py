@@ -7,6 +7,10 @@
                               controller
 
 Workers must be dead (`guard_s`) before the controller starts a replacement (`lost_s`), also if their agent failed to end them.
+
+The lease adapts to what the machines show: each heartbeat says how late the timers of its node fire, and its answer says how long
+the lease is that it renews (`adapted`). Both fences may then act so much later, which `lost_s` allows for. On a quiet node all
+of this is zero: 3.0, 3.2, 3.5 s.
 """
 
 from __future__ import annotations
@@ -28,6 +32,14 @@ ETCD_LEASE_S = 5.0
 LOOK_ELSEWHERE_PART = 0.6
 #: Part of a lease after which a controller that is silent is replaced by its own node.
 STUCK_PART = 2 / 3
+#: Lateness that any machine shows now and then, which calls for nothing.
+QUIET_S = 0.15
+#: Lateness is rounded up to one of these, so that a lease changes seldom. What is later is taken for the last.
+LATE_STEPS_S = (0.25, 0.5, 1.0, 2.0, 3.0)
+#: By how many times the lateness a lease is longer: a beat, its answer and both looks may be late, and worse comes after bad.
+LATE_FACTOR = 4.0
+#: Longest lease that lateness may bring about, in seconds. A user may ask for more.
+LONGEST_LEASE_S = 15.0
 #: How long a dead leader blocks its successor, and how long one that is held up stays the leader: so long at least,
 LEADER_TTL_S = 1.0
 #: and as much of the lease of agents, which is longer where machines are busy.
@@ -40,6 +52,8 @@ class LeaseTimes:
 
     lease_s: float
     """An agent that has had no answer for so long ends its workers."""
+    late_s: float = 0.0
+    """So much later than they are due the fences of this node may act."""
 
     @property
     def look_elsewhere_s(self) -> float:
@@ -54,7 +68,7 @@ class LeaseTimes:
     @property
     def lost_s(self) -> float:
         """Silence after which an agent has ended its workers for certain, and the controller counts its node as lost."""
-        return self.lease_s + MARGIN_S
+        return self.lease_s + MARGIN_S + self.late_s
 
     @property
     def hold_s(self) -> float:
@@ -65,6 +79,14 @@ class LeaseTimes:
 def lease_times(many: ManyNodes) -> LeaseTimes:
     """Return the times of a job of several nodes, as its controller grants them."""
     return LeaseTimes(max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s)
+
+
+def adapted(base_s: float, late_s: float) -> LeaseTimes:
+    """Return the lease of a node where timers, its own and the controller's, are late by so much, and it is `base_s` else."""
+    if late_s <= QUIET_S:
+        return LeaseTimes(base_s)
+    step_s = next((step_s for step_s in LATE_STEPS_S if step_s >= late_s), LATE_STEPS_S[-1])
+    return LeaseTimes(max(base_s, min(base_s + LATE_FACTOR * step_s, LONGEST_LEASE_S)), step_s)
 
 
 def leader_ttl_s(lease_s: float) -> float:

@@ -28,6 +28,7 @@ from robust_run.launcher.model.events import (
     ControllerResumed,
     Event,
     JobStarted,
+    LeaseRecorded,
     LimitNear,
     NodeEvicted,
     NodeReadmitted,
@@ -35,7 +36,9 @@ from robust_run.launcher.model.events import (
 )
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import NO_PORT, ManyNodes
+from robust_run.launcher.model.lease_times import HOLD_MARGIN_S
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
+from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.records.token import write_token
 from robust_run.launcher.start.console import Console
@@ -43,11 +46,27 @@ from robust_run.launcher.start.controller_records import ControllerRecords
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
 #: Events that a successor must know of before anything is done about them.
-URGENT = (NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, LimitNear, CodeCaptured, UpdateStaged, RollbackAsked)
+URGENT = (
+    NodeEvicted,
+    NodeReadmitted,
+    HealthSeen,
+    SignalReceived,
+    LimitNear,
+    LeaseRecorded,
+    CodeCaptured,
+    UpdateStaged,
+    RollbackAsked,
+)
 #: Connections at the port that have not proven themselves, where this process may open enough files.
 MOST_STRANGERS = 1024
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
+
+
+def _is_kept(journal: Journal, hold: LeadershipHold) -> bool:
+    """Whether a successor would know what is in the state: on the disk, and where candidates meet if they do not share it."""
+    journal.sync_soon()
+    return journal.is_durable(journal.written) and not journal.problem and hold.is_saved
 
 
 class ControllerProcess:
@@ -81,6 +100,8 @@ class ControllerProcess:
         if journal.is_empty():
             journal.open_with(spec, config.host)
         service = self._service(term, records.snapshot())
+        service.leases.take_over(state.lost_after_s, self._clock.monotonic_s())
+        service.lease_record.is_kept = lambda: _is_kept(journal, hold)
         controller = Controller(
             policy=policy_of(spec),
             state=state,
@@ -123,6 +144,7 @@ class ControllerProcess:
         server = ControlServer(token, service, self._clock, ssl_context=context, most_unproven=most_unproven)
         server.beat_term = term
         server.on_refused = self._refusals
+        server.grant = service.grant
         service.server, service.controller = server, controller
         if self._config.spec.sensors:
             controller.comparison = FleetComparison(
@@ -155,10 +177,13 @@ class ControllerProcess:
             controller.tell(ControllerResumed(term=term, host=self._config.host, restart=restart))
         elif resumed:
             present = [member.info.id for member in controller.state.members.values() if member.present]
-            service.detector.expect({*present, *controller.state.unended, *controller.state.strays}, now_s)
+            waited_s = service.leases.recorded_s
+            expected = {*present, *controller.state.unended, *controller.state.strays}
+            service.detector.expect(expected, now_s, waited_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
             controller.book.say_again()
-            controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=service.times.hold_s))
+            hold_s = waited_s + HOLD_MARGIN_S
+            controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=hold_s))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
             controller.tell(JobStarted(restart=restart))

@@ -5,7 +5,8 @@
 
 If the guard is killed, the agent sees its lifeline end and kills the job. If the agent is killed, the guard inherits all of
 its orphans (it is their subreaper) and kills them. Workers also carry PR_SET_PDEATHSIG, for the day both are killed.
-The guard never reads, decides or prints while the agent lives.
+While the agent lives the guard does nothing else, but for the second of the two fences of a job of several nodes
+(`start.many.second_fence`).
 
 Where a per-user warm process runs the agent (see `start.warm.client`), the agent is that one's child: then it does what is
 said above of the guard's orphans, and tells the guard.
@@ -18,11 +19,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.workers.process_tree import Killing, Sweep, become_subreaper, send
 from robust_run.signals import signal_name
+
+if TYPE_CHECKING:
+    from robust_run.launcher.start.many.second_fence import Fence
 
 FORWARDED = (
     signal.SIGINT,
@@ -40,12 +44,6 @@ PATIENCE = 3
 SAME_BREATH_S = 0.3
 #: if it has had this long since the second time, at which it kills its workers: on a busy machine that takes a while.
 ANSWER_S = 5.0
-#: How often the fence is looked at.
-FENCE_LOOK_S = 0.05
-#: Looks further apart than this mean that the guard stood still too, and most likely its agent with it.
-HELD_UP_S = 0.5
-#: What an agent then gets to end its workers by itself.
-OWN_MOMENT_S = 0.3
 
 
 def hold_signals(extra_signals: Iterable[int] = ()) -> set[int]:
@@ -68,12 +66,12 @@ def run_guarded(
     extra_signals: Iterable[int] = (),
     mask: Iterable[int] = (),
     elsewhere: Callable[[int], RunsElsewhere | None] = lambda _: None,
-    must_end: Callable[[float], bool] | None = None,
+    fence: Fence | None = None,
 ) -> int:
     """Run `agent(lifeline)` in a child process and return its exit code; or let `elsewhere(lifeline)` run it, if it does.
 
-    `must_end(now_s)` is asked now and then, and True makes the guard kill the agent: the second of the two fences, for an agent
-    that is stopped or stuck (see `start.many.fence`).
+    `fence` is looked at now and then, and once it is over the guard kills what the agent runs: the second of the two fences, for
+    an agent that is stopped or stuck (see `start.many.second_fence`).
     `lifeline` is a descriptor: each byte on it is a signal number the guard received, its end means the guard is gone.
     Call `hold_signals` before; `mask` is what it returned. The agent starts with the signals still held.
     Raises PlatformError if no process can be made.
@@ -93,8 +91,13 @@ def run_guarded(
     if distant is not None:
         return _conclude(pid, *distant.wait())
     become_subreaper()
-    status, fenced = _wait(pid, must_end)
-    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep(), fenced=fenced)
+    if fence is None:
+        status = os.waitpid(pid, 0)[1]
+    else:
+        from robust_run.launcher.start.many.second_fence import wait
+
+        status = wait(pid, fence)
+    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep())
 
 
 def _fork(agent: Callable[[int], int], lifeline: int, forward: int) -> int:
@@ -135,32 +138,6 @@ def _exit_with(agent: Callable[[int], int], lifeline: int) -> None:
         os._exit(exit_code)
 
 
-def _wait(pid: int, must_end: Callable[[float], bool] | None) -> tuple[int, bool]:
-    """Wait for the agent's end and return its status, and whether it had to be killed because it must end and did not."""
-    if must_end is None:
-        return os.waitpid(pid, 0)[1], False
-    import select
-
-    poll = select.poll()
-    descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-    if descriptor >= 0:
-        poll.register(descriptor, select.POLLIN)
-    looked_at_s, kill_at_s, was_killed = time.monotonic(), None, False
-    while True:
-        poll.poll(FENCE_LOOK_S * 1000)
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status, was_killed
-        now_s, before_s = time.monotonic(), looked_at_s
-        looked_at_s = now_s
-        if not must_end(now_s):
-            kill_at_s = None
-        elif kill_at_s is None:
-            kill_at_s = now_s + OWN_MOMENT_S if now_s - before_s > HELD_UP_S else now_s
-        if kill_at_s is not None and now_s >= kill_at_s:
-            was_killed = send(pid, signal.SIGKILL)
-
-
 class Requests:
     """How often the agent was asked to end, and whether it has had its time to do so."""
 
@@ -192,14 +169,12 @@ class _Forwarder:
             send(self._pid, signal.SIGKILL)
 
 
-def _conclude(pid: int, exit_code: int, leftovers: Sequence[str], *, fenced: bool = False) -> int:
+def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
     """Return the launcher's exit code; say what is to be known of an agent that did not end by itself."""
     if exit_code >= 0 and not leftovers:
         return exit_code
     if exit_code < 0:
-        died = (
-            "did not answer when its lease was over and was killed" if fenced else f"died of {signal_name(-exit_code)}"
-        )
+        died = f"died of {signal_name(-exit_code)}"
         print(f"robust-run: the agent (pid {pid}) {died}; its workers were ended", file=sys.stderr)
     for name in leftovers:
         print(f"robust-run: {name} could not be ended; it may hold a device", file=sys.stderr)

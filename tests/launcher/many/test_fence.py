@@ -6,17 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from clusters import wait_for
 from controllers import hello_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.clock import SystemClock
+from robust_run.launcher.agent.workers.process_tree import read_status
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import Orders, Welcome
 from robust_run.launcher.controller.service import Service
@@ -25,7 +28,15 @@ from robust_run.launcher.core.state import JobState, Member
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes
-from robust_run.launcher.start.many.fence import ENDING_S, Cell, Lease
+from robust_run.launcher.start.many.fence import ENDING_S, MOST_SPARED, Cell, Lease
+from robust_run.launcher.start.many.second_fence import (
+    GIVEN_UP_S,
+    HELD_UP_S,
+    KILLING_LOOK_S,
+    LOOK_S,
+    OWN_MOMENT_S,
+    SecondFence,
+)
 
 LENGTH_S = 3.0
 NOW_S = 1000.0
@@ -231,47 +242,151 @@ from robust_run.launcher.start.many.fence import Cell, Lease
 
 cell = Cell()
 
-def agent(lifeline):
-    worker = os.fork()
-    if worker == 0:
+def child():
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
         signal.pause()
+    return pid
+
+def agent(lifeline):
+    worker, controller = child(), child()
+    cell.spare([controller])
     lease = Lease(cell)
     lease.times = LeaseTimes(0.2)
     lease.renew(time.monotonic())
     lease.guard(running=sys.argv[1] == "stuck")
-    print(os.getpid(), worker, flush=True)
+    print(os.getpid(), worker, controller, flush=True)
     if sys.argv[1] == "stuck":
         os.kill(os.getpid(), signal.SIGSTOP)
-    os.kill(worker, signal.SIGKILL)
+    else:
+        os.kill(worker, signal.SIGKILL)
+    print(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]), os.waitpid(controller, os.WNOHANG)[0], flush=True)
     return 5
 
 mask = hold_signals()
-sys.exit(run_guarded(agent, (), mask, must_end=cell.is_over))
+sys.exit(run_guarded(agent, (), mask, fence=cell))
 """
 
 
-def guarded(tmp_path: Path, how: str) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "guard.py"
-    script.write_text(GUARD)
-    return subprocess.run(
-        [sys.executable, str(script), how],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        start_new_session=True,
-    )
-
-
-def test_a_stopped_agent_and_its_workers_are_killed_when_the_lease_is_over(tmp_path: Path) -> None:
-    ended = guarded(tmp_path, "stuck")
-    assert ended.returncode == 128 + signal.SIGKILL
-    assert "did not answer when its lease was over and was killed; its workers were ended" in ended.stderr
-    for pid in map(int, ended.stdout.split()):
+def test_the_guard_kills_the_workers_of_a_stopped_agent_and_leaves_agent_and_controller_alone(tmp_path: Path) -> None:
+    guard = guarded(tmp_path, "stuck")
+    assert guard.stdout is not None
+    agent, worker, controller = map(int, guard.stdout.readline().split())
+    wait_for(lambda: (status := read_status(worker)) is None or status.is_gone, "the worker to be dead", 300)
+    living = [status for pid in (agent, controller) if (status := read_status(pid)) is not None]
+    assert [status.is_gone for status in living] == [False, False]
+    os.kill(agent, signal.SIGCONT)
+    out, err = guard.communicate(timeout=300)
+    assert out.split() == ["-9", "0"]
+    assert guard.returncode == 5, "the agent goes on, and the exit code is its own"
+    assert err.count("did not answer when its lease was over; its workers were ended") == 1
+    for pid in (agent, worker, controller):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
 def test_an_agent_that_ends_by_itself_keeps_its_exit_code(tmp_path: Path) -> None:
-    ended = guarded(tmp_path, "well")
-    assert (ended.returncode, ended.stderr) == (5, "")
+    guard = guarded(tmp_path, "well")
+    _, err = guard.communicate(timeout=300)
+    assert (guard.returncode, err) == (5, "")
+
+
+def guarded(tmp_path: Path, how: str) -> subprocess.Popen[str]:
+    script = tmp_path / "guard.py"
+    script.write_text(GUARD)
+    return subprocess.Popen(
+        [sys.executable, str(script), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+# --- what the guard does, decided ----------------------------------------------------------------------------------------
+
+
+class Scene:
+    """A fence that is over or not, and an agent with some processes."""
+
+    def __init__(self) -> None:
+        self.over, self.left, self.said = False, 3, 0
+        self.did: list[str] = []
+
+    def is_over(self, _now_s: float) -> bool:
+        return self.over
+
+    def spared(self) -> set[int]:
+        return {7}
+
+    def kill(self, spared: Collection[int], _now_s: float) -> bool:
+        assert spared == {7}
+        had, self.left = self.left, max(0, self.left - 1)
+        self.did += ["kill"] if had else []
+        return bool(had)
+
+    def give_up(self) -> None:
+        self.did.append("give up")
+
+    def say(self) -> None:
+        self.said += 1
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_it_does_nothing_while_the_lease_holds(scene: Scene) -> None:
+    second = SecondFence(scene, scene, scene.say, NOW_S)
+    assert {second.look(NOW_S + beat * LOOK_S) for beat in range(1, 100)} == {LOOK_S}
+    assert (scene.did, scene.said) == ([], 0)
+
+
+def test_it_kills_until_nothing_is_left_and_says_so_once_a_lease(scene: Scene) -> None:
+    second = SecondFence(scene, scene, scene.say, NOW_S)
+    scene.over = True
+    assert [second.look(NOW_S + 0.05 + beat * 0.002) for beat in range(4)] == [*[KILLING_LOOK_S] * 3, LOOK_S]
+    scene.left = 1  # an agent that was in the middle of starting it
+    second.look(NOW_S + 0.2)
+    assert (scene.did, scene.said) == (["kill"] * 4, 1)
+    scene.over = False
+    second.look(NOW_S + 0.25)
+    scene.over, scene.left = True, 1
+    second.look(NOW_S + 0.3)
+    assert scene.said == 2
+
+
+def test_after_the_machine_stood_still_the_agent_may_do_it_itself(scene: Scene) -> None:
+    second = SecondFence(scene, scene, scene.say, NOW_S)
+    scene.over = True
+    thawed_s = NOW_S + 60.0
+    assert second.look(thawed_s) == LOOK_S
+    assert second.look(thawed_s + OWN_MOMENT_S - 0.01) == LOOK_S
+    assert scene.did == []
+    assert second.look(thawed_s + OWN_MOMENT_S) == KILLING_LOOK_S
+
+
+def test_an_agent_that_does_nothing_for_ten_minutes_is_killed_but_a_suspended_machine_does_not_count(
+    scene: Scene,
+) -> None:
+    second = SecondFence(scene, scene, scene.say, NOW_S)
+    scene.over, scene.left = True, 0
+    for night in range(1, 20):
+        second.look(NOW_S + night * 40_000.0)
+    assert scene.did == []
+    now_s = NOW_S + 1e6
+    for _ in range(int(GIVEN_UP_S / HELD_UP_S) + 1):
+        now_s += HELD_UP_S
+        second.look(now_s)
+    assert "give up" in scene.did
+
+
+def test_what_the_guard_must_spare_is_what_was_said_last(cell: Cell) -> None:
+    assert cell.spared() == set()
+    cell.spare([5, 6])
+    cell.spare([6])
+    assert cell.spared() == {6}
+    cell.spare(range(1, 1000))
+    assert len(cell.spared()) == MOST_SPARED

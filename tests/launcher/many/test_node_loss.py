@@ -14,6 +14,7 @@ import pytest
 from clusters import PATIENCE_S, STEPS, TRAIN, ClusterJob, children, outside, reaches, start_all, wait_for, write
 from hosts import Cluster, Host, need_hosts
 
+from robust_run.launcher.agent.workers.process_tree import read_status
 from robust_run.launcher.model.lease_times import MARGIN_S
 
 START = Callable[..., tuple[Cluster, ClusterJob]]
@@ -249,10 +250,30 @@ def test_the_guard_ends_the_workers_of_an_agent_that_stands_still(start: START) 
     wait_for(lambda: job.steps_on(cluster[1]) > before + 20, "its workers to go on without it")
     assert_lost(job.wait_for_incident(), cluster[1], ranks=[1])
     job.wait_for_steps(1, 2)
-    assert launcher.finish() == 128 + signal.SIGKILL
-    assert "did not answer when its lease was over and was killed; its workers were ended" in launcher.err
-    job.assert_nothing_left([cluster[1]])
-    assert job.finish() == {"node-0": 0, "node-1": 137, "node-2": 0}
+    assert "did not answer when its lease was over; its workers were ended" in launcher.err
+    worker = next(each for each in job.workers() if (each.attempt, each.host) == (0, "node-1"))
+    status = read_status(outside(cluster[1], worker.pid))
+    assert status is None or status.is_gone, "its agent, which stands still, has yet to collect it"
+    os.kill(launcher.agent_pid(), signal.SIGCONT)
+    job.wait_for_event("node_returned")
+    assert job.finish() == {"node-0": 0, "node-1": 0, "node-2": 0}
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
+def test_a_stall_of_all_agents_and_the_controller_at_once_costs_an_attempt_and_not_the_job(start: START) -> None:
+    # What a starved machine does to all nodes of a job at the same time. Only the guards are awake.
+    cluster, job = start(2, 2, "--nnodes", "2", "--max-restarts", "0", *lease(3))
+    stopped = [job.on(host).agent_pid() for host in cluster] + job.on(cluster[0]).controller_pids()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    said = "did not answer when its lease was over; its workers were ended"
+    for host in cluster:
+        wait_for(lambda host=host: said in job.on(host).err, f"the guard of {host.name}", PATIENCE_S)  # type: ignore[misc]
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    job.wait_for_steps(1, 2)
+    assert job.finish() == {"node-0": 0, "node-1": 0}
     job.assert_never_two_at_once()
     job.assert_nothing_left()
 

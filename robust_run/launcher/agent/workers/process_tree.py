@@ -138,6 +138,14 @@ def send_group(group: int, signal_number: int) -> bool:
     return True
 
 
+def _group_of(pid: int) -> int:
+    """Return the process group of a process, -1 if there is no such process."""
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return -1
+
+
 def reap(pid: int) -> None:
     """Collect the exit status of an adopted child, if it is one and has ended."""
     try:
@@ -198,7 +206,7 @@ class Sweep:
 
         Cleaners end by themselves as soon as those they watch are gone, and free what these have left in shared memory.
         """
-        ours = os.getpgid(0)
+        ours = {os.getpgid(0), _group_of(self._root)}
         for pid in descendants(self._root, self._spare()):
             if cleaners:
                 self._kill_group(pid, ours)
@@ -207,16 +215,13 @@ class Sweep:
         return self.left()
 
     @staticmethod
-    def _kill_group(pid: int, ours: int) -> None:
+    def _kill_group(pid: int, ours: Collection[int]) -> None:
         """Kill a process's group in one stroke: the kernel lets no member fork meanwhile.
 
         One that forks and ends, over and over, is hardly ever met alive by its own number.
         """
-        try:
-            group = os.getpgid(pid)
-        except OSError:
-            return
-        if group != ours:
+        group = _group_of(pid)
+        if group > 0 and group not in ours:
             send_group(group, signal.SIGKILL)
 
 

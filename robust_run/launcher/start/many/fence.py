@@ -1,42 +1,57 @@
 """Fencing: the lease of an agent, and the two fences that end its workers when it runs out.
 
-The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. So the
+The controller counts a node as lost `LeaseTimes.lost_s` after its last sign of life, and starts a replacement then. How long the
+lease is it says with each answer; the longest that it granted and that may still hold counts, on both sides. So the
 workers here must be dead by that time, whatever happened:
 
 1. The agent ends them when its lease is over (`Lease`). It is renewed from the moment a heartbeat was sent that the controller
    answered, so no clock of another machine and no travel time is involved.
 2. The agent may be stopped or stuck itself. The guard, which does nothing else, looks at the same time in shared memory and
-   kills the agent a moment later; the workers die with it. An agent that is awake and kills them is given the time it takes until
+   kills the workers a moment later (`second_fence`). An agent that is awake and kills them is given the time it takes until
    they are gone: all machines of a job may have stood still and go on at once (`scontrol suspend`), busy as never.
 """
 
 from __future__ import annotations
 
 import mmap
-import struct
+from collections.abc import Collection, Iterable
 
 from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes
 
 #: How long after its fence an agent may take until its workers are gone: those with memory of a device do not go at once.
 ENDING_S = 5.0
 
-_FORMAT = struct.Struct("=d")
+#: Processes that the guard must spare: there are two or three.
+MOST_SPARED = 16
 
 
 class Cell:
-    """A time in memory that guard and agent share; 0 is never. Made before the agent is forked."""
+    """A time in memory that guard and agent share; 0 is never. Made before the agent is forked.
+
+    Each number is read and written as one word of the machine, so none is ever seen half written.
+    """
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE))
+        self._at_s = memory[:8].cast("d")
+        self._spared = memory[8 : 8 * (MOST_SPARED + 1)].cast("q")
 
     def set(self, at_s: float) -> None:
         """Note when the agent must have ended its workers (monotonic clock)."""
-        _FORMAT.pack_into(self._memory, 0, at_s)
+        self._at_s[0] = at_s
 
     def is_over(self, now_s: float) -> bool:
         """Whether the agent has missed that time."""
-        at_s: float = _FORMAT.unpack_from(self._memory, 0)[0]
-        return 0.0 < at_s < now_s - GUARD_AFTER_S
+        return 0.0 < self._at_s[0] < now_s - GUARD_AFTER_S
+
+    def spare(self, pids: Iterable[int]) -> None:
+        """Note which children of the agent are no part of an attempt: the guard kills all others when that time is over."""
+        for place, pid in enumerate((*pids, *[0] * MOST_SPARED)[:MOST_SPARED]):
+            self._spared[place] = pid
+
+    def spared(self) -> Collection[int]:
+        """Return them."""
+        return {pid for pid in self._spared if pid}
 
 
 class Lease:
@@ -45,7 +60,10 @@ class Lease:
     def __init__(self, cell: Cell) -> None:
         self.renewed_s: float | None = None
         """The moment from which the newest renewal counts; None: never renewed."""
+        self.until_s: float | None = None
+        """When workers must not run any more, by the longest that was granted; None: never granted."""
         self.times = LeaseTimes(0.0)
+        """As granted last."""
         self._cell = cell
         self._sent: dict[int, float] = {}
         self._guarded = False
@@ -55,10 +73,12 @@ class Lease:
         """Note when a heartbeat was sent."""
         self._sent[number] = now_s
 
-    def answered(self, number: int) -> None:
-        """Renew the lease from when that heartbeat was sent."""
+    def answered(self, number: int, lease_s: float = 0.0) -> None:
+        """Renew the lease from when that heartbeat was sent. `lease_s`: its length from now on; 0: as before."""
         at_s = self._sent.get(number)
         if at_s is not None:
+            if lease_s > 0:
+                self.times = LeaseTimes(lease_s)
             self._sent = {key: value for key, value in self._sent.items() if key > number}
             self.renew(at_s)
 
@@ -66,12 +86,15 @@ class Lease:
         """Renew from a moment at which no controller can have given this node up."""
         if self.renewed_s is None or at_s > self.renewed_s:
             self.renewed_s = at_s
+        until_s = at_s + self.times.lease_s
+        if self.until_s is None or until_s > self.until_s:
+            self.until_s = until_s
             self._note()
 
     def fenced(self, now_s: float) -> None:
         """Note that the agent is awake and kills its workers, at each look; the first counts."""
-        if self._guarded and self.renewed_s is not None and self._fenced_for_s != self.renewed_s:
-            self._fenced_for_s = self.renewed_s
+        if self._guarded and self.until_s is not None and self._fenced_for_s != self.until_s:
+            self._fenced_for_s = self.until_s
             self._cell.set(now_s + ENDING_S)
 
     def guard(self, running: bool) -> None:
@@ -89,8 +112,7 @@ class Lease:
 
     def is_over(self, now_s: float) -> bool:
         """Whether workers must not run any more."""
-        return self.renewed_s is not None and self.silent_s(now_s) >= self.times.lease_s
+        return self.until_s is not None and now_s >= self.until_s
 
     def _note(self) -> None:
-        runs = self._guarded and self.renewed_s is not None
-        self._cell.set(self.renewed_s + self.times.lease_s if runs and self.renewed_s is not None else 0.0)
+        self._cell.set(self.until_s if self._guarded and self.until_s is not None else 0.0)

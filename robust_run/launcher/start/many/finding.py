@@ -166,15 +166,26 @@ class Finder:
         is_for_long = self._alone_since_s is not None and now_s - self._alone_since_s > ALONE_S
         if is_for_long and not self._said_alone and not self._is_done():
             self._said_alone = True
-            self._say(
-                f"the controller is gone; the workers go on. robust-run --resume {self.run_path}, on its node, brings it back"
+            what = (
+                "the workers go on" if self._is_running() else f"nothing runs here, this node waits {self._patience()}"
             )
+            self._say(
+                f"the controller is gone; {what}. robust-run --resume {self.run_path}, on its node, brings it back"
+            )
+
+    def _patience(self) -> str:
+        """Return how long this node waits for a controller, once nothing runs here."""
+        return f"up to {self._patience_s:.0f} s for it"
+
+    @property
+    def _patience_s(self) -> float:
+        return self._many.join_timeout_s if self._many.alone_s is None else self._many.alone_s
 
     def _check_patience(self, now_s: float) -> None:
         """Give up when nothing runs here and no controller has been found for too long."""
         alone_s = now_s - (now_s if self._alone_since_s is None else self._alone_since_s)
         many = self._many
-        if self._is_running() or alone_s < (many.join_timeout_s if many.alone_s is None else many.alone_s):
+        if self._is_running() or alone_s < self._patience_s:
             return
         raise NoController(
             f"no controller at {many.host}:{many.port} for {alone_s:.0f} s; "

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from robust_run.clock import Clock
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.control.client import Connection
+from robust_run.launcher.core.lateness import Lateness
 from robust_run.launcher.start.many.fence import Lease
 
 #: How often the lease is looked at.
@@ -38,11 +39,16 @@ class LeaseWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looked_at_s: float | None = None
         self._awake_since_s = 0.0
+        self._lateness = Lateness()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look now, and again and again."""
         self._loop = loop
         self._look()
+
+    def late_s(self, now_s: float) -> float:
+        """Return by how much this process's looks were late at worst in the last minute."""
+        return self._lateness.worst_s(now_s)
 
     def fence(self) -> None:
         """The controller may give this node's place to another from now on."""
@@ -61,6 +67,8 @@ class LeaseWatch:
 
     def _mind_silence(self, now_s: float) -> None:
         """Say for how long the controller has been silent, as far as it is not this process that was held up."""
+        if self._looked_at_s is not None:
+            self._lateness.note(now_s - self._looked_at_s - LOOK_S, now_s)
         if self._looked_at_s is None or now_s - self._looked_at_s > HELD_UP_S:
             self._awake_since_s = now_s
         self._looked_at_s = now_s

@@ -224,7 +224,10 @@ class RemoteLink:
         self._number += 1
         now_s = self._clock.monotonic_s()
         self._lease.sent(self._number, now_s)
-        self._connection.send(Heartbeat(number=self._number, now_s=now_s, usage=self._agent.usage()))
+        beat = Heartbeat(
+            number=self._number, now_s=now_s, usage=self._agent.usage(), late_s=round(self._watch.late_s(now_s), 3)
+        )
+        self._connection.send(beat)
         self._beat = self._loop.call_later(self._heartbeat_s, self._heartbeat)
 
     def _on_message(self, message: FromController) -> None:
@@ -233,7 +236,7 @@ class RemoteLink:
             return
         match message:
             case HeartbeatReply() if message.term >= self._term:
-                self._lease.answered(message.number)
+                self._lease.answered(message.number, message.lease_s)
             case Orders() if message.term >= self._term:
                 self._term = message.term
                 for order in message.orders:

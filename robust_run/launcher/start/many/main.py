@@ -68,7 +68,7 @@ def launch_many(
                 agent,
                 spec.end_signals,
                 mask,
-                must_end=cell.is_over,
+                fence=cell,
             )
         finally:
             remove_memory_folders(guard)
@@ -111,6 +111,7 @@ class _NodeOfMany:
         self._opened: OpenedPlace | None = None
         self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
+        self._cell = cell
         self._lease = Lease(cell)
         self._console = Console(spec, self._clock)
         self._supervisor = ControllerSupervisor(mask, dict(env), self._console.say)
@@ -246,7 +247,9 @@ class _NodeOfMany:
         return exit_code
 
     def _on_silence(self, where: str, silent_s: float) -> None:
-        """Replace this node's controller if it does not answer, before the leases of all agents end."""
+        """Replace this node's controller if it does not answer, before the leases of all agents end. Called at each look."""
+        place = self._opened.place if self._opened is not None else None
+        self._cell.spare([*self._supervisor.pids(), *(place.pids() if place is not None else ())])
         leads_here = where == self._supervisor.address or (not where and self._many.controller_standby == 0)
         if leads_here:
             self._supervisor.end_stuck(silent_s, self._lease.times.stuck_s)
