@@ -195,6 +195,16 @@ OTHER_FILES: tuple[tuple[str, str, str], ...] = (
         "what nodes of this fleet measured before",
         f"`schema` {History().schema}",
     ),
+    (
+        "LOG_DIR/.rendezvous-UID/JOB-NNNNNN.json",
+        "which run a job had last, for nodes that come back (`--controller-standby`)",
+        "`schema` 1",
+    ),
+    (
+        "/var/tmp/robust-run-UID/rendezvous/HOST/JOB.AGENT.json",
+        "on each node: the run that it has a part in, until that is over",
+        "`schema` 1",
+    ),
     ("~/.config/robust-run/token", "your secret, mode 0600", ""),
 )
 

@@ -108,7 +108,7 @@ class Host:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that differ on this host from the harness's."""
-        places = {"TMPDIR": "/run/tmp", "XDG_RUNTIME_DIR": "/run/user"}
+        places = {"TMPDIR": "/run/tmp", "XDG_RUNTIME_DIR": "/run/user", "XDG_STATE_HOME": str(self.private / "state")}
         return {**places, **(ground.faketime(self.skew_s) if "wall" in self.skew else {})}
 
     def pids(self) -> list[int]:

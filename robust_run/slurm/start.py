@@ -12,6 +12,7 @@ from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.launcher.records.shared_folders import VARIABLE, is_shared
 from robust_run.launcher.start.main import launch
 from robust_run.launcher.start.main import resume as resume_one_node
 from robust_run.launcher.start.options.options import Options
@@ -22,7 +23,6 @@ from robust_run.slurm.rules.scrub import without_binding
 from robust_run.slurm.rules.surroundings import OUTER, nodes_of_job, read
 from robust_run.slurm.rules.types import SlurmStep
 from robust_run.slurm.scheduler import watch
-from robust_run.slurm.shared import VARIABLE, is_shared
 
 #: Slurm kills everything KillWait (30 s) after its SIGTERM: by then workers have ended, and what they leave has been cleared.
 SHUTDOWN_S = 20.0

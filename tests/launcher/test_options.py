@@ -115,6 +115,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "evict-list": "ROBUST_EVICT_LIST",
         "controller-standby": "ROBUST_CONTROLLER_STANDBY",
         "coordinator": "ROBUST_COORDINATOR",
+        "found": None,  # for one start, not for all that a shell begins
         "token-file": "ROBUST_TOKEN_FILE",
         "tls-cert": "ROBUST_TLS_CERT",
         "tls-key": "ROBUST_TLS_KEY",

@@ -26,6 +26,14 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Pid of the guard of that node."""
     resume: bool = False
     """A journal is there."""
+    needs: int = 0
+    """Nodes without which the first attempt of a new run does not begin; 0: as many as the job needs."""
+    hold_s: float = 0.0
+    """No attempt of a new run begins before."""
+    after: int = 0
+    """Number of the run before this one in the register of the job's runs."""
+    closes: str = ""
+    """Directory of an earlier run of the job, which is ended for good before this one begins; empty: of none."""
     campaigns: bool = False
     """Others may lead: it must be elected before it does anything."""
     setup: bytes = b""

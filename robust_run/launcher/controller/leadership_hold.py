@@ -178,11 +178,13 @@ async def take_hold(config: ControllerConfig, clock: Clock, say: Callable[[str],
     many = config.spec.many
     if many is None or many.controller_standby == 0:
         return LeadershipHold()
-    from robust_run.launcher.controller.leadership.choice import open_coordinator
+    from robust_run.launcher.controller.leadership.choice import name_in_etcd, open_coordinator
     from robust_run.launcher.controller.leadership.types import Candidate
 
     run_id = config.run_path.rpartition("/")[2]
-    coordinator = open_coordinator(many.coordinator, many.tls_ca, config.spec.rdzv_id, config.run_path, clock, say)
+    coordinator = open_coordinator(
+        many.coordinator, many.tls_ca, name_in_etcd(config.spec), config.run_path, clock, say
+    )
     me = Candidate(address=config.address, host=config.host, run_id=run_id)
     leadership = await coordinator.campaign(me, leader_ttl_s(many.lease_s))
     return ElectedHold(leadership, coordinator, saves=bool(many.coordinator), say=say)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.core.membership import Gathering, gather
+from robust_run.launcher.core.membership import Gathering, fewest_of, gather
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, Say, StartAttempt, WakeAt
 from robust_run.launcher.model.code_events import CodeUse
@@ -28,7 +28,7 @@ def try_to_gather(policy: CorePolicy, state: JobState, now_s: float) -> list[Act
         return []  # what follows when the last of them has ended
     if is_held(state, now_s):
         return _hold(state)
-    if state.usable < policy.fewest:
+    if state.usable < fewest_of(policy, state):
         if state.enough_since_s is not None:
             state.gathering_since_s = now_s  # there were enough: the wait for them begins anew
         state.enough_since_s = None

@@ -196,7 +196,7 @@ def _consequence(policy: CorePolicy, state: JobState, before: tuple[Placement, .
     if state.phase == "gathering" and is_held(state, now_s):
         return "a new attempt is started as soon as nothing of an old one can run anywhere"
     if state.phase == "gathering":
-        return f"{state.usable} of {wanted(policy, state.usable)} nodes are left, it waits for more"
+        return f"{state.usable} of {wanted(policy, state)} nodes are left, it waits for more"
     was, now = [p.node for p in before], [p.node for p in state.layout]
     places_before = set(was)
     newcomers = [name_of(state, node) for node in now if node not in places_before]

@@ -45,18 +45,23 @@ def gather(policy: CorePolicy, state: JobState, now_s: float) -> Gathering:
     if state.usable >= policy.most:
         return Gathering(decision="start", layout=arrange(usable(state), state.layout, policy.most))
     since_s = now_s if state.gathering_since_s is None else state.gathering_since_s
-    if state.usable >= policy.fewest:
+    if state.usable >= fewest_of(policy, state):
         until_s = _enough_until(policy, state, since_s, now_s)
         if now_s >= until_s:
             return Gathering(decision="start", layout=arrange(usable(state), state.layout, policy.most))
-        return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state.usable, until_s - now_s))
+        return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state, until_s - now_s))
     patience_s = policy.join_timeout_s
     if state.layout and policy.wait_for_nodes_s is not None:
         patience_s = policy.wait_for_nodes_s
     until_s = since_s + patience_s
     if now_s >= until_s:
         return Gathering(decision="give_up", reason=_too_few(policy, state, patience_s))
-    return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state.usable, until_s - now_s))
+    return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state, until_s - now_s))
+
+
+def fewest_of(policy: CorePolicy, state: JobState) -> int:
+    """Return how many nodes the next attempt needs: the first may need more than those that follow."""
+    return policy.fewest if state.layout else max(policy.fewest, state.first_needs)
 
 
 def _enough_until(policy: CorePolicy, state: JobState, since_s: float, now_s: float) -> float:
@@ -101,19 +106,22 @@ def _part_order(part: str) -> tuple[int, str]:
     return (len(digits), digits) if part.isdecimal() and part.isascii() else (sys.maxsize, part)
 
 
-def _waits(policy: CorePolicy, here: int, left_s: float) -> str:
-    return f"{here} of {wanted(policy, here)} nodes are here; waiting up to {left_s:.0f} s for more"
+def _waits(policy: CorePolicy, state: JobState, left_s: float) -> str:
+    here = state.usable
+    return f"{here} of {wanted(policy, state)} nodes are here; waiting up to {left_s:.0f} s for more"
 
 
-def wanted(policy: CorePolicy, here: int) -> int:
-    """Return the number of nodes that are waited for where so many are here."""
-    return policy.fewest if here < policy.fewest else policy.most
+def wanted(policy: CorePolicy, state: JobState) -> int:
+    """Return the number of nodes that are waited for."""
+    fewest = fewest_of(policy, state)
+    return fewest if state.usable < fewest else policy.most
 
 
 def _too_few(policy: CorePolicy, state: JobState, patience_s: float) -> str:
     there = usable(state)
     names = ", ".join(member.info.name for member in there[:8]) + (", ..." if len(there) > 8 else "")
-    have = f"only {len(there)} of {policy.fewest} nodes ({names})" if there else f"none of {policy.fewest} nodes"
+    fewest = fewest_of(policy, state)
+    have = f"only {len(there)} of {fewest} nodes ({names})" if there else f"none of {fewest} nodes"
     unusable = (m for m in state.members.values() if not m.present or m.info.name in state.evicted)
     gone = [f"{m.info.name} {m.gone or 'evicted'}" for m in unusable][-8:]
     missing = f"; {', '.join(gone)}" if gone else ""

@@ -193,6 +193,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     deadline_at_s: float | None = None
     """When patience or the wait for nodes is over."""
     gathering_since_s: float | None = None
+    first_needs: int = 0
+    """Nodes without which the first attempt does not begin, where those are more than `fewest`."""
     enough_since_s: float | None = None
     """Since when `fewest` nodes have been there, while gathering."""
     ending: EndAttempt | None = None

@@ -216,7 +216,8 @@ def _take_of_job(policy: CorePolicy, state: JobState, event: Event, now_s: float
             state.lost_after_s = event.lost_s
             return []
         case JobStarted() if state.phase == "new":
-            state.restart = event.restart
+            state.restart, state.first_needs = event.restart, event.needs
+            state.hold_until_s = now_s + event.hold_s if event.hold_s else None
             return begin(policy, state, now_s)
         case ControllerResumed():
             from robust_run.launcher.core import controller_recovery as away

@@ -37,6 +37,9 @@ class JobStarted(msgspec.Struct, frozen=True, tag="job_started"):
     """The run directory exists; nothing runs yet."""
 
     restart: int = 0  # see `ControllerResumed`
+    hold_s: float = 0.0  # likewise: of a run before it, workers may still live
+    needs: int = 0
+    """Nodes without which the first attempt does not begin, where those are more than the job's MIN."""
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined", kw_only=True):

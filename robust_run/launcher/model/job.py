@@ -90,6 +90,8 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     """Agents that stand ready to take the controller over."""
     coordinator: str = ""
     """`etcd://HOST:PORT[,HOST:PORT]`; empty: the run directory, where all nodes share it."""
+    found: bool = False
+    """Found a run even where this job may have one elsewhere."""
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""

@@ -33,6 +33,8 @@ class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
     job: JobSpec
     cwd: str = ""
     """Folder the job was started in, on that host: names in its command are relative to it."""
+    rendezvous: dict[str, str] = {}
+    """Which job of several nodes this is a run of: `endpoint`, `rdzv_id`, `command` and `key` of its `JobIdentity`."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,8 +85,20 @@ class Journal:
             from robust_run.launcher.records.notify.target import shown
 
             job = msgspec.structs.replace(job, notify=tuple(shown(each) for each in job.notify))
+        rendezvous: dict[str, str] = {}
+        if job.many is not None:
+            from robust_run.launcher.model.job_identity import identity_of
+
+            identity = identity_of(job)
+            rendezvous = {**msgspec.structs.asdict(identity), "key": identity.key}
         header = JournalHeader(
-            schema=RUN_DIR_SCHEMA, version=__version__, host=host, pid=os.getpid(), job=job, cwd=_folder()
+            schema=RUN_DIR_SCHEMA,
+            version=__version__,
+            host=host,
+            pid=os.getpid(),
+            job=job,
+            cwd=_folder(),
+            rendezvous=rendezvous,
         )
         self._append(header)
 

@@ -19,6 +19,7 @@ from robust_run.launcher.controller.fleet_comparison import FleetComparison
 from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals
+from robust_run.launcher.controller.run_register import close_earlier, enter
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.state import JobState, policy_of
@@ -89,8 +90,12 @@ class ControllerProcess:
         """Control the job until it is over, or another controller is elected. Raises RobustRunError."""
         config, spec = self._config, self._config.spec
         self._finished = asyncio.Event()
+        resumed = config.resume  # a process of a run that was there before it: a candidate's too
+        if config.closes and not resumed:
+            await close_earlier(config, self._clock, self._console.say)
         hold = await take_hold(config, self._clock, self._console.say)
-        resumed = config.resume or hold.is_successor
+        if config.campaigns:
+            await enter(config, self._clock, self._console.say)
         records = ControllerRecords(config, self._run_directory, self._console, self._clock, self._started_unix_s)
         journal, book = records.journal, records.book
         state = await records.past(hold) if resumed else JobState()
@@ -186,7 +191,7 @@ class ControllerProcess:
             controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=hold_s))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
-            controller.tell(JobStarted(restart=restart))
+            controller.tell(JobStarted(restart=restart, hold_s=self._config.hold_s, needs=self._config.needs))
 
     async def _capture(self, controller: Controller) -> None:
         """Keep the code that the job is started with, as it is on this node: all others run the same. Where the disk is too slow,

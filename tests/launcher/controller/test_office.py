@@ -14,6 +14,7 @@ from robust_run.launcher.controller.leadership.types import (
     CoordinatorUnreachable,
     LeaderRecord,
     LostLeadership,
+    RunStanding,
     SavedState,
 )
 from robust_run.launcher.controller.leadership_hold import SAVE_EVERY_S, ElectedHold, LeadershipHold
@@ -60,6 +61,9 @@ class Hold:
         raise AssertionError((me, ttl_s))
 
     async def leader(self) -> LeaderRecord | None:
+        raise AssertionError
+
+    async def standing(self) -> RunStanding | None:
         raise AssertionError
 
     async def load_members(self) -> dict[str, bytes]:

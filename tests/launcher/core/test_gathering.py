@@ -137,3 +137,26 @@ def test_only_the_node_of_rank_0_opens_the_store() -> None:
     story.joins("b")
     assert story.happens(StoreOpened(attempt=0, node="b", address="10.0.0.2", port=1)) == []
     assert kinds(story.opens()) == [StartAttempt]
+
+
+def test_a_run_that_may_not_be_the_only_one_begins_with_a_majority_and_goes_on_with_fewer() -> None:
+    story = Story(fewest=1, most=3, many=True, last_call_s=0)
+    story.happens(JobStarted(needs=2))
+    assert story.joins("a", after_s=10) == [
+        Say(text="1 of 2 nodes are here; waiting up to 590 s for more"),
+        WakeAt(600),
+    ]
+    assert kinds(story.joins("b", after_s=1)) == [OpenStore]
+    story.starts()
+    story.is_lost("b")
+    assert kinds(story.all_end())[-1] is OpenStore, "needed for the first attempt alone"
+    assert story.world == ["a"]
+
+
+def test_after_a_return_no_attempt_begins_while_old_workers_may_live() -> None:
+    story = Story(fewest=2, most=2, many=True)
+    assert story.happens(JobStarted(hold_s=4.0)) == [WakeAt(4.0)]
+    assert story.joins("a") == []
+    assert story.joins("b", after_s=1) == [], "though all are there"
+    assert story.happens(Tick(), after_s=2.9) == []
+    assert kinds(story.happens(Tick(), after_s=0.1)) == [OpenStore]

@@ -6,13 +6,13 @@ import pytest
 from slurm_tasks import batch_env, task_env
 
 from robust_run.errors import UserError
+from robust_run.launcher.records.shared_folders import is_shared
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.options import Options
 from robust_run.slurm.rules.fill import Filled, fill, run_name
 from robust_run.slurm.rules.ports import ports_of
 from robust_run.slurm.rules.surroundings import nodes_of_job, read
 from robust_run.slurm.rules.types import SlurmStep
-from robust_run.slurm.shared import is_shared
 
 
 def filled(line: str, *, shared: bool = False, **changes: str) -> tuple[Filled, SlurmStep]:

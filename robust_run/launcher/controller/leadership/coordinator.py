@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from robust_run.launcher.controller.leadership.tenure import Leadership
-from robust_run.launcher.controller.leadership.types import Candidate, LeaderRecord, SavedState
+from robust_run.launcher.controller.leadership.types import Candidate, LeaderRecord, RunStanding, SavedState
 
 
 class Coordinator(Protocol):
@@ -24,6 +24,10 @@ class Coordinator(Protocol):
 
         Raises JobFinished, CoordinatorUnreachable, CoordinatorRefused.
         """
+        ...
+
+    async def standing(self) -> RunStanding | None:
+        """Return how the newest run stands; None: none is on record. Raises CoordinatorUnreachable, CoordinatorRefused."""
         ...
 
     async def load(self) -> SavedState | None:

@@ -41,6 +41,7 @@ from robust_run.launcher.controller.leadership.types import (
     CoordinatorRefused,
     JobFinished,
     LeaderRecord,
+    RunStanding,
     SavedState,
 )
 
@@ -81,6 +82,15 @@ class EtcdCoordinator:
         if leader is None and book is not None and book.over:
             raise JobFinished(f"the leader of term {book.term} has finished run {book.run_id!r}")
         return decoded_leader(leader.value) if leader else None
+
+    async def standing(self) -> RunStanding | None:
+        """See Coordinator."""
+        leader, ledger = await self._view(serializable=False, timeout_s=WRITE_S)
+        book = decoded_ledger(ledger.value) if ledger else None
+        record = decoded_leader(leader.value) if leader else None
+        if record is not None:
+            return RunStanding(run_id=record.run_id, leader=record)
+        return RunStanding(run_id=book.run_id, over=book.over, sign=f"{book.term}") if book is not None else None
 
     async def load(self) -> SavedState | None:
         """See Coordinator."""

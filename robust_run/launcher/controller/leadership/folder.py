@@ -39,6 +39,7 @@ from robust_run.launcher.controller.leadership.types import (
     JobFinished,
     LeaderRecord,
     LostLeadership,
+    RunStanding,
     SavedState,
 )
 
@@ -76,6 +77,19 @@ class FolderCoordinator:
         names = await self._files.names(_DATA_S)
         sign, claim = await self._look(newest_term(names), _DATA_S)
         return claim.record if claim is not None and not sign.resigned else None
+
+    async def standing(self) -> RunStanding | None:
+        """See Coordinator."""
+        term = newest_term(await self._files.names(_DATA_S))
+        if term == 0:
+            return None
+        data = await self._files.read(term_name(term), _DATA_S)
+        claim = decoded_claim(data) if data is not None else None
+        beat = await self._files.read(heartbeat_name(term), _DATA_S)
+        sign = f"{term} {(beat or b'').hex()}"
+        if claim is None:
+            return RunStanding(run_id="", sign=sign)
+        return RunStanding(run_id=claim.record.run_id, over=claim.over, leader=claim.record, sign=sign)
 
     async def load(self) -> SavedState | None:
         """See Coordinator."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.control.meeting import Guest
 from robust_run.launcher.control.sockets import spoken
-from robust_run.launcher.controller.leadership.choice import open_coordinator
+from robust_run.launcher.controller.leadership.choice import name_in_etcd, open_coordinator
 from robust_run.launcher.controller.leadership.types import JobFinished, LeaderRecord
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 
@@ -40,21 +38,6 @@ async def refuse_if_led(spec: JobSpec, many: ManyNodes, run_path: str, clock: Cl
         )
 
 
-async def led_elsewhere(spec: JobSpec, many: ManyNodes, clock: Clock) -> Guest | None:
-    """Return where the leader of the job is, None if nobody leads it or its name is not known here."""
-    path = os.path.join(spec.log_dir or "", spec.run_id)
-    if not many.job or not (many.coordinator or os.path.isdir(os.path.join(path, "leader"))):
-        return None
-    try:
-        leader = await who_leads(spec, many, path, clock)
-    except JobFinished:
-        return None
-    if leader is None:
-        return None
-    host, _, port = leader.address.rpartition(":")
-    return Guest(addresses=(host.strip("[]"),), port=int(port))
-
-
 async def where_led(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock) -> str:
     """Return HOST:PORT of the leader of the job, empty if none can be reached. Raises JobFinished if nobody is to lead."""
     leader = await who_leads(spec, many, run_path, clock)
@@ -63,7 +46,7 @@ async def where_led(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock)
 
 async def who_leads(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock) -> LeaderRecord | None:
     """Return who leads, if it can be reached. Raises JobFinished, PlatformError or UserError where nobody can be asked."""
-    coordinator = open_coordinator(many.coordinator, many.tls_ca, spec.rdzv_id, run_path, clock, lambda _: None)
+    coordinator = open_coordinator(many.coordinator, many.tls_ca, name_in_etcd(spec), run_path, clock, lambda _: None)
     try:
         leader = await asyncio.wait_for(coordinator.leader(), ANSWER_S)
     except JobFinished:
@@ -72,10 +55,11 @@ async def who_leads(spec: JobSpec, many: ManyNodes, run_path: str, clock: Clock)
         return None  # then nobody can be elected either
     finally:
         await coordinator.close()
-    return leader if leader is not None and await _answers(leader.address) else None
+    return leader if leader is not None and await answers(leader.address) else None
 
 
-async def _answers(address: str) -> bool:
+async def answers(address: str) -> bool:
+    """Whether HOST:PORT takes a connection of this node."""
     host, _, port = address.rpartition(":")
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), ANSWER_S)

@@ -56,6 +56,19 @@ class LeaderRecord(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
 
 
+class RunStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How the newest run under a job's name stands, for a node that has no part in it (yet)."""
+
+    run_id: str
+    """Empty: a newer robust-run wrote it, and this one cannot tell."""
+    over: bool = False
+    """Its last leader has said that it is over."""
+    leader: LeaderRecord | None = None
+    """Who led last, as far as that is on record."""
+    sign: str | None = None
+    """What changes as long as a leader lives. None: the place vouches for it, its lease is not over."""
+
+
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader of a term left for its successors."""
 

@@ -18,7 +18,7 @@ from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.meeting import Guest, Host, SystemNetwork, meet, own_address
 from robust_run.launcher.control.messages import Hello, Welcome
 from robust_run.launcher.control.sockets import spoken
-from robust_run.launcher.controller.leadership.leaders import ASK_AGAIN_S, led_elsewhere, not_here, refuse_if_led
+from robust_run.launcher.controller.leadership.leaders import not_here, refuse_if_led
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo
 from robust_run.launcher.model.lease_times import LeaseTimes
 from robust_run.launcher.model.world import as_text
@@ -26,6 +26,8 @@ from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, bind, config_of
 from robust_run.launcher.start.many.fence import Lease
 from robust_run.launcher.start.many.finding import DIAL_S, ONLY_DIAL_S, RETRY_S
+from robust_run.launcher.start.many.founding import Founding
+from robust_run.launcher.start.many.lookout import LOOK_S, Lookout
 from robust_run.version import __version__
 
 #: Tries of each of several ports before what is met there is believed.
@@ -55,8 +57,10 @@ class Joining:
         lease: Lease,
         supervisor: ControllerSupervisor,
         node_id: str,
+        marks: str,
         say: Callable[[str], None],
     ) -> None:
+        """`marks`: folder of what this node remembers of runs; empty: nothing is kept."""
         self.candidate: socket.socket | None = None
         """Where this node would serve as controller; the supervisor's as soon as it is in line."""
         self.block_port = 0
@@ -78,7 +82,9 @@ class Joining:
         self._place: Host | Guest = Guest(addresses=(), port=many.port)
         self._candidate_port = 0
         self._tries = 0
-        self._ask_again_at_s = 0.0
+        self._goes_on = ""
+        """Run that was there before, and whose controller this node has started."""
+        self._lookout = None if resumed is not None else Lookout(spec, many, marks, socket.gethostname(), clock, say)
         self._context = (
             tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
         )
@@ -96,33 +102,79 @@ class Joining:
         if self._resumed is not None and many.controller_standby > 0:
             await refuse_if_led(self._spec, many, self._resumed.run_path, self._clock)
         while True:
-            if not self._supervisor.is_running:
-                elsewhere = await self._led_elsewhere()
-                met = elsewhere if elsewhere is not None else await asyncio.to_thread(meet, many, self._network)
-                self._place = met if elsewhere is not None else self._next_port(met)
-                if isinstance(self._place, Host):
-                    self._host(self._place)
-                elif self._resumed is not None:
-                    raise UserError(not_here(many))
+            waits_for = await self._find_place()
             trouble = ""
             try:
-                return await self.dial("", self.hello())
+                connection = await self.dial("", self.hello())
             except (JoinRefusal, NotController) as refusal:
                 if not self._may_be_elsewhere(refusal):
                     raise
                 trouble = str(refusal)
             except (OSError, TimeoutError) as error:
                 trouble = str(error)
+            else:
+                if self._lookout is not None:
+                    await self._lookout.close()
+                return connection
             now_s = self._clock.monotonic_s()
             if now_s >= give_up_at_s:
                 raise PlatformError(
-                    f"no controller at {many.host}:{many.port} within {many.join_timeout_s:g} s (join_timeout): {trouble}"
-                    f"{self._where_to_look()}"
+                    f"no controller at {many.host}:{many.port} within {many.join_timeout_s:g} s (join_timeout): "
+                    f"{waits_for or trouble}{self._where_to_look()}"
                 )
-            if not said and not isinstance(self._place, Host) and now_s > give_up_at_s - many.join_timeout_s + 2.0:
+            is_late = now_s > give_up_at_s - many.join_timeout_s + 2.0
+            if not said and not waits_for and not isinstance(self._place, Host) and is_late:
                 said = True
                 self._say(f"waiting for the controller at {many.host}:{many.port}: {trouble}{self._where_to_look()}")
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(LOOK_S if waits_for else RETRY_S)
+
+    async def _find_place(self) -> str:
+        """Find out where the controller is, or start it here; return why this node has to wait, empty if it need not."""
+        if self._supervisor.is_running:
+            await self._follow_another()
+            return ""
+        founding = Founding(act="found") if self._lookout is None else await self._lookout.look()
+        if founding.act == "refuse":
+            raise UserError(founding.say)
+        if founding.act == "join":
+            self._place = guest_at(founding.where)
+            return ""
+        place = await asyncio.to_thread(meet, self._many, self._network)
+        if founding.act == "wait":
+            return self._wait(founding, place)
+        self._place = self._next_port(place)
+        if isinstance(self._place, Host):
+            self._host(self._place, founding)
+        elif self._resumed is not None:
+            raise UserError(not_here(self._many))
+        return ""
+
+    def _wait(self, founding: Founding, place: Host | Guest) -> str:
+        """Found nothing, dial the controllers that this node remembers and, where that is not here, the place where all meet."""
+        assert self._lookout is not None
+        places = [guest_at(where) for where in self._lookout.remembered] if founding.say else []
+        if isinstance(place, Host):
+            place.socket.close()  # who dials is refused, and looks elsewhere
+            self._lookout.explain()
+            places = places or [Guest(addresses=(), port=self._many.port)]
+        else:
+            places.append(place)
+        self._place = places[self._tries % len(places)]
+        self._tries += 1
+        return founding.say or "this node looks whether this job runs already" if isinstance(place, Host) else ""
+
+    async def _follow_another(self) -> None:
+        """Join whoever leads, where this node was about to go on with a run and another was elected first."""
+        if not self._goes_on or self._lookout is None or not isinstance(self._place, Host):
+            return
+        founding = await self._lookout.look()
+        if founding.act == "join" and founding.where != self._supervisor.address:
+            self._place = guest_at(founding.where)
+
+    def forget_earlier(self) -> None:
+        """Remove what this node remembers of runs before the one that it has a part in now."""
+        if self._lookout is not None:
+            self._lookout.forget()
 
     def _where_to_look(self) -> str:
         """Return whose output says why there is no controller, where that is known: under Slurm, the first node starts it."""
@@ -144,25 +196,33 @@ class Joining:
         more = self._many.more_ports
         return msgspec.structs.replace(place, port=more[self._tries // 2 % len(more)])
 
-    async def _led_elsewhere(self) -> Guest | None:
-        """Return where another node controls the job that took it over, if it is time to ask."""
-        now_s = self._clock.monotonic_s()
-        if self._many.controller_standby == 0 or self._resumed is not None or now_s < self._ask_again_at_s:
-            return None
-        self._ask_again_at_s = now_s + ASK_AGAIN_S
-        return await led_elsewhere(self._spec, self._many, self._clock)
-
-    def _host(self, place: Host) -> None:
-        """Start the controller on this node. Raises RobustRunError."""
-        spec = self._spec
+    def _host(self, place: Host, founding: Founding) -> None:
+        """Start the controller on this node, of a new run or of one that was there before. Raises RobustRunError."""
+        spec, resume = self._spec, self._resumed is not None
+        if self._lookout is not None:
+            self._lookout.explain()
         if self._resumed is not None:
             run_directory = RunDirectory.resume(self._resumed.run_path)
+        elif founding.act == "go_on":
+            self._goes_on, resume = founding.run_id, True
+            run_directory = RunDirectory.join(spec.log_dir, founding.run_id, self._guard).for_controller()
+            named = spec.rdzv_id != spec.run_id
+            spec = msgspec.structs.replace(
+                spec, run_id=founding.run_id, rdzv_id=spec.rdzv_id if named else founding.run_id
+            )
         else:
             run_directory = RunDirectory.create(spec.log_dir, spec.run_id, self._guard).for_controller()
-        config = config_of(
-            spec, self._token, run_directory, self._node_id, self._guard, resume=self._resumed is not None
+        config = config_of(spec, self._token, run_directory, self._node_id, self._guard, resume=resume)
+        closes = os.path.join(os.path.dirname(run_directory.path), founding.closes) if founding.closes else ""
+        config = msgspec.structs.replace(
+            config,
+            address=spoken(place.addresses[0], place.port),
+            setup=self.setup,
+            needs=founding.needs,
+            hold_s=founding.hold_s,
+            after=founding.after,
+            closes=closes,
         )
-        config = msgspec.structs.replace(config, address=spoken(place.addresses[0], place.port), setup=self.setup)
         self._supervisor.start(config, place.socket)
 
     def hello(self) -> Hello:
@@ -218,7 +278,7 @@ class Joining:
 
     def _candidate_address(self, address: str) -> str:
         """Return where this node would serve as controller, if it may become it."""
-        if self._many.controller_standby == 0 or isinstance(self._place, Host):
+        if self._many.controller_standby == 0 or isinstance(self._place, Host) or self._supervisor.is_running:
             return ""
         if self.candidate is None:
             try:
@@ -253,3 +313,9 @@ class Joining:
         self._lease.times = LeaseTimes(connection.welcome.lease_s)
         self._lease.renew(sent_at_s)
         return connection
+
+
+def guest_at(where: str) -> Guest:
+    """Return HOST:PORT as a place to dial."""
+    host, _, port = where.rpartition(":")
+    return Guest(addresses=(host.strip("[]"),), port=int(port))

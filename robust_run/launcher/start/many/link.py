@@ -70,6 +70,8 @@ class RemoteLink:
     ) -> None:
         self.failure: RobustRunError | None = None
         """Why this node gave up, if it did."""
+        self.is_over = False
+        """Whether the job is known to be over."""
         self._agent = agent
         self._spec = spec
         self._hello = hello
@@ -111,6 +113,11 @@ class RemoteLink:
     def is_led_from_here(self) -> bool:
         """Whether the controller that was obeyed last is this node's."""
         return bool(self._where) and self._where == self._own_controller()
+
+    @property
+    def where(self) -> str:
+        """HOST:PORT of the controller that was obeyed last."""
+        return self._where
 
     # --- ControllerLink
 
@@ -180,6 +187,7 @@ class RemoteLink:
                     self._connection = await self._finder.find()
                 await self._serve(self._connection)
         except JobFinished:
+            self.is_over = True
             self._say("the job ended while this node could not reach it")
             self._agent.leave(0)
         except RobustRunError as error:
@@ -240,6 +248,7 @@ class RemoteLink:
             case Orders() if message.term >= self._term:
                 self._term = message.term
                 for order in message.orders:
+                    self.is_over = self.is_over or isinstance(order, Finish)
                     if isinstance(order, Finish) and not self.is_led_from_here:
                         self._say(_last_word(order))
                     if isinstance(order, StartAttempt):

@@ -33,6 +33,7 @@ from robust_run.launcher.start.many.fence import Cell, Lease
 from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
 from robust_run.launcher.start.many.joining import Joining, Resumed
 from robust_run.launcher.start.many.link import RemoteLink
+from robust_run.launcher.start.many.own_mark import OwnMark, folder_of_marks
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.place import OpenedPlace
@@ -118,6 +119,8 @@ class _NodeOfMany:
         self._node_id = os.urandom(8).hex()
         self._mark = presence.show(self._node_id)
         self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
+        marks = folder_of_marks(spec, env, socket.gethostname())
+        self._own_mark = OwnMark(spec, marks, self._node_id, self._console.say)
         self._joining = Joining(
             spec=spec,
             many=many,
@@ -128,6 +131,7 @@ class _NodeOfMany:
             lease=self._lease,
             supervisor=self._supervisor,
             node_id=self._node_id,
+            marks=marks,
             say=self._console.say,
         )
 
@@ -229,22 +233,37 @@ class _NodeOfMany:
             lease=self._lease,
             clock=self._clock,
             say=self._console.say,
-            on_candidates=lambda candidates: self._stand_by(candidates, spec, run_directory),
+            on_candidates=lambda candidates: self._candidates_changed(candidates, spec, run_directory, link),
             own_controller=lambda: self._supervisor.address,
             on_silence=self._on_silence,
             ask=lambda: where_led(spec, self._many, run_directory.path, self._clock),
         )
         agent.serve(link)
         link.take(connection)
+        self._remember(welcome.run_id, connection.where, welcome.candidates)
         link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
         exit_code = await live(agent, node, link, self._lifeline, self._scheduler)
         node.end_helpers(exit_code)
         await self._supervisor.close(wait=link.failure is None and link.is_led_from_here)
         run_directory.remove_temporary()
+        if link.is_over:
+            self._own_mark.remove()
         if link.failure is not None:
             raise link.failure
         return exit_code
+
+    def _remember(self, run_id: str, where: str, candidates: tuple[str, ...]) -> None:
+        """Note on this node's disk what it is to know after a power loss, where it may found a run then."""
+        if self._many.controller_standby or self._joining.is_host:
+            addresses = tuple(dict.fromkeys((where, *candidates)))
+            self._own_mark.note(run_id, addresses, self._joining.forget_earlier)
+
+    def _candidates_changed(
+        self, candidates: tuple[str, ...], spec: JobSpec, run_directory: RunDirectory, link: RemoteLink
+    ) -> None:
+        self._remember(spec.run_id, link.where, candidates)
+        self._stand_by(candidates, spec, run_directory)
 
     def _on_silence(self, where: str, silent_s: float) -> None:
         """Replace this node's controller if it does not answer, before the leases of all agents end. Called at each look."""
@@ -263,6 +282,12 @@ class _NodeOfMany:
         """Be ready to take the controller over once this node is in line."""
         address = self._joining.hello().node.candidate
         if not address or address not in candidates or self._supervisor.is_running or self._joining.candidate is None:
+            return
+        if not self._many.coordinator and not os.path.isdir(os.path.join(run_directory.path, "leader")):
+            self._console.say(
+                f"this node cannot take the controller over: {run_directory.path} is not what the controller's node has there; "
+                "share the folder (--log-dir), or give --coordinator"
+            )
             return
         config = config_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
         config = msgspec.structs.replace(config, address=address, setup=self._joining.setup)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from robust_run.clock import Clock
 from robust_run.launcher.agent.places.snapshot_news import read_snapshot
 from robust_run.launcher.control.meeting import Guest, SystemNetwork, in_order, is_loopback
-from robust_run.launcher.controller.leadership.leaders import led_elsewhere
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.start.many.joining import Joining
+from robust_run.launcher.start.many.joining import Joining, guest_at
+from robust_run.launcher.start.many.lookout import Lookout
 
 
 class NewsOfJob:
@@ -45,6 +46,13 @@ class NewsOfJob:
 
     async def _ask(self) -> bytes | None:
         many = self._many
-        guest = await led_elsewhere(self._spec, many, self._clock) if many.controller_standby else None
+        guest = await self._led_elsewhere() if many.controller_standby else None
         addresses = in_order(self._network.resolve(many.host))
         return await self._joining.ask_setup(guest or Guest(addresses=addresses, port=many.port))
+
+    async def _led_elsewhere(self) -> Guest | None:
+        """Return where the job is led that moved away from where its nodes meet, None if it did not, or nobody can tell."""
+        lookout = Lookout(self._spec, self._many, "", socket.gethostname(), self._clock, lambda _: None)
+        founding = await lookout.look()
+        await lookout.close()
+        return guest_at(founding.where) if founding.act == "join" else None

@@ -74,6 +74,7 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         evict_list=_evict_list(options, world),
         controller_standby=_controller_standby(options, most + standby),
         coordinator=coordinator,
+        found=options.found,
         tls_cert=tls_cert,
         tls_key=tls_key,
         tls_ca=tls_ca,

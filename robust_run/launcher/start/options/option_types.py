@@ -112,6 +112,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     evict_list: str | None = None
     controller_standby: int = 0
     coordinator: str | None = None
+    found: bool = False
     token_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None

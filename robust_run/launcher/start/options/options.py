@@ -286,6 +286,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         NODES,
+        "found",
+        "",
+        "Found a new run even where this job may have one that is not over; for one start, not for scripts.",
+        OptionLook(kind="flag", env=False),
+    ),
+    describe(
+        NODES,
         "token-file",
         "FILE",
         "The secret all nodes share, mode 0600 (default $ROBUST_TOKEN, else ~/.config/robust-run/token).",

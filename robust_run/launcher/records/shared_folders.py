@@ -29,3 +29,13 @@ def is_shared(path: str, mounts: str, override: str = "") -> bool:
         if (path == where or path.startswith(f"{where}/")) and len(where) >= len(best):
             best, kind = where, fields[2]
     return kind in SHARED_KINDS
+
+
+def on_shared_file_system(path: str) -> bool:
+    """Whether a path of this machine, which need not exist, is on a file system that all nodes have."""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = file.read()
+    except OSError:
+        mounts = ""
+    return is_shared(path, mounts, os.environ.get(VARIABLE, ""))

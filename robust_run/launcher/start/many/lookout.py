@@ -1,0 +1,143 @@
+"""Lookout of a node that has no controller: what it remembers, what is on record where its job's nodes meet, and who answers.
+
+What follows from that is decided in `founding`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from robust_run.clock import Clock
+from robust_run.errors import PlatformError
+from robust_run.launcher.control.meeting import is_loopback
+from robust_run.launcher.controller.leadership.choice import open_runs, register_of
+from robust_run.launcher.controller.leadership.job_runs import RunOnRecord
+from robust_run.launcher.controller.leadership.leaders import answers
+from robust_run.launcher.model.job import JobSpec, ManyNodes
+from robust_run.launcher.model.job_identity import identity_of
+from robust_run.launcher.model.lease_times import leader_ttl_s, lease_times
+from robust_run.launcher.records.rendezvous_marks import RendezvousMark, read_marks, remove_mark
+from robust_run.launcher.records.shared_folders import on_shared_file_system
+from robust_run.launcher.start.many import presence
+from robust_run.launcher.start.many.founding import Founding, Known, RunSeen, decide
+
+#: How long the place may take to answer.
+ANSWER_S = 5.0
+#: Between two looks of a node that waits to know more, and of one that waits for a controller where the nodes meet.
+LOOK_S, LOOK_SELDOM_S = 1.0, 5.0
+#: Turns of candidates, each as long as a leader's lease, that a leader may be silent before others than its candidates act.
+TURNS = 3.0
+
+
+class Lookout:
+    """What one node knows of its job before it has a part in it."""
+
+    def __init__(
+        self, spec: JobSpec, many: ManyNodes, folder: str, host: str, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        """`folder`: of this node's marks; empty: none are kept."""
+        self._spec, self._many, self._host, self._clock, self._say = spec, many, host, clock, say
+        self._folder = folder
+        self._identity = identity_of(spec)
+        self._moves = many.controller_standby > 0
+        self._runs = open_runs(spec, clock) if self._moves else None
+        self._place = many.coordinator or register_of(spec.log_dir or "")
+        self._marks = self._read_marks()
+        self._sign: tuple[str, str] | None = None
+        self._sign_since_s = self._began_s = clock.monotonic_s()
+        self._look_at_s = 0.0
+        self._said = ""
+        self._newest = Founding(act="wait")
+
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """Where a controller may be, by what this node remembers: HOST:PORT, the newest first."""
+        found = (where for mark in reversed(self._marks) for where in mark.addresses)
+        return tuple(dict.fromkeys(found))
+
+    async def look(self) -> Founding:
+        """Return what is to be done, by what was seen last; looks again when it is time. Says once why it has to wait."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._look_at_s:
+            self._newest = decide(await self._known())
+            self._look_at_s = now_s + (LOOK_S if self._newest.act == "wait" else LOOK_SELDOM_S)
+        return self._newest
+
+    def explain(self) -> None:
+        """Say what this node is about to do, or waits for, once."""
+        text = self._newest.say
+        if text and text != self._said:
+            self._said = text
+            self._say(text)
+
+    async def _known(self) -> Known:
+        many, times = self._many, lease_times(self._many)
+        run, trouble = None, ""
+        if self._runs is not None:
+            try:
+                newest = await asyncio.wait_for(self._runs.newest(), ANSWER_S)
+                run = await self._seen(newest) if newest is not None else None
+            except PlatformError as error:
+                trouble = str(error)
+            except asyncio.TimeoutError:
+                trouble = f"no answer within {ANSWER_S:g} s"
+        return Known(
+            moves=self._moves,
+            scheduled=self._spec.slurm is not None,
+            forced=many.found,
+            place=self._place,
+            trouble=trouble,
+            is_shared=bool(many.coordinator) or (self._moves and on_shared_file_system(self._spec.log_dir or "/")),
+            run=run,
+            remembers=self._marks[-1].run_id if self._marks else "",
+            named=many.job if many.job == self._spec.run_id and self._spec.slurm is None else "",
+            fewest=many.fewest,
+            most=many.most,
+            watched_s=self._clock.monotonic_s() - self._began_s,
+            patience_s=TURNS * leader_ttl_s(times.lease_s),
+            hold_s=times.hold_s,
+        )
+
+    async def _seen(self, newest: RunOnRecord) -> RunSeen:
+        standing, now_s = newest.standing, self._clock.monotonic_s()
+        is_same = newest.command in ("", self._identity.command)
+        if standing is None:
+            return RunSeen(run_id=newest.run_id, number=newest.number, gone=True)
+        sign = (newest.run_id, standing.sign or "")
+        if standing.sign is None or sign != self._sign:
+            self._sign, self._sign_since_s = sign, now_s
+        leader = standing.leader
+        where = leader.address if leader is not None and not standing.over else ""
+        if leader is not None and leader.host != self._host and is_loopback(where.rpartition(":")[0].strip("[]")):
+            where = ""  # true on that machine only
+        return RunSeen(
+            run_id=newest.run_id,
+            number=newest.number,
+            over=standing.over,
+            leader=where,
+            host=leader.host if leader is not None else "",
+            answers=bool(where) and await answers(where),
+            silent_s=now_s - self._sign_since_s,
+            same_command=is_same,
+        )
+
+    # --- marks
+
+    def _read_marks(self) -> list[RendezvousMark]:
+        """Return what agents noted here that live no more; one that lives is a neighbour."""
+        if not self._folder:
+            return []
+        marks = read_marks(self._folder, self._identity.key, self._spec.log_dir or "")
+        return [mark for mark in marks if not presence.is_alive(mark.agent)]
+
+    def forget(self) -> None:
+        """Remove what this node remembers of runs before the one that it has a part in now."""
+        for mark in self._marks:
+            remove_mark(self._folder, mark)
+        self._marks = []
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        if self._runs is not None:
+            await self._runs.close()
