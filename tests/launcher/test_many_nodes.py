@@ -84,6 +84,16 @@ def test_one_node_is_told_what_does_nothing_there(machine: Machine) -> None:
     )
 
 
+@pytest.mark.parametrize("endpoint", ["localhost:0", "127.0.0.1:0", "[::1]:0"])
+def test_a_port_of_its_own_is_known_to_no_other_node(machine: Machine, endpoint: str) -> None:
+    """As many type it for torchrun on one machine, with the size of the cluster's jobs left in the line."""
+    words = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint)
+    said = f"--rdzv-endpoint {endpoint}: port 0 is one that no other node knows; this job has one node"
+    assert resolved(machine, *words, "--nnodes", "1:2") == (None, (said,))
+    for several in (("--nnodes", "2"), ("--nnodes", "1:2", "--standby", "1")):
+        assert refusal(machine, *words, *several).startswith("--rdzv-endpoint: port 0 is a different one each time")
+
+
 # --- where they meet ------------------------------------------------------------------------------------------------
 
 

@@ -84,7 +84,7 @@ def test_nonsense_is_refused(options: list[str], message: str) -> None:
     assert refusal(*options).startswith(message)
 
 
-@pytest.mark.parametrize("text", ["a=1,b=x=y", " a = 1 , b = x=y ", "'a=1,b=x=y'", '"a=1,b=x=y"'])
+@pytest.mark.parametrize("text", ["a=1,b=x=y", " a = 1 , b = x=y ", "'a=1,b=x=y'", '"a=1,b=x=y"', "'a'=\"1\",b='x=y'"])
 def test_settings_may_carry_quotes_that_a_shell_left(text: str) -> None:
     assert parse_settings(text) == {"a": "1", "b": "x=y"}
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_NODES = 100_000
 """More nodes than any cluster has: a larger number is a slip of the finger."""
 MOST_COORDINATORS = 16
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 ETCD_PORT = 2379
 """Where none is given, as with etcd."""
 
@@ -112,14 +113,26 @@ def _is_one_node(options: Options, fewest: int, most: int, standby: int) -> bool
     if options.standalone and (fewest > 1 or (standby > 0 and options.standby != "auto")):
         what = f"--nnodes {options.nnodes}" if fewest > 1 else f"--standby {options.standby}"
         raise UserError(f"--standalone is one node that no other can join; leave it or {what} out")
-    if not options.standalone and most + standby > 1:
+    if not options.standalone and most + standby > 1 and not _meets_nobody(options, fewest):
         return False
     if options.node_rank != 0:
         raise UserError(f"--node-rank {options.node_rank}: the only node of a job has rank 0; leave the option out")
     return True
 
 
+def _meets_nobody(options: Options, fewest: int) -> bool:
+    """Whether no other node could find this one: it meets at a free port of its own, as some type for torchrun on one machine."""
+    if fewest > 1 or options.rdzv_backend != "c10d" or options.standby not in ("auto", "0"):
+        return False
+    host, port = parse_endpoint(options.rdzv_endpoint)
+    return port == 0 and host.lower() in _THIS_MACHINE
+
+
 def _nothing_for_one_node(options: Options) -> tuple[str, ...]:
+    if _meets_nobody(options, 1) and parse_nnodes(options.nnodes)[1] > 1:
+        return (
+            f"--rdzv-endpoint {options.rdzv_endpoint}: port 0 is one that no other node knows; this job has one node",
+        )
     names = [
         f"--{each.name}" for each in OPTIONS if each.group == NODES and getattr(options, each.field) != each.default
     ]

@@ -82,17 +82,23 @@ def parse_endpoint(endpoint: str) -> tuple[str, int | None]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Split `key=value,key=value`, also with quotes a shell left around it. Raises UserError for any other part."""
-    text = text.strip()
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        text = text[1:-1].strip()
+    """Split `key=value,key=value`, also with quotes a shell or a YAML file left around it, or around a value.
+
+    Raises UserError for any other part.
+    """
+    text = _unquoted(text.strip())
     settings: dict[str, str] = {}
     for part in text.split(",") if text else ():
-        key, _, value = (word.strip() for word in part.partition("="))
+        key, _, value = (_unquoted(word.strip()) for word in part.partition("="))
         if not key or not value:
             raise UserError(f"--rdzv-conf: {part!r} is not KEY=VALUE; write KEY=VALUE,KEY=VALUE")
         settings[key] = value
     return settings
+
+
+def _unquoted(text: str) -> str:
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" and text[0] not in text[1:-1]
+    return text[1:-1].strip() if is_quoted else text
 
 
 def check_backend(backend: str) -> None:
