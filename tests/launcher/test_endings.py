@@ -83,6 +83,39 @@ def test_a_signal_to_the_launcher_ends_the_job(tmp_path: Path, kind: str, number
     assert f"stopped by {number.name}" in job.err
 
 
+SAVES_AT_THE_END = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+dist.init_process_group("gloo")
+open(f"up-{os.environ['RANK']}", "w").close()
+while not told:
+    time.sleep(0.01)
+group = dist.new_group([0, 1])  # which asks the store
+dist.all_reduce(torch.ones(1), group=group)
+print("saved together", flush=True)
+sys.exit(0)
+"""
+
+
+def test_workers_that_are_ended_with_all_processes_of_the_job_can_still_save_together(tmp_path: Path) -> None:
+    """As Slurm does at `scancel`: one signal to every process of the step, in whatever order they get it."""
+    with running(tmp_path, "--nproc-per-node", "2", script(tmp_path, SAVES_AT_THE_END)) as job:
+        wait_until_up(job, tmp_path)
+        wait_for(lambda: job.events("standby_ready"), "a standby worker")
+        everyone, launcher = [int(line.partition(":")[0]) for line in job.leftovers()], [job.agent_pid(), job.pid]
+        assert {*job.pids(), *launcher, job.events("warm_ready")[0]["pid"]} < {*everyone}
+        for pid in (*(pid for pid in everyone if pid not in launcher), *launcher):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        assert job.finish() == 128 + signal.SIGTERM
+        job.assert_nothing_left()
+    assert job.out.count("saved together") == 2
+    assert "stopped by SIGTERM" in job.err
+    assert "later attempts start from nothing" not in job.err
+
+
 @pytest.mark.parametrize("kind", WORKERS)
 def test_ctrl_c_twice_ends_the_job_at_once(tmp_path: Path, kind: str) -> None:
     with running(tmp_path, "--nproc-per-node", "2", "--shutdown-timeout", "600", worker(tmp_path, kind)) as job:

@@ -33,6 +33,7 @@ from robust_run.launcher.agent.warm.messages import (
     send,
 )
 from robust_run.launcher.agent.warm.standby import stand_by
+from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_the_agent
 
 #: The importing thread gives way to the workers of the running attempt.
 IMPORT_NICENESS = 10
@@ -197,6 +198,7 @@ def run_gently(work: Callable[[], object]) -> Exception | None:
 
 def main(descriptor: str, agent_pid: str, modules: str = "") -> None:
     """Serve on an inherited descriptor; `modules` are separated by commas. Called by `start/sitecustomize.py`."""
+    leave_the_end_to_the_agent()
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
     WarmProcess(control, int(agent_pid)).serve(tuple(filter(None, modules.split(","))))

@@ -15,6 +15,8 @@ import sys
 import types
 from typing import Any
 
+from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_the_agent
+
 
 def load_store_class() -> Any:
     """Return torch's TCPStore class, loading as little of torch as this version of it allows.
@@ -74,5 +76,6 @@ def serve(control: socket.socket) -> None:
 
 def main(descriptor: int) -> None:
     """Serve on an inherited descriptor, then leave without tearing torch down."""
+    leave_the_end_to_the_agent()
     serve(socket.socket(fileno=descriptor))
     os._exit(0)

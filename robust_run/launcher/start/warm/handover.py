@@ -24,6 +24,7 @@ from robust_run.launcher.agent.warm.process import WarmProcess
 from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 from robust_run.launcher.agent.workers import store_process
 from robust_run.launcher.agent.workers.environment import worker_argv
+from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_the_agent
 from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, become_subreaper, prctl, read_status
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.guard import hold_signals
@@ -190,6 +191,7 @@ def _open_log(run_directory: RunDirectory) -> int:
 
 def _take_helpers_place(log: int) -> None:
     """Have none of the job's streams: who reads those must see their end when the job ends."""
+    leave_the_end_to_the_agent()
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for target, descriptor in ((0, nothing), (1, log), (2, log)):
         os.dup2(descriptor, target)
