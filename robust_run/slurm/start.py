@@ -18,14 +18,13 @@ from robust_run.launcher.start.main import resume as resume_one_node
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.validate import resolve
 from robust_run.slurm.rules import fill as filling
+from robust_run.slurm.rules import kill_wait
 from robust_run.slurm.rules.ports import ports_of
 from robust_run.slurm.rules.scrub import without_binding
 from robust_run.slurm.rules.surroundings import OUTER, nodes_of_job, read
 from robust_run.slurm.rules.types import SlurmStep
 from robust_run.slurm.scheduler import watch
 
-#: Slurm kills everything KillWait (30 s) after its SIGTERM: by then workers have ended, and what they leave has been cleared.
-SHUTDOWN_S = 20.0
 MOST_RUNS = 100
 """Of one step, without a requeue between them: somebody types into an interactive one."""
 
@@ -82,7 +81,11 @@ def job_of(options: Options, step: SlurmStep, world: World) -> JobSpec:
     is_named = options.run_id is not None and step.restart == 0
     spec = resolve(msgspec.structs.replace(filled.options, run_id=options.run_id if is_named else None), world)
     if "shutdown-timeout" not in options.given:
-        spec = msgspec.structs.replace(spec, shutdown_timeout_s=min(spec.shutdown_timeout_s, SHUTDOWN_S))
+        # Slurm kills everything KillWait after its SIGTERM: by then workers have ended, and what they leave is cleared.
+        texts = (world.files.text(file) for file in kill_wait.config_files(world.env))
+        limit_s = next((limit for text in texts if (limit := kill_wait.kill_wait_s(text)) is not None), None)
+        most_s = kill_wait.workers_time_s(kill_wait.DEFAULT_S if limit_s is None else limit_s)
+        spec = msgspec.structs.replace(spec, shutdown_timeout_s=min(spec.shutdown_timeout_s, most_s))
     many = spec.many
     if many is not None and filled.meets:
         many = msgspec.structs.replace(many, more_ports=ports_of(step)[1:], alone_s=filling.PATIENCE_S)
