@@ -117,6 +117,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "coordinator": "ROBUST_COORDINATOR",
         "found": None,  # for one start, not for all that a shell begins
         "token-file": "ROBUST_TOKEN_FILE",
+        "insecure-rendezvous": "ROBUST_INSECURE_RENDEZVOUS",
         "tls-cert": "ROBUST_TLS_CERT",
         "tls-key": "ROBUST_TLS_KEY",
         "tls-ca": "ROBUST_TLS_CA",

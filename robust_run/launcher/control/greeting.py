@@ -19,7 +19,10 @@ from robust_run.launcher.control.sealing import Keys, Opener, Sealer
 
 GREETING_FRAME_BYTES = 1 << 20
 """Largest frame that an agent reads before the controller has proven itself."""
-SAME_TOKEN = "give all nodes the same one with ROBUST_TOKEN or --token-file, and the same --rdzv-id and --run-id"  # noqa: S105 (no password)
+SAME_TOKEN = (
+    "give all nodes the same one with ROBUST_TOKEN or --token-file, and the same --rdzv-id and --run-id"  # noqa: S105 (no password)
+    " (pods that share nothing: docs/many-nodes.md, or --insecure-rendezvous on all)"
+)
 OTHER_JOB = "another job may use this port"
 NEEDS_CERTIFICATE = "if its controller has --tls-ca, this agent needs --tls-cert and --tls-key of that CA"
 _TLS_RECORDS = (b"\x15", b"\x16")  # alert, handshake

@@ -97,6 +97,8 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     tls_ca: str = ""
     token_file: str = ""
     """File with the secret that all nodes share; empty: ROBUST_TOKEN, else one per user."""
+    insecure: bool = False
+    """There is no secret: whoever reaches the controller's port is taken for a node."""
 
 
 class ImageUse(msgspec.Struct, frozen=True, kw_only=True):

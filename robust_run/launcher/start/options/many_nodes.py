@@ -80,12 +80,18 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         tls_key=tls_key,
         tls_ca=tls_ca,
         token_file=absolute(options.token_file, world) if options.token_file else "",
+        insecure=_insecure(options),
     )
     return many, _remarks(options, place, static=static)
 
 
 def _remarks(options: Options, place: RendezvousPlace, *, static: bool) -> tuple[str, ...]:
     """Return what the user should know of how these options were taken."""
+    if options.insecure_rendezvous:
+        return (
+            f"--insecure-rendezvous: whoever reaches port {place.port} of {place.host} can steer this job and run programs "
+            "on its nodes",
+        )
     if not static and "node-rank" in options.given:
         return ("--node-rank does nothing: with c10d the controller places the nodes",)
     if static and not options.rdzv_endpoint.strip() and "master-addr" not in options.given:
@@ -176,6 +182,17 @@ def _coordinator(options: Options) -> str:
             raise UserError(f"--coordinator: {endpoint!r} is not HOST:PORT; write etcd://HOST:PORT,HOST:PORT")
         written.append(f"[{host}]:{port or ETCD_PORT}" if ":" in host else f"{host}:{port or ETCD_PORT}")
     return f"etcd://{','.join(written)}"
+
+
+def _insecure(options: Options) -> bool:
+    if options.insecure_rendezvous and options.token_file:
+        raise UserError("--insecure-rendezvous is for jobs without a secret; leave it or --token-file out")
+    if options.insecure_rendezvous and options.http_host:
+        raise UserError(
+            "--insecure-rendezvous with --http-host: anybody could stop the job from a browser; give a secret "
+            "(ROBUST_TOKEN, --token-file), or leave --http-host out"
+        )
+    return options.insecure_rendezvous
 
 
 def _controller_standby(options: Options, nodes: int) -> int:

@@ -114,6 +114,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str | None = None
     found: bool = False
     token_file: str | None = None
+    insecure_rendezvous: bool = False
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_ca: str | None = None
