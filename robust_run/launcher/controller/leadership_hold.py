@@ -23,6 +23,8 @@ from robust_run.launcher.model.links import Outbox
 
 #: The state is saved at most this often, except before a new attempt.
 SAVE_EVERY_S = 0.5
+#: After it stood down, a node lets others have so many turns, each as long as a leader's lease.
+TURNS = 2.0
 
 
 class LeadershipHold:
@@ -58,6 +60,12 @@ class LeadershipHold:
     async def leave(self) -> None:
         """Say that the job is over."""
 
+    def stand_down(self, reason: str) -> None:
+        """Let another candidate lead, if there is one, before this node may again."""
+
+    async def rest(self) -> None:
+        """Wait, after the leadership is lost, until this node may compete for it again."""
+
 
 class ElectedHold(LeadershipHold):
     """The hold of an elected controller on its leadership."""
@@ -79,6 +87,7 @@ class ElectedHold(LeadershipHold):
         self._changes = self._saved_changes = 0
         self._held: list[tuple[str, Order]] = []
         self._inner: Outbox | None = None
+        self._standing_down: asyncio.Future[None] | None = None
         self._saving = asyncio.ensure_future(self._save_now_and_then()) if saves else None
 
     @property
@@ -160,6 +169,23 @@ class ElectedHold(LeadershipHold):
     async def lost(self) -> None:
         """See `LeadershipHold`."""
         await self._leadership.lost.wait()
+
+    def stand_down(self, reason: str) -> None:
+        """See `LeadershipHold`."""
+        if self._standing_down is None:
+            self._standing_down = asyncio.ensure_future(self._stand_down(reason))
+
+    async def _stand_down(self, reason: str) -> None:
+        try:
+            await self._leadership.stand_down(reason)
+        except PlatformError as error:
+            self._say(f"candidates could not be told that this controller stands down: {error}")
+        await asyncio.sleep(TURNS * self._leadership.ttl_s)
+
+    async def rest(self) -> None:
+        """See `LeadershipHold`."""
+        if self._standing_down is not None:
+            await self._standing_down
 
     async def leave(self) -> None:
         """See `LeadershipHold`."""

@@ -24,8 +24,10 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
+from robust_run.launcher.controller.alone import Company
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.core.failure_detector import FailureDetector
+from robust_run.launcher.core.membership import fewest_of
 from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
@@ -110,6 +112,18 @@ class Service:
     def connected(self) -> int:
         """How many agents are connected."""
         return len(self._peers)
+
+    def company(self) -> Company:
+        """Return what is known of this leader's being alone (see `alone`)."""
+        state = self.controller.state if self.controller is not None else None
+        if state is None or len(self._peers) > 1 or self._host_agent not in self._peers:
+            return Company(others=len(self._peers), is_stuck=False, could_follow=False)
+        assert self.controller is not None
+        return Company(
+            others=0,
+            is_stuck=state.usable < fewest_of(self.controller.policy, state),
+            could_follow=any(each.gone == "lost" and each.info.candidate for each in state.members.values()),
+        )
 
     # --- Handler
 

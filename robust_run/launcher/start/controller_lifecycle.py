@@ -11,6 +11,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
+from robust_run.launcher.controller.alone import AloneWatch
 from robust_run.launcher.controller.code_staging import store_folder
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
@@ -37,7 +38,7 @@ from robust_run.launcher.model.events import (
 )
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import NO_PORT, ManyNodes
-from robust_run.launcher.model.lease_times import HOLD_MARGIN_S
+from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
@@ -85,6 +86,7 @@ class ControllerProcess:
         self._started_unix_s = clock.unix_s()
         self._eviction_list = EvictionList(self._many.evict_list, clock, console.say)
         self._refusals = Refusals(console.say)
+        self._alone = AloneWatch(lease_times(self._many).lost_s + self._many.lease_s)
 
     async def run(self) -> int:
         """Control the job until it is over, or another controller is elected. Raises RobustRunError."""
@@ -128,6 +130,9 @@ class ControllerProcess:
             await self._wait(hold, service)
             if self._finish is None:
                 self._console.say(f"this controller (term {term}) stops: {hold.reason}")
+                if service.server is not None:
+                    await service.server.close("this controller leads no more")
+                await hold.rest()
                 return REPLACED
             await self._close(service, hold)
         finally:
@@ -170,8 +175,11 @@ class ControllerProcess:
         service.leads_until_s = hold.leads_until_s
         if service.server is not None:
             service.server.beat_until_s = hold.leads_until_s
-        if self._clock.monotonic_s() < hold.leads_until_s:
+        now_s = self._clock.monotonic_s()
+        if now_s < hold.leads_until_s:
             service.look()
+            if self._finish is None and self._alone.look(now_s=now_s, **service.company()):
+                hold.stand_down("it sees no other node, and another may: it lets others lead first")
         asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
 
     def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:

@@ -137,6 +137,38 @@ def test_both_candidates_die_one_after_another(three: Cluster, tmp_path: Path) -
     job.assert_nothing_left()
 
 
+def test_a_leader_that_is_cut_off_from_all_lets_those_lead_who_see_each_other(three: Cluster, tmp_path: Path) -> None:
+    """It reaches the shared folder, so for the election it lives; its job stands still until another leads."""
+    job = start(three, tmp_path)
+    three[0].cut()
+    workers = job.wait_for_steps(1, 2)
+    assert {worker.host for worker in workers} == {"node-1", "node-2"}
+    assert terms(job.journal()) == [1, 2]
+    assert "it sees no other node" in job.on(three[0]).err
+    three[0].heal()
+    wait_for(lambda: job.events("node_returned") and len(job.events("node_returned")) >= 3, "the return", PATIENCE_S)
+    assert set(job.finish().values()) == {0}, job.said()
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
+def test_a_leader_whose_other_nodes_have_lost_their_power_leads_again_and_waits_for_them(
+    three: Cluster, tmp_path: Path
+) -> None:
+    job = start(three, tmp_path)
+    for host in (three[1], three[2]):
+        host.power_off()
+    wait_for_term(job, 2)
+    assert job.events("controller_resumed")[-1]["host"] == "node-0"
+    three[1].power_on()
+    job.launchers = [launcher for launcher in job.launchers if launcher.host is three[0]]
+    job.join(three[1])
+    job.wait_for_steps(1, 2)
+    assert set(job.finish().values()) == {0}, job.said()
+    job.assert_never_two_at_once()
+    job.assert_nothing_left()
+
+
 # --- etcd, and no shared folder
 
 

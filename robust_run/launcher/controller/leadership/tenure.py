@@ -166,6 +166,13 @@ class Leadership:
         self._over = True
         await self._hold.release(finished)
 
+    async def stand_down(self, reason: str) -> None:
+        """Resign although the job goes on, and count as lost from now on. Raises as `resign`; the lease ends by itself then."""
+        if not self._still_valid(self._clock.monotonic_s()):
+            return
+        self._lose(reason)
+        await self._hold.release(False)
+
     async def _fenced(self, write: Callable[[], Awaitable[None]]) -> None:
         if not self._still_valid(self._clock.monotonic_s()):
             raise LostLeadership(f"term {self.term} is over: {self.reason or 'it was resigned'}")
