@@ -54,11 +54,12 @@ def summarise(
 ) -> AttemptStartup | None:
     """Return what one attempt's start was; None if nothing is known of it. All times of `starts` are of one clock.
 
-    `unix_offset_s`: what wall time is ahead of that clock. `is_first`: this is the first attempt since launchers were started, so
-    that what they did before belongs to it.
+    `unix_offset_s`: what wall time is ahead of that clock. `is_first`: this controller has heard of no attempt before it. What
+    launchers did before belongs to it, unless the controller is a successor, and nodes are here that had a part before.
     """
     if not starts:
         return None
+    is_first = is_first and (starts[0].attempt == 0 or all(start.launched_s is not None for start in starts))
     origins = [_origin(start, is_first) for start in starts]
     began_s = min(origins)
     queue = queue if is_first else None

@@ -102,6 +102,15 @@ def test_a_restart_begins_when_its_workers_are_started() -> None:
     assert {each.phase for each in found.phases}.isdisjoint({"agent", "meet", "image", "queue"})
 
 
+def test_a_standby_that_takes_a_place_after_a_change_of_the_controller_was_not_started_for_it() -> None:
+    """The new controller has heard of no attempt before this one."""
+    stayed = node_start(0, began_s=103.0, attempt=1, how="promote")
+    joined = msgspec.structs.replace(node_start(1, began_s=103.0, attempt=1, how="promote"), launched_s=64.0)
+    assert attempt_of(stayed, joined).total_s == 7.0
+    again = msgspec.structs.replace(stayed, launched_s=100.0)  # the whole job was started again
+    assert attempt_of(again).total_s == 10.0
+
+
 def test_a_node_that_is_started_late_begins_late() -> None:
     found = attempt_of(node_start(0, launched_s=100.0, began_s=105.2), node_start(1, launched_s=105.0, began_s=105.2))
     late = next(row for row in found.node_rows if row.node == "node-1")
