@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -49,6 +50,7 @@ def start(options: Options, world: World, env: Mapping[str, str]) -> int:
         except RobustRunError as error:
             if error_is_here(error) and not filling.is_alone(options):
                 tell_others(step, ports_of(step), error)
+                tell_the_first(options, step, world, env, error)
             elif step.task != 0 and not error_is_here(error):
                 return error.exit_code  # the first task says it for all
             raise
@@ -68,6 +70,22 @@ def tell_others(step: SlurmStep, ports: Sequence[int], error: RobustRunError) ->
         from robust_run.slurm.turning_away import turn_away
 
         turn_away(ports, len(step.nodes) - 1, f"{step.node_name}, the first node, cannot start the job: {error}")
+
+
+def tell_the_first(options: Options, step: SlurmStep, world: World, env: Mapping[str, str], error: Exception) -> None:
+    """Have the job not wait for this node, which cannot start it: no script here, another interpreter. Never raises."""
+    if step.node_id == 0 or len(step.nodes) < 2:
+        return
+    from robust_run.launcher.records.token import job_name, job_secret, job_token
+    from robust_run.launcher.start.options.many_nodes import resolve_many
+    from robust_run.slurm.cannot_start import tell
+
+    with suppress(RobustRunError):
+        step = msgspec.structs.replace(step, meets_at=address_of(step.nodes[0], env))
+        many, _ = resolve_many(filling.fill(options, step, nodes_of_job(env), is_shared=False).options, world)
+        if many is not None:
+            token = job_token(job_secret(many, env), job_name(many))
+            tell(many, ports_of(step), token, step.node_name, str(error))
 
 
 def job_of(options: Options, step: SlurmStep, world: World) -> JobSpec:

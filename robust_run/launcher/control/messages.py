@@ -57,6 +57,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", kw_only=True):
     """All it has reported of that attempt, for a controller that missed some."""
     asks_setup: bool = False
     """It does not join yet, and only wants to know the job's snapshot."""
+    cannot_start: str = ""
+    """Why it never will join, for the record: it is refused, and nobody waits for its node any more."""
     events_follow: bool = False
     """`events` is empty here, because it may be large: a Report with them comes next. Set and undone by the connection."""
 

@@ -34,6 +34,7 @@ from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceO
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import (
     LeaseRecorded,
+    NodeCannotStart,
     NodeEvent,
     NodeJoined,
     NodeLeft,
@@ -139,6 +140,9 @@ class Service:
         refusal = self._refusal(hello)
         if refusal is None and hello.asks_setup:
             return self._welcome(setup=self._setup)
+        if refusal is None and hello.cannot_start:
+            controller.tell(NodeCannotStart(name=hello.node.name, reason=hello.cannot_start))
+            return JoinRefused(reason="the job knows that this node cannot start")
         refusal = refusal or self._taken(hello)
         if refusal is not None:
             return refusal

@@ -38,7 +38,7 @@ def try_to_gather(policy: CorePolicy, state: JobState, now_s: float) -> list[Act
     if found.decision == "start":
         return _open(state, found.layout)
     if found.decision == "give_up":
-        return finish(state, Finish(exit_code=1, outcome="failed", reason=found.reason))
+        return finish(state, Finish(exit_code=found.exit_code, outcome="failed", reason=found.reason))
     return _wait(policy, state, found, now_s)
 
 

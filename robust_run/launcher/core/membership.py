@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.errors import UserError
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState, Member
 from robust_run.launcher.model.actions import HostEvicted
 from robust_run.launcher.model.job import Placement
@@ -29,6 +30,8 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     """When to look again if no node joins meanwhile."""
     reason: str = ""
     """Why it gives up, or whom it waits for, as a sentence without a subject."""
+    exit_code: int = 1
+    """If it gives up."""
 
 
 def usable(state: JobState) -> list[Member]:
@@ -50,6 +53,8 @@ def gather(policy: CorePolicy, state: JobState, now_s: float) -> Gathering:
         if now_s >= until_s:
             return Gathering(decision="start", layout=arrange(usable(state), state.layout, policy.most))
         return Gathering(decision="wait", until_s=until_s, reason=_waits(policy, state, until_s - now_s))
+    if not state.layout and 0 < policy.exist < fewest_of(policy, state) + len(state.unable):
+        return Gathering(decision="give_up", reason=_cannot_begin(policy, state), exit_code=UserError.exit_code)
     patience_s = policy.join_timeout_s
     if state.layout and policy.wait_for_nodes_s is not None:
         patience_s = policy.wait_for_nodes_s
@@ -126,6 +131,11 @@ def _too_few(policy: CorePolicy, state: JobState, patience_s: float) -> str:
     gone = [f"{m.info.name} {m.gone or 'evicted'}" for m in unusable][-8:]
     missing = f"; {', '.join(gone)}" if gone else ""
     return f"{have} came within {patience_s:g} s{missing}"
+
+
+def _cannot_begin(policy: CorePolicy, state: JobState) -> str:
+    why = "; ".join(f"{name}: {reason}" for name, reason in list(state.unable.items())[:4])
+    return f"{len(state.unable)} of {policy.exist} nodes cannot start the job, which needs {policy.fewest} ({why})"
 
 
 def recount(state: JobState) -> None:

@@ -12,6 +12,7 @@ from robust_run.launcher.model.events import (
     AttemptEnded,
     ControllerResumed,
     Event,
+    NodeCannotStart,
     NodeEvicted,
     NodeJoined,
     NodeLeft,
@@ -40,6 +41,8 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return lost(policy, state, event, now_s)
         case NodeLeft():
             return left(policy, state, event, now_s)
+        case NodeCannotStart():
+            return cannot_start(policy, state, event, now_s)
         case NodeEvicted():
             return evicted(policy, state, event, now_s)
         case NodeReadmitted():
@@ -71,6 +74,7 @@ def joined(policy: CorePolicy, state: JobState, event: NodeJoined, now_s: float)
     info = event.node
     if info.id in state.members:
         return returned(policy, state, NodeReturned(node=info.id), now_s)
+    state.unable.pop(info.name, None)
     state.members[info.id] = Member(info=info, joined=len(state.members), since_s=now_s)
     if info.name in state.evicted:
         return [Say(text=_evicted_text(state, info.name), node=info.id)]
@@ -146,6 +150,15 @@ def left(policy: CorePolicy, state: JobState, event: NodeLeft, now_s: float) -> 
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
     return [Say(text=f"{member.info.name} left: {event.reason}")]
+
+
+def cannot_start(policy: CorePolicy, state: JobState, event: NodeCannotStart, now_s: float) -> list[Action]:
+    """A node will not come: before the first attempt nobody waits for it in vain."""
+    if event.name in state.unable:
+        return []
+    state.unable[event.name] = event.reason
+    said: list[Action] = [Say(text=f"{event.name} cannot start the job: {event.reason}")]
+    return said + (try_to_gather(policy, state, now_s) if state.phase == "gathering" else [])
 
 
 def evicted(policy: CorePolicy, state: JobState, event: NodeEvicted, now_s: float) -> list[Action]:

@@ -57,6 +57,8 @@ class CorePolicy(JobPolicy, frozen=True, kw_only=True):
     wait_for_nodes_s: float | None = _NODES.wait_for_nodes_s
     many: bool = False
     """A job of several nodes: the loss of one is healed, not the end."""
+    exist: int = 0
+    """Nodes that a scheduler has started for the job: no others will come; 0: others may."""
     job: str = ""
     """What its workers see as ROBUST_JOB."""
     patience_s: float = 1.0
@@ -110,7 +112,8 @@ def policy_of(spec: JobSpec) -> CorePolicy:
     nodes = spec.many if spec.many is not None else _NODES
     shared = {name: getattr(spec, name) for name in JobPolicy.__struct_fields__}
     shared |= {name: getattr(nodes, name) for name in NodePolicy.__struct_fields__}
-    return CorePolicy(**shared, many=spec.many is not None, job=spec.run_id)
+    exist = spec.many.most + spec.many.standby if spec.many is not None and spec.slurm is not None else 0
+    return CorePolicy(**shared, many=spec.many is not None, exist=exist, job=spec.run_id)
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
@@ -128,6 +131,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """By agent id, in the order they joined."""
     evicted: dict[str, Eviction] = {}
     """By host name."""
+    unable: dict[str, str] = {}
+    """Hosts whose task ended before it joined, and why."""
     usable: int = 0
     """How many members are present and not evicted."""
     layout: tuple[Placement, ...] = ()

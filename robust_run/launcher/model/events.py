@@ -75,6 +75,13 @@ class NodeLeft(msgspec.Struct, frozen=True, tag="node_left", kw_only=True):
     reason: str
 
 
+class NodeCannotStart(msgspec.Struct, frozen=True, tag="node_cannot_start", kw_only=True):
+    """A node that a scheduler started for this job cannot run it, and ended before it joined."""
+
+    name: str
+    reason: str
+
+
 class NodeEvicted(msgspec.Struct, frozen=True, tag="node_evicted", kw_only=True):
     """A user, or a rule, took a host out of the job: all agents there, now and later."""
 
@@ -299,6 +306,7 @@ Event = (
     | NodeReturned
     | NodeLost
     | NodeLeft
+    | NodeCannotStart
     | NodeEvicted
     | NodeReadmitted
     | RestartAsked

@@ -46,6 +46,11 @@ def find_secret(token_file: str, env: Mapping[str, str]) -> str:
     return secret if secret is not None else _make(path)
 
 
+def job_secret(many: ManyNodes, env: Mapping[str, str]) -> str:
+    """Return the secret of a job, or what stands for one where a user does without. Raises UserError."""
+    return NO_SECRET if many.insecure else find_secret(many.token_file, env)
+
+
 def job_name(many: ManyNodes) -> str:
     """Return what all nodes of a job call it before they have talked: its name, else where they meet."""
     return many.job or f"endpoint {many.host.lower().rstrip('.')}:{many.port}"

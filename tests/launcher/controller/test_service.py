@@ -25,6 +25,7 @@ from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Say
 from robust_run.launcher.model.events import (
     Event,
+    NodeCannotStart,
     NodeJoined,
     NodeLeft,
     NodeLost,
@@ -136,6 +137,15 @@ def test_an_agent_is_welcomed_with_what_it_must_know() -> None:
 def test_with_etcd_workers_outlive_an_election() -> None:
     assert World(coordinator="etcd://a:2379").join("a")[1].lease_s == ETCD_LEASE_S
     assert World(coordinator="etcd://a:2379", lease_s=9.0).join("a")[1].lease_s == 9.0
+
+
+def test_one_that_cannot_start_is_noted_and_not_let_in() -> None:
+    world = World()
+    _, answer = world.join("a", "gpu-7", cannot_start="no such script: train.py")
+    assert isinstance(answer, JoinRefused) and answer.final
+    assert world.mind.told == [NodeCannotStart(name="gpu-7", reason="no such script: train.py")]
+    _, answer = world.join("b", job="other", cannot_start="no such script")
+    assert len(world.mind.told) == 1, "of another job"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from stories import (
 
 from robust_run.launcher.core.attempts import ARRIVING_S
 from robust_run.launcher.model.actions import Finish, OpenStore, Say, StartAttempt, WakeAt
-from robust_run.launcher.model.events import JobStarted, StoreOpened, Tick
+from robust_run.launcher.model.events import JobStarted, NodeCannotStart, StoreOpened, Tick
 
 
 def test_a_job_waits_until_its_nodes_are_there_and_then_starts_at_once() -> None:
@@ -160,3 +160,45 @@ def test_after_a_return_no_attempt_begins_while_old_workers_may_live() -> None:
     assert story.joins("b", after_s=1) == [], "though all are there"
     assert story.happens(Tick(), after_s=2.9) == []
     assert kinds(story.happens(Tick(), after_s=0.1)) == [OpenStore]
+
+
+# --- a node that a scheduler has started, and that cannot run the job
+
+
+def no_script(name: str) -> NodeCannotStart:
+    return NodeCannotStart(name=name, reason="no such script: train.py")
+
+
+def test_where_no_other_node_can_come_its_cause_ends_the_wait_of_all() -> None:
+    story = gathering(3, 3, exist=3)
+    story.joins("a")
+    said, end = story.happens(no_script("c"), after_s=1)
+    assert said == Say(text="c cannot start the job: no such script: train.py")
+    assert isinstance(end, Finish)
+    assert (end.exit_code, end.outcome) == (2, "failed")
+    assert end.reason == "1 of 3 nodes cannot start the job, which needs 3 (c: no such script: train.py)"
+
+
+def test_with_standbys_enough_the_job_begins_without_it() -> None:
+    story = gathering(2, 2, exist=3)
+    assert kinds(story.happens(no_script("c"))) == [Say]
+    story.joins("a")
+    assert kinds(story.joins("b")) == [OpenStore]
+
+
+def test_the_same_node_counts_once_and_not_when_it_comes_after_all() -> None:
+    story = gathering(2, 2, exist=3)
+    story.happens(no_script("c"))
+    assert story.happens(no_script("c")) == []
+    story.joins("c")
+    assert kinds(story.happens(no_script("b"))) == [Say], "a and c can still make it"
+
+
+def test_where_others_may_come_and_once_it_has_run_the_job_waits() -> None:
+    story = gathering(2, 2)
+    story.joins("a")
+    assert kinds(story.happens(no_script("b"))) == [Say]
+    story = several_nodes("a", "b", exist=2)
+    assert kinds(story.happens(no_script("c"))) == [Say]
+    story.is_lost("b")
+    assert Finish not in kinds(story.all_end())

@@ -85,6 +85,15 @@ def test_the_other_nodes_hear_from_the_first_one_that_it_cannot_start_the_job(
     assert process.err.count("the first node, cannot start the job: ") == 2
 
 
+def test_a_node_that_cannot_start_the_job_ends_the_wait_of_the_others(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write(tmp_path, TRAIN)
+    elsewhere = 'test $SLURM_NODEID = 2 && cd /; exec "$@"'
+    step = [*STEP, "-N3", "sh", "-c", elsewhere, "sh", *ROBUST_RUN, "train.py"]
+    process = slurm.start(step, cwd=tmp_path, env={"TEST_STEPS": str(tmp_path)})
+    assert process.wait(PATIENCE_S) != 0
+    assert process.err.count("1 of 3 nodes cannot start the job, which needs 3") >= 1, process.err
+
+
 def test_a_container_without_scontrol_trains_and_says_what_it_cannot(slurm: SlurmCluster, tmp_path: Path) -> None:
     # What a container shows of a machine: the interpreter, and none of Slurm's commands.
     tools = tmp_path / "bin"

@@ -102,6 +102,8 @@ class Story:
                 return self._name(node), gone
             case e.NodeLeft(node=node, reason=reason):
                 return self._name(node), f"leaves: {reason}"
+            case e.NodeCannotStart(name=name, reason=reason):
+                return name, f"cannot start the job: {reason}"
             case e.NodeEvicted(name=name, reason=reason, by=by):
                 return name, f"evicted by {by}: {reason or 'no reason given'}"
             case e.NodeReadmitted(name=name, by=by):

@@ -23,7 +23,7 @@ from robust_run.launcher.controller.leadership.leaders import where_led
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
-from robust_run.launcher.records.token import NO_SECRET, find_secret, job_name, job_token, read_token
+from robust_run.launcher.records.token import job_name, job_secret, job_token, read_token
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.guard import hold_signals, run_guarded
 from robust_run.launcher.start.many import presence
@@ -81,9 +81,7 @@ def _token(many: ManyNodes, env: Mapping[str, str], resumed: Resumed | None) -> 
     """Return the job's token. A run that is resumed has it in its directory, wherever the secret is by now."""
     if resumed is not None and not many.token_file and os.path.exists(os.path.join(resumed.run_path, "token")):
         return read_token(resumed.run_path)
-    if many.insecure:
-        return job_token(NO_SECRET, job_name(many))
-    return job_token(find_secret(many.token_file, env), job_name(many))
+    return job_token(job_secret(many, env), job_name(many))
 
 
 class _NodeOfMany:
