@@ -179,7 +179,7 @@ class Host:
             os.kill(self._init.pid, signal.SIGKILL)
         self._life.wait(CALL_S)  # process 1 ends after all others
         # Connections that still had something to say live on without a process: they must never be heard again.
-        self._cluster.ip(f"link delete {self.port}", ignore="Cannot find device")
+        self._cluster.ip(f"link delete {self.port}", ignore="device")  # it may go with the network of the host
         self._init.close()
         self._init = self._life = None
         self._stopped = []

@@ -71,7 +71,7 @@ class Reviver:
         self._loop.call_later(LOOK_S, self._look)
 
     def _read(self) -> None:
-        """Take in what the journal has more. Evictions that were there before this node led are not acted on."""
+        """Take in what the journal has more. What was evicted before this node led was seen to by the one that did."""
         import msgspec
 
         try:
@@ -95,8 +95,10 @@ class Reviver:
     def _take(self, entry: JournalEntry) -> None:
         if not self._terms.hold(entry.term):
             return
+        is_ours = not self._reads_first or entry.term == self._link.term
         for name in self._deaths.take(entry):
-            self._evicted(name, self._deaths.evicted.now[name])
+            if is_ours:
+                self._evicted(name, self._deaths.evicted.now[name])
         if isinstance(entry.event, NodeReadmitted):
             self._readmitted(entry.event.name)
 
@@ -149,8 +151,8 @@ class Reviver:
     # --- a node that was evicted
 
     def _evicted(self, name: str, why: EvictedNow) -> None:
-        """Drain it. What was evicted before this node led was seen to by the one that did, and what is listed by another job."""
-        if self._reads_first or why.listed:
+        """Drain it, unless the list of earlier jobs says so: one of them has drained it."""
+        if why.listed:
             return
         self._drain(name, why.reason or f"evicted by {why.by}")
 

@@ -93,7 +93,7 @@ def test_a_start_is_measured_told_and_drawn(tmp_path: Path) -> None:
     assert start.critical.rank == 1
     assert start.critical.loaders == ("torch.load",)
     load_s = spent(start.critical)["load"]
-    assert load_s >= 8.0, "more than a busy machine takes from the other"
+    assert load_s > 7.9, "more than a busy machine takes from the other"
     assert f"load {load_s:.1f} (slowest: rank 1)" in line
     for row in start.rows:
         assert {"agent", "spawn", "imports", "init", "load", "first_step"} <= spent(row).keys()

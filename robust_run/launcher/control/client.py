@@ -180,9 +180,9 @@ async def dial(
     try:
         joining = _join(connection, host, port, ssl_context, min(timeout_s, CONNECT_S))
         await asyncio.wait_for(joining, timeout_s)
-    except asyncio.TimeoutError:  # another class than TimeoutError in Python 3.10
+    except asyncio.TimeoutError as error:  # another class than TimeoutError in Python 3.10
         connection.abort("took too long")
-        raise TimeoutError(f"{where} did not answer within {timeout_s:g} s") from None
+        raise TimeoutError(str(error) or f"{where} did not answer within {timeout_s:g} s") from None
     except BaseException:
         connection.abort("could not join")
         raise

@@ -9,8 +9,8 @@
 Workers must be dead (`guard_s`) before the controller starts a replacement (`lost_s`), also if their agent failed to end them.
 
 The lease adapts to what the machines show: each heartbeat says how late the timers of its node fire, and its answer says how long
-the lease is that it renews (`adapted`). Both fences may then act so much later, which `lost_s` allows for. On a quiet node all
-of this is zero: 3.0, 3.2, 3.5 s.
+the lease is that it renews (`adapted`). Both fences may then act so much later, which `lost_s` allows for. Where nothing is later
+than half a second, all of this is zero: 3.0, 3.2, 3.5 s.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ ETCD_LEASE_S = 5.0
 LOOK_ELSEWHERE_PART = 0.6
 #: Part of a lease after which a controller that is silent is replaced by its own node.
 STUCK_PART = 2 / 3
-#: Lateness that any machine shows now and then, which calls for nothing.
-QUIET_S = 0.15
+#: Lateness that calls for no longer lease, as a part of it: any machine shows as much while programs start (half a second where
+#: two CPUs import torch four times), and of three heartbeats two may still be lost.
+QUIET_PART = 1 / 3
+#: Lateness of the fences that `MARGIN_S` allows for.
+QUIET_S = 0.5
 #: Lateness is rounded up to one of these, so that a lease changes seldom. What is later is taken for the last.
-LATE_STEPS_S = (0.25, 0.5, 1.0, 2.0, 3.0)
+LATE_STEPS_S = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 #: By how many times the lateness a lease is longer: a beat, its answer and both looks may be late, and worse comes after bad.
 LATE_FACTOR = 4.0
 #: Longest lease that lateness may bring about, in seconds. A user may ask for more.
@@ -83,10 +86,11 @@ def lease_times(many: ManyNodes) -> LeaseTimes:
 
 def adapted(base_s: float, late_s: float) -> LeaseTimes:
     """Return the lease of a node where timers, its own and the controller's, are late by so much, and it is `base_s` else."""
-    if late_s <= QUIET_S:
+    if late_s <= min(base_s * QUIET_PART, QUIET_S):
         return LeaseTimes(base_s)
     step_s = next((step_s for step_s in LATE_STEPS_S if step_s >= late_s), LATE_STEPS_S[-1])
-    return LeaseTimes(max(base_s, min(base_s + LATE_FACTOR * step_s, LONGEST_LEASE_S)), step_s)
+    longer_s = min(base_s + LATE_FACTOR * step_s, LONGEST_LEASE_S) if late_s > base_s * QUIET_PART else base_s
+    return LeaseTimes(max(base_s, longer_s), step_s)
 
 
 def leader_ttl_s(lease_s: float) -> float:

@@ -21,6 +21,11 @@ class ControllerLink(Protocol):
         """Whether the job's controller is on this node."""
         ...
 
+    @property
+    def term(self) -> int:
+        """Of the controller that was obeyed last, as in its journal; 0: of none, or of a job whose controller cannot change."""
+        ...
+
     def report(self, event: NodeEvent) -> None:
         """Pass on what happened here."""
         ...

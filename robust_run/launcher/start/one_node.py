@@ -42,6 +42,11 @@ class OneNode:
         """See `ControllerLink`."""
         return True
 
+    @property
+    def term(self) -> int:
+        """See `ControllerLink`."""
+        return 0
+
     def _tell(self, event: Event) -> None:
         if self.controller is not None:
             self.controller.tell(event)

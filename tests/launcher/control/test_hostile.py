@@ -212,7 +212,10 @@ def test_thousands_of_held_connections_keep_no_heartbeat_waiting() -> None:
                     await until(lambda: len(heard) > number)  # noqa: B023
                     assert port.server.unproven <= 1024
                 assert port.handler.left == []
-                newcomer = await port.dial(hello_of("n1"))
+                newcomer = None
+                while newcomer is None:  # the kernel drops who dials while its queue is full: agents dial again
+                    with contextlib.suppress(OSError):
+                        newcomer = await port.dial(hello_of("n1"))
                 newcomer.close()
             finally:
                 flood.kill()

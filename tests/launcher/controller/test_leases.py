@@ -75,17 +75,28 @@ def test_a_quiet_cluster_keeps_the_usual_lease_and_answers_a_power_loss_in_three
 def test_lateness_makes_the_lease_longer_at_once_whoever_shows_it(
     ground: Ground, who: Literal["node", "controller", "way"]
 ) -> None:
-    late_s = {"node": (1.0, 0.9, 0.0), "controller": (1.0, 0.0, 0.9), "way": (1.9, 0.0, 0.0)}[who]
+    late_s = {"node": (1.0, 1.4, 0.0), "controller": (1.0, 0.0, 1.4), "way": (2.4, 0.0, 0.0)}[who]
     ground.beat(*late_s)
-    assert ground.beat(0.1) == 7.0
-    assert ground.lost_after_s() == 8.5, "both fences may be late, too"
+    assert ground.beat(0.1) == 9.0
+    assert ground.lost_after_s() == 11.0, "both fences may be late, too"
+
+
+def test_what_programs_show_that_start_changes_nothing(ground: Ground) -> None:
+    assert {ground.beat(late_s=0.25, own_late_s=0.25) for _ in range(60)} == {3.0}
+    assert ground.lost_after_s() == 3.5
+
+
+def test_before_a_lease_grows_it_is_allowed_for_that_fences_are_late(ground: Ground) -> None:
+    ground.beat(late_s=0.9)
+    assert ground.beat() == 3.0
+    assert ground.lost_after_s() == 4.5
 
 
 def test_a_stall_that_is_shorter_than_what_was_granted_is_not_noticed(ground: Ground) -> None:
-    ground.beat(late_s=1.0)
+    ground.beat(late_s=1.4)
     ground.beat()
-    assert ground.detector.lost(ground.now_s + 6.5) == []
-    assert ground.detector.lost(ground.now_s + 6.6) == []
+    assert ground.detector.lost(ground.now_s + 8.5) == []
+    assert ground.detector.lost(ground.now_s + 8.6) == []
 
 
 def test_it_is_the_usual_again_when_nothing_was_late_for_a_minute(ground: Ground) -> None:
@@ -102,11 +113,11 @@ def test_it_is_the_usual_again_when_nothing_was_late_for_a_minute(ground: Ground
 
 def test_nothing_longer_is_granted_before_a_successor_would_know(ground: Ground) -> None:
     ground.record.is_quick = False
-    assert ground.beat(late_s=1.0) == 3.0
+    assert ground.beat(late_s=1.4) == 3.0
     assert ground.beat() == 3.0
-    assert ground.record.begun == [8.5]
+    assert ground.record.begun == [11.0]
     ground.record.is_quick = True
-    assert ground.beat() == 7.0
+    assert ground.beat() == 9.0
 
 
 def test_a_time_without_a_connection_is_no_lateness(ground: Ground) -> None:
@@ -128,10 +139,12 @@ def test_a_successor_waits_for_what_its_predecessor_may_have_granted(ground: Gro
 def test_lateness_never_makes_a_lease_shorter_nor_endless(base_s: float, late_s: float) -> None:
     times = adapted(base_s, late_s)
     assert base_s <= times.lease_s <= max(base_s, LONGEST_LEASE_S)
-    assert times.late_s >= min(late_s, 3.0) or late_s <= QUIET_S
+    assert times.late_s >= min(late_s, 3.0) or late_s <= min(QUIET_S, base_s / 3)
     assert times.lease_s + GUARD_AFTER_S < times.lost_s
-    if late_s <= QUIET_S:
+    if late_s <= min(QUIET_S, base_s / 3):
         assert times == LeaseTimes(base_s)
+    if late_s <= base_s / 3:
+        assert times.lease_s == base_s
 
 
 #: Per heartbeat: pause before it is sent, time until it is read, time until its answer is read (None: never), the lateness

@@ -234,6 +234,7 @@ async def live(seed: int, faults: list[tuple[str, int, float]], decides: Callabl
             node.start()  # one that lost its power comes back with the same line
         await asyncio.sleep(length_s)
         hurt(world, what, which, length_s)
+    await asyncio.sleep(0.1)  # whose power is off has ended by then
     world.network.trouble, world.network.slowest_s = 0.0, 0.05
     for node in world.nodes:
         node.start()

@@ -24,7 +24,7 @@ LOST = NodeLost(node="a", silent_s=3.6)
 class Site:
     """A node that leads, and what its reviver does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, term: int = 1) -> None:
         self.journal = folder / "journal.jsonl"
         self.journal.touch()
         self.asked: list[str] = []
@@ -37,7 +37,7 @@ class Site:
         node: Any = SimpleNamespace(spec=SimpleNamespace(slurm=use), run_directory=run, say=self.said.append)
         aside: Any = SimpleNamespace(env={}, ask=self._ask)
         loop: Any = SimpleNamespace(time=lambda: self.now_s, call_later=self._later)
-        self.reviver = Reviver(aside, node, SimpleNamespace(is_led_from_here=True), loop)  # type: ignore[arg-type]
+        self.reviver = Reviver(aside, node, SimpleNamespace(is_led_from_here=True, term=term), loop)  # type: ignore[arg-type]
 
     def _ask(self, words: tuple[str, ...], then: Callable[[Answer], None]) -> None:
         if words[0] == "update":
@@ -135,7 +135,7 @@ def test_a_node_that_is_readmitted_is_still_drained_and_drained_again_with_its_n
 def test_what_was_seen_to_before_or_by_another_job_or_is_void_drains_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.happens(action=HostEvicted(name="rr2", reason="x", by="robust-run"))
-    before = Site(tmp_path)
+    before = Site(tmp_path, term=2)
     before.look()
     assert before.asked == [], "it leads from now on"
     site.look()
@@ -144,3 +144,15 @@ def test_what_was_seen_to_before_or_by_another_job_or_is_void_drains_nothing(tmp
     site.happens(action=HostEvicted(name="rr4", reason="x", by="robust-run"), term=2)
     site.look()
     assert site.asked == ["NodeName=rr2"], "the controller of term 2 did not know that it was followed"
+
+
+def test_what_this_controller_evicted_before_the_journal_was_first_looked_at_is_drained(tmp_path: Path) -> None:
+    """A GPU that breaks in the first second."""
+    (tmp_path / "journal.jsonl").touch()
+    lines = [
+        JournalEntry(at=0.0, mono=0.0, term=term, action=HostEvicted(name=name, reason="x", by="rule r"))
+        for term, name in ((1, "rr2"), (2, "rr3"))
+    ]
+    journal = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    (tmp_path / "journal.jsonl").write_bytes(journal)
+    assert Site(tmp_path, term=2).asked == ["NodeName=rr3"]

@@ -370,7 +370,7 @@ def test_a_file_that_has_grown_long_is_emptied(tmp_path: Path):
             file.truncate(FILE_BYTES)
         sight = look_at(target)
         assert os.path.getsize(f"{target.steps_file}.stacks") < FILE_BYTES // 2
-    assert places(sight) == ["rank_0.py get"] * 3
+    assert {*places(sight)} == {"rank_0.py get"}  # a busy machine may leave it time for two of three
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path), lambda path: None])

@@ -115,6 +115,11 @@ class RemoteLink:
         return bool(self._where) and self._where == self._own_controller()
 
     @property
+    def term(self) -> int:
+        """See `ControllerLink`."""
+        return self._term
+
+    @property
     def where(self) -> str:
         """HOST:PORT of the controller that was obeyed last."""
         return self._where

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -113,6 +113,7 @@ class _NodeOfMany:
         self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
         self._cell = cell
+        self._lasting_pids: Callable[[], list[int]] = list
         self._lease = Lease(cell)
         self._console = Console(spec, self._clock)
         self._supervisor = ControllerSupervisor(mask, dict(env), self._console.say)
@@ -222,6 +223,7 @@ class _NodeOfMany:
             opened=self._opened,
         )
         node.spare = self._supervisor.pids
+        self._lasting_pids = node.lasting_pids
         node.workplace.ready_s = self._ready_s
         agent = Agent(node, self._node_id)
         link = RemoteLink(
@@ -267,8 +269,7 @@ class _NodeOfMany:
 
     def _on_silence(self, where: str, silent_s: float) -> None:
         """Replace this node's controller if it does not answer, before the leases of all agents end. Called at each look."""
-        place = self._opened.place if self._opened is not None else None
-        self._cell.spare([*self._supervisor.pids(), *(place.pids() if place is not None else ())])
+        self._cell.spare(self._lasting_pids())
         leads_here = where == self._supervisor.address or (not where and self._many.controller_standby == 0)
         if leads_here:
             self._supervisor.end_stuck(silent_s, self._lease.times.stuck_s)
