@@ -24,6 +24,7 @@ from chaos import FOR_GOOD, HARMLESS, NODES, Schedule
 from chaos_acts import Ground, Struck, strike
 from clusters import STEPS, ClusterJob, start_all, write
 from hosts import Cluster
+from jobs import wait_for
 
 STARTED_S = 240.0
 GOES_ON_S = 120.0
@@ -140,6 +141,9 @@ def _carry_out(schedule: Schedule, place: Ground, struck: list[Struck]) -> None:
 def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     goes_on_s = GOES_ON_S + schedule.load * PER_LOAD_S
     _wait_until_it_trains(job, goes_on_s)
+    late = {f"node-{index}" for index in schedule.late}
+    came = lambda: late <= {event["node"]["name"] for event in job.events("node_joined")}  # noqa: E731
+    wait_for(came, f"the late joiner, which finds no job after its end:\n{job.said()}", goes_on_s)
     codes = job.finish(goes_on_s)
     hit = {host.name for each in struck if each.fault.act not in HARMLESS for host in each.hosts}
     gone = {

@@ -259,7 +259,7 @@ def test_an_order_put_in_by_somebody_between_agent_and_controller_is_not_obeyed(
     job.wait_for_event("node_returned")
     assert "is not what the other end sent" in job.said()
     job.wait_for_more_steps(0, 2)
-    assert [worker.pid for worker in job.workers()] == [worker.pid for worker in workers]
+    assert {(worker.host, worker.pid) for worker in job.workers()} == {(worker.host, worker.pid) for worker in workers}
     assert_unharmed(job)
     between.kill()
     job.assert_nothing_left()
