@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +10,13 @@ from pathlib import Path
 
 from jobs import Job, running, script, unused_port
 
-SAYS_RANK = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)"
+from robust_run.launcher.start.priority import NICENESS
+
+SAYS_RANK = """
+import os
+niceness = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, os.getppid())]
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "niceness", *niceness, flush=True)
+"""
 
 
 @contextmanager
@@ -42,6 +49,9 @@ def test_they_meet_without_one_where_that_is_asked_for_and_each_says_what_it_mea
         assert [job.finish() for job in jobs] == [0, 0]
     said = "".join(job.out for job in jobs)
     assert sorted(re.findall(r"rank \d of 2", said)) == ["rank 0 of 2", "rank 1 of 2"]
+    # Agents run before others where that is allowed; what they start does not.
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {*re.findall(r"niceness (.*)", said)} <= {f"{own} {own}", f"{own} {NICENESS}"}
     for job in jobs:
         assert job.err.count("--insecure-rendezvous: whoever reaches port") == 1, job.err
 

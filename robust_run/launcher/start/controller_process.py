@@ -19,6 +19,7 @@ from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.controller_lifecycle import ControllerProcess
+from robust_run.launcher.start.priority import raise_priority
 
 #: Schedulers signal every process of a job. What a signal means is the agents' to say; this process ends with its agent.
 IGNORED = (
@@ -37,6 +38,7 @@ def main(descriptor: int) -> None:
     with os.fdopen(descriptor, "rb") as file:
         file.seek(0)
         config = msgspec.json.decode(file.read(), type=ControllerConfig)
+    raise_priority()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     clock = SystemClock()

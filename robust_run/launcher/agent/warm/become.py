@@ -86,10 +86,12 @@ def _take_place(identity: Identity) -> None:
 
 
 def be_scheduled_as(pid: int) -> None:
-    """Be scheduled as another process is. A priority once lowered cannot be raised without privilege: that raises OSError."""
-    if os.sched_getscheduler(0) != os.sched_getscheduler(pid):
-        os.sched_setscheduler(0, os.sched_getscheduler(pid), os.sched_getparam(pid))
-    niceness = os.getpriority(os.PRIO_PROCESS, pid)
+    """Be scheduled as a child of another process is. A priority once lowered cannot be raised without privilege: OSError."""
+    policy, niceness = os.sched_getscheduler(pid), os.getpriority(os.PRIO_PROCESS, pid)
+    if policy & os.SCHED_RESET_ON_FORK:  # an agent's, see `start.priority`
+        policy, niceness = policy & ~os.SCHED_RESET_ON_FORK, max(niceness, 0)
+    if os.sched_getscheduler(0) != policy:
+        os.sched_setscheduler(0, policy, os.sched_getparam(pid))
     if os.getpriority(os.PRIO_PROCESS, 0) != niceness:
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
     wanted = _oom_score(pid)

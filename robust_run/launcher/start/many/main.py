@@ -34,6 +34,7 @@ from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
 from robust_run.launcher.start.many.joining import Joining, Resumed
 from robust_run.launcher.start.many.link import RemoteLink
 from robust_run.launcher.start.many.own_mark import OwnMark, folder_of_marks
+from robust_run.launcher.start.priority import raise_priority
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.place import OpenedPlace
@@ -140,6 +141,7 @@ class _NodeOfMany:
         """Be the agent and return the exit code."""
         try:
             become_subreaper()
+            raise_priority()
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             if self._spec.image is not None or self._spec.setup is not None:
                 from robust_run.launcher.agent.places.opening import timed

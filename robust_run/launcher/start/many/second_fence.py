@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from robust_run.launcher.agent.workers.process_tree import Killing, Sweep, send
+from robust_run.launcher.start.priority import raise_priority
 
 #: How often the fence is looked at, and how often while something is left that must be dead.
 LOOK_S = 0.05
@@ -119,6 +120,7 @@ class Below:
 
 def wait(agent: int, fence: Fence) -> int:
     """Wait for the agent's end, minding its fence; return its status as `waitpid` gives it."""
+    raise_priority()
     poll = select.poll()
     descriptor = os.pidfd_open(agent) if hasattr(os, "pidfd_open") else -1
     if descriptor >= 0:
