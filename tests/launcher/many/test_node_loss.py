@@ -261,6 +261,15 @@ def test_the_guard_ends_the_workers_of_an_agent_that_stands_still(start: START) 
     job.assert_nothing_left()
 
 
+def test_a_node_that_was_cut_off_when_its_job_ended_goes_home(start: START) -> None:
+    cluster, job = start(2, 2, "--nnodes", "1:2")
+    cluster[1].cut()
+    job.wait_for_steps(1, 1)
+    assert set(job.finish().values()) == {0}, "it reads the end in the run directory, and waits for nobody"
+    assert "the job ended while this node could not reach it" in job.on(cluster[1]).err
+    job.assert_nothing_left()
+
+
 def test_a_stall_of_all_agents_and_the_controller_at_once_costs_an_attempt_and_not_the_job(start: START) -> None:
     # What a starved machine does to all nodes of a job at the same time. Only the guards are awake.
     cluster, job = start(2, 2, "--nnodes", "2", "--max-restarts", "0", *lease(3))

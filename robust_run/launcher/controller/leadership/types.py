@@ -35,6 +35,11 @@ class CoordinatorRefused(PlatformError):  # noqa: N818  says what happened
 class JobFinished(PlatformError):  # noqa: N818  says what happened
     """The last leader said that the job is over: nobody is to take over."""
 
+    def __init__(self, message: str, ended_with: int = 0) -> None:
+        super().__init__(message)
+        self.ended_with = ended_with
+        """The job's exit code, where it is known."""
+
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who would lead."""

@@ -101,7 +101,7 @@ class Finder:
 
     async def _look_up(self, now_s: float) -> None:
         """Ask who leads, now and then, where it may be somebody this node has not heard of. Raises JobFinished."""
-        if self._many.controller_standby == 0 or now_s < self._ask_at_s:
+        if now_s < self._ask_at_s or (self._many.controller_standby == 0 and self._is_running()):
             return
         self._ask_at_s = now_s + ASK_AGAIN_S
         where = await self._ask()

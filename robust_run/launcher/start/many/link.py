@@ -191,10 +191,10 @@ class RemoteLink:
                 if self._connection is None:
                     self._connection = await self._finder.find()
                 await self._serve(self._connection)
-        except JobFinished:
+        except JobFinished as finished:
             self.is_over = True
             self._say("the job ended while this node could not reach it")
-            self._agent.leave(0)
+            self._agent.leave(finished.ended_with)
         except RobustRunError as error:
             self._give_up(error)
         except Exception as error:

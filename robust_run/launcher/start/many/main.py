@@ -20,6 +20,7 @@ from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.controller.leadership.leaders import where_led
+from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
@@ -29,6 +30,7 @@ from robust_run.launcher.start.guard import hold_signals, run_guarded
 from robust_run.launcher.start.many import presence
 from robust_run.launcher.start.many.alone import ControllerAlone
 from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, config_of
+from robust_run.launcher.start.many.end_on_record import EndOnRecord
 from robust_run.launcher.start.many.fence import Cell, Lease
 from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
 from robust_run.launcher.start.many.joining import Joining, Resumed
@@ -228,6 +230,7 @@ class _NodeOfMany:
         self._lasting_pids = node.lasting_pids
         node.workplace.ready_s = self._ready_s
         agent = Agent(node, self._node_id)
+        end = EndOnRecord(run_directory.journal)
         link = RemoteLink(
             agent=agent,
             spec=spec,
@@ -240,7 +243,7 @@ class _NodeOfMany:
             on_candidates=lambda candidates: self._candidates_changed(candidates, spec, run_directory, link),
             own_controller=lambda: self._supervisor.address,
             on_silence=self._on_silence,
-            ask=lambda: where_led(spec, self._many, run_directory.path, self._clock),
+            ask=lambda: self._where_led(spec, run_directory, end),
         )
         agent.serve(link)
         link.take(connection)
@@ -256,6 +259,15 @@ class _NodeOfMany:
         if link.failure is not None:
             raise link.failure
         return exit_code
+
+    async def _where_led(self, spec: JobSpec, run_directory: RunDirectory, end: EndOnRecord) -> str:
+        """Return HOST:PORT of a leader; empty: the controller cannot move, or none is known. Raises JobFinished."""
+        if self._many.controller_standby:
+            return await where_led(spec, self._many, run_directory.path, self._clock)
+        finish = end.look()
+        if finish is not None:
+            raise JobFinished(f"its journal says so: {finish.outcome}", finish.exit_code)
+        return ""
 
     def _remember(self, run_id: str, where: str, candidates: tuple[str, ...]) -> None:
         """Note on this node's disk what it is to know after a power loss, where it may found a run then."""
